@@ -1,0 +1,7 @@
+"""The wire contract: every name, quantity and byte that crosses a component boundary, once.
+
+Holds: names (annotations, labels, resources, environment, paths), quantities, the codecs of the
+two pod annotations, and the layout of the two files that the node agent and the library share.
+Must not hold: I/O, clocks, or anything beyond the standard library.
+Read by: scheduler, nri_plugin, shim, simgpu; C reads the two headers that `cheader` generates.
+"""

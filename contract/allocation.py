@@ -1,0 +1,149 @@
+"""Koordinator's `device-allocated` annotation: byte-exact writer, tolerant reader.
+
+Holds the shape (map of device type to entries), never a decision about it. Written by the
+scheduler, read by the node agent and by Koordinator's own koordlet.
+Source: koordinator apis/extension/device_share.go; Go's encoding/json sorts map keys and keeps
+struct order (minor, resources, id, extension), without spaces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from contract import names, quantity
+
+_DEPRECATED: Final = {
+    f"kubernetes.io/{name}": f"koordinator.sh/{name}"
+    for name in ("gpu", "gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "fpga")
+}
+_BINARY_SI: Final = frozenset({names.RESOURCE_MEMORY})
+MAX_ANNOTATION_CHARS: Final = 256 * 1024
+"""Kubernetes' bound on all annotations of an object together."""
+
+
+class AllocationError(ValueError):
+    """The annotation cannot be read; the text names the field, the value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEntry:
+    """One device of the allocation.
+
+    resources: amounts in the resource's own unit (percent, bytes), under canonical names.
+    id: the card's UUID (`GPU-...`), or None where an older writer left it out: then `minor` tells.
+    """
+
+    minor: int
+    resources: Mapping[str, int]
+    id: str | None = None
+    extension: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Entries by device type; GPUs stand under `gpu`."""
+
+    devices: Mapping[str, Sequence[DeviceEntry]] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> Sequence[DeviceEntry]:
+        return self.devices.get(names.DEVICE_TYPE_GPU, ())
+
+
+def encode(allocation: Allocation) -> str:
+    """The annotation's text, byte for byte as Koordinator's scheduler writes it."""
+    document = {
+        kind: [_encode_entry(entry) for entry in entries]
+        for kind, entries in sorted(allocation.devices.items())
+    }
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    # Go's encoder escapes these for embedding in HTML; they are legal in ids and extensions.
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _encode_entry(entry: DeviceEntry) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "minor": entry.minor,
+        "resources": {
+            name: quantity.format_binary(amount) if name in _BINARY_SI else _decimal(amount)
+            for name, amount in sorted(entry.resources.items())
+        },
+    }
+    if entry.id:
+        out["id"] = entry.id
+    if entry.extension:
+        out["extension"] = dict(entry.extension)
+    return out
+
+
+def _decimal(amount: int) -> str:
+    """Kubernetes' canonical DecimalSI form of a whole number: 1000 is "1k"."""
+    for power, suffix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if amount and amount % 10**power == 0:
+            return f"{amount // 10**power}{suffix}"
+    return str(amount)
+
+
+def decode(text: str) -> Allocation:
+    """Read the annotation in any key order, with a missing `id`, with bare numbers as quantities
+    and with the deprecated `kubernetes.io/gpu*` names; unknown keys are ignored.
+
+    Raises AllocationError for anything else.
+    """
+    if len(text) > MAX_ANNOTATION_CHARS:
+        raise AllocationError(f"{len(text)} characters, at most {MAX_ANNOTATION_CHARS} are allowed")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AllocationError(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise AllocationError(f"expected an object by device type, got {type(document).__name__}")
+    devices: dict[str, Sequence[DeviceEntry]] = {}
+    for kind, entries in document.items():
+        if not isinstance(entries, list):
+            raise AllocationError(f"{kind}: expected a list, got {type(entries).__name__}")
+        devices[kind] = tuple(
+            _decode_entry(f"{kind}[{index}]", entry) for index, entry in enumerate(entries)
+        )
+    return Allocation(devices)
+
+
+def _decode_entry(where: str, entry: object) -> DeviceEntry:
+    if not isinstance(entry, dict):
+        raise AllocationError(f"{where}: expected an object, got {type(entry).__name__}")
+    minor = entry.get("minor")
+    if not isinstance(minor, int) or isinstance(minor, bool) or not 0 <= minor < 2**31:
+        raise AllocationError(f"{where}.minor: {minor!r}, expected a whole number from 0")
+    identity = entry.get("id")
+    if identity is not None and not isinstance(identity, str):
+        raise AllocationError(f"{where}.id: {identity!r}, expected a string")
+    extension = entry.get("extension")
+    if extension is not None and not isinstance(extension, dict):
+        raise AllocationError(f"{where}.extension: expected an object")
+    return DeviceEntry(minor, _decode_resources(where, entry), identity or None, extension)
+
+
+def _decode_resources(where: str, entry: Mapping[str, object]) -> Mapping[str, int]:
+    raw = entry.get("resources")
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise AllocationError(f"{where}.resources: expected an object, got {type(raw).__name__}")
+    resources: dict[str, int] = {}
+    for name, text in raw.items():
+        canonical = _DEPRECATED.get(name, name)
+        if canonical in resources:
+            raise AllocationError(f"{where}.resources: {canonical} is there twice")
+        match quantity.parse(text):
+            case quantity.Value(amount):
+                resources[canonical] = amount
+            case quantity.Invalid(reason):
+                raise AllocationError(f"{where}.resources.{name}: {reason}")
+            case quantity.Absent():
+                raise AllocationError(f"{where}.resources.{name}: null, expected a quantity")
+    return resources

@@ -1,0 +1,165 @@
+"""The file `grant`: a container's limits and leases, written in place by the agent, read by tenants.
+
+Two copies lie a page apart, each with its own checksum and sequence number; readers take the valid
+copy with the highest number. A writer replaces the older copy: content and checksum first, the
+sequence number last, so that a writer killed anywhere leaves the newer copy untouched and readers
+that compare the two numbers never look at a half-written one.
+
+A reader that waits for a change waits (futex, on the read-only mapping) on the low word of the
+sequence number of the copy that will be written next.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from contract import names
+from contract.layout import Field, Struct, c_string, whole
+
+MAGIC: Final = int.from_bytes(b"gpsgrant", "little")
+VERSION: Final = 1
+COPY_STRIDE: Final = 4096
+FILE_BYTES: Final = 2 * COPY_STRIDE
+UUID_CHARS: Final = 48
+
+CARD: Final = Struct(
+    "vgpu_grant_card",
+    "One card of a grant.",
+    (
+        Field("char", "uuid", "GPU-xxxxxxxx-xxxx-..., NUL-padded", UUID_CHARS),
+        Field("uint64_t", "limit_bytes", "memory, enforced"),
+        Field("uint32_t", "core_percent", "share of the card's time, 0 to 100"),
+        Field("uint32_t", "minor", "the card's number on the host, for people"),
+        Field("uint64_t", "lease_start_ns", "CLOCK_MONOTONIC; 0 and 0: no lease is kept"),
+        Field("uint64_t", "lease_end_ns", "CLOCK_MONOTONIC"),
+        Field("uint64_t", "reserved", "zero", 6),
+    ),
+)
+HEAD: Final = Struct(
+    "vgpu_grant_head",
+    "Start of a copy; `card_count` cards follow, then zeros up to the checksum.",
+    (
+        Field("uint64_t", "sequence", "1, 2, ...; written last; 0: never written"),
+        Field("uint64_t", "magic", "VGPU_GRANT_MAGIC"),
+        Field("uint32_t", "version", "VGPU_GRANT_VERSION"),
+        Field("uint32_t", "card_count", "1 to VGPU_MAX_CARDS"),
+        Field("uint64_t", "grant_id", "same in the region that belongs to it"),
+        Field("uint64_t", "reserved", "zero", 4),
+    ),
+)
+CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_CARDS * CARD.size
+"""CRC-32 (IEEE) of all bytes of the copy before it, the sequence number included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card of the grant; lease times are CLOCK_MONOTONIC nanoseconds."""
+
+    uuid: str
+    limit_bytes: int
+    core_percent: int
+    minor: int
+    lease_start_ns: int = 0
+    lease_end_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the file says. `grant_id` ties it to its region."""
+
+    grant_id: int
+    cards: Sequence[Card]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One step of an update: these bytes at this offset, in this order (pwrite)."""
+
+    offset: int
+    data: bytes
+
+
+def fresh(grant: Grant) -> bytes:
+    """A whole new file."""
+    copy = _encode_copy(grant, 1)
+    return copy.ljust(FILE_BYTES, b"\0")
+
+
+def update(current: bytes, grant: Grant) -> Sequence[Write]:
+    """The writes that turn the file `current` into `grant`, safe against a kill between any two."""
+    sequences = [_valid_sequence(current, index) for index in (0, 1)]
+    target = sequences.index(min(sequences))
+    copy = _encode_copy(grant, max(sequences) + 1)
+    base = target * COPY_STRIDE
+    return (Write(base + 8, copy[8:]), Write(base, copy[:8]))
+
+
+def decode(data: bytes) -> Grant | None:
+    """The newest valid copy, or None if there is none."""
+    sequences = [_valid_sequence(data, index) for index in (0, 1)]
+    if not any(sequences):
+        return None
+    base = sequences.index(max(sequences)) * COPY_STRIDE
+    head = HEAD.unpack(data, base)
+    cards = []
+    for index in range(whole(head["card_count"])):
+        card = CARD.unpack(data, base + HEAD.size + index * CARD.size)
+        cards.append(
+            Card(
+                c_string(card["uuid"]),
+                whole(card["limit_bytes"]),
+                whole(card["core_percent"]),
+                whole(card["minor"]),
+                whole(card["lease_start_ns"]),
+                whole(card["lease_end_ns"]),
+            )
+        )
+    return Grant(whole(head["grant_id"]), tuple(cards))
+
+
+def _encode_copy(grant: Grant, sequence: int) -> bytes:
+    if not 1 <= len(grant.cards) <= names.MAX_CARDS:
+        raise ValueError(f"{len(grant.cards)} cards, 1 to {names.MAX_CARDS} are allowed")
+    body = HEAD.pack(
+        {
+            "sequence": sequence,
+            "magic": MAGIC,
+            "version": VERSION,
+            "card_count": len(grant.cards),
+            "grant_id": grant.grant_id,
+        }
+    )
+    for card in grant.cards:
+        uuid = card.uuid.encode("ascii")
+        if not 0 < len(uuid) < UUID_CHARS:
+            raise ValueError(f"UUID {card.uuid!r}: 1 to {UUID_CHARS - 1} characters are allowed")
+        body += CARD.pack(
+            {
+                "uuid": uuid,
+                "limit_bytes": card.limit_bytes,
+                "core_percent": card.core_percent,
+                "minor": card.minor,
+                "lease_start_ns": card.lease_start_ns,
+                "lease_end_ns": card.lease_end_ns,
+            }
+        )
+    body = body.ljust(CHECKSUM_OFFSET, b"\0")
+    return body + struct.pack("<I", binascii.crc32(body))
+
+
+def _valid_sequence(data: bytes, index: int) -> int:
+    """The copy's sequence number, or 0 if the copy is not valid."""
+    base = index * COPY_STRIDE
+    body = data[base : base + CHECKSUM_OFFSET]
+    checksum = data[base + CHECKSUM_OFFSET : base + CHECKSUM_OFFSET + 4]
+    if len(data) != FILE_BYTES or checksum != struct.pack("<I", binascii.crc32(body)):
+        return 0
+    head = HEAD.unpack(body)
+    known = head["magic"] == MAGIC and head["version"] == VERSION
+    if not known or not 1 <= whole(head["card_count"]) <= names.MAX_CARDS:
+        return 0
+    return whole(head["sequence"])

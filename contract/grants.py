@@ -1,0 +1,102 @@
+"""The `gpuslice.io/grants` annotation: which container gets how much of which card.
+
+    {"v":1,"containers":{"NAME":[{"id":"GPU-...","minor":0,"memory":BYTES,"core":PERCENT}]}}
+
+A container that is not listed gets no card. Written by our scheduler, beside the allocation and
+in the same write; where it is absent (Koordinator's own pods) the pod's containers share one grant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from contract import names
+
+VERSION: Final = 1
+_MAX_BYTES: Final = 2**63 - 1
+
+
+class GrantsError(ValueError):
+    """The annotation cannot be read; the text names the field, the value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardGrant:
+    """A container's share of one physical card, in whole bytes and whole percent."""
+
+    id: str
+    minor: int
+    memory_bytes: int
+    core_percent: int
+
+
+Grants = Mapping[str, Sequence[CardGrant]]
+"""Container name to its cards, in the order in which the container sees them."""
+
+
+def encode(grants: Grants) -> str:
+    """The annotation's text: keys sorted, no spaces, so that equal grants are equal bytes."""
+    containers = {
+        name: [
+            {
+                "id": card.id,
+                "minor": card.minor,
+                "memory": card.memory_bytes,
+                "core": card.core_percent,
+            }
+            for card in cards
+        ]
+        for name, cards in sorted(grants.items())
+    }
+    return json.dumps({"v": VERSION, "containers": containers}, separators=(",", ":"))
+
+
+def decode(text: str) -> Grants:
+    """Read the annotation strictly: it is ours alone, so that anything unexpected is an error.
+
+    Raises GrantsError.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GrantsError(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("v") != VERSION:
+        raise GrantsError(f"expected an object with \"v\":{VERSION}")
+    containers = document.get("containers")
+    if not isinstance(containers, dict):
+        raise GrantsError("containers: expected an object by container name")
+    return {name: _decode_cards(name, cards) for name, cards in containers.items()}
+
+
+def _decode_cards(name: str, cards: object) -> Sequence[CardGrant]:
+    where = f"containers.{name}"
+    if not isinstance(cards, list) or not 1 <= len(cards) <= names.MAX_CARDS:
+        raise GrantsError(f"{where}: expected a list of 1 to {names.MAX_CARDS} cards")
+    decoded = tuple(_decode_card(f"{where}[{i}]", card) for i, card in enumerate(cards))
+    if len({card.id for card in decoded}) != len(decoded):
+        raise GrantsError(f"{where}: a card is listed twice")
+    return decoded
+
+
+def _decode_card(where: str, card: object) -> CardGrant:
+    if not isinstance(card, dict):
+        raise GrantsError(f"{where}: expected an object, got {type(card).__name__}")
+    identity = card.get("id")
+    if not isinstance(identity, str) or not identity:
+        raise GrantsError(f"{where}.id: {identity!r}, expected a card's UUID")
+    return CardGrant(
+        identity,
+        _whole(where, card, "minor", 0, 2**31 - 1),
+        _whole(where, card, "memory", 1, _MAX_BYTES),
+        _whole(where, card, "core", 0, 100),
+    )
+
+
+def _whole(where: str, card: Mapping[str, object], key: str, low: int, high: int) -> int:
+    value = card.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise GrantsError(f"{where}.{key}: {value!r}, expected a whole number {low} to {high}")
+    return value

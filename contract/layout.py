@@ -1,0 +1,104 @@
+"""Fixed binary layouts, as tables: the one description from which Python packs and C is generated.
+
+Law: fixed-width little-endian fields, no padding that is not written down, sizes that a reader can
+check. A struct never changes under a version number; a change is a new version.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+_FORMATS: Final = {"uint64_t": "Q", "int64_t": "q", "uint32_t": "I", "char": "s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`ctype name[count]`; `count` None is a scalar. `about` becomes the comment in C."""
+
+    ctype: str
+    name: str
+    about: str = ""
+    count: int | None = None
+
+    @property
+    def format(self) -> str:
+        letter = _FORMATS[self.ctype]
+        return letter if self.count is None else f"{self.count}{letter}"
+
+    @property
+    def size(self) -> int:
+        return struct.calcsize("<" + self.format)
+
+    @property
+    def reserved(self) -> bool:
+        return self.name.startswith("reserved")
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A C struct without implicit padding; `pack` writes reserved fields as zeros."""
+
+    name: str
+    about: str
+    fields: Sequence[Field]
+
+    @cached_property
+    def _struct(self) -> struct.Struct:
+        return struct.Struct("<" + "".join(field.format for field in self.fields))
+
+    @property
+    def size(self) -> int:
+        return self._struct.size
+
+    def offset(self, name: str) -> int:
+        """Bytes from the start of the struct to the field."""
+        position = 0
+        for field in self.fields:
+            if field.name == name:
+                return position
+            position += field.size
+        raise KeyError(name)
+
+    def pack(self, values: Mapping[str, int | bytes]) -> bytes:
+        """Every field that is not reserved must be in `values`, and nothing else."""
+        wanted = {field.name for field in self.fields if not field.reserved}
+        if wanted != set(values):
+            raise ValueError(f"{self.name}: fields differ: {sorted(wanted ^ set(values))}")
+        flat: list[int | bytes] = []
+        for field in self.fields:
+            if not field.reserved:
+                flat.append(values[field.name])
+            elif field.ctype == "char":
+                flat.append(b"")
+            else:
+                flat.extend([0] * (field.count or 1))
+        return self._struct.pack(*flat)
+
+    def unpack(self, data: bytes, position: int = 0) -> dict[str, int | bytes]:
+        """Scalars and char arrays by name, without the reserved ones.
+
+        Raises struct.error if `data` is too short.
+        """
+        flat = iter(self._struct.unpack_from(data, position))
+        out: dict[str, int | bytes] = {}
+        for field in self.fields:
+            taken = [next(flat) for _ in range(1 if field.ctype == "char" else field.count or 1)]
+            if not field.reserved:
+                out[field.name] = taken[0]
+        return out
+
+
+def c_string(value: int | bytes) -> str:
+    """A NUL-padded char field as text; bytes that are not ASCII come out as replacement marks."""
+    assert isinstance(value, bytes)
+    return value.split(b"\0", 1)[0].decode("ascii", "replace")
+
+
+def whole(value: int | bytes) -> int:
+    """An integer field."""
+    assert isinstance(value, int)
+    return value

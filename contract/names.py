@@ -1,0 +1,88 @@
+"""Names of the wire: a constant each, with what it means. No logic, no I/O.
+
+Kubernetes names are Koordinator's where it has one, so that our pods run under koordlet and
+Koordinator's pods under our node agent. What is our own lives under `gpuslice.io/` and `/.gpuslice`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- Kubernetes: what a user writes --------------------------------------------------------------
+
+LABEL_ISOLATION_PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
+"""Pod label: isolation wanted. Its only value is `hami-core`, in any case."""
+
+ISOLATION_PROVIDER: Final = "hami-core"
+
+RESOURCE_GPU: Final = "koordinator.sh/gpu"
+RESOURCE_CORE: Final = "koordinator.sh/gpu-core"
+"""Percent of one card's compute time."""
+RESOURCE_MEMORY: Final = "koordinator.sh/gpu-memory"
+"""Bytes of one card's memory."""
+RESOURCE_MEMORY_RATIO: Final = "koordinator.sh/gpu-memory-ratio"
+"""Percent of one card's memory."""
+RESOURCE_SHARED: Final = "koordinator.sh/gpu.shared"
+"""Number of cards over which the request is spread."""
+
+# --- Kubernetes: what the scheduler writes, in the Binding ---------------------------------------
+
+ANNOTATION_DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+"""Pod annotation: the allocation, Koordinator's JSON (see contract.allocation)."""
+
+ANNOTATION_GRANTS: Final = "gpuslice.io/grants"
+"""Pod annotation: which container gets how much of which card (see contract.grants)."""
+
+ANNOTATION_REQUIRED_PLUGINS: Final = "required-plugins.noderesource.dev"
+"""Key prefix that NRI's default validator reads, with `/pod` or `/container.NAME` behind it."""
+
+DEVICE_TYPE_GPU: Final = "gpu"
+"""Key of the GPU entries in the allocation."""
+
+PLUGIN_NAME: Final = "gpuslice"
+"""The name under which the node agent registers with NRI, and which pods require."""
+
+CDI_KIND: Final = "nvidia.com/gpu"
+"""CDI vendor/class; a card's device is `nvidia.com/gpu=UUID`."""
+
+# --- environment in the container: what HAMi-core reads ------------------------------------------
+
+ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+VISIBLE_DEVICES_NONE: Final = "void"
+ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
+"""Bytes; `_N` behind it for the container's N-th card."""
+ENV_CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+"""Percent; `_N` behind it for the container's N-th card."""
+ENV_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+SHARED_CACHE_PATH: Final = "/tmp/cudevshr.cache"
+"""HAMi-core's own default, said aloud: a file of its own, should that library be mounted instead."""
+
+ENV_DIR: Final = "GPUSLICE_DIR"
+"""Directory of `grant` and `region` where no `/.gpuslice` exists; ignored where it does."""
+
+# --- paths in the container ----------------------------------------------------------------------
+
+CONTAINER_DIR: Final = "/.gpuslice"
+"""Mounted at top level, so that root inside cannot rename its parent away."""
+FILE_LIBRARY: Final = "libvgpu.so"
+FILE_GRANT: Final = "grant"
+FILE_REGION: Final = "region"
+FILE_PRELOAD: Final = "preload"
+CONTAINER_LIBRARY: Final = f"{CONTAINER_DIR}/{FILE_LIBRARY}"
+CONTAINER_PRELOAD: Final = "/etc/ld.so.preload"
+CONTAINER_LIBRARY_VISIBLE: Final = "/usr/local/vgpu/libvgpu.so"
+"""Where users of HAMi look for the library; the same file, for the eye only."""
+
+# --- paths on the host ---------------------------------------------------------------------------
+
+HOST_STORE_DIR: Final = "/usr/local/vgpu/store"
+"""`<sha256>/libvgpu.so` under it is what containers mount; a published file never changes."""
+HOST_RUN_DIR: Final = "/run/gpuslice"
+"""One directory (its own tmpfs) per container, or per pod where containers share a grant."""
+
+# --- limits --------------------------------------------------------------------------------------
+
+MAX_CARDS: Final = 16
+"""Cards in one grant; HAMi-core's bound too, and more than any board carries today."""
+MAX_SLOTS: Final = 4096
+"""Processes of one container that hold the card at one time."""

@@ -1,0 +1,107 @@
+"""Kubernetes quantities as exact integers; absent, value and invalid are three different results.
+
+Law: no floats, no silent default. A reader must say which of the three it has got; a malformed
+limit that decays into "no limit" is the failure this module exists to prevent.
+Source: k8s.io/apimachinery resource.Quantity (suffixes, rounding up of fractions by Value()).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+_INT64_MAX: Final = 2**63 - 1
+
+_SUFFIXES: Final[dict[str, Fraction]] = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    "": Fraction(1),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
+    "Ki": Fraction(2**10),
+    "Mi": Fraction(2**20),
+    "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40),
+    "Pi": Fraction(2**50),
+    "Ei": Fraction(2**60),
+}
+_BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
+
+# No quantity that fits int64 needs more digits; the bound keeps a hostile annotation from costing
+# quadratic time in int().
+_MAX_CHARS: Final = 64
+_QUANTITY: Final = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Nothing was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A whole, non-negative number of the resource's unit."""
+
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """Something was asked for that cannot be granted as written; `reason` names it for the user."""
+
+    reason: str
+
+
+Quantity = Absent | Value | Invalid
+
+
+def parse(raw: object) -> Quantity:
+    """Read a quantity as it stands in JSON: a string, a number, or None (absent).
+
+    Fractions round up, as Kubernetes' Value() does ("500m" is 1). Negative amounts and amounts
+    over int64 are Invalid.
+    """
+    if raw is None:
+        return Absent()
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+        return Invalid(f"expected a quantity, got {type(raw).__name__}")
+    text = raw if isinstance(raw, str) else repr(raw)
+    if len(text) > _MAX_CHARS:
+        return Invalid(f"quantity of {len(text)} characters, at most {_MAX_CHARS} are allowed")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        return Invalid(f"{text!r} is not a quantity (examples: 50, 11520Mi, 12Gi)")
+    exponent = match["exponent"]
+    scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES[match["suffix"] or ""]
+    exact = Fraction(match["number"]) * scale
+    amount = -(-exact.numerator // exact.denominator)
+    if exact < 0:
+        return Invalid(f"{text!r} is negative")
+    if amount > _INT64_MAX:
+        return Invalid(f"{text!r} is larger than 2^63-1")
+    return Value(amount)
+
+
+def format_binary(amount: int) -> str:
+    """Kubernetes' canonical BinarySI form: the largest 1024 suffix that divides exactly."""
+    if amount:
+        for suffix in _BINARY:
+            unit = int(_SUFFIXES[suffix])
+            if amount % unit == 0:
+                return f"{amount // unit}{suffix}"
+    return str(amount)
+
+
+def share_of(total: int, percent: int) -> int:
+    """Floor of `percent` hundredths of `total`: the one place where a ratio becomes bytes."""
+    return total * percent // 100

@@ -1,0 +1,171 @@
+"""The file `region`: a container's live accounting, shared by its processes, read by the agent.
+
+    header | one record per card (the counter) | VGPU_MAX_SLOTS slots, one per process
+
+The agent writes the header once and from then on only reads, by pread: the tenant can write and
+truncate this file. The geometry follows from the number of cards alone; a reader computes it and
+refuses a file that says otherwise, so that nothing a tenant writes here is ever used as an offset.
+
+Counter: {used_bytes, tag} is one 16-byte word, changed by compare-and-swap alone; tag names the
+slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Each slot
+keeps, per card, {bytes, sequence} and the operation it has published, {delta_bytes, delta_sequence}: two more
+16-byte words. docs/adr/0002 has the protocol.
+
+Locks (open file description locks, on bytes beyond the end of the file): LIVE + slot is held by the
+slot's process for its life; REAP + slot by whoever changes a slot that is not its own.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from contract import names
+from contract.layout import Field, Struct, whole
+
+MAGIC: Final = int.from_bytes(b"gpsregio", "little")
+VERSION: Final = 1
+LOCK_LIVE: Final = 1 << 40
+LOCK_REAP: Final = 1 << 41
+TAG_SLOT_SHIFT: Final = 48
+
+HEADER: Final = Struct(
+    "vgpu_region_header",
+    "Written once, by the maker of the file; every field is checked at attach.",
+    (
+        Field("uint64_t", "magic", "VGPU_REGION_MAGIC"),
+        Field("uint32_t", "version", "VGPU_REGION_VERSION"),
+        Field("uint32_t", "card_count", "as in the grant; the geometry follows from it"),
+        Field("uint64_t", "file_bytes", "the whole file"),
+        Field("uint64_t", "grant_id", "as in the grant"),
+        Field("uint32_t", "slot_count", "VGPU_MAX_SLOTS"),
+        Field("uint32_t", "slot_stride", "bytes from one slot to the next"),
+        Field("uint64_t", "slots_offset", "bytes from the start of the file to slot 0"),
+        Field("uint64_t", "reserved", "zero", 9),
+        Field("uint32_t", "reserved_checksum_pad", "zero"),
+        Field("uint32_t", "checksum", "CRC-32 (IEEE) of all bytes of the header before it"),
+    ),
+)
+CARD: Final = Struct(
+    "vgpu_region_card",
+    "One card: the counter on a cache line of its own, statistics on the next.",
+    (
+        Field("uint64_t", "used_bytes", "low half of the counter word"),
+        Field("uint64_t", "tag", "high half of the counter word: slot and sequence"),
+        Field("uint64_t", "reserved_line", "zero", 6),
+        Field("uint64_t", "refused_count", "reservations refused at the limit"),
+        Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
+        Field("uint64_t", "reserved", "zero", 6),
+    ),
+)
+SLOT: Final = Struct(
+    "vgpu_region_slot",
+    "One process: who it is; `card_count` times vgpu_region_slot_card follow.",
+    (
+        Field("uint32_t", "state", "VGPU_SLOT_FREE or VGPU_SLOT_LIVE"),
+        Field("uint32_t", "pid", "in the namespace `pid_namespace`"),
+        Field("uint64_t", "start_ticks", "field 22 of /proc/PID/stat; 0: unknown"),
+        Field("uint64_t", "pid_namespace", "inode of /proc/self/ns/pid; 0: unknown"),
+        Field("uint64_t", "reserved", "zero", 5),
+    ),
+)
+SLOT_CARD: Final = Struct(
+    "vgpu_region_slot_card",
+    "A process's charge on one card, and the operation it has published: two 16-byte words.",
+    (
+        Field("uint64_t", "bytes", "charged to this slot, as of `sequence`"),
+        Field("uint64_t", "sequence", "operations of this slot that are in `bytes`"),
+        Field("int64_t", "delta_bytes", "published: what the operation adds"),
+        Field("uint64_t", "delta_sequence", "published: its sequence number"),
+    ),
+)
+SLOT_FREE: Final = 0
+SLOT_LIVE: Final = 1
+_LINE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Where things lie in a region of `card_count` cards; byte offsets from the file's start."""
+
+    card_count: int
+
+    @property
+    def slots_offset(self) -> int:
+        return HEADER.size + self.card_count * CARD.size
+
+    @property
+    def slot_stride(self) -> int:
+        exact = SLOT.size + self.card_count * SLOT_CARD.size
+        return -(-exact // _LINE) * _LINE
+
+    @property
+    def file_bytes(self) -> int:
+        return self.slots_offset + names.MAX_SLOTS * self.slot_stride
+
+    def card_offset(self, card: int) -> int:
+        return HEADER.size + card * CARD.size
+
+
+class RegionError(ValueError):
+    """The bytes are not a region that this version can read; the text says in what."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """What the processes of a container hold on one card, and how often they met the limit."""
+
+    used_bytes: int
+    refused_count: int
+    last_refused_bytes: int
+
+
+def fresh(card_count: int, grant_id: int) -> bytes:
+    """A whole new file, all slots free."""
+    if not 1 <= card_count <= names.MAX_CARDS:
+        raise ValueError(f"{card_count} cards, 1 to {names.MAX_CARDS} are allowed")
+    geometry = Geometry(card_count)
+    header = HEADER.pack(
+        {
+            "magic": MAGIC,
+            "version": VERSION,
+            "card_count": card_count,
+            "file_bytes": geometry.file_bytes,
+            "grant_id": grant_id,
+            "slot_count": names.MAX_SLOTS,
+            "slot_stride": geometry.slot_stride,
+            "slots_offset": geometry.slots_offset,
+            "checksum": 0,
+        }
+    )[:-4]
+    header += struct.pack("<I", binascii.crc32(header))
+    return header.ljust(geometry.file_bytes, b"\0")
+
+
+def uses(data: bytes) -> Sequence[CardUse]:
+    """What each card's record says; `data` is the file's start, read by pread.
+
+    Raises RegionError where the tenant has truncated or overwritten it.
+    """
+    if len(data) < HEADER.size:
+        raise RegionError(f"truncated: {len(data)} bytes")
+    header = HEADER.unpack(data)
+    if header["checksum"] != binascii.crc32(data[: HEADER.size - 4]):
+        raise RegionError("the header's checksum is wrong")
+    if header["magic"] != MAGIC or header["version"] != VERSION:
+        raise RegionError(f"version {header['version']!r}, this reader knows {VERSION}")
+    geometry = Geometry(whole(header["card_count"]))
+    if not 1 <= geometry.card_count <= names.MAX_CARDS or len(data) < geometry.slots_offset:
+        raise RegionError("truncated or overwritten card records")
+    cards = (CARD.unpack(data, geometry.card_offset(i)) for i in range(geometry.card_count))
+    return tuple(
+        CardUse(
+            whole(card["used_bytes"]),
+            whole(card["refused_count"]),
+            whole(card["last_refused_bytes"]),
+        )
+        for card in cards
+    )

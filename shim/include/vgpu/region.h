@@ -1,0 +1,67 @@
+/*
+ * Grant and region as seen by one process: attach, reserve, refund.
+ *
+ * Knows files, slots and counters; knows no CUDA. Nothing here prints, exits, blocks without a
+ * bound, starts a thread or takes a signal. Safe from any thread; after fork the child is detached
+ * and attaches afresh.
+ */
+#ifndef VGPU_REGION_H
+#define VGPU_REGION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vgpu/contract.h"
+
+enum vgpu_result {
+	VGPU_OK = 0,
+	VGPU_UNMANAGED,	    /* no grant directory: no limit was asked for */
+	VGPU_OVER_LIMIT,    /* the reservation does not fit; nothing changed */
+	VGPU_GRANT_MISSING, /* the directory is there, the grant is not readable */
+	VGPU_GRANT_INVALID, /* no copy of the grant is valid */
+	VGPU_REGION_MISSING,
+	VGPU_REGION_INVALID, /* truncated, corrupt, of another version, or of another grant */
+	VGPU_REGION_READONLY,
+	VGPU_NO_SLOT, /* all VGPU_MAX_SLOTS belong to live processes */
+	VGPU_SYSTEM   /* a system call failed; see the error's errno */
+};
+
+/* Where and why; filled by the functions that take one. */
+struct vgpu_error {
+	enum vgpu_result result;
+	int os_errno;
+	char path[256];
+};
+
+/* One line for a person, without newline: what, where, why. Never NULL; `out` is the buffer. */
+const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t out_bytes);
+
+/*
+ * Attach this process: find the directory (/.gpuslice, where it exists, and nothing else; elsewhere
+ * GPUSLICE_DIR), validate grant and region, retire slots of the dead, take a slot. Idempotent. VGPU_UNMANAGED where
+ * there is no directory.
+ */
+enum vgpu_result vgpu_attach(struct vgpu_error *error);
+
+/* Give the slot back, its charges refunded; for tests and orderly ends. */
+void vgpu_detach(void);
+
+/* The grant, read without attaching (a process that only looks, as nvidia-smi does). */
+enum vgpu_result vgpu_peek(struct vgpu_error *error);
+
+/* After vgpu_attach or vgpu_peek returned VGPU_OK: index of a card in the grant by its UUID's 16 bytes; -1: not granted. */
+int vgpu_card_of_uuid(const uint8_t uuid[16]);
+
+/* The newest limit (it can change at any time) and what the container's processes hold together. */
+uint64_t vgpu_limit_bytes(int card);
+uint64_t vgpu_used_bytes(int card);
+uint32_t vgpu_core_percent(int card);
+
+/*
+ * Reserve before the driver call, refund when it failed or after it freed. VGPU_OVER_LIMIT changes
+ * nothing but the statistics; before it is returned, slots of dead processes are reaped once.
+ */
+enum vgpu_result vgpu_reserve(int card, uint64_t bytes);
+void vgpu_refund(int card, uint64_t bytes);
+
+#endif

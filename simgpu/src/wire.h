@@ -1,0 +1,101 @@
+/*
+ * What the simulated driver's libraries say to the daemon, over one stream socket per card.
+ *
+ * One pathname socket serves one card: whoever can open it has the card, whoever cannot has not.
+ * Each message is a head and `bytes` of payload; requests and replies alternate on a connection,
+ * which belongs to one process. All fields little-endian. The daemon's side is simgpu/wire.py; a
+ * test compares the two.
+ */
+#ifndef SIMGPU_WIRE_H
+#define SIMGPU_WIRE_H
+
+#include <stdint.h>
+
+#define SIM_PROTOCOL	  1
+#define SIM_PAYLOAD_BYTES 65536 /* no message is longer */
+
+enum sim_op {
+	SIM_HELLO = 1,	     /* sim_hello -> sim_card */
+	SIM_CONTEXT_CREATE,  /* - -> sim_id */
+	SIM_CONTEXT_DESTROY, /* sim_id -> -; frees the memory that belongs to it */
+	SIM_MEMORY_ALLOC,    /* sim_alloc -> sim_id */
+	SIM_MEMORY_FREE,     /* sim_id -> - */
+	SIM_MEMORY_INFO,     /* - -> sim_memory */
+	SIM_LAUNCH,	     /* sim_launch -> sim_instant: when the work will be done */
+	SIM_PROCESSES,	     /* - -> array of sim_process */
+	SIM_UTILIZATION,     /* - -> sim_utilization */
+};
+
+enum sim_status {
+	SIM_OK = 0,
+	SIM_OUT_OF_MEMORY,
+	SIM_INVALID_VALUE,
+	SIM_NOT_FOUND, /* no such context or allocation of this process */
+	SIM_NOT_SUPPORTED,
+	SIM_CARD_LOST, /* fell off the bus: XID 79 */
+};
+
+struct sim_request {
+	uint32_t op;
+	uint32_t bytes;
+};
+
+struct sim_reply {
+	uint32_t status;
+	uint32_t bytes;
+};
+
+enum sim_role { SIM_ROLE_CUDA = 1, SIM_ROLE_NVML = 2 };
+
+struct sim_hello {
+	uint32_t protocol;
+	uint32_t role;
+};
+
+struct sim_card {
+	uint8_t uuid[16];
+	char name[96];
+	char driver_version[80]; /* "580.65.06" */
+	uint64_t memory_bytes;
+	uint32_t cuda_version; /* 13000 */
+	uint32_t minor;	       /* number on the host */
+	uint32_t pci_domain, pci_bus, pci_device;
+	uint32_t capability_major, capability_minor;
+	uint32_t multiprocessors;
+	uint32_t clock_khz, memory_clock_khz, bus_width_bits, power_limit_mw;
+};
+
+struct sim_id {
+	uint64_t id;
+};
+
+struct sim_alloc {
+	uint64_t context; /* id of a context of this process */
+	uint64_t bytes;
+};
+
+struct sim_memory {
+	uint64_t total_bytes, free_bytes;
+};
+
+struct sim_launch {
+	uint64_t context;
+	uint64_t stream; /* 0: the default stream */
+	uint64_t duration_ns;
+};
+
+struct sim_instant {
+	uint64_t monotonic_ns; /* CLOCK_MONOTONIC of the host */
+};
+
+struct sim_process {
+	uint64_t bytes;
+	uint32_t pid; /* as the daemon's PID namespace numbers it */
+	uint32_t contexts;
+};
+
+struct sim_utilization {
+	uint32_t gpu_percent, memory_percent; /* of the last second */
+};
+
+#endif
