@@ -136,7 +136,7 @@ def _decode_resources(where: str, entry: Mapping[str, object]) -> Mapping[str, i
         raise AllocationError(f"{where}.resources: expected an object, got {type(raw).__name__}")
     resources: dict[str, int] = {}
     for name, text in raw.items():
-        canonical = _DEPRECATED.get(name, name)
+        canonical: str = _DEPRECATED.get(name, name)
         if canonical in resources:
             raise AllocationError(f"{where}.resources: {canonical} is there twice")
         match quantity.parse(text):
@@ -144,6 +144,6 @@ def _decode_resources(where: str, entry: Mapping[str, object]) -> Mapping[str, i
                 resources[canonical] = amount
             case quantity.Invalid(reason):
                 raise AllocationError(f"{where}.resources.{name}: {reason}")
-            case quantity.Absent():
+            case _:
                 raise AllocationError(f"{where}.resources.{name}: null, expected a quantity")
     return resources

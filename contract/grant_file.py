@@ -1,4 +1,4 @@
-"""The file `grant`: a container's limits and leases, written in place by the agent, read by tenants.
+"""The file `grant`: a container's limits and leases; the agent writes it in place, tenants read.
 
 Two copies lie a page apart, each with its own checksum and sequence number; readers take the valid
 copy with the highest number. A writer replaces the older copy: content and checksum first, the

@@ -64,7 +64,7 @@ def decode(text: str) -> Grants:
     except (ValueError, RecursionError) as error:
         raise GrantsError(f"not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("v") != VERSION:
-        raise GrantsError(f"expected an object with \"v\":{VERSION}")
+        raise GrantsError(f'expected an object with "v":{VERSION}')
     containers = document.get("containers")
     if not isinstance(containers, dict):
         raise GrantsError("containers: expected an object by container name")

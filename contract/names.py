@@ -1,7 +1,7 @@
 """Names of the wire: a constant each, with what it means. No logic, no I/O.
 
-Kubernetes names are Koordinator's where it has one, so that our pods run under koordlet and
-Koordinator's pods under our node agent. What is our own lives under `gpuslice.io/` and `/.gpuslice`.
+Kubernetes names are Koordinator's where it has one, so that our pods run under koordlet and its
+pods under our node agent. What is our own lives under `gpuslice.io/` and `/.gpuslice`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ENV_CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 """Percent; `_N` behind it for the container's N-th card."""
 ENV_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 SHARED_CACHE_PATH: Final = "/tmp/cudevshr.cache"
-"""HAMi-core's own default, said aloud: a file of its own, should that library be mounted instead."""
+"""HAMi-core's own default, said aloud: its file, should that library be mounted instead of ours."""
 
 ENV_DIR: Final = "GPUSLICE_DIR"
 """Directory of `grant` and `region` where no `/.gpuslice` exists; ignored where it does."""

@@ -7,9 +7,9 @@ truncate this file. The geometry follows from the number of cards alone; a reade
 refuses a file that says otherwise, so that nothing a tenant writes here is ever used as an offset.
 
 Counter: {used_bytes, tag} is one 16-byte word, changed by compare-and-swap alone; tag names the
-slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Each slot
-keeps, per card, {bytes, sequence} and the operation it has published, {delta_bytes, delta_sequence}: two more
-16-byte words. docs/adr/0002 has the protocol.
+slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Each
+slot keeps, per card, {bytes, sequence} and the operation it has published, {delta_bytes,
+delta_sequence}: two more 16-byte words. docs/adr/0002 has the protocol.
 
 Locks (open file description locks, on bytes beyond the end of the file): LIVE + slot is held by the
 slot's process for its life; REAP + slot by whoever changes a slot that is not its own.

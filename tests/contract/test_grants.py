@@ -1,0 +1,56 @@
+"""The `gpuslice.io/grants` annotation: strict, for we alone write it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.grants import CardGrant, GrantsError, decode, encode
+
+CARD = '{"id":"GPU-a","minor":0,"memory":1024,"core":50}'
+
+
+def document(cards: str) -> str:
+    return f'{{"v":1,"containers":{{"main":{cards}}}}}'
+
+
+def test_text() -> None:
+    grants = {"main": (CardGrant("GPU-a", 0, 1024, 50),)}
+    assert encode(grants) == document(f"[{CARD}]")
+    assert decode(encode(grants)) == grants
+
+
+MALFORMED = [
+    ("", "not JSON"),
+    ("[" * 100_000, "not JSON"),
+    ("[]", '"v":1'),
+    ('{"v":2,"containers":{}}', '"v":1'),
+    ('{"v":1}', "containers: expected an object"),
+    (document("{}"), "containers.main: expected a list of 1 to 16 cards"),
+    (document("[]"), "containers.main: expected a list of 1 to 16 cards"),
+    (document("[1]"), "containers.main[0]: expected an object"),
+    (document(f"[{CARD},{CARD}]"), "a card is listed twice"),
+    (document(f"[{CARD}]").replace('"GPU-a"', '""'), "containers.main[0].id"),
+    (document(f"[{CARD}]").replace("1024", "0"), "containers.main[0].memory: 0"),
+    (document(f"[{CARD}]").replace("1024", '"1Gi"'), "containers.main[0].memory: '1Gi'"),
+    (document(f"[{CARD}]").replace("1024", "1.5"), "containers.main[0].memory: 1.5"),
+    (document(f"[{CARD}]").replace("50", "101"), "containers.main[0].core: 101"),
+    (document(f"[{CARD}]").replace("50", "true"), "containers.main[0].core: True"),
+    (document(f"[{CARD}]").replace('"minor":0', '"minor":-1'), "containers.main[0].minor: -1"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), MALFORMED)
+def test_malformed_is_refused_with_the_field(text: str, reason: str) -> None:
+    with pytest.raises(GrantsError) as caught:
+        decode(text)
+    assert reason in str(caught.value)
+
+
+@given(st.text())
+def test_nothing_else_escapes(text: str) -> None:
+    with contextlib.suppress(GrantsError):
+        decode(text)
