@@ -134,9 +134,10 @@ def _decode_resources(where: str, entry: Mapping[str, object]) -> Mapping[str, i
         return {}
     if not isinstance(raw, dict):
         raise AllocationError(f"{where}.resources: expected an object, got {type(raw).__name__}")
+    written: Mapping[str, object] = raw
     resources: dict[str, int] = {}
-    for name, text in raw.items():
-        canonical: str = _DEPRECATED.get(name, name)
+    for name, text in written.items():
+        canonical = _DEPRECATED.get(name, name)
         if canonical in resources:
             raise AllocationError(f"{where}.resources: {canonical} is there twice")
         match quantity.parse(text):
