@@ -1,0 +1,279 @@
+/*
+ * Links to the cards: see client.h.
+ *
+ * A connection carries one request at a time, under the link's mutex, so a thread that waits for a
+ * slow answer delays the others of this process on this card only. Signals do not interrupt a call:
+ * EINTR is retried, SIGPIPE is not raised.
+ */
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SIM_DEVICE_DIR "/dev/simgpu"
+
+struct sim_link {
+	struct sim_card card;
+	pthread_mutex_t mutex;
+	pid_t owner;
+	int fd;
+	bool broken;
+	struct sim_link *next; /* all links of the process, for the fork handler */
+};
+
+static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct sim_link *all_links;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+/* Another thread of the parent may have held a mutex at the fork; in the child nobody does. */
+static void after_fork_in_child(void)
+{
+	pthread_mutex_init(&all_mutex, NULL);
+	for (struct sim_link *link = all_links; link; link = link->next)
+		pthread_mutex_init(&link->mutex, NULL);
+}
+
+/* The list must not be in the middle of a change when it is copied. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&all_mutex);
+}
+
+static void after_fork_in_parent(void)
+{
+	pthread_mutex_unlock(&all_mutex);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static bool send_all(int fd, const void *data, size_t bytes)
+{
+	const char *at = data;
+
+	while (bytes) {
+		ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL);
+
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent <= 0)
+			return false;
+		at += sent;
+		bytes -= (size_t)sent;
+	}
+	return true;
+}
+
+static bool recv_all(int fd, void *data, size_t bytes)
+{
+	char *at = data;
+
+	while (bytes) {
+		ssize_t received = recv(fd, at, bytes, 0);
+
+		if (received < 0 && errno == EINTR)
+			continue;
+		if (received <= 0)
+			return false;
+		at += received;
+		bytes -= (size_t)received;
+	}
+	return true;
+}
+
+static bool recv_discard(int fd, size_t bytes)
+{
+	char sink[512];
+
+	while (bytes) {
+		size_t part = bytes < sizeof(sink) ? bytes : sizeof(sink);
+
+		if (!recv_all(fd, sink, part))
+			return false;
+		bytes -= part;
+	}
+	return true;
+}
+
+/* Head and payload leave in one write, so that the daemon wakes once. */
+static bool send_request(int fd, enum sim_op op, const void *req, uint32_t n)
+{
+	char small[sizeof(struct sim_request) + 64];
+	struct sim_request head = {.op = op, .bytes = n};
+
+	if (n > SIM_PAYLOAD_BYTES)
+		return false;
+	if (n > sizeof(small) - sizeof(head))
+		return send_all(fd, &head, sizeof(head)) && send_all(fd, req, n);
+	memcpy(small, &head, sizeof(head));
+	if (n)
+		memcpy(small + sizeof(head), req, n);
+	return send_all(fd, small, sizeof(head) + n);
+}
+
+static bool exchange(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
+		     struct sim_reply *head, void *reply, uint32_t cap, uint32_t *stored)
+{
+	if (!send_request(link->fd, op, req, n) || !recv_all(link->fd, head, sizeof(*head)))
+		return false;
+	if (head->bytes > SIM_PAYLOAD_BYTES || head->status > SIM_CARD_LOST)
+		return false;
+	*stored = head->bytes < cap ? head->bytes : cap;
+	if (*stored && !recv_all(link->fd, reply, *stored))
+		return false;
+	return recv_discard(link->fd, head->bytes - *stored);
+}
+
+enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
+			 void *reply, uint32_t cap, uint32_t *got)
+{
+	enum sim_status status = SIM_CARD_LOST;
+	struct sim_reply head = {0};
+	uint32_t stored = 0;
+
+	if (sim_link_mine(link)) {
+		pthread_mutex_lock(&link->mutex);
+		if (!link->broken) {
+			link->broken = !exchange(link, op, req, n, &head, reply, cap, &stored);
+			if (!link->broken)
+				status = (enum sim_status)head.status;
+			if (!got && status == SIM_OK && head.bytes != cap) {
+				link->broken = true;
+				status = SIM_CARD_LOST;
+			}
+		}
+		pthread_mutex_unlock(&link->mutex);
+	}
+	if (got)
+		*got = status == SIM_OK ? stored : 0;
+	return status;
+}
+
+static int connect_to(const char *directory, const char *name)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", directory, name);
+	int fd;
+
+	if (length < 0 || (size_t)length >= sizeof(address.sun_path))
+		return -1;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		if (errno == EINTR)
+			continue;
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static struct sim_link *open_link(const char *directory, const char *name, enum sim_role role)
+{
+	struct sim_hello hello = {.protocol = SIM_PROTOCOL, .role = role};
+	struct sim_link *link;
+	int fd = connect_to(directory, name);
+
+	if (fd < 0)
+		return NULL;
+	link = calloc(1, sizeof(*link));
+	if (!link) {
+		close(fd);
+		return NULL;
+	}
+	link->fd = fd;
+	link->owner = getpid();
+	pthread_mutex_init(&link->mutex, NULL);
+	if (sim_call(link, SIM_HELLO, &hello, sizeof(hello), &link->card, sizeof(link->card),
+		     NULL) != SIM_OK) {
+		close(fd);
+		free(link);
+		return NULL;
+	}
+	link->card.name[sizeof(link->card.name) - 1] = '\0';
+	link->card.driver_version[sizeof(link->card.driver_version) - 1] = '\0';
+	pthread_mutex_lock(&all_mutex);
+	link->next = all_links;
+	all_links = link;
+	pthread_mutex_unlock(&all_mutex);
+	return link;
+}
+
+static int by_minor(const void *left, const void *right)
+{
+	const struct sim_link *const *a = left;
+	const struct sim_link *const *b = right;
+
+	return ((*a)->card.minor > (*b)->card.minor) - ((*a)->card.minor < (*b)->card.minor);
+}
+
+int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
+{
+	const char *base = getenv("SIMGPU_DIR");
+	char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	struct dirent *entry;
+	int count = 0;
+	int length;
+	DIR *dir;
+
+	length = base ? snprintf(directory, sizeof(directory), "%s/cards", base)
+		      : snprintf(directory, sizeof(directory), "%s", SIM_DEVICE_DIR);
+	if (length < 0 || (size_t)length >= sizeof(directory))
+		return 0;
+	dir = opendir(directory);
+	if (!dir)
+		return 0;
+	pthread_once(&fork_once, watch_forks);
+	while (count < cap && (entry = readdir(dir))) {
+		const char *dot = strrchr(entry->d_name, '.');
+
+		if (!dot || strcmp(dot, ".sock") != 0)
+			continue;
+		links[count] = open_link(directory, entry->d_name, role);
+		count += links[count] != NULL;
+	}
+	closedir(dir);
+	if (count)
+		qsort(links, (size_t)count, sizeof(*links), by_minor);
+	return count;
+}
+
+void sim_links_close(struct sim_link **links, int count)
+{
+	for (int i = 0; i < count; i++) {
+		struct sim_link **at;
+
+		pthread_mutex_lock(&all_mutex);
+		for (at = &all_links; *at && *at != links[i]; at = &(*at)->next)
+			;
+		if (*at)
+			*at = links[i]->next;
+		pthread_mutex_unlock(&all_mutex);
+		/* Closing a child's copy ends nothing: the parent still holds the connection. */
+		close(links[i]->fd);
+		pthread_mutex_destroy(&links[i]->mutex);
+		free(links[i]);
+		links[i] = NULL;
+	}
+}
+
+const struct sim_card *sim_link_card(const struct sim_link *link)
+{
+	return &link->card;
+}
+
+bool sim_link_mine(const struct sim_link *link)
+{
+	return link->owner == getpid();
+}

@@ -1,0 +1,49 @@
+/*
+ * A process's way to the simulated cards: one link per card, requests and replies over it.
+ *
+ * Used by both libraries, exported by neither. Finds cards as a program finds device files: by the
+ * sockets that are there. Knows nothing of CUDA or NVML; what a status means to a program is the
+ * library's matter.
+ */
+#ifndef SIMGPU_CLIENT_H
+#define SIMGPU_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire.h"
+
+#define SIM_MAX_CARDS 64
+
+struct sim_link;
+
+/*
+ * Connects to every card that can be reached, in the order of their minors: the *.sock files of
+ * $SIMGPU_DIR/cards where SIMGPU_DIR is set, else of /dev/simgpu. Returns how many were stored in
+ * `links`; 0 where there is no card.
+ */
+int sim_links_open(struct sim_link **links, int cap, enum sim_role role);
+
+/* Closes the links and frees them. In a fork child the parent's connection is left alone. */
+void sim_links_close(struct sim_link **links, int count);
+
+/* What the card said of itself when the link was opened; lives as long as the link. */
+const struct sim_card *sim_link_card(const struct sim_link *link);
+
+/*
+ * True in the process that opened the link, false in its fork children. A child must open links of
+ * its own; sim_call over the parent's answers SIM_CARD_LOST and sends nothing.
+ */
+bool sim_link_mine(const struct sim_link *link);
+
+/*
+ * One request, one reply; thread safe, and blocks no longer than the daemon takes. `n` bytes at
+ * `req` go out; of the reply at most `cap` bytes are stored, and `*got` (may be NULL) says how many
+ * were. A reply shorter than the caller needs shows in `*got`; without `got`, a reply that is not
+ * exactly `cap` bytes long is an error. A daemon that is gone, or that answers nonsense, is
+ * SIM_CARD_LOST, now and ever after on this link.
+ */
+enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
+			 void *reply, uint32_t cap, uint32_t *got);
+
+#endif
