@@ -1,0 +1,65 @@
+"""What tests of several areas share: the C build, and which tiers this machine can run.
+
+A tier that cannot run is skipped with the reason; under CI=true the sim and node tiers may not
+skip: there the same reason is an error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _why_no_sim() -> str | None:
+    missing = [tool for tool in ("gcc", "cmake", "make") if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing)} (make setup installs them)" if missing else None
+
+
+def _why_no_node() -> str | None:
+    if os.geteuid() != 0:
+        return "a private containerd needs root: sudo make test"
+    missing = [tool for tool in ("runc", "unshare", "busybox") if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing)} (make setup installs them)" if missing else None
+
+
+_TIERS = {"sim": _why_no_sim, "node": _why_no_node}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for tier, why_not in _TIERS.items():
+        if item.get_closest_marker(tier) is None:
+            continue
+        reason = why_not()
+        if reason is None:
+            continue
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"the {tier} tier may not skip under CI=true: {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def build_dir() -> Path:
+    """build/dev of this checkout, configured and built; two pytest runs at once take turns."""
+    return build("dev")
+
+
+def build(preset: str) -> Path:
+    directory = ROOT / "build" / preset
+    directory.parent.mkdir(exist_ok=True)
+    with (directory.parent / f".{preset}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (
+            ["cmake", "--preset", preset],
+            ["cmake", "--build", "--preset", preset, "--parallel", "2"],
+        ):
+            done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
+            if done.returncode != 0:
+                pytest.fail(f"{' '.join(command)}:\n{done.stdout}{done.stderr}", pytrace=False)
+    return directory
