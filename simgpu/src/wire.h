@@ -14,6 +14,8 @@
 #define SIM_PROTOCOL	  1
 #define SIM_PAYLOAD_BYTES 65536 /* no message is longer */
 
+#define SIM_DURATION_DEFAULT 0xffffffffffffffff
+
 enum sim_op {
 	SIM_HELLO = 1,	     /* sim_hello -> sim_card */
 	SIM_CONTEXT_CREATE,  /* - -> sim_id */
@@ -81,7 +83,7 @@ struct sim_memory {
 struct sim_launch {
 	uint64_t context;
 	uint64_t stream; /* 0: the default stream */
-	uint64_t duration_ns;
+	uint64_t duration_ns; /* SIM_DURATION_DEFAULT: as the card is configured */
 };
 
 struct sim_instant {
