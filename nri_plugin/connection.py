@@ -1,0 +1,272 @@
+"""One NRI session over a pair of asyncio streams: pumps bytes, keeps the deadlines, calls the handler.
+
+Everything the protocol says is in protocol/, which has neither clock nor socket; everything the answers
+mean is in the handler (service.py), which also connects, and reconnects when `serve` returns.
+
+Two deadlines live here. Registration: the runtime accepts plugins one at a time, and an idle client
+before us holds the line for five seconds, so we wait 30. Requests: a runtime that waits in vain drops the
+plugin and, before NRI 0.12.5, lets the container run without it; so after 75 % of its patience we answer
+an error instead, which fails the request and keeps the registration. Between registration and
+Synchronize there is none: the runtime may hold it back while a pod with a long grace period stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.protocol import events
+from nri_plugin.protocol.errors import NriError
+from nri_plugin.protocol.events import SERVED_EVENTS, Code, EventMask, RuntimeInfo
+from nri_plugin.protocol.session import Session
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+REGISTRATION_TIMEOUT_S: Final = 30.0
+PATIENCE: Final = 0.75
+"""The part of the runtime's request timeout after which we answer an error ourselves."""
+CLOSING_TIMEOUT_S: Final = 2.0
+READ_BYTES: Final = 1 << 16
+
+
+class Handler(Protocol):
+    """What serves the events. One method runs per request, as a task of its own.
+
+    Raise Refused to give the runtime a reason in the words meant for people; any other exception is a
+    bug, logged with its traceback and answered as an error too. A method that outlives its deadline is
+    answered for and cancelled. Never wait for anything that may hang (NVML, a tenant's file, the API
+    server): every container of the node waits behind the answer.
+    """
+
+    async def synchronize(
+        self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
+    ) -> None:
+        """Take over what runs. Called once, before anything else; raising ends the session."""
+
+    async def create_container(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> nri.ContainerAdjustment | None:
+        """Return the adjustment, None for none; raise Refused and the container is not created.
+
+        Must be idempotent, and leave nothing that stop and remove do not undo: the runtime sends these
+        for a container whose creation failed, here or in a plugin after us.
+        """
+
+    async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        """Raise Refused and the container, created and with its rootfs mounted, does not start."""
+
+    async def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        """The container has ended. What is raised is only logged by the runtime."""
+
+    async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        """The container is forgotten. What is raised is only logged by the runtime."""
+
+    async def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        """Look at what all plugins made together; raise Refused to reject the container."""
+
+
+class Refused(Exception):
+    """A request denied on purpose; `reason` reaches the user through the runtime, word for word."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RegistrationTimedOut(NriError):
+    """Nobody at the socket took our registration in time; connect again."""
+
+
+class SynchronizeFailed(NriError):
+    """The handler could not take over what runs; its exception is the cause."""
+
+
+async def serve(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    handler: Handler,
+    *,
+    name: str,
+    index: str,
+    wanted_events: EventMask = SERVED_EVENTS,
+    on_ready: Callable[[RuntimeInfo], None] | None = None,
+    registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
+) -> None:
+    """Be the plugin `index`-`name` on an open connection until the runtime ends it; closes the writer.
+
+    Returns at the end of file: the runtime stopped, or dropped us. Raises an NriError (the tree is in
+    protocol/errors.py) or the socket's OSError otherwise. In every case the handler's methods have been
+    cancelled, and given CLOSING_TIMEOUT_S to end, before it returns; reconnect after a pause that grows
+    and varies. `on_ready` is called once, when the answer to Synchronize is on its way.
+    """
+    session = Session(
+        name=name,
+        index=index,
+        wanted=wanted_events,
+        registration_budget_ms=round(registration_timeout_s * 1000),
+    )
+    await _Connection(reader, writer, handler, session, on_ready).run(registration_timeout_s)
+
+
+class _Connection:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        handler: Handler,
+        session: Session,
+        on_ready: Callable[[RuntimeInfo], None] | None,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._handler = handler
+        self._session = session
+        self._on_ready = on_ready
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._draining = asyncio.Lock()
+        self._failure: NriError | None = None
+
+    async def run(self, registration_timeout_s: float) -> None:
+        try:
+            self._session.register()
+            try:
+                async with asyncio.timeout(registration_timeout_s) as timer:
+                    await self._flush()
+                    while not self._session.introduced and await self._pump():
+                        pass
+            except TimeoutError:
+                if not timer.expired():
+                    raise
+                raise RegistrationTimedOut(
+                    f"no answer to the registration within {registration_timeout_s:g} s: "
+                    "is another plugin, or a runtime that starts, holding the line?"
+                ) from None
+            while await self._pump():
+                pass
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            await self._close()
+
+    async def _pump(self) -> bool:
+        """Take what came and start what it asks for; False when the session is over."""
+        data = await self._reader.read(READ_BYTES)
+        if not data:
+            self._session.receive_eof()
+            return False
+        for event in self._session.receive_data(data):
+            if isinstance(event, events.Request):
+                self._start(self._answer(event), type(event).__name__)
+            else:
+                logger.debug("event=%s", event)
+        await self._flush()
+        return not self._session.closed
+
+    def _start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._retire)
+        return task
+
+    def _retire(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as seen: whoever waited has it, or the answer was an error
+
+    async def _answer(self, request: events.Request) -> None:
+        """Answer `request` in time, whatever its handler does."""
+        what = type(request).__name__
+        budget_s = request.budget_ms / 1000 * PATIENCE
+        work = self._start(_perform(self._handler, request), f"{what} handler")
+        try:
+            done, _ = await asyncio.wait({work}, timeout=budget_s)
+        finally:
+            work.cancel()
+        if self._session.closed:
+            return
+        if not done:
+            logger.error("request=%s outcome=late budget_s=%g", what, budget_s)
+            reason = f"gpuslice did not decide {what} within {budget_s:g} s"
+            self._fail(request, Code.DEADLINE_EXCEEDED, reason, None)
+        elif (error := _error_of(work)) is None:
+            self._succeed(request, work.result())
+        elif isinstance(error, Refused):
+            logger.warning("request=%s outcome=refused reason=%r", what, error.reason)
+            self._fail(request, Code.UNKNOWN, error.reason, error)
+        else:
+            logger.error("request=%s outcome=error", what, exc_info=error)
+            reason = f"gpuslice failed at {what}: {type(error).__name__}: {error}"
+            self._fail(request, Code.UNKNOWN, reason, error)
+        # A connection that is lost here is seen, and reported, by the side that reads.
+        with contextlib.suppress(OSError):
+            await self._flush()
+        if self._failure is not None:
+            self._writer.close()
+
+    def _succeed(self, request: events.Request, reply: Message | None) -> None:
+        if not self._session.respond(request.request_id, reply):
+            logger.error("request=%s outcome=oversized", type(request).__name__)
+        if isinstance(request, events.Synchronize) and self._on_ready is not None:
+            self._on_ready(self._session.runtime)
+
+    def _fail(
+        self, request: events.Request, code: Code, reason: str, error: BaseException | None
+    ) -> None:
+        self._session.fail(request.request_id, code, reason)
+        if isinstance(request, events.Synchronize):
+            self._failure = SynchronizeFailed(reason)
+            self._failure.__cause__ = error
+
+    async def _flush(self) -> None:
+        if data := self._session.data_to_send():
+            self._writer.write(data)
+        async with self._draining:
+            await self._writer.drain()
+
+    async def _close(self) -> None:
+        """End the handler's methods and the socket, neither waited for without a bound."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, stuck = await asyncio.wait(tasks, timeout=CLOSING_TIMEOUT_S)
+            for task in stuck:
+                logger.error("task=%r outcome=stuck", task.get_name())
+        self._writer.close()
+        try:
+            async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                await self._writer.wait_closed()
+        except OSError:  # TimeoutError is one: the runtime does not read what is left
+            self._writer.transport.abort()
+
+
+def _error_of(work: asyncio.Task[Any]) -> BaseException | None:
+    """How a finished handler failed. One that cancels itself has failed too."""
+    return asyncio.CancelledError("cancelled by itself") if work.cancelled() else work.exception()
+
+
+async def _perform(handler: Handler, request: events.Request) -> Message | None:
+    """The handler's method for `request`, and its result as the reply; None is the empty reply."""
+    match request:
+        case events.CreateContainer(pod=pod, container=container):
+            adjustment = await handler.create_container(pod, container)
+            return nri.CreateContainerResponse(adjust=adjustment)
+        case events.StartContainer(pod=pod, container=container):
+            await handler.start_container(pod, container)
+        case events.StopContainer(pod=pod, container=container):
+            await handler.stop_container(pod, container)
+        case events.RemoveContainer(pod=pod, container=container):
+            await handler.remove_container(pod, container)
+        case events.Validate(request=validation):
+            await handler.validate(validation)
+        case events.Synchronize(pods=pods, containers=containers):
+            await handler.synchronize(pods, containers)
+    return None
