@@ -29,8 +29,8 @@ from contract.layout import Field, Struct, whole
 MAGIC: Final = int.from_bytes(b"gpsregio", "little")
 VERSION: Final = 1
 LOCK_LIVE: Final = 1 << 40
-LOCK_REAP: Final = 1 << 41
 TAG_SLOT_SHIFT: Final = 48
+TAG_DROP: Final = 1 << 63
 
 HEADER: Final = Struct(
     "vgpu_region_header",
@@ -58,7 +58,8 @@ CARD: Final = Struct(
         Field("uint64_t", "reserved_line", "zero", 6),
         Field("uint64_t", "refused_count", "reservations refused at the limit"),
         Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
-        Field("uint64_t", "reserved", "zero", 6),
+        Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
+        Field("uint64_t", "reserved", "zero", 5),
     ),
 )
 SLOT: Final = Struct(
@@ -69,7 +70,8 @@ SLOT: Final = Struct(
         Field("uint32_t", "pid", "in the namespace `pid_namespace`"),
         Field("uint64_t", "start_ticks", "field 22 of /proc/PID/stat; 0: unknown"),
         Field("uint64_t", "pid_namespace", "inode of /proc/self/ns/pid; 0: unknown"),
-        Field("uint64_t", "reserved", "zero", 5),
+        Field("uint64_t", "generation", "how often the slot was taken; 0: it and all above are new"),
+        Field("uint64_t", "reserved", "zero", 4),
     ),
 )
 SLOT_CARD: Final = Struct(

@@ -48,14 +48,16 @@ _Static_assert(offsetof(struct vgpu_region_card, tag) == 8, "tag");
 _Static_assert(offsetof(struct vgpu_region_card, reserved_line) == 16, "reserved_line");
 _Static_assert(offsetof(struct vgpu_region_card, refused_count) == 64, "refused_count");
 _Static_assert(offsetof(struct vgpu_region_card, last_refused_bytes) == 72, "last_refused_bytes");
-_Static_assert(offsetof(struct vgpu_region_card, reserved) == 80, "reserved");
+_Static_assert(offsetof(struct vgpu_region_card, over_refund_count) == 80, "over_refund_count");
+_Static_assert(offsetof(struct vgpu_region_card, reserved) == 88, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_slot) == 64, "vgpu_region_slot");
 _Static_assert(offsetof(struct vgpu_region_slot, state) == 0, "state");
 _Static_assert(offsetof(struct vgpu_region_slot, pid) == 4, "pid");
 _Static_assert(offsetof(struct vgpu_region_slot, start_ticks) == 8, "start_ticks");
 _Static_assert(offsetof(struct vgpu_region_slot, pid_namespace) == 16, "pid_namespace");
-_Static_assert(offsetof(struct vgpu_region_slot, reserved) == 24, "reserved");
+_Static_assert(offsetof(struct vgpu_region_slot, generation) == 24, "generation");
+_Static_assert(offsetof(struct vgpu_region_slot, reserved) == 32, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_slot_card) == 32, "vgpu_region_slot_card");
 _Static_assert(offsetof(struct vgpu_region_slot_card, bytes) == 0, "bytes");

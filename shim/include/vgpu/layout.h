@@ -11,8 +11,8 @@
 #define VGPU_REGION_MAGIC 0x6f69676572737067
 #define VGPU_REGION_VERSION 0x1
 #define VGPU_LOCK_LIVE 0x10000000000
-#define VGPU_LOCK_REAP 0x20000000000
 #define VGPU_TAG_SLOT_SHIFT 0x30
+#define VGPU_TAG_DROP 0x8000000000000000
 #define VGPU_SLOT_FREE 0x0
 #define VGPU_SLOT_LIVE 0x1
 
@@ -59,7 +59,8 @@ struct vgpu_region_card {
 	uint64_t reserved_line[6]; /* zero */
 	uint64_t refused_count; /* reservations refused at the limit */
 	uint64_t last_refused_bytes; /* size of the latest of them */
-	uint64_t reserved[6]; /* zero */
+	uint64_t over_refund_count; /* refunds of more than the process held, clamped */
+	uint64_t reserved[5]; /* zero */
 };
 
 /* One process: who it is; `card_count` times vgpu_region_slot_card follow. */
@@ -68,7 +69,8 @@ struct vgpu_region_slot {
 	uint32_t pid; /* in the namespace `pid_namespace` */
 	uint64_t start_ticks; /* field 22 of /proc/PID/stat; 0: unknown */
 	uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
-	uint64_t reserved[5]; /* zero */
+	uint64_t generation; /* how often the slot was taken; 0: it and all above are new */
+	uint64_t reserved[4]; /* zero */
 };
 
 /* A process's charge on one card, and the operation it has published: two 16-byte words. */

@@ -1,0 +1,39 @@
+/*
+ * The few types and codes of the CUDA driver API that the library touches.
+ *
+ * Facts about NVIDIA's ABI, as cuda.h of CUDA 13.0 and its cudaTypedefs.h state them; nothing of
+ * ours. The unsuffixed entries that have a _v2 beside them are the API of 2009: sizes and device
+ * pointers of 32 bits, still exported by every driver.
+ */
+#ifndef VGPU_CUDA_ABI_H
+#define VGPU_CUDA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult; /* an enum in cuda.h, passed as an int */
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned int CUdeviceptr_v1;
+
+typedef struct {
+	unsigned char bytes[16];
+} CUuuid;
+
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_NOT_INITIALIZED = 3,
+	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_PERMITTED = 800,
+};
+
+/* Flags of cuGetProcAddress: which default stream the caller was compiled for. */
+enum {
+	CU_GET_PROC_ADDRESS_DEFAULT = 0,
+	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
+	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
+};
+
+#endif
