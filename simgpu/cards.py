@@ -1,0 +1,247 @@
+"""The cards themselves: one pool of memory and one engine each, and who holds what.
+
+Law: pure. No clock, no socket, no process: time comes in as nanoseconds of CLOCK_MONOTONIC, and a
+client is a number and the pid that the daemon vouches for. Every refusal is a CardError with the
+status that the wire carries. Invariant: used_bytes is the sum of what living and lingering clients
+hold, and never exceeds the pool.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from simgpu.config import CardConfig, HostConfig
+from simgpu.wire import DURATION_DEFAULT, Status
+
+SECOND_NS: Final = 10**9
+# An hour: no kernel takes longer, and sums of them stay far below 2^64.
+_MAX_LAUNCH_NS: Final = 3600 * SECOND_NS
+# Backlog that a card accepts; a real one blocks the launching thread much earlier.
+_MAX_BACKLOG_NS: Final = 24 * 3600 * SECOND_NS
+# Pieces of work told apart; beyond it a piece counts as its predecessor's, so that two clients
+# that take turns cannot grow the list without bound.
+_MAX_PIECES: Final = 4096
+
+
+class CardError(Exception):
+    """The card refuses; `status` is what the client is told."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.name)
+        self.status = status
+
+
+class ProcessUse(NamedTuple):
+    pid: int
+    used_bytes: int
+    contexts: int
+
+
+class Utilization(NamedTuple):
+    gpu_percent: int
+    memory_percent: int
+
+
+@dataclass(slots=True)
+class _Context:
+    allocations: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Client:
+    pid: int
+    contexts: dict[int, _Context] = field(default_factory=dict)
+    allocations: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Allocation id -> (context id, charged bytes)."""
+    used_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Busy:
+    client: int
+    start_ns: int
+    end_ns: int
+
+
+class Card:
+    """One card. Every method that takes `client` raises KeyError for one that has not joined."""
+
+    def __init__(self, host: HostConfig, config: CardConfig) -> None:
+        self.config = config
+        self.lost = False
+        self.failing_allocs = 0
+        """How many of the coming allocations fail, whatever room there is."""
+        self._host = host
+        self._clients: dict[int, _Client] = {}
+        self._lingering: deque[tuple[int, int]] = deque()
+        self._lingering_bytes = 0
+        self._next_id = 1
+        self._used_bytes = 0
+        self._engine: deque[_Busy] = deque()
+        self._busy_until_ns = 0
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return self.config.memory_bytes - self._used_bytes
+
+    @property
+    def clients(self) -> int:
+        return len(self._clients)
+
+    def join(self, pid: int) -> int:
+        client = self._take_id()
+        self._clients[client] = _Client(pid)
+        return client
+
+    def leave(self, client: int, now_ns: int) -> None:
+        """Its contexts go at once; its memory after the teardown delay, counted from `now_ns`."""
+        gone = self._clients.pop(client)
+        delay_ns = int(self._host.teardown_delay_s * SECOND_NS)
+        if gone.used_bytes and delay_ns:
+            self._lingering.append((now_ns + delay_ns, gone.used_bytes))
+            self._lingering_bytes += gone.used_bytes
+        else:
+            self._used_bytes -= gone.used_bytes
+        self._abandon_work(client, now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        """Lets go of what has lingered long enough. Call it before reading or changing the card."""
+        while self._lingering and self._lingering[0][0] <= now_ns:
+            _, amount = self._lingering.popleft()
+            self._lingering_bytes -= amount
+            self._used_bytes -= amount
+
+    def context_create(self, client: int) -> int:
+        owner = self._alive(client)
+        overhead = self._host.context_overhead_bytes
+        if overhead > self.free_bytes:
+            raise CardError(Status.OUT_OF_MEMORY)
+        self._charge(owner, overhead)
+        context = self._take_id()
+        owner.contexts[context] = _Context()
+        return context
+
+    def context_destroy(self, client: int, context: int) -> None:
+        owner = self._alive(client)
+        for allocation in tuple(self._context(owner, context).allocations):
+            self._release(owner, allocation)
+        del owner.contexts[context]
+        self._charge(owner, -self._host.context_overhead_bytes)
+
+    def memory_alloc(self, client: int, context: int, size_bytes: int) -> int:
+        owner = self._alive(client)
+        inside = self._context(owner, context)
+        if size_bytes <= 0:
+            raise CardError(Status.INVALID_VALUE)
+        if self.failing_allocs:
+            self.failing_allocs -= 1
+            raise CardError(Status.OUT_OF_MEMORY)
+        granule = self._host.granule_bytes
+        charged = -(-size_bytes // granule) * granule
+        if charged > self.free_bytes:
+            raise CardError(Status.OUT_OF_MEMORY)
+        self._charge(owner, charged)
+        allocation = self._take_id()
+        owner.allocations[allocation] = (context, charged)
+        inside.allocations.add(allocation)
+        return allocation
+
+    def memory_free(self, client: int, allocation: int) -> None:
+        owner = self._alive(client)
+        if allocation not in owner.allocations:
+            raise CardError(Status.NOT_FOUND)
+        self._release(owner, allocation)
+
+    def launch(self, client: int, context: int, duration_ns: int, now_ns: int) -> int:
+        """When the work will be done. The engine is one: first come, first served, no sharing."""
+        owner = self._alive(client)
+        self._context(owner, context)
+        if duration_ns == DURATION_DEFAULT:
+            duration_ns = self._host.launch_default_ns
+        start_ns = max(now_ns, self._busy_until_ns)
+        if duration_ns > _MAX_LAUNCH_NS or start_ns - now_ns > _MAX_BACKLOG_NS:
+            raise CardError(Status.INVALID_VALUE)
+        self._forget_done(now_ns)
+        self._busy_until_ns = start_ns + duration_ns
+        last = self._engine[-1] if self._engine else None
+        mergeable = last and (last.client == client or len(self._engine) >= _MAX_PIECES)
+        if last and mergeable and last.end_ns == start_ns:
+            last.end_ns = self._busy_until_ns
+        elif duration_ns:
+            self._engine.append(_Busy(client, start_ns, self._busy_until_ns))
+        return self._busy_until_ns
+
+    def processes(self) -> list[ProcessUse]:
+        """One row per process with a context, by pid, as NVML lists compute processes."""
+        rows: dict[int, ProcessUse] = {}
+        self._not_lost()
+        for client in self._clients.values():
+            if client.contexts:
+                _, used, contexts = rows.get(client.pid, ProcessUse(client.pid, 0, 0))
+                rows[client.pid] = ProcessUse(
+                    client.pid, used + client.used_bytes, contexts + len(client.contexts)
+                )
+        return [rows[pid] for pid in sorted(rows)]
+
+    def memory(self) -> tuple[int, int]:
+        """(total, free) in bytes."""
+        self._not_lost()
+        return self.config.memory_bytes, self.free_bytes
+
+    def utilization(self, now_ns: int) -> Utilization:
+        """Share of the last second in which the engine was busy; memory is taken as half of it."""
+        self._not_lost()
+        self._forget_done(now_ns)
+        since_ns = now_ns - SECOND_NS
+        busy_ns = sum(
+            max(0, min(work.end_ns, now_ns) - max(work.start_ns, since_ns)) for work in self._engine
+        )
+        percent = busy_ns * 100 // SECOND_NS
+        return Utilization(percent, percent // 2)
+
+    def _take_id(self) -> int:
+        taken = self._next_id
+        self._next_id += 1
+        return taken
+
+    def _not_lost(self) -> None:
+        if self.lost:
+            raise CardError(Status.CARD_LOST)
+
+    def _alive(self, client: int) -> _Client:
+        self._not_lost()
+        return self._clients[client]
+
+    def _context(self, owner: _Client, context: int) -> _Context:
+        if context not in owner.contexts:
+            raise CardError(Status.NOT_FOUND)
+        return owner.contexts[context]
+
+    def _charge(self, owner: _Client, amount_bytes: int) -> None:
+        owner.used_bytes += amount_bytes
+        self._used_bytes += amount_bytes
+
+    def _release(self, owner: _Client, allocation: int) -> None:
+        context, charged = owner.allocations.pop(allocation)
+        owner.contexts[context].allocations.discard(allocation)
+        self._charge(owner, -charged)
+
+    def _abandon_work(self, client: int, now_ns: int) -> None:
+        """A dead client's work ends now. Others keep the instants that they were promised."""
+        for work in self._engine:
+            if work.client == client:
+                work.end_ns = max(work.start_ns, min(work.end_ns, now_ns))
+        while self._engine and self._engine[-1].start_ns == self._engine[-1].end_ns:
+            self._engine.pop()
+        last_ns = self._engine[-1].end_ns if self._engine else 0
+        self._busy_until_ns = min(self._busy_until_ns, last_ns)
+
+    def _forget_done(self, now_ns: int) -> None:
+        while self._engine and self._engine[0].end_ns < now_ns - SECOND_NS:
+            self._engine.popleft()

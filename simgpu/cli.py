@@ -1,0 +1,310 @@
+"""The commands: up, down, status, fault.
+
+Law: the only reader of argv and the environment, and the only place that starts or stops the
+daemon. Says what it made and what to type next; an error is one line on stderr and status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from contract import quantity
+from simgpu import cdi, config, daemon
+from simgpu.home import Home, HomeError
+from simgpu.wire import Op
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+_START_LIMIT_S: Final = 20.0
+_STOP_LIMIT_S: Final = 10.0
+_POLL_S: Final = 0.02
+
+_DESCRIPTION: Final = (
+    "A simulated NVIDIA driver: cards without hardware, for a laptop and for tests."
+)
+_EXAMPLE: Final = """\
+example: two cards, a program that looks at them, and the end
+  python -m simgpu up --dir /tmp/sim
+  export SIMGPU_DIR=/tmp/sim LD_LIBRARY_PATH=$PWD/build/dev/lib/simgpu
+  build/dev/bin/nvidia-smi
+  python -m simgpu down --dir /tmp/sim
+"""
+_UP_EXAMPLE: Final = """\
+examples
+  python -m simgpu up --dir /tmp/sim                             two cards of 40 GiB
+  python -m simgpu up --dir /tmp/sim --card 24GiB                one card of 24 GiB
+  python -m simgpu up --dir /tmp/sim --config my.toml            what my.toml describes
+"""
+_FAULT_EXAMPLE: Final = f"""\
+examples
+  python -m simgpu fault --dir /tmp/sim --card 0 lose            the card falls off the bus
+  python -m simgpu fault --dir /tmp/sim --card 0 restore         and is back
+  python -m simgpu fault --dir /tmp/sim --card 0 fail-allocs 3   three allocations find no memory
+  python -m simgpu fault --dir /tmp/sim --card 0 latency MEMORY_ALLOC 1000000
+                                                                 each answer takes 1 ms longer
+operations for latency: {" ".join(op.name for op in Op)}
+"""
+
+
+class CommandError(Exception):
+    """The command could not do what it was asked; the message says why, and what to do."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        home = Home.at(arguments.dir)
+        arguments.run(home, arguments)
+    except (CommandError, HomeError, config.ConfigError) as error:
+        sys.stderr.write(f"simgpu: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m simgpu", description=_DESCRIPTION, epilog=_EXAMPLE, formatter_class=raw
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, text: str, epilog: str = "") -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name, help=text, description=text, epilog=epilog, formatter_class=raw
+        )
+        default = os.environ.get("SIMGPU_DIR")
+        made.add_argument(
+            "--dir",
+            type=Path,
+            metavar="D",
+            required=default is None,
+            default=Path(default) if default else None,
+            help="directory of the simulated host; made if absent (default: $SIMGPU_DIR)",
+        )
+        made.set_defaults(run=run)
+        return made
+
+    up = command("up", _up, "start the cards, in the background", _UP_EXAMPLE)
+    up.add_argument("--config", type=Path, metavar="F", help="description of the host, TOML")
+    up.add_argument(
+        "--card", action="append", metavar="SIZE", help="one card of SIZE; repeat it for more"
+    )
+    up.add_argument("--foreground", action="store_true", help="stay, and log to stderr")
+    up.add_argument(
+        "--build-dir", type=Path, metavar="B", help="where lib/simgpu and bin/nvidia-smi were built"
+    )
+    command("down", _down, "stop the cards, and leave nothing behind")
+    command("status", _status, "show the cards and what they hold")
+    fault = command("fault", _fault, "make a card misbehave", _FAULT_EXAMPLE)
+    fault.add_argument("--card", type=int, required=True, metavar="MINOR")
+    fault.add_argument("fault", choices=("lose", "restore", "fail-allocs", "latency"))
+    fault.add_argument("operands", nargs="*", help="COUNT for fail-allocs; CALL NS for latency")
+    return parser
+
+
+def _up(home: Home, arguments: argparse.Namespace) -> None:
+    host = config.load((arguments.config or config.DEFAULT_FILE).absolute())
+    if arguments.card:
+        host = host.with_cards([config.parse_bytes(size, "--card") for size in arguments.card])
+    home.create()
+    if arguments.foreground:
+        _serve(home, host, _driver(arguments.build_dir))
+        return
+    if home.daemon_pid() is None:
+        _start(home, arguments)
+    running = _ask(home, {"op": "status"})
+    if running["host"] != repr(host):
+        raise CommandError(
+            f"{home.root} is up with other cards; `python -m simgpu down --dir {home.root}` first"
+        )
+    _say(_describe(home, running))
+    _say(_next_steps(home, _driver(arguments.build_dir)))
+
+
+def _serve(home: Home, host: config.HostConfig, driver: cdi.Driver) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    lock = home.lock()
+    sockets = {card.minor: home.card_socket(card.minor) for card in host.cards}
+    _write_atomically(home.cdi_spec, cdi.render(cdi.spec(host.cards, sockets, driver)))
+    try:
+        asyncio.run(daemon.run(host, home))
+    finally:
+        os.close(lock)
+
+
+def _start(home: Home, arguments: argparse.Namespace) -> None:
+    command = [sys.executable, "-m", "simgpu", "up", "--foreground", "--dir", str(home.root)]
+    if arguments.config:
+        command += ["--config", str(arguments.config.absolute())]
+    for size in arguments.card or ():
+        command += ["--card", size]
+    if arguments.build_dir:
+        command += ["--build-dir", str(arguments.build_dir.absolute())]
+    with home.log.open("ab") as output:
+        child = subprocess.Popen(
+            command,
+            cwd=_PACKAGE.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _START_LIMIT_S
+    while not _answers(home):
+        if child.poll() is not None and home.daemon_pid() is None:
+            raise CommandError(f"the daemon ended at its start: {_last_line(home.log)}")
+        if time.monotonic() > deadline:
+            child.kill()
+            raise CommandError(f"no answer within {_START_LIMIT_S:.0f} s; see {home.log}")
+        time.sleep(_POLL_S)
+
+
+def _down(home: Home, _: argparse.Namespace) -> None:
+    pid = home.daemon_pid()
+    if pid is None:
+        home.remove()
+        _say(f"simgpu was not up in {home.root}\n")
+        return
+    # Polite first; a daemon that is stopped or stuck still ends.
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _signal(pid, number)
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        while home.daemon_pid() == pid and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        if home.daemon_pid() != pid:
+            home.remove()
+            _say(f"simgpu is down: nothing of it is left in {home.root}\n")
+            return
+    raise CommandError(f"pid {pid} does not end")
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise CommandError(f"pid {pid} belongs to somebody else") from None
+
+
+def _status(home: Home, _: argparse.Namespace) -> None:
+    if home.daemon_pid() is None:
+        raise CommandError(
+            f"not up in {home.root}; start it: python -m simgpu up --dir {home.root}"
+        )
+    _say(_describe(home, _ask(home, {"op": "status"})))
+
+
+def _fault(home: Home, arguments: argparse.Namespace) -> None:
+    request: dict[str, Any] = {"op": arguments.fault.replace("-", "_"), "card": arguments.card}
+    wanted = {"fail-allocs": ("count",), "latency": ("call", "ns")}.get(arguments.fault, ())
+    if len(arguments.operands) != len(wanted):
+        names = " ".join(name.upper() for name in wanted) or "nothing"
+        raise CommandError(f"{arguments.fault} takes {names} after it")
+    for name, text in zip(wanted, arguments.operands, strict=True):
+        if name != "call" and not text.isdigit():
+            raise CommandError(f"{arguments.fault}: {text!r} is not a number")
+        request[name] = text if name == "call" else int(text)
+    _ask(home, request)
+    _say(f"card {arguments.card}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")
+
+
+def _ask(home: Home, request: dict[str, Any]) -> dict[str, Any]:
+    """The daemon's answer over the control socket."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_STOP_LIMIT_S)
+            connection.connect(str(home.control))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            line = connection.makefile("rb").readline()
+    except PermissionError:
+        raise CommandError(f"{home.control}: only its owner may ask") from None
+    except OSError as error:
+        raise CommandError(f"no daemon answers in {home.root} ({error})") from error
+    if not line:
+        raise CommandError(f"the daemon in {home.root} went away")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise CommandError(answer["error"])
+    return answer
+
+
+def _answers(home: Home) -> bool:
+    try:
+        _ask(home, {"op": "status"})
+    except CommandError:
+        return False
+    return True
+
+
+def _driver(build_dir: Path | None) -> cdi.Driver:
+    """The built files: where told, else beside the package, else in the repository's build."""
+    candidates = [build_dir] if build_dir else [_PACKAGE, _PACKAGE.parent / "build" / "dev"]
+    drivers = [
+        cdi.Driver(
+            base / "lib" / "simgpu" / "libcuda.so.1",
+            base / "lib" / "simgpu" / "libnvidia-ml.so.1",
+            base / "bin" / "nvidia-smi",
+        )
+        for base in candidates
+    ]
+    return next((driver for driver in drivers if not driver.missing), drivers[-1])
+
+
+def _describe(home: Home, running: dict[str, Any]) -> str:
+    version = running["cuda_version"]
+    lines = [
+        f"simgpu is up in {home.root}: driver {running['driver_version']}, "
+        f"CUDA {version // 1000}.{version % 1000 // 10}, pid {running['pid']}"
+    ]
+    for card in running["cards"]:
+        used = quantity.format_binary(card["used_bytes"])
+        total = quantity.format_binary(card["total_bytes"])
+        lost = "  LOST" if card["lost"] else ""
+        lines.append(
+            f"  card {card['minor']}  {card['uuid']}  {card['name']}  "
+            f"{used} of {total} used  {card['clients']} clients{lost}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _next_steps(home: Home, driver: cdi.Driver) -> str:
+    lines = [f"  CDI     {home.cdi_spec}"]
+    if driver.missing:
+        lines.append(f"  missing {', '.join(map(str, driver.missing))}")
+        lines.append("  build   cmake --preset dev && cmake --build --preset dev")
+    else:
+        libraries = driver.libcuda.parent
+        lines.append(
+            f"  try     SIMGPU_DIR={home.root} LD_LIBRARY_PATH={libraries} {driver.nvidia_smi}"
+        )
+    lines.append(f"  stop    python -m simgpu down --dir {home.root}")
+    return "\n".join(lines) + "\n"
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.rename(path)
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"{path} is empty"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)

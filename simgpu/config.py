@@ -1,0 +1,230 @@
+"""The simulated host as one frozen value, read from a small TOML file.
+
+Law: reads text, opens no socket, decides nothing at run time. Every mistake in the file is a
+ConfigError that names the key; nothing malformed becomes a default.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from contract import quantity
+
+DEFAULT_FILE: Final = Path(__file__).with_name("default.toml")
+
+_MAX_CARDS: Final = 64
+_UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class ConfigError(Exception):
+    """The description cannot be used as written; the message names the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardConfig:
+    """One card; the defaults are a data-centre card of the Ampere generation."""
+
+    uuid: str
+    """GPU- and 32 hex digits, as NVML prints it."""
+    minor: int
+    """Number of the card on the host; names its socket."""
+    memory_bytes: int
+    """The whole pool; a multiple of the granule."""
+    pci_bus: int
+    name: str = "NVIDIA SimGPU"
+    pci_domain: int = 0
+    pci_device: int = 0
+    capability_major: int = 8
+    capability_minor: int = 0
+    multiprocessors: int = 108
+    clock_khz: int = 1_410_000
+    memory_clock_khz: int = 1_215_000
+    bus_width_bits: int = 5120
+    power_limit_mw: int = 400_000
+
+    @property
+    def uuid_bytes(self) -> bytes:
+        return uuid.UUID(self.uuid.removeprefix("GPU-")).bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """The driver and its cards."""
+
+    driver_version: str
+    cuda_version: int
+    """1000 * major + 10 * minor."""
+    granule_bytes: int
+    """Allocations are charged in whole granules."""
+    context_overhead_bytes: int
+    """What each context takes from the pool by itself."""
+    teardown_delay_s: float
+    """How long the memory of a dead process stays taken, as a real driver's teardown does."""
+    launch_default_ns: int
+    """Duration of a launch that names none."""
+    cards: tuple[CardConfig, ...]
+
+    def with_cards(self, sizes_bytes: Sequence[int]) -> HostConfig:
+        """The same host with one card per size; identities follow from the minor."""
+        template = self.cards[0]
+        return checked(
+            replace(
+                self,
+                cards=tuple(
+                    replace(
+                        template,
+                        uuid=f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}",
+                        minor=minor,
+                        memory_bytes=size,
+                        pci_bus=(0x17 + 0x4E * minor) % 0x100,
+                        pci_domain=minor,
+                    )
+                    for minor, size in enumerate(sizes_bytes)
+                ),
+            )
+        )
+
+
+def parse_bytes(text: object, key: str) -> int:
+    """Whole bytes from "40Gi", "40GiB" or a number; ConfigError names `key` otherwise."""
+    raw = text.removesuffix("B") if isinstance(text, str) else text
+    match quantity.parse(raw):
+        case quantity.Value(amount):
+            return amount
+        case quantity.Invalid(reason):
+            raise ConfigError(f"{key}: {reason}")
+        case _:
+            raise ConfigError(f"{key}: missing")
+
+
+def parse(text: str) -> HostConfig:
+    """The description in `text`; keys of the host that it leaves out keep their defaults."""
+    try:
+        given = tomllib.loads(text)
+        defaults = tomllib.loads(DEFAULT_FILE.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not TOML: {error}") from error
+    _reject_unknown(given, defaults, "")
+    merged = {**defaults, **given}
+    tables = merged["card"]
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError("card: write each card as a [[card]] table")
+    return checked(
+        HostConfig(
+            driver_version=_typed(merged, "driver_version", str),
+            cuda_version=_typed(merged, "cuda_version", int),
+            granule_bytes=parse_bytes(merged["granule"], "granule"),
+            context_overhead_bytes=parse_bytes(merged["context_overhead"], "context_overhead"),
+            teardown_delay_s=float(_typed(merged, "teardown_delay_s", (int, float))),
+            launch_default_ns=_typed(merged, "launch_default_ns", int),
+            cards=tuple(_card(index, table) for index, table in enumerate(tables)),
+        )
+    )
+
+
+def load(path: Path) -> HostConfig:
+    try:
+        return parse(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def checked(host: HostConfig) -> HostConfig:
+    """`host` itself, where it can be simulated."""
+    if not 1 <= len(host.cards) <= _MAX_CARDS:
+        raise ConfigError(f"card: {len(host.cards)} cards, 1 to {_MAX_CARDS} are possible")
+    if not 0 < len(host.driver_version) < 80:
+        raise ConfigError("driver_version: 1 to 79 characters")
+    if not 1 <= host.granule_bytes <= 2**30:
+        raise ConfigError("granule: 1 byte to 1Gi")
+    if not 0 <= host.teardown_delay_s <= 3600:
+        raise ConfigError("teardown_delay_s: 0 to 3600")
+    if not 0 <= host.launch_default_ns <= 10**12:
+        raise ConfigError("launch_default_ns: 0 to 10^12")
+    if not 1000 <= host.cuda_version < 100_000:
+        raise ConfigError("cuda_version: 1000 * major + 10 * minor, for example 13000")
+    for index, card in enumerate(host.cards):
+        _check_card(f"card[{index}]", card, host.granule_bytes)
+    for key in ("uuid", "minor"):
+        if len({getattr(card, key) for card in host.cards}) != len(host.cards):
+            raise ConfigError(f"card: two cards with the same {key}")
+    places = {(card.pci_domain, card.pci_bus, card.pci_device) for card in host.cards}
+    if len(places) != len(host.cards):
+        raise ConfigError("card: two cards at the same PCI address")
+    return host
+
+
+def _check_card(where: str, card: CardConfig, granule_bytes: int) -> None:
+    if not _UUID.fullmatch(card.uuid):
+        raise ConfigError(f"{where}.uuid: {card.uuid!r} is not GPU- and a lower-case UUID")
+    if not 0 < len(card.name.encode()) < 96:
+        raise ConfigError(f"{where}.name: 1 to 95 bytes")
+    if not 0 <= card.minor < 256:
+        raise ConfigError(f"{where}.minor: 0 to 255")
+    if not 0 < card.memory_bytes < 2**48 or card.memory_bytes % granule_bytes:
+        raise ConfigError(f"{where}.memory: a positive multiple of {granule_bytes}, below 256Ti")
+    for key, limit in {"pci_domain": 2**16, "pci_bus": 2**8, "pci_device": 32}.items():
+        if not 0 <= getattr(card, key) < limit:
+            raise ConfigError(f"{where}.{key}: 0 to {limit - 1}")
+    for key in _COUNTS:
+        if not 0 < getattr(card, key) + (key == "capability_minor") < 2**31:
+            raise ConfigError(f"{where}.{key}: a positive number")
+
+
+_COUNTS: Final = (
+    "capability_major",
+    "capability_minor",
+    "multiprocessors",
+    "clock_khz",
+    "memory_clock_khz",
+    "bus_width_bits",
+    "power_limit_mw",
+)
+_OPTIONAL: Final = ("pci_domain", "pci_device", *_COUNTS)
+
+
+def _card(index: int, table: Mapping[str, Any]) -> CardConfig:
+    where = f"card[{index}]."
+    _reject_unknown(table, ("uuid", "minor", "memory", "pci_bus", "name", *_OPTIONAL), where)
+    for key in ("uuid", "minor", "memory"):
+        if key not in table:
+            raise ConfigError(f"{where}{key}: missing")
+    optional: dict[str, Any] = {
+        key: _typed(table, key, int, where) for key in _OPTIONAL if key in table
+    }
+    if "name" in table:
+        optional["name"] = _typed(table, "name", str, where)
+    return CardConfig(
+        uuid=_typed(table, "uuid", str, where),
+        minor=_typed(table, "minor", int, where),
+        memory_bytes=parse_bytes(table["memory"], f"{where}memory"),
+        pci_bus=_typed(table, "pci_bus", int, where) if "pci_bus" in table else index + 1,
+        **optional,
+    )
+
+
+def _reject_unknown(
+    given: Mapping[str, Any], known: Sequence[str] | Mapping[str, Any], where: str
+) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where}{key}: not a key; known are {', '.join(known)}")
+
+
+def _typed(
+    table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], where: str = ""
+) -> Any:
+    value = table[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join(each.__name__ for each in kinds)
+        raise ConfigError(f"{where}{key}: {value!r} is not {wanted}")
+    return value

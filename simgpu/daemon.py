@@ -1,0 +1,383 @@
+"""The daemon: cards.py behind sockets. One pathname socket per card, one control socket.
+
+Law: moves bytes, keeps time, learns of deaths; what a request means to a card is cards.py's matter.
+A client is its connection: when that closes, or the process that made it dies (its pidfd says so,
+even while a fork child holds the socket), all it had goes. What a client sends can end its own
+connection only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from simgpu import wire
+from simgpu.cards import Card, CardError
+from simgpu.config import CardConfig, HostConfig
+from simgpu.home import Home
+from simgpu.wire import Op, Request, Role, Status, WireError
+
+log = logging.getLogger(__name__)
+
+# Linux 6.5: a pidfd of the peer as it was at connect(), free of the race with pid reuse. Python
+# has no name for it.
+_SO_PEERPIDFD: Final = 77
+_PEERCRED: Final = struct.Struct("iII")
+# A process opens one connection per card and library; more of them is a mistake or an attack on
+# the daemon's descriptors.
+_CONNECTIONS_PER_PROCESS: Final = 64
+_CONTROL_LINE_BYTES: Final = 65536
+
+_Handler = Callable[[Card, int, tuple[int, ...], int], bytes]
+
+
+def _context_create(card: Card, client: int, _: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_id", card.context_create(client))
+
+
+def _context_destroy(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    card.context_destroy(client, *fields)
+    return b""
+
+
+def _memory_alloc(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_id", card.memory_alloc(client, *fields))
+
+
+def _memory_free(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    card.memory_free(client, *fields)
+    return b""
+
+
+def _launch(card: Card, client: int, fields: tuple[int, ...], now_ns: int) -> bytes:
+    context, _stream, duration_ns = fields
+    return wire.pack("sim_instant", card.launch(client, context, duration_ns, now_ns))
+
+
+def _memory_info(card: Card, _client: int, _: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_memory", *card.memory())
+
+
+def _processes(card: Card, _client: int, _: tuple[int, ...], _now: int) -> bytes:
+    most = wire.PAYLOAD_BYTES // wire.STRUCTS["sim_process"].size
+    return b"".join(
+        wire.pack("sim_process", row.used_bytes, row.pid, row.contexts)
+        for row in card.processes()[:most]
+    )
+
+
+def _utilization(card: Card, _client: int, _: tuple[int, ...], now_ns: int) -> bytes:
+    return wire.pack("sim_utilization", *card.utilization(now_ns))
+
+
+_ANYBODY: Final[Mapping[Op, _Handler]] = {
+    Op.MEMORY_INFO: _memory_info,
+    Op.PROCESSES: _processes,
+    Op.UTILIZATION: _utilization,
+}
+_CUDA_ONLY: Final[Mapping[Op, _Handler]] = {
+    Op.CONTEXT_CREATE: _context_create,
+    Op.CONTEXT_DESTROY: _context_destroy,
+    Op.MEMORY_ALLOC: _memory_alloc,
+    Op.MEMORY_FREE: _memory_free,
+    Op.LAUNCH: _launch,
+}
+_HANDLERS: Final[Mapping[Role, Mapping[Op, _Handler]]] = {
+    Role.CUDA: {**_ANYBODY, **_CUDA_ONLY},
+    Role.NVML: _ANYBODY,
+}
+
+
+class _Peer:
+    """The process at the other end: its pid, and a pidfd where the kernel gives one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+        self.pid, self.uid, _ = _PEERCRED.unpack(raw)
+        self.pidfd = self._open(connection)
+
+    def _open(self, connection: socket.socket) -> int | None:
+        """Raises ProcessLookupError where the peer is dead already."""
+        try:
+            return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise
+        # An older kernel; or a peer whom our PID namespace does not show (pid 0), of whom the
+        # closing of the connection is all that we learn.
+        return os.pidfd_open(self.pid) if self.pid > 0 else None
+
+    def close(self) -> None:
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+class Seat:
+    """One card with its connections, and the latency injected into its operations."""
+
+    def __init__(self, host: HostConfig, config: CardConfig, connections: Counter[int]) -> None:
+        self.card = Card(host, config)
+        self.latency_ns: dict[Op, int] = {}
+        self._connections = connections
+        self._hello = _hello_reply(host, config)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from accept to close."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            peer = _Peer(writer.get_extra_info("socket"))
+        except OSError as error:
+            log.info("card %d: peer gone at accept: %s", self.card.config.minor, error)
+            writer.transport.abort()
+            self._tasks.discard(task)
+            return
+        self._connections[peer.pid] += 1
+        try:
+            if self._connections[peer.pid] > _CONNECTIONS_PER_PROCESS:
+                raise WireError(f"more than {_CONNECTIONS_PER_PROCESS} connections")
+            await self._converse(peer, reader, writer)
+        except WireError as error:
+            log.warning("card %d: pid %d: %s", self.card.config.minor, peer.pid, error)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections[peer.pid] -= 1
+            if not self._connections[peer.pid]:
+                del self._connections[peer.pid]
+            peer.close()
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+    async def close(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    async def _converse(
+        self, peer: _Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        requests = wire.Reader()
+        role: Role | None = None
+        client: int | None = None
+
+        def let_go() -> None:
+            nonlocal client
+            if client is not None:
+                self.card.leave(client, time.monotonic_ns())
+                client = None
+
+        def died() -> None:
+            if peer.pidfd is not None:
+                loop.remove_reader(peer.pidfd)
+            let_go()
+            writer.transport.abort()
+
+        if peer.pidfd is not None:
+            loop.add_reader(peer.pidfd, died)
+        try:
+            while data := await reader.read(wire.HEAD_BYTES + wire.PAYLOAD_BYTES):
+                for request in requests.feed(data):
+                    if role is None:
+                        role = _role_of(request)
+                        if role is Role.CUDA and not writer.transport.is_closing():
+                            client = self.card.join(peer.pid)
+                        writer.write(self._hello)
+                    elif role is Role.CUDA and client is None:
+                        return
+                    else:
+                        writer.write(self._answer(role, client or 0, request))
+                    if delay_ns := self.latency_ns.get(request.op, 0):
+                        await asyncio.sleep(delay_ns / 1e9)
+                    await writer.drain()
+        finally:
+            if peer.pidfd is not None:
+                loop.remove_reader(peer.pidfd)
+            let_go()
+
+    def _answer(self, role: Role, client: int, request: Request) -> bytes:
+        now_ns = time.monotonic_ns()
+        self.card.tick(now_ns)
+        handler = _HANDLERS[role].get(request.op)
+        if handler is None:
+            return wire.reply(Status.NOT_SUPPORTED)
+        try:
+            return wire.reply(Status.OK, handler(self.card, client, request.fields, now_ns))
+        except CardError as error:
+            return wire.reply(error.status)
+
+
+def _role_of(request: Request) -> Role:
+    if request.op is not Op.HELLO:
+        raise WireError(f"{request.op.name} before HELLO")
+    protocol, role = request.fields
+    if protocol != wire.PROTOCOL:
+        raise WireError(f"protocol {protocol}, this daemon speaks {wire.PROTOCOL}")
+    try:
+        return Role(role)
+    except ValueError:
+        raise WireError(f"role {role} is not known") from None
+
+
+def _hello_reply(host: HostConfig, card: CardConfig) -> bytes:
+    payload = wire.pack(
+        "sim_card",
+        card.uuid_bytes,
+        card.name.encode(),
+        host.driver_version.encode(),
+        card.memory_bytes,
+        host.cuda_version,
+        card.minor,
+        card.pci_domain,
+        card.pci_bus,
+        card.pci_device,
+        card.capability_major,
+        card.capability_minor,
+        card.multiprocessors,
+        card.clock_khz,
+        card.memory_clock_khz,
+        card.bus_width_bits,
+        card.power_limit_mw,
+    )
+    return wire.reply(Status.OK, payload)
+
+
+class Control:
+    """JSON lines: {"op": NAME, ...} is answered by {"ok": true, ...} or {"error": TEXT}."""
+
+    def __init__(self, host: HostConfig, seats: Mapping[int, Seat], stop: Callable[[], None]):
+        self._host = host
+        self._seats = seats
+        self._stop = stop
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                writer.write(json.dumps(self._answer(line)).encode() + b"\n")
+                await writer.drain()
+        except (OSError, ValueError) as error:
+            log.warning("control: %s", error)
+        finally:
+            writer.close()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+            return {"ok": True, **self._do(request)}
+        except (ValueError, KeyError, TypeError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _do(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request["op"]:
+            case "status":
+                return self._status()
+            case "stop":
+                self._stop()
+            case "lose":
+                self._seat(request).card.lost = True
+            case "restore":
+                self._seat(request).card.lost = False
+            case "fail_allocs":
+                self._seat(request).card.failing_allocs = _count(request, "count", 2**32)
+            case "latency":
+                wanted = _count(request, "ns", 10 * 10**9)
+                self._seat(request).latency_ns[Op[request["call"]]] = wanted
+            case other:
+                raise ValueError(f"no operation {other!r}")
+        return {}
+
+    def _seat(self, request: Mapping[str, Any]) -> Seat:
+        minor = request["card"]
+        if minor not in self._seats:
+            raise ValueError(f"no card {minor!r}")
+        return self._seats[minor]
+
+    def _status(self) -> dict[str, Any]:
+        now_ns = time.monotonic_ns()
+        rows = []
+        for minor, seat in self._seats.items():
+            seat.card.tick(now_ns)
+            rows.append(
+                {
+                    "minor": minor,
+                    "uuid": seat.card.config.uuid,
+                    "name": seat.card.config.name,
+                    "total_bytes": seat.card.config.memory_bytes,
+                    "used_bytes": seat.card.used_bytes,
+                    "clients": seat.card.clients,
+                    "lost": seat.card.lost,
+                    "latency_ns": {op.name: ns for op, ns in seat.latency_ns.items() if ns},
+                }
+            )
+        return {
+            "pid": os.getpid(),
+            "driver_version": self._host.driver_version,
+            "cuda_version": self._host.cuda_version,
+            "host": repr(self._host),
+            "cards": rows,
+        }
+
+
+def _count(request: Mapping[str, Any], key: str, limit: int) -> int:
+    value = request[key]
+    if not isinstance(value, int) or not 0 <= value <= limit:
+        raise ValueError(f"{key}: {value!r} is not a number from 0 to {limit}")
+    return value
+
+
+async def run(host: HostConfig, home: Home) -> None:
+    """Serves until SIGTERM, SIGINT or a stop over the control socket. D must be locked by us."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+    connections: Counter[int] = Counter()
+    seats = {card.minor: Seat(host, card, connections) for card in host.cards}
+    home.clear_sockets()
+    async with contextlib.AsyncExitStack() as stack:
+        for minor, seat in seats.items():
+            path = home.card_socket(minor)
+            server = await asyncio.start_unix_server(seat.serve, path, backlog=1024)
+            path.chmod(0o666)
+            stack.callback(server.close)
+            stack.push_async_callback(seat.close)
+        control = Control(host, seats, stopping.set)
+        # Bound last: whoever reaches it finds every card.
+        with _umask(0o077):
+            server = await asyncio.start_unix_server(
+                control.serve, home.control, limit=_CONTROL_LINE_BYTES
+            )
+        stack.callback(server.close)
+        log.info("up: %d cards in %s", len(seats), home.root)
+        await stopping.wait()
+    home.clear_sockets()
+    log.info("down")
+
+
+@contextlib.contextmanager
+def _umask(mask: int) -> Any:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)

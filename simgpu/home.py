@@ -1,0 +1,119 @@
+"""The daemon's directory D: what stands where, who may run in it, how it is left as it was found.
+
+    D/pid            the daemon's pid; locked while it lives, so a stale file misleads nobody
+    D/log            what it said
+    D/cards/N.sock   card N: who may connect has the card
+    D/control.sock   JSON lines, for root or the owner: status, faults, stop
+    D/cdi/           nvidia.json, the CDI spec
+
+Law: knows files and locks only; nothing of cards or protocols.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# sun_path of a unix socket address holds 108 bytes with the final NUL.
+_SOCKET_PATH_BYTES: Final = 107
+# struct flock of 64-bit Linux: type, whence, start, length, pid. Asking who holds a record lock
+# takes none, so a question never stands in a starting daemon's way.
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+
+
+class HomeError(Exception):
+    """The directory cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """`root` must be absolute and free of symlinks: it goes into the CDI spec."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, directory: Path) -> Home:
+        home = cls(directory.resolve())
+        longest = home.card_socket(255)
+        if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
+            raise HomeError(
+                f"{home.root}: too long; the sockets in it would exceed the "
+                f"{_SOCKET_PATH_BYTES} bytes that the kernel allows in a socket's path"
+            )
+        return home
+
+    @property
+    def pid_file(self) -> Path:
+        return self.root / "pid"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log"
+
+    @property
+    def cards(self) -> Path:
+        return self.root / "cards"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control.sock"
+
+    @property
+    def cdi_spec(self) -> Path:
+        return self.root / "cdi" / "nvidia.json"
+
+    def card_socket(self, minor: int) -> Path:
+        return self.cards / f"{minor}.sock"
+
+    def create(self) -> None:
+        try:
+            for directory in (self.root, self.cards, self.cdi_spec.parent):
+                directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HomeError(f"{error.filename}: {error.strerror}") from error
+
+    def lock(self) -> int:
+        """Makes this process the daemon of D until it ends; keep the descriptor open."""
+        descriptor = os.open(self.pid_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise HomeError(f"{self.root}: a daemon runs here already") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return descriptor
+
+    def daemon_pid(self) -> int | None:
+        """The pid of the daemon that lives here, or None; a file left by a dead one is None."""
+        try:
+            descriptor = os.open(self.pid_file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        finally:
+            os.close(descriptor)
+        return None if kind == fcntl.F_UNLCK else pid
+
+    def clear_sockets(self) -> None:
+        """Removes what an earlier daemon left in the way of ours."""
+        for path in (*self.cards.glob("*.sock"), self.control):
+            path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Leaves nothing of ours behind; D itself goes where nothing else is in it."""
+        if not self.root.is_dir():
+            return
+        self.clear_sockets()
+        for path in (self.cdi_spec, self.log, self.pid_file):
+            path.unlink(missing_ok=True)
+        for directory in (self.cards, self.cdi_spec.parent, self.root):
+            with contextlib.suppress(OSError):
+                directory.rmdir()

@@ -1,0 +1,134 @@
+"""The daemon's side of wire.h: the same numbers and structs, and a reader that feeds on bytes.
+
+Law: no socket and no clock here. Bytes come in, requests come out; anything malformed raises
+WireError, which ends that connection and nothing else. A test compares this file with the header.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Self
+
+PROTOCOL: Final = 1
+PAYLOAD_BYTES: Final = 65536
+DURATION_DEFAULT: Final = 2**64 - 1
+
+_HEAD: Final = struct.Struct("<II")
+HEAD_BYTES: Final = _HEAD.size
+
+
+class WireError(Exception):
+    """The peer sent what no library of ours sends."""
+
+
+class Op(enum.IntEnum):
+    HELLO = 1
+    CONTEXT_CREATE = 2
+    CONTEXT_DESTROY = 3
+    MEMORY_ALLOC = 4
+    MEMORY_FREE = 5
+    MEMORY_INFO = 6
+    LAUNCH = 7
+    PROCESSES = 8
+    UTILIZATION = 9
+
+
+class Status(enum.IntEnum):
+    OK = 0
+    OUT_OF_MEMORY = 1
+    INVALID_VALUE = 2
+    NOT_FOUND = 3
+    NOT_SUPPORTED = 4
+    CARD_LOST = 5
+
+
+class Role(enum.IntEnum):
+    CUDA = 1
+    NVML = 2
+
+
+# C's name of each struct -> its packed form. The fields are in the order of the header.
+STRUCTS: Final = {
+    "sim_request": _HEAD,
+    "sim_reply": _HEAD,
+    "sim_hello": struct.Struct("<II"),
+    "sim_card": struct.Struct("<16s96s80sQ12I"),
+    "sim_id": struct.Struct("<Q"),
+    "sim_alloc": struct.Struct("<QQ"),
+    "sim_memory": struct.Struct("<QQ"),
+    "sim_launch": struct.Struct("<QQQ"),
+    "sim_instant": struct.Struct("<Q"),
+    "sim_process": struct.Struct("<QII"),
+    "sim_utilization": struct.Struct("<II"),
+}
+
+# What each operation carries there and back; None: nothing.
+_REQUEST_STRUCT: Final[dict[Op, str | None]] = {
+    Op.HELLO: "sim_hello",
+    Op.CONTEXT_CREATE: None,
+    Op.CONTEXT_DESTROY: "sim_id",
+    Op.MEMORY_ALLOC: "sim_alloc",
+    Op.MEMORY_FREE: "sim_id",
+    Op.MEMORY_INFO: None,
+    Op.LAUNCH: "sim_launch",
+    Op.PROCESSES: None,
+    Op.UTILIZATION: None,
+}
+
+
+class Request(NamedTuple):
+    op: Op
+    fields: tuple[int, ...]
+
+    @classmethod
+    def decode(cls, op: int, payload: bytes) -> Self:
+        """Raises WireError for an operation that is not known or a payload of another size."""
+        try:
+            known = Op(op)
+        except ValueError:
+            raise WireError(f"operation {op} is not known") from None
+        name = _REQUEST_STRUCT[known]
+        expected = STRUCTS[name].size if name else 0
+        if len(payload) != expected:
+            raise WireError(f"{known.name} carries {expected} bytes, not {len(payload)}")
+        return cls(known, STRUCTS[name].unpack(payload) if name else ())
+
+    def encode(self) -> bytes:
+        name = _REQUEST_STRUCT[self.op]
+        payload = STRUCTS[name].pack(*self.fields) if name else b""
+        return _HEAD.pack(self.op, len(payload)) + payload
+
+
+def pack(name: str, *fields: int | bytes) -> bytes:
+    """A payload: the struct that the header calls `name`."""
+    return STRUCTS[name].pack(*fields)
+
+
+def reply(status: Status, payload: bytes = b"") -> bytes:
+    """A whole reply. A payload that is too long is an error of ours, not of the peer."""
+    if len(payload) > PAYLOAD_BYTES:
+        raise ValueError(f"reply of {len(payload)} bytes")
+    return _HEAD.pack(status, len(payload)) + payload
+
+
+class Reader:
+    """Cuts a stream into requests; holds at most one message that is not complete."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Request]:
+        """The requests that `data` completes. You must consume them all before feeding more."""
+        self._buffer += data
+        while len(self._buffer) >= HEAD_BYTES:
+            op, length = _HEAD.unpack_from(self._buffer)
+            if length > PAYLOAD_BYTES:
+                raise WireError(f"message of {length} bytes, at most {PAYLOAD_BYTES} are allowed")
+            end = HEAD_BYTES + length
+            if len(self._buffer) < end:
+                return
+            payload = bytes(self._buffer[HEAD_BYTES:end])
+            del self._buffer[:end]
+            yield Request.decode(op, payload)
