@@ -1,0 +1,31 @@
+# Every command here says what it does and how long it took; `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv/bin
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-node test lint bench clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\): *[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup:  ## install what is missing (.venv, Debian packages as root, containerd), build the C
+	@$(PYTHON) -m simgpu.lab.setup
+
+demo: demo-node  ## the product's main job, shown on this machine (same as demo-node for now)
+
+demo-node: setup  ## one card, two pods of half a card each, on a private containerd (root)
+	@$(VENV)/python -m simgpu.lab.demo $(ARGS)
+
+lint: setup  ## ruff, mypy --strict, import contracts, clang-format
+	@$(VENV)/python -m simgpu.lab.lint
+
+test: lint  ## lint, then every test that this machine can run (as root: all of them)
+	@$(VENV)/python -m pytest $(ARGS)
+
+bench: setup  ## measure the library against nothing and against plain atomics (ARGS=--quick)
+	@$(VENV)/python -m bench shim $(ARGS)
+
+clean:  ## remove what was built here; the cache of programs stays
+	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@echo "kept: the programs in $${GPUSLICE_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gpuslice}"

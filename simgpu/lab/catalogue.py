@@ -1,0 +1,151 @@
+"""The lab's images: which files of this machine make them.
+
+There is no NVIDIA library in any of them: a container's libcuda comes with its card, or not at all.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from simgpu.lab.containerd import PAUSE_IMAGE
+from simgpu.lab.images import Image, Layer
+
+PYTHON_IMAGE: Final = "docker.io/local/python:1"
+"""Python, NVIDIA's cuda-bindings and nvidia-ml-py, a shell and coreutils."""
+PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
+"""The same, with an /etc/ld.so.preload of its own."""
+NO_ETC_IMAGE: Final = "docker.io/local/no-etc:1"
+"""Shell and tools, without a directory /etc."""
+
+PYTHON_HOME: Final = "/opt/lab"
+"""A virtual environment in the image; its bin directory is first on PATH."""
+
+_TOOLS: Final = (
+    *("bash", "sh", "env", "cat", "cp", "mv", "rm", "ls", "ln", "mkdir", "chmod", "chown", "id"),
+    *("sleep", "echo", "true", "kill", "stat", "head", "tail", "truncate", "touch", "dd", "grep"),
+    *("mount", "umount", "chroot", "setpriv", "unshare", "timeout", "readlink", "seq", "tee"),
+)
+_LOADED_BY_NAME: Final = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
+"""Libraries that programs open while they run, so that ldd does not name them; beside libc."""
+_NOT_NEEDED: Final = re.compile(
+    r"^/(test|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|dist-packages|config-[^/]*)/"
+    r"|/tests?/|\.opt-\d\.pyc$|\.a$|/(_test|_tkinter|xxlimited|_ctypes_test)[^/]*\.so$"
+)
+_PACKAGES: Final = {"cuda.bindings": "cuda/bindings", "cuda.pathfinder": "cuda/pathfinder"}
+_NO_NEED_IN_PACKAGE: Final = re.compile(
+    r"\.px[di]$|/_lib/|/(runtime|cufile|nvml|cudla|nvrtc|nvvm|nvfatbin|nvjitlink)\.cpython"
+)
+_PASSWD: Final = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+_GROUP: Final = b"root:x:0:\nnogroup:x:65534:\n"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Images built on demand; `extra` files (path inside: file here, mode) go into each."""
+
+    extra: Mapping[str, tuple[Path, int]]
+
+    def images(self) -> Sequence[Image]:
+        own = Layer()
+        own.add_bytes("/etc/ld.so.preload", b"/usr/lib/libnothing.so\n")
+        tools = [self._tools, self._extra]
+        whole = [self._tools, self._etc, self._python, self._extra]
+        return (
+            Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
+            Image(PYTHON_IMAGE, whole),
+            Image(PRELOAD_IMAGE, [self._tools, self._etc, own, self._extra]),
+            Image(NO_ETC_IMAGE, tools),
+        )
+
+    @cached_property
+    def _pause(self) -> Layer:
+        layer = Layer()
+        layer.add_file(_program("busybox"), "/busybox")
+        return layer
+
+    @cached_property
+    def _tools(self) -> Layer:
+        layer = Layer()
+        for name in ("bin", "sbin", "lib", "lib64"):
+            if (path := Path("/", name)).is_symlink():
+                layer.add_link(str(path), str(path.readlink()))
+        for tool in _TOOLS:
+            layer.add_file(_program(tool), f"/usr/bin/{tool}")
+        layer.add_file(_program("busybox"), "/usr/bin/busybox")
+        layer.add_needed()
+        for name in _LOADED_BY_NAME:
+            layer.add_file(_beside_libc(name))
+        for name, mode in (("tmp", 0o1777), ("root", 0o700), ("proc", 0o755), ("dev", 0o755)):
+            layer.add_directory(name, mode)
+        return layer
+
+    @cached_property
+    def _etc(self) -> Layer:
+        layer = Layer()
+        layer.add_bytes("/etc/passwd", _PASSWD)
+        layer.add_bytes("/etc/group", _GROUP)
+        return layer
+
+    @cached_property
+    def _python(self) -> Layer:
+        """The interpreter where this machine has it, and a virtual environment over it."""
+        layer = Layer()
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        interpreter = Path(sys.base_prefix, "bin", version)
+        standard = Path(sysconfig.get_path("stdlib"))
+        layer.add_file(interpreter, str(interpreter))
+        layer.add_tree(standard, str(standard), _NOT_NEEDED)
+        site = f"{PYTHON_HOME}/lib/{version}/site-packages"
+        for module, where in _PACKAGES.items():
+            layer.add_tree(_package(module), f"{site}/{where}", _NO_NEED_IN_PACKAGE)
+        layer.add_file(_package("pynvml"), f"{site}/pynvml.py")
+        layer.add_needed()
+        home = f"home = {interpreter.parent}\ninclude-system-site-packages = false\n"
+        layer.add_bytes(f"{PYTHON_HOME}/pyvenv.cfg", home.encode())
+        for name in ("python3", "python"):
+            layer.add_link(f"{PYTHON_HOME}/bin/{name}", str(interpreter))
+        return layer
+
+    @cached_property
+    def _extra(self) -> Layer:
+        layer = Layer()
+        for path, (source, mode) in self.extra.items():
+            layer.add_file(source, path, mode)
+        layer.add_needed()
+        return layer
+
+
+_FOR_EVER: Final = "while :; do sleep 1000000; done"
+
+
+def _program(name: str) -> Path:
+    found = shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin")
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed; make setup installs what the lab needs")
+    return Path(found)
+
+
+def _beside_libc(name: str) -> Path:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = Path(line.split(maxsplit=5)[-1])
+        if path.name.startswith("libc.so.") or path.name.startswith("libc-2."):
+            return path.parent / name
+    raise FileNotFoundError("this Python is not linked with glibc, which the lab's images need")
+
+
+def _package(module: str) -> Path:
+    """The module's file, or its directory where it is a package."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"{module} is not in this environment; run make setup")
+    origin = Path(spec.origin)
+    return origin.parent if origin.name == "__init__.py" else origin

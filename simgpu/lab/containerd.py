@@ -1,0 +1,148 @@
+"""A containerd of the lab's own: every path private, NRI and its default validator on.
+
+Holds the configuration and the life of the daemon; knows nothing of pods (cri.py) or of our agent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simgpu.lab.namespace import Inside, Namespace
+from simgpu.lab.programs import Programs
+
+PAUSE_IMAGE: Final = "docker.io/local/pause:1"
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_START_S: Final = 30.0
+_LOG_TAIL_CHARS: Final = 4000
+
+_CONFIG: Final = """\
+version = 3
+root = "{root}/containerd"
+state = "{directory}/state"
+temp = "{root}/tmp"
+
+[grpc]
+  address = "{socket}"
+[ttrpc]
+  address = "{directory}/c.ttrpc"
+
+# Runc is not always allowed to lower oom_score_adj; the images of the lab come by import alone.
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  cdi_spec_dirs = ["{directory}/cdi"]
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ["{directory}/cni/bin"]
+    conf_dir = "{directory}/cni/conf"
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      SystemdCgroup = false
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "{pause}"
+[plugins.'io.containerd.nri.v1.nri']
+  disable = false
+  socket_path = "{nri}"
+  plugin_path = "{directory}/nri/plugins"
+  plugin_config_path = "{directory}/nri/conf.d"
+  [plugins.'io.containerd.nri.v1.nri'.default_validator]
+    enable = true
+[plugins.'io.containerd.internal.v1.opt']
+  path = "{directory}/opt"
+"""
+
+
+class ContainerdError(RuntimeError):
+    """containerd does not come up, or refuses an image; the text ends with its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the lab's containerd keeps what, all under the lab's directory."""
+
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "c.sock"
+
+    @property
+    def nri_socket(self) -> Path:
+        return self.directory / "nri" / "nri.sock"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "containerd.log"
+
+
+class Containerd:
+    """The daemon; `start` and `stop` may alternate, containers live on between them."""
+
+    def __init__(self, namespace: Namespace, programs: Programs) -> None:
+        self.paths = Paths(namespace.directory)
+        self._namespace = namespace
+        self._programs = programs
+        self._process: Inside | None = None
+        for name in ("cdi", "cni/bin", "cni/conf", "nri/plugins", "nri/conf.d", "opt"):
+            (namespace.directory / name).mkdir(parents=True, exist_ok=True)
+        self._config = namespace.directory / "containerd.toml"
+        self._config.write_text(
+            _CONFIG.format(
+                directory=namespace.directory,
+                root=namespace.directory / "root",
+                socket=self.paths.socket,
+                nri=self.paths.nri_socket,
+                pause=PAUSE_IMAGE,
+            )
+        )
+
+    def start(self) -> None:
+        """Return when it answers. Raises ContainerdError."""
+        command: list[str | Path] = [self._programs.containerd, "--config", self._config]
+        with self.paths.log.open("a") as log:
+            self._process = self._namespace.start(
+                command, log, subprocess.STDOUT, {"PATH": self._path()}
+            )
+        deadline = time.monotonic() + _START_S
+        while not self._answers():
+            if not self._process.running or time.monotonic() > deadline:
+                raise ContainerdError(f"containerd did not come up:\n{self.log_tail()}")
+            time.sleep(0.05)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self._process is not None and self._process.running:
+            self._process.kill(number)
+        self._process = None
+
+    def ctr(self, *arguments: str | Path) -> str:
+        socket = ("--address", self.paths.socket, "--namespace", "k8s.io")
+        done = self._namespace.run([self._programs.ctr, *socket, *arguments])
+        if done.returncode != 0:
+            raise ContainerdError(f"ctr {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+        return done.stdout
+
+    def import_image(self, archive: Path) -> None:
+        self.ctr("images", "import", "--local", archive)
+
+    def log_tail(self) -> str:
+        return self.paths.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+
+    def _answers(self) -> bool:
+        try:
+            self.ctr("version")
+        except ContainerdError:
+            return False
+        return True
+
+    def _path(self) -> str:
+        """The shim is looked for on PATH; ours must come before any that the machine has."""
+        return os.pathsep.join([str(self._programs.directory), _PATH])

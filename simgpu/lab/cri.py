@@ -1,0 +1,219 @@
+"""The kubelet's side of the CRI, as much as the lab needs: pods, containers, exec.
+
+Speaks the messages of cri_v1 over gRPC. Pods use the host's network, so that no CNI is needed,
+and a PID namespace per container, as Kubernetes does by default.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from simgpu.lab.cri_v1 import cri_pb2 as pb
+
+_CALL_S: Final = 60.0
+_RUNTIME: Final = "/runtime.v1.RuntimeService/"
+_PATH: Final = "/opt/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class CriError(RuntimeError):
+    """The runtime's refusal, in its own words."""
+
+
+class Finished(NamedTuple):
+    """How a command in a container ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a container runs, and as whom.
+
+    environ: written by the pod's author; host_mounts: path inside to path outside.
+    """
+
+    image: str
+    command: Sequence[str] = ("/bin/sleep", "infinity")
+    environ: Mapping[str, str] = field(default_factory=dict)
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+    user: int | None = None
+    capabilities: Sequence[str] = ()
+
+
+class Cri:
+    """A connection to one runtime; `close` it."""
+
+    def __init__(self, socket: Path, log_dir: Path, cgroup_parent: str) -> None:
+        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        self._log_dir = log_dir
+        self._cgroup_parent = cgroup_parent
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def call(self, method: str, request: Message, reply: type[Reply], wait: bool = False) -> Reply:
+        """One call. wait: through a restart of the runtime, up to the call's deadline."""
+        decode: Callable[[bytes], Reply] = reply.FromString
+        call: Any = self._channel.unary_unary(
+            _RUNTIME + method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=decode,
+        )
+        try:
+            answer: Reply = call(request, timeout=_CALL_S, wait_for_ready=wait)
+        except grpc.RpcError as error:
+            raise CriError(error.details()) from error
+        return answer
+
+    def version(self) -> str:
+        """`containerd v2.4.2`, once the runtime answers."""
+        answer = self.call("Version", pb.VersionRequest(), pb.VersionResponse, wait=True)
+        return f"{answer.runtime_name} {answer.runtime_version}"
+
+    def run_pod(
+        self,
+        name: str,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        namespace: str = "default",
+    ) -> Pod:
+        uid = secrets.token_hex(8)
+        options = pb.NamespaceOption(network=pb.NODE, pid=pb.CONTAINER)
+        config = pb.PodSandboxConfig(
+            metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace=namespace),
+            log_directory=str(self._log_dir),
+            labels={
+                "io.kubernetes.pod.name": name,
+                "io.kubernetes.pod.namespace": namespace,
+                "io.kubernetes.pod.uid": uid,
+                **(labels or {}),
+            },
+            annotations=annotations or {},
+            linux=pb.LinuxPodSandboxConfig(
+                cgroup_parent=self._cgroup_parent,
+                security_context=pb.LinuxSandboxSecurityContext(namespace_options=options),
+            ),
+        )
+        answer = self.call(
+            "RunPodSandbox", pb.RunPodSandboxRequest(config=config), pb.RunPodSandboxResponse
+        )
+        return Pod(self, answer.pod_sandbox_id, config)
+
+    @contextmanager
+    def pod(
+        self,
+        name: str,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Iterator[Pod]:
+        """A pod that is gone after the block."""
+        pod = self.run_pod(name, annotations, labels)
+        try:
+            yield pod
+        finally:
+            pod.remove()
+
+
+class Pod:
+    """A sandbox that runs; containers are made in it."""
+
+    def __init__(self, cri: Cri, identity: str, config: pb.PodSandboxConfig) -> None:
+        self.id = identity
+        self.cri = cri
+        self._config = config
+
+    @property
+    def uid(self) -> str:
+        return self._config.metadata.uid
+
+    def create(self, name: str, process: Process) -> Container:
+        """CreateContainer: where the agent adjusts or refuses. Raises CriError."""
+        options = pb.NamespaceOption(network=pb.NODE, pid=pb.CONTAINER)
+        security = pb.LinuxContainerSecurityContext(
+            namespace_options=options,
+            capabilities=pb.Capability(add_capabilities=process.capabilities),
+        )
+        if process.user is not None:
+            security.run_as_user.value = process.user
+            security.run_as_group.value = process.user
+        environ = {"PATH": _PATH, **process.environ}
+        config = pb.ContainerConfig(
+            metadata=pb.ContainerMetadata(name=name),
+            image=pb.ImageSpec(image=process.image),
+            command=process.command,
+            envs=[pb.KeyValue(key=key, value=value) for key, value in environ.items()],
+            mounts=[
+                pb.Mount(container_path=inside, host_path=str(outside))
+                for inside, outside in process.mounts.items()
+            ],
+            labels={
+                "io.kubernetes.container.name": name,
+                "io.kubernetes.pod.name": self._config.metadata.name,
+                "io.kubernetes.pod.namespace": self._config.metadata.namespace,
+                "io.kubernetes.pod.uid": self.uid,
+            },
+            log_path=f"{self.uid}-{name}.log",
+            linux=pb.LinuxContainerConfig(security_context=security),
+        )
+        request = pb.CreateContainerRequest(
+            pod_sandbox_id=self.id, config=config, sandbox_config=self._config
+        )
+        answer = self.cri.call("CreateContainer", request, pb.CreateContainerResponse)
+        return Container(self.cri, answer.container_id)
+
+    def run(self, name: str, process: Process) -> Container:
+        """Create and start. Raises CriError from whichever refused."""
+        container = self.create(name, process)
+        container.start()
+        return container
+
+    def remove(self) -> None:
+        stop = pb.StopPodSandboxRequest(pod_sandbox_id=self.id)
+        self.cri.call("StopPodSandbox", stop, pb.Empty, wait=True)
+        remove = pb.RemovePodSandboxRequest(pod_sandbox_id=self.id)
+        self.cri.call("RemovePodSandbox", remove, pb.Empty)
+
+
+class Container:
+    """A container by its id."""
+
+    def __init__(self, cri: Cri, identity: str) -> None:
+        self.id = identity
+        self.cri = cri
+
+    def start(self) -> None:
+        request = pb.StartContainerRequest(container_id=self.id)
+        self.cri.call("StartContainer", request, pb.Empty)
+
+    def stop(self, grace_s: int = 0) -> None:
+        request = pb.StopContainerRequest(container_id=self.id, timeout=grace_s)
+        self.cri.call("StopContainer", request, pb.Empty)
+
+    def remove(self) -> None:
+        self.cri.call("RemoveContainer", pb.RemoveContainerRequest(container_id=self.id), pb.Empty)
+
+    def status(self) -> pb.ContainerStatus:
+        request = pb.ContainerStatusRequest(container_id=self.id)
+        return self.cri.call("ContainerStatus", request, pb.ContainerStatusResponse).status
+
+    def exec(self, command: Sequence[str], timeout_s: int = 60) -> Finished:
+        """Run to its end beside the container's own process, with the container's environment."""
+        request = pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=timeout_s)
+        answer = self.cri.call("ExecSync", request, pb.ExecSyncResponse)
+        return Finished(
+            answer.exit_code,
+            answer.stdout.decode(errors="replace"),
+            answer.stderr.decode(errors="replace"),
+        )

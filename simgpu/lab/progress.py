@@ -1,0 +1,83 @@
+"""Steps that say what they do and how long they took. Standard library only: setup runs it first.
+
+A terminal gets one line per step that moves while the step lasts; a log gets a line when the step
+begins to be long, and one at its end.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TextIO
+
+_TICK_S: Final = 0.2
+_LOG_EVERY_S: Final = 15.0
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 07 s`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+
+
+class Step:
+    """One step under way; `note` tells what it is at, `result` what the closing line adds."""
+
+    def __init__(self, title: str, out: TextIO) -> None:
+        self.title = title
+        self.note = ""
+        self.result = ""
+        self._out = out
+        self._begun = time.monotonic()
+        self._live = out.isatty()
+        self._said = self._begun
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> Step:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        mark = "✗" if kind else "✓"
+        tail = f"  {self.result}" if self.result else ""
+        self._write(f"{mark} {self.title}{tail}  ({duration(self._elapsed())})\n")
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _tick(self) -> None:
+        while not self._done.wait(_TICK_S):
+            now = time.monotonic()
+            if self._live:
+                self._write(f"… {self.title}  {duration(self._elapsed())}  {self.note[:60]}")
+            elif now - self._said >= _LOG_EVERY_S:
+                self._said = now
+                self._write(f"… {self.title}  {duration(self._elapsed())}  {self.note}\n")
+
+    def _write(self, text: str) -> None:
+        self._out.write(f"\r\x1b[K{text}" if self._live else text)
+        self._out.flush()
+
+
+def step(title: str) -> Step:
+    """A step reported on stderr."""
+    return Step(title, sys.stderr)
+
+
+@contextmanager
+def timed(title: str, say: Callable[[str], object]) -> Iterator[None]:
+    """Say `title` and how long the block took, whether it ends well or not."""
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        say(f"{title}: {duration(time.monotonic() - begun)}\n")
