@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
+_OWN: Final = Path("/proc/self/cgroup")
 _EMPTYING_S: Final = 5.0
 
 
@@ -54,8 +55,9 @@ def _unmount(directory: Path) -> None:
 def remove_cgroups(name: str) -> None:
     """Empty groups of that name, in every hierarchy; one that still holds a process stays."""
     tops = [CGROUPS, *(path for path in CGROUPS.iterdir() if path.is_dir())]
-    for top in tops:
-        group = top / name
+    # Under cgroup v1 runc makes them below its own group, where the hierarchy gives it one.
+    own = {line.split(":", 2)[2].lstrip("/") for line in _OWN.read_text().splitlines()}
+    for group in {top / inner / name for top in tops for inner in own | {""}}:
         if group.is_dir():
             inner = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
             for path in [*inner, group]:

@@ -23,6 +23,7 @@ from simgpu.lab.progress import Step, step
 
 CONTAINERD_VERSION: Final = "2.4.2"
 _MODULE: Final = f"github.com/containerd/containerd/v2/cmd/{{}}@v{CONTAINERD_VERSION}"
+_VERSION_VARIABLE: Final = "github.com/containerd/containerd/v2/version.Version"
 _PROGRAMS: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
 _TAGS: Final = "no_btrfs,no_devmapper,no_zfs"
 _GO_MINIMUM: Final = (1, 26)
@@ -119,10 +120,7 @@ def _compile(go: Path, into: Path, environ: Mapping[str, str], shown: Step) -> N
     With -v Go names each package as it is compiled, and each module as it is fetched.
     """
     command = [str(go), "install", "-v", "-trimpath", "-tags", _TAGS]
-    command += [
-        "-ldflags",
-        f"-s -w -X github.com/containerd/containerd/v2/version.Version=v{CONTAINERD_VERSION}",
-    ]
+    command += ["-ldflags", f"-s -w -X {_VERSION_VARIABLE}=v{CONTAINERD_VERSION}"]
     command += [_MODULE.format(name) for name in _PROGRAMS]
     env = {**environ, "GOBIN": str(into), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": ""}
     modules = packages = 0

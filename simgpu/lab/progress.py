@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final, TextIO
 
 _TICK_S: Final = 0.2
@@ -71,13 +69,3 @@ class Step:
 def step(title: str) -> Step:
     """A step reported on stderr."""
     return Step(title, sys.stderr)
-
-
-@contextmanager
-def timed(title: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Say `title` and how long the block took, whether it ends well or not."""
-    begun = time.monotonic()
-    try:
-        yield
-    finally:
-        say(f"{title}: {duration(time.monotonic() - begun)}\n")
