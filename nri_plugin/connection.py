@@ -1,13 +1,15 @@
-"""One NRI session over a pair of asyncio streams: pumps bytes, keeps the deadlines, calls the handler.
+"""One NRI session over asyncio streams: pumps bytes, keeps the deadlines, calls the handler.
 
-Everything the protocol says is in protocol/, which has neither clock nor socket; everything the answers
-mean is in the handler (service.py), which also connects, and reconnects when `serve` returns.
+Everything the protocol says is in protocol/, which has neither clock nor socket; everything the
+answers mean is in the handler (service.py), which also connects, and reconnects when `serve`
+returns.
 
 Two deadlines live here. Registration: the runtime accepts plugins one at a time, and an idle client
-before us holds the line for five seconds, so we wait 30. Requests: a runtime that waits in vain drops the
-plugin and, before NRI 0.12.5, lets the container run without it; so after 75 % of its patience we answer
-an error instead, which fails the request and keeps the registration. Between registration and
-Synchronize there is none: the runtime may hold it back while a pod with a long grace period stops.
+before us holds the line for five seconds, so we wait 30. Requests: a runtime that waits in vain
+drops the plugin and, before NRI 0.12.5, lets the container run without it; so after 75 % of its
+patience we answer an error instead, which fails the request and keeps the registration. Between
+registration and Synchronize there is none: the runtime may hold it back while a pod with a long
+grace period stops.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ READ_BYTES: Final = 1 << 16
 class Handler(Protocol):
     """What serves the events. One method runs per request, as a task of its own.
 
-    Raise Refused to give the runtime a reason in the words meant for people; any other exception is a
-    bug, logged with its traceback and answered as an error too. A method that outlives its deadline is
-    answered for and cancelled. Never wait for anything that may hang (NVML, a tenant's file, the API
-    server): every container of the node waits behind the answer.
+    Raise Refused to give the runtime a reason in the words meant for people; any other exception is
+    a bug, logged with its traceback and answered as an error too. A method that outlives its
+    deadline is answered for and cancelled. Never wait for anything that may hang (NVML, a tenant's
+    file, the API server): every container of the node waits behind the answer.
     """
 
     async def synchronize(
@@ -56,8 +58,8 @@ class Handler(Protocol):
     ) -> nri.ContainerAdjustment | None:
         """Return the adjustment, None for none; raise Refused and the container is not created.
 
-        Must be idempotent, and leave nothing that stop and remove do not undo: the runtime sends these
-        for a container whose creation failed, here or in a plugin after us.
+        Must be idempotent, and leave nothing that stop and remove do not undo: the runtime sends
+        these for a container whose creation failed, here or in a plugin after us.
         """
 
     async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
@@ -100,12 +102,13 @@ async def serve(
     on_ready: Callable[[RuntimeInfo], None] | None = None,
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
 ) -> None:
-    """Be the plugin `index`-`name` on an open connection until the runtime ends it; closes the writer.
+    """Be the plugin `index`-`name` on an open connection, until the runtime ends it.
 
-    Returns at the end of file: the runtime stopped, or dropped us. Raises an NriError (the tree is in
-    protocol/errors.py) or the socket's OSError otherwise. In every case the handler's methods have been
-    cancelled, and given CLOSING_TIMEOUT_S to end, before it returns; reconnect after a pause that grows
-    and varies. `on_ready` is called once, when the answer to Synchronize is on its way.
+    Returns at the end of file: the runtime stopped, or dropped us. Raises an NriError (the tree is
+    in protocol/errors.py) or the socket's OSError otherwise. In every case the writer is closed and
+    the handler's methods have been cancelled, and given CLOSING_TIMEOUT_S to end, before it
+    returns; reconnect after a pause that grows and varies. `on_ready` is called once, when the
+    answer to Synchronize is on its way.
     """
     session = Session(
         name=name,
@@ -137,11 +140,12 @@ class _Connection:
     async def run(self, registration_timeout_s: float) -> None:
         try:
             self._session.register()
+            alive = True
             try:
                 async with asyncio.timeout(registration_timeout_s) as timer:
                     await self._flush()
-                    while not self._session.introduced and await self._pump():
-                        pass
+                    while alive and not self._session.introduced:
+                        alive = await self._pump()
             except TimeoutError:
                 if not timer.expired():
                     raise
@@ -149,8 +153,8 @@ class _Connection:
                     f"no answer to the registration within {registration_timeout_s:g} s: "
                     "is another plugin, or a runtime that starts, holding the line?"
                 ) from None
-            while await self._pump():
-                pass
+            while alive:
+                alive = await self._pump()
             if self._failure is not None:
                 raise self._failure
         finally:

@@ -1,8 +1,8 @@
 """The vocabulary between the dialogue and whoever serves it: what the runtime asks, as values.
 
-Holds no behaviour and no bytes; made by session.py, read by nri_plugin.connection. Pods and containers
-are the protobuf messages themselves. A Request must be answered exactly once, by its `request_id`, within
-`budget_ms`, or the runtime takes us for dead.
+Holds no behaviour and no bytes; made by session.py, read by nri_plugin.connection. Pods and
+containers are the protobuf messages themselves. A Request must be answered exactly once, by its
+`request_id`, within `budget_ms`, or the runtime takes us for dead.
 """
 
 from __future__ import annotations
@@ -147,14 +147,4 @@ class Validate(Request):
     request: nri.ValidateContainerAdjustmentRequest
 
 
-Event = (
-    Registered
-    | Configured
-    | ShutDown
-    | Synchronize
-    | CreateContainer
-    | StartContainer
-    | StopContainer
-    | RemoveContainer
-    | Validate
-)
+Event = Registered | Configured | ShutDown | Request

@@ -1,0 +1,117 @@
+"""What runtimes speak, by version: the Plugin service's methods, StateChange, the known events.
+
+Tables, and the one lookup that needs a version; session.py reads them. A new runtime release
+changes this file or none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.protocol import events
+from nri_plugin.protocol.events import EventMask
+
+PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
+
+NRI_VERSION: Final = "v0.12.5"
+"""The level that we implement; the runtime logs it."""
+
+EventMaker = Callable[[int, int, Any], events.Request]
+"""(request id, budget in ms, the decoded request) to the event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of the Plugin service. `event` is None where there is nothing to decide."""
+
+    request: type[Message]
+    response: type[Message]
+    event: EventMaker | None = None
+
+
+def _of_container(kind: type[events.ContainerRequest]) -> EventMaker:
+    return lambda request_id, budget_ms, message: kind(
+        request_id, budget_ms, message.pod, message.container
+    )
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "Configure": Method(nri.ConfigureRequest, nri.ConfigureResponse),
+    "Synchronize": Method(nri.SynchronizeRequest, nri.SynchronizeResponse),
+    "Shutdown": Method(nri.Empty, nri.Empty),
+    "StateChange": Method(nri.StateChangeEvent, nri.Empty),
+    "RunPodSandbox": Method(nri.RunPodSandboxRequest, nri.RunPodSandboxResponse),
+    "UpdatePodSandbox": Method(nri.UpdatePodSandboxRequest, nri.UpdatePodSandboxResponse),
+    "PostUpdatePodSandbox": Method(
+        nri.PostUpdatePodSandboxRequest, nri.PostUpdatePodSandboxResponse
+    ),
+    "StopPodSandbox": Method(nri.StopPodSandboxRequest, nri.StopPodSandboxResponse),
+    "RemovePodSandbox": Method(nri.RemovePodSandboxRequest, nri.RemovePodSandboxResponse),
+    "CreateContainer": Method(
+        nri.CreateContainerRequest,
+        nri.CreateContainerResponse,
+        _of_container(events.CreateContainer),
+    ),
+    "PostCreateContainer": Method(nri.PostCreateContainerRequest, nri.PostCreateContainerResponse),
+    "StartContainer": Method(
+        nri.StartContainerRequest,
+        nri.StartContainerResponse,
+        _of_container(events.StartContainer),
+    ),
+    "PostStartContainer": Method(nri.PostStartContainerRequest, nri.PostStartContainerResponse),
+    "UpdateContainer": Method(nri.UpdateContainerRequest, nri.UpdateContainerResponse),
+    "PostUpdateContainer": Method(nri.PostUpdateContainerRequest, nri.PostUpdateContainerResponse),
+    "StopContainer": Method(
+        nri.StopContainerRequest,
+        nri.StopContainerResponse,
+        _of_container(events.StopContainer),
+    ),
+    "RemoveContainer": Method(
+        nri.RemoveContainerRequest,
+        nri.RemoveContainerResponse,
+        _of_container(events.RemoveContainer),
+    ),
+    "ValidateContainerAdjustment": Method(
+        nri.ValidateContainerAdjustmentRequest,
+        nri.ValidateContainerAdjustmentResponse,
+        events.Validate,
+    ),
+}
+
+STATE_CHANGES: Final[Mapping[int, EventMaker]] = {
+    nri.START_CONTAINER: _of_container(events.StartContainer),
+    nri.REMOVE_CONTAINER: _of_container(events.RemoveContainer),
+}
+"""The notifications we serve that NRI 0.11 and before sends as StateChange. The other events that
+we serve have had methods of their own from the start."""
+
+FIRST_VERSION_OF_0_10: Final[Mapping[str, tuple[int, int]]] = {
+    "containerd": (2, 2),
+    "cri-o": (1, 34),
+}
+"""The first release of each runtime with NRI 0.10 or later, for those that do not tell the NRI
+version: that came with 0.12."""
+
+
+def known_events(runtime: events.RuntimeInfo) -> EventMask:
+    """The events that this runtime knows; it refuses a plugin that asks for one more."""
+    version, first = _major_minor(runtime.nri_version), (0, 10)
+    if version is None:
+        version = _major_minor(runtime.version)
+        unknown_runtime = (1 << 31, 0)
+        first = FIRST_VERSION_OF_0_10.get(runtime.name.lower(), unknown_runtime)
+    if version is not None and version >= first:
+        return events.EVENTS_SINCE_0_10
+    return events.EVENTS_BEFORE_0_10
+
+
+def _major_minor(version: str) -> tuple[int, int] | None:
+    match = re.match(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", version, re.ASCII)
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,351 @@
+"""The dialogue of NRI, the plugin's side: register, be configured, take over what runs, serve.
+
+Rule 1: whether a message is allowed now, and where it leads, is TRANSITIONS, nothing else.
+Rule 2: every request is answered exactly once: at once if it needs no decision, else by the caller.
+Rule 3: out of turn, unknown or undecodable is answered with an error status, and the session stays.
+To the runtime an error fails the request; a lost connection lets the container run without us.
+
+Fed by nri_plugin.connection, which owns socket and clock. After every call here it must send what
+data_to_send() returns. Two runtimes' habits are one to the reader of our events: NRI 0.12 calls a
+method per event, older ones send the plain notifications as StateChange.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.protocol import dialect, events, mux, ttrpc
+from nri_plugin.protocol.dialect import METHODS, PLUGIN_SERVICE, RUNTIME_SERVICE, STATE_CHANGES
+from nri_plugin.protocol.errors import LocalProtocolError, RegistrationRejected
+from nri_plugin.protocol.events import Code, EventMask
+
+SYNCHRONIZE_LIMIT_BYTES: Final = 256 << 20
+"""Of all chunks together. Three hundred full containers are 7 MB; more than this is no node."""
+
+DEFAULT_REGISTRATION_TIMEOUT_MS: Final = 5000
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 2000
+"""What a runtime that does not tell (NRI before 0.7) waits."""
+
+FAILURE_POLICY: Final = nri.FailurePolicy(fail_request=True, keep_connected=True)
+"""Always sent; older runtimes ignore it. A request that we do not answer in time fails, and so does
+the next: a stuck agent holds up what it should decide until it is killed, and is not passed by."""
+
+
+class State(enum.Enum):
+    """Where the runtime stands with us. The reply to RegisterPlugin may come at any time: apart."""
+
+    UNCONFIGURED = enum.auto()
+    CONFIGURED = enum.auto()
+    COLLECTING = enum.auto()
+    """Chunks of Synchronize come in."""
+    ADOPTING = enum.auto()
+    """Synchronize is complete, and unanswered."""
+    SERVING = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Input(enum.Enum):
+    """What moves the dialogue: the runtime's requests, our verdict on Synchronize, the end."""
+
+    CONFIGURE = enum.auto()
+    CHUNK = enum.auto()
+    LAST_CHUNK = enum.auto()
+    ADOPTED = enum.auto()
+    NOT_ADOPTED = enum.auto()
+    CALL = enum.auto()
+    SHUTDOWN = enum.auto()
+    END = enum.auto()
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
+    (State.UNCONFIGURED, Input.CONFIGURE): State.CONFIGURED,
+    (State.CONFIGURED, Input.CHUNK): State.COLLECTING,
+    (State.CONFIGURED, Input.LAST_CHUNK): State.ADOPTING,
+    (State.COLLECTING, Input.CHUNK): State.COLLECTING,
+    (State.COLLECTING, Input.LAST_CHUNK): State.ADOPTING,
+    (State.ADOPTING, Input.ADOPTED): State.SERVING,
+    (State.ADOPTING, Input.NOT_ADOPTED): State.CLOSED,
+    (State.SERVING, Input.CALL): State.SERVING,
+    **{(state, Input.SHUTDOWN): State.CLOSED for state in State},
+    **{(state, Input.END): State.CLOSED for state in State},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request that the caller owes an answer to."""
+
+    response: type[Message]
+    is_synchronize: bool = False
+
+
+class Session:
+    """One connection's dialogue, from registration to end. To reconnect is to make a new one."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        index: str,
+        wanted: EventMask = events.SERVED_EVENTS,
+        registration_budget_ms: int = DEFAULT_REGISTRATION_TIMEOUT_MS,
+        nri_version: str = dialect.NRI_VERSION,
+    ) -> None:
+        if not re.fullmatch(r"[0-9]{2}", index):
+            raise LocalProtocolError(f"the index {index!r} is not two digits")
+        if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
+            raise LocalProtocolError(f"the name {name!r} is empty, or not of [A-Za-z0-9_.+-]")
+        if not wanted & events.EVENTS_BEFORE_0_10 or wanted & ~events.SERVED_EVENTS:
+            raise LocalProtocolError(f"the events {wanted!r} cannot be served to every runtime")
+        self._registration = nri.RegisterPluginRequest(
+            plugin_name=name, plugin_idx=index, nri_version=nri_version
+        )
+        self._registration_budget_ms = registration_budget_ms
+        self._wanted = wanted
+        self._state = State.UNCONFIGURED
+        self._registering = False
+        self._registered = False
+        self._runtime: events.RuntimeInfo | None = None
+        self._open: dict[int, _Open] = {}
+        self._pods: list[nri.PodSandbox] = []
+        self._containers: list[nri.Container] = []
+        self._collected_bytes = 0
+        self._demultiplexer = mux.Demultiplexer()
+        self._server = ttrpc.Server()
+        self._client = ttrpc.Client()
+
+    @property
+    def state(self) -> State:
+        """Where the dialogue stands."""
+        return self._state
+
+    @property
+    def closed(self) -> bool:
+        """True when nothing more is read or answered: send what is left, and close."""
+        return self._state is State.CLOSED
+
+    @property
+    def introduced(self) -> bool:
+        """True when the runtime has taken our name and told us its own."""
+        return self._registered and self._runtime is not None
+
+    @property
+    def runtime(self) -> events.RuntimeInfo:
+        """Who the runtime is; known since Configured."""
+        if self._runtime is None:
+            raise LocalProtocolError("the runtime has not told who it is yet")
+        return self._runtime
+
+    def register(self) -> None:
+        """Open the dialogue; call it first, and once."""
+        if self._registering:
+            raise LocalProtocolError("a session registers once")
+        self._registering = True
+        self._client.call(
+            RUNTIME_SERVICE,
+            "RegisterPlugin",
+            self._registration.SerializeToString(),
+            self._registration_budget_ms * 1_000_000,
+        )
+
+    def receive_data(self, data: bytes) -> list[events.Event]:
+        """Take bytes from the runtime, cut anywhere; return what they mean, in order.
+
+        Every Request among it must be answered by respond() or fail(). Raises RemoteProtocolError,
+        and closes the session, if the bytes cannot be NRI's. In a closed session bytes mean
+        nothing.
+        """
+        heard: list[events.Event] = []
+        if self.closed:
+            return heard
+        try:
+            for connection, piece in self._demultiplexer.feed(data):
+                if connection == mux.PLUGIN:
+                    for call in self._server.receive_data(piece):
+                        self._heed(call, heard)
+                elif connection == mux.RUNTIME:
+                    for reply in self._client.receive_data(piece):
+                        self._heed_registration(reply, heard)
+        except Exception:
+            self._advance(Input.END)
+            raise
+        return heard
+
+    def receive_eof(self) -> None:
+        """The connection is at its end; what is open will never be answered."""
+        self._advance(Input.END)
+
+    def data_to_send(self) -> bytes:
+        """The bytes to send to the runtime now; they are handed over, and gone."""
+        return b"".join(
+            mux.frames(connection, message)
+            for connection, side in ((mux.RUNTIME, self._client), (mux.PLUGIN, self._server))
+            for message in side.messages_to_send()
+        )
+
+    def respond(self, request_id: int, reply: Message | None = None) -> bool:
+        """Answer a Request well; None is its empty reply.
+
+        False when the reply was larger than ttrpc carries: the runtime is sent an error instead,
+        which does not let the container through.
+        """
+        request = self._open.get(request_id)
+        if request is not None and reply is not None and not isinstance(reply, request.response):
+            raise LocalProtocolError(
+                f"a {type(reply).__name__} where a {request.response.__name__} is due"
+            )
+        self._close_request(request_id, Input.ADOPTED)
+        return self._server.reply(request_id, b"" if reply is None else reply.SerializeToString())
+
+    def fail(self, request_id: int, code: Code, text: str) -> None:
+        """Answer a Request with an error, which fails it. For Synchronize that ends the session."""
+        request = self._close_request(request_id, Input.NOT_ADOPTED)
+        if request.response is nri.ValidateContainerAdjustmentResponse:
+            # A validator's word is in its reply; an error status would read as a broken plugin.
+            verdict = nri.ValidateContainerAdjustmentResponse(
+                reject=True, reason=ttrpc.sendable(text)
+            )
+            self._server.reply(request_id, verdict.SerializeToString())
+        else:
+            self._server.fail(request_id, code, text)
+
+    def _close_request(self, request_id: int, verdict: Input) -> _Open:
+        if self.closed:
+            raise LocalProtocolError("the session is closed; nobody waits for this answer")
+        request = self._open.pop(request_id, None)
+        if request is None:
+            raise LocalProtocolError(f"no request {request_id} is open: answered twice?")
+        if request.is_synchronize:
+            self._advance(verdict)
+        return request
+
+    def _advance(self, step: Input) -> bool:
+        """Follow the table; False, and nowhere, if it has no such way."""
+        state = TRANSITIONS.get((self._state, step))
+        if state is None:
+            return False
+        self._state = state
+        return True
+
+    # --- what the runtime says -----------------------------------------------------------------
+
+    def _heed_registration(self, reply: ttrpc.Reply, heard: list[events.Event]) -> None:
+        if reply.code:
+            raise RegistrationRejected(reply.code, reply.text)
+        self._registered = True
+        heard.append(events.Registered())
+
+    def _heed(self, call: ttrpc.Call, heard: list[events.Event]) -> None:
+        method = METHODS.get(call.method) if call.service == PLUGIN_SERVICE else None
+        if method is None:
+            # NRI 0.12 falls back to StateChange on exactly this code.
+            text = f"{call.service}.{call.method} is not served here"
+            self._server.fail(call.stream, Code.UNIMPLEMENTED, text)
+            return
+        try:
+            message = method.request.FromString(call.payload)
+        except DecodeError as error:
+            text = f"the {method.request.__name__} cannot be decoded: {error}"
+            self._server.fail(call.stream, Code.INVALID_ARGUMENT, text)
+            return
+        handle = _HANDLERS.get(call.method, Session._heed_event)
+        handle(self, call, message, heard)
+
+    def _heed_configure(
+        self, call: ttrpc.Call, message: nri.ConfigureRequest, heard: list[events.Event]
+    ) -> None:
+        if not self._in_turn(call, Input.CONFIGURE):
+            return
+        self._runtime = events.RuntimeInfo(
+            name=message.runtime_name,
+            version=message.runtime_version,
+            nri_version=message.nri_version,
+            registration_timeout_ms=max(0, message.registration_timeout)
+            or DEFAULT_REGISTRATION_TIMEOUT_MS,
+            request_timeout_ms=max(0, message.request_timeout) or DEFAULT_REQUEST_TIMEOUT_MS,
+        )
+        subscribed = self._wanted & dialect.known_events(self._runtime)
+        response = nri.ConfigureResponse(events=int(subscribed), failure_policy=FAILURE_POLICY)
+        self._server.reply(call.stream, response.SerializeToString())
+        heard.append(events.Configured(self._runtime, subscribed))
+
+    def _heed_synchronize(
+        self, call: ttrpc.Call, message: nri.SynchronizeRequest, heard: list[events.Event]
+    ) -> None:
+        self._collected_bytes += len(call.payload)
+        if self._collected_bytes > SYNCHRONIZE_LIMIT_BYTES:
+            text = f"more than {SYNCHRONIZE_LIMIT_BYTES} bytes of pods and containers"
+            self._server.fail(call.stream, Code.RESOURCE_EXHAUSTED, text)
+            return
+        if not self._in_turn(call, Input.CHUNK if message.more else Input.LAST_CHUNK):
+            return
+        self._pods += message.pods
+        self._containers += message.containers
+        if message.more:
+            response = nri.SynchronizeResponse(more=True)
+            self._server.reply(call.stream, response.SerializeToString())
+            return
+        self._open[call.stream] = _Open(nri.SynchronizeResponse, is_synchronize=True)
+        budget_ms = self._budget_ms(call)
+        pods, containers = tuple(self._pods), tuple(self._containers)
+        heard.append(events.Synchronize(call.stream, budget_ms, pods, containers))
+        self._pods, self._containers = [], []
+
+    def _heed_shutdown(
+        self, call: ttrpc.Call, message: nri.Empty, heard: list[events.Event]
+    ) -> None:
+        self._server.reply(call.stream, b"")
+        self._advance(Input.SHUTDOWN)
+        heard.append(events.ShutDown())
+
+    def _heed_state_change(
+        self, call: ttrpc.Call, message: nri.StateChangeEvent, heard: list[events.Event]
+    ) -> None:
+        self._ask(call, nri.Empty, STATE_CHANGES.get(message.event), message, heard)
+
+    def _heed_event(self, call: ttrpc.Call, message: Message, heard: list[events.Event]) -> None:
+        method = METHODS[call.method]
+        self._ask(call, method.response, method.event, message, heard)
+
+    def _ask(
+        self,
+        call: ttrpc.Call,
+        response: type[Message],
+        event: dialect.EventMaker | None,
+        message: Message,
+        heard: list[events.Event],
+    ) -> None:
+        if event is None:
+            self._server.reply(call.stream, b"")
+        elif self._in_turn(call, Input.CALL):
+            self._open[call.stream] = _Open(response)
+            heard.append(event(call.stream, self._budget_ms(call), message))
+
+    def _in_turn(self, call: ttrpc.Call, step: Input) -> bool:
+        """Advance by `step`, or answer that the call comes out of turn."""
+        if self._advance(step):
+            return True
+        text = f"{call.method} comes out of turn: the session is {self._state.name.lower()}"
+        self._server.fail(call.stream, Code.FAILED_PRECONDITION, text)
+        return False
+
+    def _budget_ms(self, call: ttrpc.Call) -> int:
+        """The call's own deadline where it states one; Synchronize's shrinks chunk by chunk."""
+        budget_ms = self.runtime.request_timeout_ms
+        return min(budget_ms, call.timeout_ns // 1_000_000) if call.timeout_ns else budget_ms
+
+
+_HANDLERS: Final[Mapping[str, Callable[[Session, ttrpc.Call, Any, list[events.Event]], None]]] = {
+    "Configure": Session._heed_configure,
+    "Synchronize": Session._heed_synchronize,
+    "Shutdown": Session._heed_shutdown,
+    "StateChange": Session._heed_state_change,
+}
+"""The methods that the session itself has a part in; every other is an event, or answered empty."""

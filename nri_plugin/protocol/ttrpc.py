@@ -1,0 +1,234 @@
+"""Calls over one byte stream: `[length u32][stream u32][type u8][flags u8]`, then protobuf.
+
+Big endian. Both roles, unary calls only, as NRI uses it. Client streams are odd, ascending and
+never used twice; a response carries its request's number. Message types and flags that we do not
+know are passed over, as in the Go implementation, so that a later ttrpc may add some. Knows no NRI;
+the payloads are bytes.
+
+A request that breaks a rule but came in a whole frame is answered with a status, and the stream of
+bytes goes on: to the runtime an error means that its request fails, which is what we want, and a
+lost connection that it goes on without us, which is not.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from nri_plugin.messages import ttrpc_pb2
+from nri_plugin.protocol.buffer import Parser, Steps
+from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.protocol.events import Code
+
+HEADER: Final = struct.Struct(">IIBB")
+DATA_LIMIT_BYTES: Final = 4 << 20
+REQUEST: Final = 1
+RESPONSE: Final = 2
+MAX_STREAM: Final = (1 << 32) - 1
+
+MAX_PENDING: Final = 64
+"""Calls open at once. A runtime has one, by its locks; validators may add one per container."""
+STATUS_LIMIT_BYTES: Final = 16 << 10
+"""Of an error's text: the runtime repeats it in its log and in the pod's events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message off the wire; `data` is None when it was over the limit and passed over."""
+
+    stream: int
+    type: int
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to us, to be answered by its stream number."""
+
+    stream: int
+    service: str
+    method: str
+    payload: bytes
+    timeout_ns: int
+    """What is left of the caller's deadline; 0 when it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a call of ours; `code` 0 is success."""
+
+    stream: int
+    code: int
+    text: str
+    payload: bytes
+
+
+def encode(stream: int, kind: int, data: bytes) -> bytes:
+    """A whole message with its header; `data` must be within the limit."""
+    return HEADER.pack(len(data), stream, kind, 0) + data
+
+
+def sendable(text: str) -> str:
+    """`text`, cut to what an error may hold; what UTF-8 cannot express (in a path) is replaced."""
+    return text.encode("utf-8", "replace")[:STATUS_LIMIT_BYTES].decode("utf-8", "ignore")
+
+
+class FrameParser(Parser[Frame]):
+    """Yields whole messages; never holds more than one of the largest size."""
+
+    def _grammar(self) -> Steps[None]:
+        while True:
+            header = yield from self._exactly(HEADER.size, HEADER.size)
+            length, stream, kind, _flags = HEADER.unpack(header)
+            if length <= DATA_LIMIT_BYTES:
+                data = yield from self._exactly(length, DATA_LIMIT_BYTES)
+                self._emit(Frame(stream, kind, data))
+                continue
+            while length:
+                piece = yield from self._at_most(length)
+                length -= len(piece)
+            self._emit(Frame(stream, kind, None))
+
+
+class Server:
+    """The called side of one connection."""
+
+    def __init__(self) -> None:
+        self._parser = FrameParser()
+        self._last_stream = 0
+        self._pending: set[int] = set()
+        self._outgoing: list[bytes] = []
+
+    def receive_data(self, data: bytes) -> list[Call]:
+        """Take bytes; return the calls they complete. Each must be answered by reply() or fail().
+
+        What cannot be a call is answered here; take messages_to_send() afterwards in any case.
+        """
+        calls = (self._call(frame) for frame in self._parser.feed(data))
+        return [call for call in calls if call is not None]
+
+    def messages_to_send(self) -> list[bytes]:
+        """What to send now, one ttrpc message per item; they are handed over, and gone."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def reply(self, stream: int, payload: bytes) -> bool:
+        """Answer a call. False when the reply was too large, and an error sent instead."""
+        self._settle(stream)
+        data = ttrpc_pb2.Response(payload=payload).SerializeToString()
+        if len(data) <= DATA_LIMIT_BYTES:
+            self._outgoing.append(encode(stream, RESPONSE, data))
+            return True
+        self._send_status(
+            stream,
+            Code.RESOURCE_EXHAUSTED,
+            f"a reply of {len(data)} bytes, where at most {DATA_LIMIT_BYTES} are allowed",
+        )
+        return False
+
+    def fail(self, stream: int, code: int, text: str) -> None:
+        """Answer a call with an error."""
+        self._settle(stream)
+        self._send_status(stream, code, text)
+
+    def _settle(self, stream: int) -> None:
+        if stream not in self._pending:
+            raise LocalProtocolError(f"no call is open on stream {stream}: answered twice?")
+        self._pending.remove(stream)
+
+    def _send_status(self, stream: int, code: int, text: str) -> None:
+        status = ttrpc_pb2.Status(code=code, message=sendable(text))
+        data = ttrpc_pb2.Response(status=status).SerializeToString()
+        self._outgoing.append(encode(stream, RESPONSE, data))
+
+    def _call(self, frame: Frame) -> Call | None:
+        problem = self._problem(frame)
+        if problem is not None:
+            self._send_status(frame.stream, *problem)
+            return None
+        if frame.type != REQUEST or frame.data is None:
+            return None
+        self._last_stream = frame.stream
+        try:
+            request = ttrpc_pb2.Request.FromString(frame.data)
+        except DecodeError as error:
+            text = f"the request cannot be decoded: {error}"
+            self._send_status(frame.stream, Code.INVALID_ARGUMENT, text)
+            return None
+        self._pending.add(frame.stream)
+        return Call(
+            frame.stream,
+            request.service,
+            request.method,
+            request.payload,
+            max(0, request.timeout_nano),
+        )
+
+    def _problem(self, frame: Frame) -> tuple[Code, str] | None:
+        if frame.data is None:
+            return Code.RESOURCE_EXHAUSTED, f"a message of more than {DATA_LIMIT_BYTES} bytes"
+        if frame.stream % 2 == 0:
+            return Code.INVALID_ARGUMENT, "a stream that a client opens must be odd"
+        if frame.type != REQUEST:
+            return None
+        if frame.stream <= self._last_stream:
+            return Code.INVALID_ARGUMENT, "a stream may not be used again, and must increase"
+        if len(self._pending) >= MAX_PENDING:
+            return Code.RESOURCE_EXHAUSTED, f"{MAX_PENDING} calls are open already"
+        return None
+
+
+class Client:
+    """The calling side of one connection."""
+
+    def __init__(self) -> None:
+        self._parser = FrameParser()
+        self._next_stream = 1
+        self._pending: set[int] = set()
+        self._outgoing: list[bytes] = []
+
+    def call(self, service: str, method: str, payload: bytes, timeout_ns: int) -> int:
+        """Start a call and return its stream; the Reply that comes back carries it."""
+        if self._next_stream > MAX_STREAM:
+            raise LocalProtocolError("this connection has no stream numbers left")
+        data = ttrpc_pb2.Request(
+            service=service, method=method, payload=payload, timeout_nano=timeout_ns
+        ).SerializeToString()
+        if len(data) > DATA_LIMIT_BYTES:
+            raise LocalProtocolError(
+                f"a request of {len(data)} bytes, where at most {DATA_LIMIT_BYTES} are allowed"
+            )
+        stream = self._next_stream
+        self._next_stream += 2
+        self._pending.add(stream)
+        self._outgoing.append(encode(stream, REQUEST, data))
+        return stream
+
+    def receive_data(self, data: bytes) -> list[Reply]:
+        """Take bytes; return the replies they complete. A reply to no call is the peer's error."""
+        replies = (self._reply(frame) for frame in self._parser.feed(data))
+        return [reply for reply in replies if reply is not None]
+
+    def messages_to_send(self) -> list[bytes]:
+        """What to send now, one ttrpc message per item; they are handed over, and gone."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def _reply(self, frame: Frame) -> Reply | None:
+        if frame.type != RESPONSE:
+            return None
+        if frame.stream not in self._pending:
+            raise RemoteProtocolError(f"a response on stream {frame.stream}, where no call is open")
+        self._pending.remove(frame.stream)
+        if frame.data is None:
+            text = f"the response has more than {DATA_LIMIT_BYTES} bytes"
+            return Reply(frame.stream, Code.RESOURCE_EXHAUSTED, text, b"")
+        try:
+            response = ttrpc_pb2.Response.FromString(frame.data)
+        except DecodeError as error:
+            raise RemoteProtocolError(f"a response that cannot be decoded: {error}") from error
+        status = response.status
+        return Reply(frame.stream, status.code, status.message, response.payload)
