@@ -12,7 +12,7 @@ typedef struct {
 } nvmlMemory_t;
 
 typedef struct {
-	unsigned int version;			       /* in: size | number << 24 */
+	unsigned int version;				/* in: size | number << 24 */
 	unsigned long long total, reserved, free, used; /* bytes */
 } nvmlMemory_v2_t;
 

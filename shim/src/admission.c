@@ -1,0 +1,141 @@
+/* See admission.h. */
+#include "admission.h"
+
+#include <stdbool.h>
+
+#include "hooks.h"
+#include "init.h"
+#include "ledger.h"
+#include "vgpu/region.h"
+
+enum {
+	ALLOCATION_GRANULE_BYTES = 512, /* the driver's alignment of device memory */
+	CACHED_DEVICES = 64,
+};
+
+static uint64_t min_bytes(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* What an allocation is charged; a size past the end of the address space fits no limit. */
+static uint64_t charge_bytes(uint64_t size_bytes)
+{
+	uint64_t mask = ALLOCATION_GRANULE_BYTES - 1;
+
+	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;
+}
+
+/* Of a MIG instance the first call names the instance and the second its card. */
+static int find_card(CUdevice device)
+{
+	CUuuid uuid;
+	int card = VGPU_CARD_NOT_GRANTED;
+
+	if (real_cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS)
+		card = vgpu_card_of_uuid(uuid.bytes);
+	if (card < 0 && real_cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
+		card = vgpu_card_of_uuid(uuid.bytes);
+	return card < 0 ? VGPU_CARD_NOT_GRANTED : card;
+}
+
+/* Ordinals keep their card for the life of the process. Cached as card + 1; 0 is unknown. */
+int vgpu_card_of_device(CUdevice device)
+{
+	static uint8_t cache[CACHED_DEVICES];
+	bool cacheable = device >= 0 && device < CACHED_DEVICES;
+	int card = cacheable ? __atomic_load_n(&cache[device], __ATOMIC_RELAXED) - 1 : -1;
+
+	if (card >= 0)
+		return card;
+	card = find_card(device);
+	if (card >= 0 && cacheable)
+		__atomic_store_n(&cache[device], (uint8_t)(card + 1), __ATOMIC_RELAXED);
+	return card;
+}
+
+CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *reservation)
+{
+	CUdevice device;
+	CUresult result;
+
+	reservation->card = VGPU_CARD_UNMANAGED;
+	reservation->bytes = charge_bytes(size_bytes);
+	switch (vgpu_gate_use()) {
+	case VGPU_GATE_OPEN:
+		return CUDA_SUCCESS;
+	case VGPU_GATE_SHUT:
+		return CUDA_ERROR_NOT_INITIALIZED;
+	case VGPU_GATE_MANAGED:
+		break;
+	}
+	result = real_cuCtxGetDevice(&device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	reservation->card = vgpu_card_of_device(device);
+	if (reservation->card == VGPU_CARD_NOT_GRANTED ||
+	    vgpu_reserve(reservation->card, reservation->bytes) != VGPU_OK)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return CUDA_SUCCESS;
+}
+
+void vgpu_cancel(const struct vgpu_reservation *reservation)
+{
+	if (reservation->card >= 0)
+		vgpu_refund(reservation->card, reservation->bytes);
+}
+
+CUresult vgpu_commit(const struct vgpu_reservation *reservation, uint64_t address)
+{
+	struct vgpu_charge charge = {.bytes = reservation->bytes, .card = reservation->card};
+	struct vgpu_charge replaced;
+
+	if (reservation->card < 0)
+		return CUDA_SUCCESS;
+	switch (vgpu_ledger_put(address, charge, &replaced)) {
+	case VGPU_LEDGER_ADDED:
+		return CUDA_SUCCESS;
+	case VGPU_LEDGER_REPLACED:
+		vgpu_refund(replaced.card, replaced.bytes);
+		return CUDA_SUCCESS;
+	case VGPU_LEDGER_NO_MEMORY:
+		break;
+	}
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/*
+ * The entry is taken before the driver frees, because the address may be given to another thread
+ * the moment it is free; the charge is refunded after, because until then the card's memory is
+ * held.
+ */
+CUresult vgpu_free(uint64_t address, CUresult (*driver_free)(uint64_t address))
+{
+	struct vgpu_charge charge, replaced;
+	bool known = vgpu_ledger_take(address, &charge);
+	CUresult result = driver_free(address);
+
+	if (!known)
+		return result;
+	if (result == CUDA_SUCCESS)
+		vgpu_refund(charge.card, charge.bytes);
+	else
+		(void)vgpu_ledger_put(address, charge,
+				      &replaced); /* if it fails: charged until we end */
+	return result;
+}
+
+struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t free_bytes)
+{
+	struct vgpu_memory_view view = {0};
+
+	if (card < 0)
+		return view;
+	uint64_t limit_bytes = vgpu_limit_bytes(card);
+	uint64_t used_bytes = vgpu_used_bytes(card);
+	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
+	view.total_bytes = min_bytes(limit_bytes, total_bytes);
+	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
+	view.free_bytes = min_bytes(left_bytes, free_bytes);
+	return view;
+}

@@ -1,0 +1,153 @@
+/*
+ * Wrappers of the driver's memory calls: the driver's argument checks and codes stay its own, the
+ * amounts are ours. The unsuffixed entries are the 32-bit API that drivers still export.
+ */
+#include "admission.h"
+#include "hooks.h"
+#include "init.h"
+
+static CUresult free_v1(uint64_t address)
+{
+	return real_cuMemFree((CUdeviceptr_v1)address);
+}
+
+static CUresult free_v2(uint64_t address)
+{
+	return real_cuMemFree_v2(address);
+}
+
+/* What became of a reserved allocation, once the driver has answered. */
+static CUresult settle(const struct vgpu_reservation *reservation, CUresult result,
+		       uint64_t address, CUresult (*driver_free)(uint64_t address))
+{
+	if (result == CUDA_SUCCESS) {
+		result = vgpu_commit(reservation, address);
+		if (result == CUDA_SUCCESS || driver_free(address) != CUDA_SUCCESS)
+			return result;
+	}
+	vgpu_cancel(reservation);
+	return result;
+}
+
+CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int size_bytes)
+{
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!dptr || !size_bytes)
+		return real_cuMemAlloc(dptr, size_bytes);
+	result = vgpu_reserve_current(size_bytes, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = real_cuMemAlloc(dptr, size_bytes);
+	return settle(&reservation, result, *dptr, free_v1);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
+{
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!dptr || !size_bytes)
+		return real_cuMemAlloc_v2(dptr, size_bytes);
+	result = vgpu_reserve_current(size_bytes, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = real_cuMemAlloc_v2(dptr, size_bytes);
+	return settle(&reservation, result, *dptr, free_v2);
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 dptr)
+{
+	return vgpu_free(dptr, free_v1);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+	return vgpu_free(dptr, free_v2);
+}
+
+/* Limits applied to what the driver said of the current context's device. */
+static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
+{
+	struct vgpu_memory_view view;
+	CUdevice device;
+	CUresult result;
+
+	switch (vgpu_gate_use()) {
+	case VGPU_GATE_OPEN:
+		return CUDA_SUCCESS;
+	case VGPU_GATE_SHUT:
+		return CUDA_ERROR_NOT_INITIALIZED;
+	case VGPU_GATE_MANAGED:
+		break;
+	}
+	result = real_cuCtxGetDevice(&device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	view = vgpu_view_of(vgpu_card_of_device(device), *total_bytes, *free_bytes);
+	*free_bytes = view.free_bytes;
+	*total_bytes = view.total_bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes)
+{
+	CUresult result = real_cuMemGetInfo(free_bytes, total_bytes);
+	uint64_t free_seen, total_seen;
+
+	if (result != CUDA_SUCCESS || !free_bytes || !total_bytes)
+		return result;
+	free_seen = *free_bytes;
+	total_seen = *total_bytes;
+	result = view_current(&free_seen, &total_seen);
+	*free_bytes = (unsigned int)free_seen; /* no more than the driver's own 32 bits */
+	*total_bytes = (unsigned int)total_seen;
+	return result;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+	CUresult result = real_cuMemGetInfo_v2(free_bytes, total_bytes);
+	uint64_t free_seen, total_seen;
+
+	if (result != CUDA_SUCCESS || !free_bytes || !total_bytes)
+		return result;
+	free_seen = *free_bytes;
+	total_seen = *total_bytes;
+	result = view_current(&free_seen, &total_seen);
+	*free_bytes = free_seen;
+	*total_bytes = total_seen;
+	return result;
+}
+
+static uint64_t total_of(CUdevice device, uint64_t total_bytes)
+{
+	switch (vgpu_gate_use()) {
+	case VGPU_GATE_OPEN:
+		return total_bytes;
+	case VGPU_GATE_SHUT:
+		return 0;
+	case VGPU_GATE_MANAGED:
+		break;
+	}
+	return vgpu_view_of(vgpu_card_of_device(device), total_bytes, 0).total_bytes;
+}
+
+CUresult cuDeviceTotalMem(unsigned int *total_bytes, CUdevice device)
+{
+	CUresult result = real_cuDeviceTotalMem(total_bytes, device);
+
+	if (result == CUDA_SUCCESS && total_bytes)
+		*total_bytes = (unsigned int)total_of(device, *total_bytes);
+	return result;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *total_bytes, CUdevice device)
+{
+	CUresult result = real_cuDeviceTotalMem_v2(total_bytes, device);
+
+	if (result == CUDA_SUCCESS && total_bytes)
+		*total_bytes = total_of(device, *total_bytes);
+	return result;
+}

@@ -1,0 +1,36 @@
+/*
+ * The process's loaded objects and their symbols, read from memory.
+ *
+ * Knows ELF; knows no CUDA and no policy. Needs dl_iterate_phdr alone, so that the library depends
+ * on nothing of libdl and asks no dlsym, its own least of all.
+ */
+#ifndef VGPU_ELF_H
+#define VGPU_ELF_H
+
+#include <link.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A loaded object, as it was when it was found; valid while it stays loaded. */
+struct vgpu_object {
+	uintptr_t base, low, high; /* load bias; the addresses its segments span */
+	int order;		   /* its place in the loader's list */
+	const char *soname;	   /* "" where it has none */
+	const ElfW(Sym) * symbols;
+	const char *strings;
+	const uint32_t *gnu_hash, *sysv_hash; /* at least one is there */
+};
+
+/* First object of that soname, never ourselves. */
+bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out);
+
+/* The object in whose segments the address lies. */
+bool vgpu_object_by_address(const void *address, struct vgpu_object *out);
+
+/* Address of a function that the object defines and exports, or NULL. */
+void *vgpu_object_function(const struct vgpu_object *object, const char *name);
+
+/* The first definition among the objects with first <= order < end, ourselves left out. */
+void *vgpu_definition_in(const char *name, int first, int end);
+
+#endif

@@ -1,0 +1,50 @@
+/*
+ * Start of a process: nothing happens at load time; the first driver call that matters attaches.
+ *
+ * Fails closed: where a limit was asked for and grant or region is unusable, cuInit is refused, and
+ * with it every use of the card. The program lives on, and one that never calls CUDA sees nothing
+ * of this.
+ */
+#include "init.h"
+
+#include <stdbool.h>
+
+#include "hooks.h"
+#include "log.h"
+#include "vgpu/region.h"
+
+/* The answer is asked for once per process and kept only where it cannot change. */
+static bool unmanaged;
+
+static enum vgpu_gate gate(enum vgpu_result (*enter)(struct vgpu_error *))
+{
+	struct vgpu_error error = {.result = VGPU_OK};
+
+	if (__atomic_load_n(&unmanaged, __ATOMIC_RELAXED))
+		return VGPU_GATE_OPEN;
+	switch (enter(&error)) {
+	case VGPU_OK:
+		return VGPU_GATE_MANAGED;
+	case VGPU_UNMANAGED:
+		__atomic_store_n(&unmanaged, true, __ATOMIC_RELAXED);
+		return VGPU_GATE_OPEN;
+	default:
+		vgpu_log_refusal(&error);
+		return VGPU_GATE_SHUT;
+	}
+}
+
+enum vgpu_gate vgpu_gate_use(void)
+{
+	return gate(vgpu_attach);
+}
+
+enum vgpu_gate vgpu_gate_look(void)
+{
+	return gate(vgpu_peek);
+}
+
+CUresult cuInit(unsigned int flags)
+{
+	return vgpu_gate_use() == VGPU_GATE_SHUT ? CUDA_ERROR_NOT_PERMITTED : real_cuInit(flags);
+}

@@ -1,0 +1,12 @@
+/*
+ * The one line that the library may print.
+ */
+#ifndef VGPU_LOG_H
+#define VGPU_LOG_H
+
+#include "vgpu/region.h"
+
+/* Say on stderr why the card is refused, and what to do; the first time only. */
+void vgpu_log_refusal(const struct vgpu_error *error);
+
+#endif

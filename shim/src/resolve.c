@@ -1,0 +1,81 @@
+/*
+ * The table of the driver's functions, found by soname among the loaded objects.
+ *
+ * A program may load the driver at any time, unload it, and load it elsewhere; it must then look
+ * its functions up again, and every such lookup comes through here, so that no stale pointer is
+ * called.
+ */
+#include "resolve.h"
+
+#include <string.h>
+
+#include "elf.h"
+
+void *vgpu_real[VGPU_FUNCTION_COUNT];
+static uintptr_t real_base[VGPU_LIBRARY_COUNT]; /* load bias of what vgpu_real was read from */
+
+static const char *const SONAMES[VGPU_LIBRARY_COUNT] = {
+    [VGPU_LIBRARY_cuda] = "libcuda.so.1",
+    [VGPU_LIBRARY_nvml] = "libnvidia-ml.so.1",
+};
+
+static const struct {
+	const char *name;
+	enum vgpu_library library;
+} FUNCTIONS[VGPU_FUNCTION_COUNT] = {
+#define HOOK(symbol, library, params, args) [VGPU_ID_##symbol] = {#symbol, VGPU_LIBRARY_##library},
+#define REAL(symbol, library, params, args) HOOK(symbol, library, params, args)
+#include "hooks.def"
+};
+
+void *vgpu_wrapper(enum vgpu_function hook)
+{
+	static void *const wrappers[VGPU_HOOK_COUNT] = {
+#define HOOK(symbol, library, params, args) [VGPU_ID_##symbol] = (void *)symbol,
+#include "hooks.def"
+	};
+	return wrappers[hook];
+}
+
+int vgpu_hook_named(const char *name)
+{
+	if (!name || (strncmp(name, "cu", 2) != 0 && strncmp(name, "nvml", 4) != 0))
+		return -1;
+	for (int hook = 0; hook < VGPU_HOOK_COUNT; hook++)
+		if (strcmp(FUNCTIONS[hook].name, name) == 0)
+			return hook;
+	return -1;
+}
+
+uintptr_t vgpu_refresh(enum vgpu_library library)
+{
+	struct vgpu_object object;
+	int loaded = vgpu_object_by_soname(SONAMES[library], &object);
+	uintptr_t base = loaded ? object.base : 0;
+
+	if (__atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE) == base)
+		return base;
+	for (int i = 0; i < VGPU_FUNCTION_COUNT; i++) {
+		if (FUNCTIONS[i].library != library)
+			continue;
+		void *real = loaded ? vgpu_object_function(&object, FUNCTIONS[i].name) : NULL;
+		__atomic_store_n(&vgpu_real[i], real, __ATOMIC_RELAXED);
+	}
+	__atomic_store_n(&real_base[library], base, __ATOMIC_RELEASE);
+	return base;
+}
+
+void *vgpu_real_find(enum vgpu_function function)
+{
+	vgpu_refresh(FUNCTIONS[function].library);
+	return __atomic_load_n(&vgpu_real[function], __ATOMIC_RELAXED);
+}
+
+int vgpu_is_real(const void *address, enum vgpu_function hook)
+{
+	struct vgpu_object object;
+
+	return vgpu_object_by_address(address, &object) &&
+	       strcmp(object.soname, SONAMES[FUNCTIONS[hook].library]) == 0 &&
+	       vgpu_object_function(&object, FUNCTIONS[hook].name) == address;
+}

@@ -1,0 +1,22 @@
+/*
+ * Who answers for a name: the driver's functions, libc's dlsym, and our wrappers in their place.
+ */
+#ifndef VGPU_RESOLVE_H
+#define VGPU_RESOLVE_H
+
+#include "hooks.h"
+
+/* The wrapper of a hook. */
+void *vgpu_wrapper(enum vgpu_function hook);
+
+/* The hook of that name, or -1. */
+int vgpu_hook_named(const char *name);
+
+/* Find the driver's library again, should it have been loaded, moved or unloaded since; its load
+ * bias, 0 where it is not loaded. */
+uintptr_t vgpu_refresh(enum vgpu_library library);
+
+/* Is this the function `hook` of a driver library (any copy of it)? */
+int vgpu_is_real(const void *address, enum vgpu_function hook);
+
+#endif
