@@ -1,0 +1,57 @@
+"""`python -m nri_plugin`: arguments and environment in, the service until SIGTERM.
+
+The only module of the agent that reads argv and the environment, or sets up logging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+from nri_plugin import service, settings
+from nri_plugin.errors import StoreError
+from nri_plugin.store import Store
+
+_LOG = logging.getLogger("nri_plugin")
+
+
+def main() -> int:
+    chosen = settings.from_arguments(sys.argv[1:], os.environ)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if chosen.verbose else logging.INFO,
+        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+    )
+    # Directories under the store must be open to the containers' users, whoever starts us.
+    os.umask(0o022)
+    try:
+        library = Store(chosen.store_dir, chosen.library).current()
+    except StoreError as error:
+        _LOG.error("the library is missing: containers with a grant are refused error=%s", error)
+    else:
+        _LOG.info("library=%s", library)
+    asyncio.run(_serve(chosen))
+    return 0
+
+
+async def _serve(chosen: settings.Settings) -> None:
+    serving = asyncio.create_task(service.run(chosen, _announce), name="serve")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        _LOG.info("stopped")
+
+
+def _announce(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""What a container with a grant is brought: the card by its CDI edits, and the limit.
+
+Pure, and part of the policy: policy.py says who gets how much, this module what that means in
+mounts, devices, environment and hooks, what may not stand in its way, and whether it still
+stands in the adjustment that the runtime has merged from all plugins.
+
+We apply the CDI spec ourselves instead of asking the runtime to: on every containerd the card then
+comes in one answer with its limit, or not at all.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from contract import names
+from nri_plugin.errors import Reason, Refused, refuse
+from nri_plugin.model import (
+    Adjustment,
+    CdiDevice,
+    Container,
+    Edits,
+    Mount,
+    Paths,
+    Share,
+    Specs,
+)
+
+_READ_ONLY: Final = ("bind", "ro", "nosuid", "nodev")
+_READ_ONLY_DATA: Final = (*_READ_ONLY, "noexec")
+_SHARED_DATA: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
+
+_T = TypeVar("_T")
+
+
+def adjustment(
+    container: Container,
+    key: str,
+    shared: bool,
+    shares: Sequence[Share],
+    specs: Specs,
+    paths: Paths,
+) -> Adjustment:
+    """The whole adjustment; raises Refused where something stands in its way."""
+    edits = _edits(shares, specs)
+    ours = _our_mounts(container, key, paths)
+    for mount in (*container.mounts, *edits.mounts):
+        _check_collision(mount, ours)
+    env = _environment(shares, edits.env)
+    check_env(container, env)
+    return Adjustment(
+        env=env,
+        key=key,
+        shared=shared,
+        shares=shares,
+        mounts=(*edits.mounts, *ours),
+        devices=edits.devices,
+        hooks=edits.hooks,
+    )
+
+
+def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
+    """Refuse a container that holds one of our keys twice.
+
+    The runtime replaces the first of them in place; the program sees the second one.
+    """
+    present = [line.partition("=")[0] for line in container.env]
+    for key, _ in env:
+        count = present.count(key)
+        if count > 1:
+            raise Refused(refuse(Reason.ENV_TWICE, key=key, count=count))
+
+
+def missing_from(
+    wanted: Adjustment, env: Sequence[tuple[str, str]], mounts: Sequence[Mount]
+) -> str | None:
+    """What the merged adjustment of all plugins lacks of ours; None if all of it stands.
+
+    env, mounts: the merged adjustment; a key or destination with a leading "-" is a removal.
+    """
+    last_value = dict(env)
+    for key, value in wanted.env:
+        if last_value.get(key) != value:
+            return f"environment {key} is {last_value.get(key)!r} instead of {value!r}"
+    last_mount = {_normal(mount.destination): mount for mount in mounts}
+    ours = [mount for mount in wanted.mounts if wanted.key is not None]
+    for mount in ours:
+        merged = last_mount.get(mount.destination)
+        if merged is None or merged.source != mount.source:
+            return f"mount {mount.destination} is gone or has another source"
+        if set(mount.options) - set(merged.options):
+            return f"mount {mount.destination} has the options {','.join(merged.options)}"
+    wanted_places = {mount.destination for mount in ours}
+    for mount in mounts:
+        if _normal(mount.destination) not in wanted_places:
+            hidden = _collision(mount, [m for m in ours if _is_protective(m)])
+            if hidden is not None:
+                return f"mount {mount.destination} hides {hidden}"
+    return None
+
+
+def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]:
+    """Ours, in the order in which they are stacked; the library's placeholder lies in the first."""
+    directory = f"{paths.run_dir}/{key}"
+    library = paths.library or ""
+    mounts = [
+        Mount(names.CONTAINER_DIR, directory, (*_READ_ONLY, "rprivate")),
+        Mount(names.CONTAINER_LIBRARY, library, _READ_ONLY),
+        Mount(
+            f"{names.CONTAINER_DIR}/{names.FILE_REGION}",
+            f"{directory}/{names.FILE_REGION}",
+            _SHARED_DATA,
+        ),
+        Mount(names.CONTAINER_PRELOAD, f"{directory}/{names.FILE_PRELOAD}", _READ_ONLY_DATA),
+    ]
+    # A courtesy to people who look where HAMi puts it. Nothing depends on it, so it gives way to
+    # a volume of the pod's own, into which the runtime would otherwise have to write a mount point.
+    visible = Mount(names.CONTAINER_LIBRARY_VISIBLE, library, _READ_ONLY)
+    if not any(_collision(mount, [visible]) for mount in container.mounts):
+        mounts.append(visible)
+    return tuple(mounts)
+
+
+def _is_protective(mount: Mount) -> bool:
+    return mount.destination != names.CONTAINER_LIBRARY_VISIBLE
+
+
+def _check_collision(mount: Mount, ours: Sequence[Mount]) -> None:
+    hidden = _collision(mount, ours)
+    if hidden is not None:
+        raise Refused(refuse(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden))
+
+
+def _collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
+    """Which of ours `mount` would lie over, under or inside; None: it is out of the way."""
+    place = _normal(mount.destination)
+    for our in ours:
+        target = our.destination
+        if place == target or _is_below(target, place) or _is_below(place, target):
+            return target
+    return None
+
+
+def _normal(destination: str) -> str:
+    return "/" + posixpath.normpath("/" + destination).lstrip("/")
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip("/") + "/")
+
+
+def _environment(
+    shares: Sequence[Share], cdi: Sequence[tuple[str, str]]
+) -> Sequence[tuple[str, str]]:
+    """Ours, then what the CDI specs add; ours win, as nvidia-ctk's specs set some of the keys."""
+    ours = {
+        names.ENV_VISIBLE_DEVICES: ",".join(share.uuid for share in shares),
+        names.ENV_CORE_LIMIT: str(shares[0].core_percent),
+        names.ENV_SHARED_CACHE: names.SHARED_CACHE_PATH,
+    }
+    for index, share in enumerate(shares):
+        ours[f"{names.ENV_MEMORY_LIMIT}_{index}"] = str(share.memory_bytes)
+        ours[f"{names.ENV_CORE_LIMIT}_{index}"] = str(share.core_percent)
+    return (*ours.items(), *((key, value) for key, value in cdi if key not in ours))
+
+
+def _edits(shares: Sequence[Share], specs: Specs) -> Edits:
+    """The edits of the cards' devices and of their specs, each thing once."""
+    parts: list[Edits] = []
+    for share in shares:
+        device = _device(share.uuid, specs)
+        parts += (device.common, device.own)
+    return Edits(
+        env=_unique("environment", (e for p in parts for e in p.env), lambda e: e[0]),
+        devices=_unique("device", (d for p in parts for d in p.devices), lambda d: d.path),
+        mounts=_unique("mount", (m for p in parts for m in p.mounts), lambda m: m.destination),
+        hooks=tuple(dict.fromkeys(h for p in parts for h in p.hooks)),
+    )
+
+
+def _device(uuid: str, specs: Specs) -> CdiDevice:
+    device = specs.devices.get(uuid)
+    if device is None:
+        hint = f"; unreadable: {'; '.join(specs.problems)}" if specs.problems else ""
+        raise Refused(refuse(Reason.CDI_MISSING, uuid=uuid, hint=hint))
+    if device.problem is not None:
+        raise Refused(
+            refuse(Reason.CDI_UNUSABLE, uuid=uuid, file=device.file, problem=device.problem)
+        )
+    return device
+
+
+def _unique(what: str, items: Iterable[_T], place: Callable[[_T], Hashable]) -> Sequence[_T]:
+    by_place: dict[Hashable, _T] = {}
+    for item in items:
+        at = place(item)
+        if by_place.setdefault(at, item) != item:
+            raise Refused(refuse(Reason.CDI_CONFLICT, what=f"{what} {at}"))
+    return tuple(by_place.values())

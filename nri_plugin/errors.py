@@ -1,0 +1,125 @@
+"""Everything that the node agent refuses or fails with, once.
+
+    AgentError
+      Refused           a container may not be made or started as asked; carries a Refusal
+      FilesError        the run directory cannot be prepared (this host's fault)
+      StoreError        the library cannot be published (this host's fault)
+      InventoryError    NVML did not tell the cards in time (this host's fault, retryable)
+
+A reason's value is its text for people; the fields in braces are filled where it is used. The
+texts name the field, the value and what is allowed, and are what `kubectl describe pod` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from contract import names
+
+_ALLOCATION = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
+_GRANTS = f"annotation {names.ANNOTATION_GRANTS}"
+_LABEL = f"label {names.LABEL_ISOLATION_PROVIDER}"
+
+
+class Reason(Enum):
+    """Why a container is refused."""
+
+    PROVIDER_UNKNOWN = _LABEL + ": {value!r}, allowed is 'hami-core'"
+    ALLOCATION_MISSING = (
+        _LABEL + " asks for a share of a card, but " + _ALLOCATION + " grants no GPU: the pod"
+        " was not placed by a scheduler that allocates cards"
+    )
+    ALLOCATION_MALFORMED = _ALLOCATION + ": {problem}"
+    GRANTS_MALFORMED = _GRANTS + ": {problem}"
+    GRANTS_ALONE = _GRANTS + " is there, but " + _ALLOCATION + " grants no GPU"
+    TOO_MANY_CARDS = _ALLOCATION + f": {{count}} cards, at most {names.MAX_CARDS} are allowed"
+    CARD_UNKNOWN = "{where}: card {card} is not on this node (it has: {known})"
+    CARDS_UNKNOWN = "this node's cards are not known: {problem}"
+    CARD_MISMATCH = (
+        "{where}: id {uuid} is the card with minor {actual} on this node, not minor {minor}"
+    )
+    CARD_TWICE = "{where}: card {uuid} is listed twice"
+    MEMORY_MISSING = (
+        "{where}: neither "
+        + names.RESOURCE_MEMORY
+        + " nor "
+        + names.RESOURCE_MEMORY_RATIO
+        + " is there; one of them must say how much memory is granted"
+    )
+    MEMORY_OUT_OF_RANGE = (
+        "{where}: {value} bytes of memory, allowed are 1 to {total} (the whole card)"
+    )
+    CORE_OUT_OF_RANGE = "{where}: core {value}, allowed is 0 to 100 percent"
+    GRANT_NOT_ALLOCATED = _GRANTS + ": {where}: card {card} is not in the pod's allocation"
+    GRANT_OVER_ALLOCATION = (
+        _GRANTS
+        + ": card {uuid}: the containers' {what} adds up to {value}, the allocation has {allowed}"
+    )
+    IDENTITY_INVALID = "{what} {value!r} cannot name a directory"
+    CDI_MISSING = (
+        f"no CDI device {names.CDI_KIND}={{uuid}} in the CDI directories{{hint}}; the card is"
+        " brought to containers by its CDI spec alone"
+    )
+    CDI_UNUSABLE = f"CDI device {names.CDI_KIND}={{uuid}} of {{file}}: {{problem}}"
+    CDI_CONFLICT = "the CDI specs of the container's cards disagree about {what}"
+    LIBRARY_MISSING = "the library is missing on this node: {problem}"
+    MOUNT_COLLISION = (
+        "the container mounts {mount}, which would hide or move {ours}; mount it elsewhere"
+    )
+    ENV_TWICE = (
+        "the environment has {key} {count} times (image and pod together): the later one would"
+        " win over ours"
+    )
+    NOT_ADJUSTED = "the runtime did not ask this agent for the container's adjustment"
+    ADJUSTMENT_LOST = "another NRI plugin changed our adjustment: {what}"
+    IMAGE_PRELOAD = (
+        f"the image brings its own {names.CONTAINER_PRELOAD} ({{what}}): the limit is loaded by"
+        " that file, build the image without it"
+    )
+    IMAGE_PATH = "the image has {what} at {path}: the limit is mounted there, build it without"
+    ROOTFS_UNKNOWN = "the container's root file system cannot be examined: {problem}"
+    VIEW_DIFFERS = "inside the container {path} is not the file that this agent mounted: {problem}"
+    FILES_FAILED = "the container's files cannot be made on this node: {problem}"
+    TOO_SLOW = "this node took too long to {what}; it will be tried again"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A reason, with its fields filled."""
+
+    reason: Reason
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return self.reason.value.format(**self.fields)
+
+
+def refuse(reason: Reason, **fields: object) -> Refusal:
+    return Refusal(reason, fields)
+
+
+class AgentError(Exception):
+    """Base of this component's errors."""
+
+
+class Refused(AgentError):
+    """Raised where a refusal ends the work at hand."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
+class FilesError(AgentError):
+    """The run directory cannot be prepared or cleaned; the text says what failed."""
+
+
+class StoreError(AgentError):
+    """The library cannot be published; the text says what is missing."""
+
+
+class InventoryError(AgentError):
+    """NVML did not answer, or answered that there is no driver; the text says which."""

@@ -1,0 +1,161 @@
+"""The node agent's nouns: what a pod asks, what a card is, what an adjustment holds.
+
+Plain values, no behaviour and no I/O, so that the policy can be decided and tested without a
+runtime. The protobuf messages of NRI are turned into these, and back, in translate.py alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod sandbox, as the runtime tells it."""
+
+    uid: str
+    namespace: str
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One OCI mount; sources are paths on the host."""
+
+    destination: str
+    source: str = ""
+    options: Sequence[str] = ()
+    type: str = "bind"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container about to be created; `env` are its "KEY=VALUE" lines, doubles included."""
+
+    id: str
+    name: str
+    env: Sequence[str] = ()
+    mounts: Sequence[Mount] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A physical card of this node, as NVML tells it."""
+
+    uuid: str
+    minor: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A container's part of one card: what its grant file will say."""
+
+    uuid: str
+    minor: int
+    memory_bytes: int
+    core_percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device node in the container."""
+
+    path: str
+    type: str
+    major: int
+    minor: int
+    file_mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+
+class HookStage(Enum):
+    """When an OCI hook runs; values are CDI's names of the stages."""
+
+    PRESTART = "prestart"
+    CREATE_RUNTIME = "createRuntime"
+    CREATE_CONTAINER = "createContainer"
+    START_CONTAINER = "startContainer"
+    POSTSTART = "poststart"
+    POSTSTOP = "poststop"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A program that the runtime runs around the container's start."""
+
+    stage: HookStage
+    path: str
+    args: Sequence[str] = ()
+    env: Sequence[str] = ()
+    timeout_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What a CDI spec adds to a container."""
+
+    env: Sequence[tuple[str, str]] = ()
+    devices: Sequence[Device] = ()
+    mounts: Sequence[Mount] = ()
+    hooks: Sequence[Hook] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CdiDevice:
+    """A card's CDI device: its own edits, and those that its spec makes for any of its devices.
+
+    problem: why the device cannot be used as described, for people; None if it can.
+    """
+
+    name: str
+    file: str
+    own: Edits = Edits()
+    common: Edits = Edits()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Specs:
+    """The CDI devices of our kind, by name, and what could not be read on the way."""
+
+    devices: Mapping[str, CdiDevice] = field(default_factory=dict)
+    problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the host keeps what containers mount.
+
+    library: the store's file; None where there is none, and then `library_problem` says why.
+    """
+
+    run_dir: str
+    library: str | None
+    library_problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """What a container gets. `key` names its directory under the run directory; None: no card.
+
+    shared: the directory belongs to the pod, and its other containers use it too.
+    """
+
+    env: Sequence[tuple[str, str]]
+    key: str | None = None
+    shared: bool = False
+    shares: Sequence[Share] = ()
+    mounts: Sequence[Mount] = ()
+    devices: Sequence[Device] = ()
+    hooks: Sequence[Hook] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Untouched:
+    """Not ours: no card, no limit, no edit."""

@@ -1,0 +1,217 @@
+"""The policy: (pod, container, this node's cards) -> adjustment, refusal, or leave it alone.
+
+Pure: no clock, file, socket or protobuf; the same inputs give the same answer, so that the answer
+can be computed again when the runtime asks whether an adjustment still stands.
+
+Absent, valid and invalid are three different things. A pod without a label and without
+annotations gets nothing from us, and no card. What cannot be read, or does not add up, refuses
+every container of its pod: a container never runs without the limit it was granted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from contract import allocation, grants, names, quantity
+from nri_plugin import brought
+from nri_plugin.errors import Reason, Refusal, Refused, refuse
+from nri_plugin.model import (
+    Adjustment,
+    Card,
+    Container,
+    Paths,
+    Pod,
+    Share,
+    Specs,
+    Untouched,
+)
+
+Decision = Adjustment | Refusal | Untouched
+
+POD_KEY_PREFIX: Final = "pod-"
+_DEFAULT_CORE_PERCENT: Final = 100
+"""Koordinator leaves gpu-core out where the pod asked for memory alone: no cap on compute."""
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+
+_NO_CARD: Final = Adjustment(env=((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),))
+
+
+def decide(
+    pod: Pod, container: Container, cards: Sequence[Card], specs: Specs, paths: Paths
+) -> Decision:
+    """What becomes of `container`; never raises."""
+    try:
+        return _decide(pod, container, cards, specs, paths)
+    except Refused as refused:
+        return refused.refusal
+
+
+def wants_card(pod: Pod) -> bool:
+    """Whether the pod says anything that concerns us; the rest is answered without a look."""
+    return (
+        names.LABEL_ISOLATION_PROVIDER in pod.labels
+        or names.ANNOTATION_DEVICE_ALLOCATED in pod.annotations
+        or names.ANNOTATION_GRANTS in pod.annotations
+    )
+
+
+def _decide(
+    pod: Pod, container: Container, cards: Sequence[Card], specs: Specs, paths: Paths
+) -> Decision:
+    entries = _entries(pod)
+    if entries is None:
+        return Untouched()
+    granted = _grants(pod)
+    pool = _resolve(entries, cards)
+    if granted is None:
+        shares: Sequence[Share] = pool
+        shared = True
+    else:
+        by_container = _check_grants(granted, pool)
+        if container.name not in by_container:
+            brought.check_env(container, _NO_CARD.env)
+            return _NO_CARD
+        shares = by_container[container.name]
+        shared = False
+    if paths.library is None:
+        raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
+    key = _key(pod, container, shared)
+    return brought.adjustment(container, key, shared, shares, specs, paths)
+
+
+def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry] | None:
+    """The GPUs of the pod's allocation; None where the pod asks for nothing."""
+    label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER)
+    if label is not None and label.lower() != names.ISOLATION_PROVIDER:
+        raise Refused(refuse(Reason.PROVIDER_UNKNOWN, value=label))
+    text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
+    entries: Sequence[allocation.DeviceEntry] = ()
+    if text is not None:
+        try:
+            entries = allocation.decode(text).gpus
+        except allocation.AllocationError as error:
+            raise Refused(refuse(Reason.ALLOCATION_MALFORMED, problem=error)) from error
+    if len(entries) > names.MAX_CARDS:
+        raise Refused(refuse(Reason.TOO_MANY_CARDS, count=len(entries)))
+    if entries:
+        return entries
+    if label is not None:
+        raise Refused(refuse(Reason.ALLOCATION_MISSING))
+    if names.ANNOTATION_GRANTS in pod.annotations:
+        raise Refused(refuse(Reason.GRANTS_ALONE))
+    return None
+
+
+def _grants(pod: Pod) -> grants.Grants | None:
+    text = pod.annotations.get(names.ANNOTATION_GRANTS)
+    if text is None:
+        return None
+    try:
+        return grants.decode(text)
+    except grants.GrantsError as error:
+        raise Refused(refuse(Reason.GRANTS_MALFORMED, problem=error)) from error
+
+
+def _resolve(entries: Sequence[allocation.DeviceEntry], cards: Sequence[Card]) -> Sequence[Share]:
+    """The allocation in exact bytes and percent of cards that this node has."""
+    shares: list[Share] = []
+    for index, entry in enumerate(entries):
+        where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {names.DEVICE_TYPE_GPU}[{index}]"
+        card = _find(where, cards, entry.id, entry.minor)
+        if any(share.uuid == card.uuid for share in shares):
+            raise Refused(refuse(Reason.CARD_TWICE, where=where, uuid=card.uuid))
+        shares.append(
+            Share(card.uuid, card.minor, _memory(where, entry, card), _core(where, entry))
+        )
+    return tuple(shares)
+
+
+def _find(where: str, cards: Sequence[Card], uuid: str | None, minor: int) -> Card:
+    """By id where there is one, else by minor, as Koordinator's older writers left it."""
+    for card in cards:
+        if card.uuid == uuid or (uuid is None and card.minor == minor):
+            if card.minor != minor:
+                raise Refused(
+                    refuse(
+                        Reason.CARD_MISMATCH,
+                        where=where,
+                        uuid=card.uuid,
+                        actual=card.minor,
+                        minor=minor,
+                    )
+                )
+            return card
+    known = ", ".join(f"{card.uuid} as minor {card.minor}" for card in cards) or "none"
+    wanted = f"with minor {minor}" if uuid is None else uuid
+    raise Refused(refuse(Reason.CARD_UNKNOWN, where=where, card=wanted, known=known))
+
+
+def _memory(where: str, entry: allocation.DeviceEntry, card: Card) -> int:
+    amount = entry.resources.get(names.RESOURCE_MEMORY)
+    if amount is None:
+        ratio = entry.resources.get(names.RESOURCE_MEMORY_RATIO)
+        if ratio is None:
+            raise Refused(refuse(Reason.MEMORY_MISSING, where=where))
+        amount = quantity.share_of(card.memory_bytes, ratio)
+    if not 1 <= amount <= card.memory_bytes:
+        raise Refused(
+            refuse(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=card.memory_bytes)
+        )
+    return amount
+
+
+def _core(where: str, entry: allocation.DeviceEntry) -> int:
+    percent = entry.resources.get(names.RESOURCE_CORE, _DEFAULT_CORE_PERCENT)
+    if percent > 100:
+        raise Refused(refuse(Reason.CORE_OUT_OF_RANGE, where=where, value=percent))
+    return percent
+
+
+def _check_grants(granted: grants.Grants, pool: Sequence[Share]) -> Mapping[str, Sequence[Share]]:
+    """The grants as shares, after checking that together they fit the pod's allocation."""
+    by_uuid = {share.uuid: share for share in pool}
+    used: dict[str, tuple[int, int]] = {}
+    shares: dict[str, Sequence[Share]] = {}
+    for name, listed in granted.items():
+        for index, card in enumerate(listed):
+            share = by_uuid.get(card.id)
+            if share is None or share.minor != card.minor:
+                raise Refused(
+                    refuse(
+                        Reason.GRANT_NOT_ALLOCATED,
+                        where=f"containers.{name}[{index}]",
+                        card=f"{card.id} as minor {card.minor}",
+                    )
+                )
+            memory, core = used.get(card.id, (0, 0))
+            used[card.id] = (memory + card.memory_bytes, core + card.core_percent)
+        shares[name] = tuple(
+            Share(card.id, card.minor, card.memory_bytes, card.core_percent) for card in listed
+        )
+    for uuid, (memory, core) in used.items():
+        share = by_uuid[uuid]
+        for what, value, allowed in (
+            ("memory", memory, share.memory_bytes),
+            ("core", core, share.core_percent),
+        ):
+            if value > allowed:
+                raise Refused(
+                    refuse(
+                        Reason.GRANT_OVER_ALLOCATION,
+                        uuid=uuid,
+                        what=what,
+                        value=value,
+                        allowed=allowed,
+                    )
+                )
+    return shares
+
+
+def _key(pod: Pod, container: Container, shared: bool) -> str:
+    what, name = ("pod uid", pod.uid) if shared else ("container id", container.id)
+    if not _FILE_NAME.fullmatch(name):
+        raise Refused(refuse(Reason.IDENTITY_INVALID, what=what, value=name))
+    return POD_KEY_PREFIX + name if shared else name

@@ -1,0 +1,82 @@
+"""The library on this host: `STORE/SHA256/libvgpu.so`, published once and never changed.
+
+Containers map the store's file for their whole life. A file under its own hash is complete or
+absent (written aside, synced, linked into place); an upgrade adds a directory beside the old ones.
+Blocks: belongs in a worker thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from contract import names
+from nri_plugin.errors import StoreError
+
+
+class Store:
+    """Publishes `library` on demand, so that a file that comes late is found without a restart."""
+
+    def __init__(self, directory: Path, library: Path) -> None:
+        self._directory = directory
+        self._library = library
+        self._published: Path | None = None
+
+    def current(self) -> Path:
+        """The published file; raises StoreError where there is nothing to publish.
+
+        The release is what lay in the library's place when this agent first published it: later
+        containers of this agent get the same one.
+        """
+        if self._published is None or not self._published.is_file():
+            self._published = publish(self._library, self._directory)
+        return self._published
+
+
+def publish(library: Path, directory: Path) -> Path:
+    """Put a copy of `library` into the store, unless it is there; returns the store's path."""
+    try:
+        data = library.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{library}: {error.strerror}") from error
+    if not data.startswith(b"\x7fELF"):
+        raise StoreError(f"{library}: not a shared library")
+    target = directory / hashlib.sha256(data).hexdigest() / names.FILE_LIBRARY
+    try:
+        if not _holds(target, data):
+            _place(target, data)
+    except OSError as error:
+        raise StoreError(f"{error.filename or target}: {error.strerror}") from error
+    return target
+
+
+def _holds(target: Path, data: bytes) -> bool:
+    try:
+        present = target.read_bytes()
+    except FileNotFoundError:
+        return False
+    if present != data:
+        raise StoreError(f"{target} has been changed: remove it when no container uses it")
+    return True
+
+
+def _place(target: Path, data: bytes) -> None:
+    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o755)
+            os.fsync(file.fileno())
+            os.link(file.name, target)
+        except FileExistsError:
+            pass  # Another agent published the same bytes meanwhile.
+        finally:
+            os.unlink(file.name)
+    descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

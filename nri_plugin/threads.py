@@ -1,0 +1,81 @@
+"""Blocking work beside the event loop, in daemon threads: whatever hangs in the kernel delays
+neither an answer beyond its deadline nor the process's end.
+
+A caller that stops waiting does not stop the work: it goes on, and a worker's order is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class Worker:
+    """One thread, one job after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    async def run(self, job: Callable[[], _T], deadline_s: float) -> _T:
+        """The job's result or exception; TimeoutError where it is not there in time."""
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((job, future))
+        async with asyncio.timeout(deadline_s):
+            return await future
+
+    def _serve(self) -> None:
+        while True:
+            _perform(*self._jobs.get())
+
+
+class Crew:
+    """A thread per job, at most `size` at a time: one that hangs holds up no other."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self._places = threading.Semaphore(size)
+
+    async def run(self, job: Callable[[], _T], deadline_s: float) -> _T:
+        """As Worker.run; TimeoutError at once where every place is taken by work that hangs."""
+        if not self._places.acquire(blocking=False):
+            raise TimeoutError
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+        def work() -> None:
+            try:
+                _perform(job, future)
+            finally:
+                self._places.release()
+
+        threading.Thread(target=work, name=self._name, daemon=True).start()
+        async with asyncio.timeout(deadline_s):
+            return await future
+
+
+def _perform(job: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        result = job()
+    except Exception as raised:
+        error = raised
+
+    def settle() -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    # A loop that has been closed meanwhile has nobody waiting.
+    with contextlib.suppress(RuntimeError):
+        future.get_loop().call_soon_threadsafe(settle)

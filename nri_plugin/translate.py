@@ -1,0 +1,100 @@
+"""Between NRI's protobuf messages and the model; the only module that knows both.
+
+Pure. Reads what the runtime tells about pods and containers, writes adjustments.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Sequence
+
+from contract import names
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
+
+_HOOK_FIELDS = {
+    HookStage.PRESTART: "prestart",
+    HookStage.CREATE_RUNTIME: "create_runtime",
+    HookStage.CREATE_CONTAINER: "create_container",
+    HookStage.START_CONTAINER: "start_container",
+    HookStage.POSTSTART: "poststart",
+    HookStage.POSTSTOP: "poststop",
+}
+
+
+def pod(message: nri.PodSandbox) -> Pod:
+    return Pod(
+        uid=message.uid,
+        namespace=message.namespace,
+        name=message.name,
+        labels=dict(message.labels),
+        annotations=dict(message.annotations),
+    )
+
+
+def container(message: nri.Container) -> Container:
+    return Container(
+        id=message.id,
+        name=message.name,
+        env=tuple(message.env),
+        mounts=mounts(message.mounts),
+    )
+
+
+def mounts(messages: Iterable[nri.Mount]) -> Sequence[Mount]:
+    return tuple(Mount(m.destination, m.source, tuple(m.options), m.type) for m in messages)
+
+
+def env(messages: Iterable[nri.KeyValue]) -> Sequence[tuple[str, str]]:
+    return tuple((m.key, m.value) for m in messages)
+
+
+def key_of(message: nri.Container, run_dir: str) -> str | None:
+    """The directory under `run_dir` that the container has mounted; None: it has none of ours.
+
+    Read from the container's own mounts, which the runtime keeps, so that an agent that has just
+    been started knows as much as the one that made them.
+    """
+    for mount in message.mounts:
+        parent, key = posixpath.split(posixpath.normpath(mount.source))
+        if mount.destination == names.CONTAINER_DIR and parent == posixpath.normpath(run_dir):
+            return key
+    return None
+
+
+def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:
+    message = nri.ContainerAdjustment()
+    for key, value in wanted.env:
+        message.env.add(key=key, value=value)
+    for mount in wanted.mounts:
+        message.mounts.add(
+            destination=mount.destination,
+            source=mount.source,
+            type=mount.type,
+            options=mount.options,
+        )
+    for device in wanted.devices:
+        message.linux.devices.append(_device(device))
+    for hook in wanted.hooks:
+        getattr(message.hooks, _HOOK_FIELDS[hook.stage]).append(_hook(hook))
+    return message
+
+
+def _device(device: Device) -> nri.LinuxDevice:
+    """The runtime adds the cgroup rule of a device itself: read and write, never mknod."""
+    message = nri.LinuxDevice(
+        path=device.path, type=device.type, major=device.major, minor=device.minor
+    )
+    for field in ("file_mode", "uid", "gid"):
+        value = getattr(device, field)
+        if value is not None:
+            getattr(message, field).value = value
+            getattr(message, field).SetInParent()
+    return message
+
+
+def _hook(hook: Hook) -> nri.Hook:
+    message = nri.Hook(path=hook.path, args=hook.args, env=hook.env)
+    if hook.timeout_s is not None:
+        message.timeout.value = hook.timeout_s
+    return message
