@@ -1,0 +1,78 @@
+/*
+ * The counter's protocol over a mapped region: apply an operation, drop a dead slot's charge.
+ *
+ * Knows the words of the region and nothing of files, processes or locks; makes no system call.
+ * A process may die after any instruction here: whoever comes next completes or forgets what it
+ * did. docs/adr/0002 argues why.
+ */
+#ifndef VGPU_COUNTER_H
+#define VGPU_COUNTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vgpu/contract.h"
+
+/* A mapped region whose geometry has been checked. */
+struct vgpu_view {
+	char *base;
+	uint64_t slots_offset;
+	uint32_t slot_stride;
+	int card_count;
+};
+
+enum vgpu_applied {
+	VGPU_APPLIED,
+	VGPU_REFUSED, /* over the limit; nothing changed */
+	VGPU_LOST     /* the slot was taken from us: somebody held us for dead */
+};
+
+struct vgpu_owner {
+	uint32_t slot;
+	uint64_t generation;
+};
+
+#define VGPU_NO_LIMIT UINT64_MAX
+
+static inline struct vgpu_region_card *vgpu_view_card(const struct vgpu_view *view, int card)
+{
+	return (struct vgpu_region_card *)(view->base + sizeof(struct vgpu_region_header)) + card;
+}
+
+static inline struct vgpu_region_slot *vgpu_view_slot(const struct vgpu_view *view, uint32_t slot)
+{
+	return (struct vgpu_region_slot *)(view->base + view->slots_offset +
+					   (uint64_t)slot * view->slot_stride);
+}
+
+static inline struct vgpu_region_slot_card *vgpu_view_slot_card(const struct vgpu_view *view,
+								uint32_t slot, int card)
+{
+	return (struct vgpu_region_slot_card *)(vgpu_view_slot(view, slot) + 1) + card;
+}
+
+/*
+ * Add bytes to the charge of `owner`, unless the card would then hold more than limit_bytes. One at
+ * a time per slot and card: the caller holds the process's lock.
+ */
+enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int card,
+				      const struct vgpu_owner *owner, uint64_t bytes,
+				      uint64_t limit_bytes);
+
+/* Take bytes off; more than it holds is clamped and counted. The caller holds the process's lock.
+ */
+enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int card,
+					const struct vgpu_owner *owner, uint64_t bytes);
+
+/*
+ * Drop the whole charge of a dead slot, if it still is in this generation. Any number of processes
+ * may do so at once, without a lock. Returns the bytes that this call dropped.
+ */
+uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner);
+
+uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int card);
+
+/* What the slot is charged now. The caller holds the process's lock. */
+uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int card, uint32_t slot);
+
+#endif

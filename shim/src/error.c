@@ -1,0 +1,44 @@
+/* What to tell a person when the limits cannot be kept: one line per result, in one table. */
+#include <stdio.h>
+#include <string.h>
+
+#include "vgpu/region.h"
+
+static const struct {
+	const char *what;
+	const char *advice;
+} texts[] = {
+    [VGPU_OK] = {"the limits are in force", ""},
+    [VGPU_UNMANAGED] = {"no limit was asked for", ""},
+    [VGPU_OVER_LIMIT] = {"the allocation exceeds the memory granted", ""},
+    [VGPU_GRANT_MISSING] = {"the grant that says this container's GPU limits cannot be read",
+			    "; recreate the pod, and see the node agent's log"},
+    [VGPU_GRANT_INVALID] = {"the grant that says this container's GPU limits is damaged or of "
+			    "another version",
+			    "; recreate the pod, and see the node agent's log"},
+    [VGPU_REGION_MISSING] = {"the file that accounts GPU memory is missing",
+			     "; recreate the pod, and see the node agent's log"},
+    [VGPU_REGION_INVALID] = {"the file that accounts GPU memory is truncated, damaged, or of "
+			     "another grant",
+			     "; recreate the pod"},
+    [VGPU_REGION_READONLY] = {"the file that accounts GPU memory cannot be written",
+			      "; it must be mounted writable for this user"},
+    [VGPU_NO_SLOT] = {"too many processes use the GPU in this container", "; end some of them"},
+    [VGPU_SYSTEM] = {"a system call failed while the GPU limits were set up", ""},
+};
+
+const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t out_bytes)
+{
+	const unsigned int index = (unsigned int)error->result;
+	const char *why = error->os_errno ? strerror(error->os_errno) : "";
+
+	if (!out_bytes)
+		return "";
+	if (index >= sizeof(texts) / sizeof(texts[0]))
+		snprintf(out, out_bytes, "unknown result %u", index);
+	else
+		snprintf(out, out_bytes, "%s%s%.255s%s%s%s", texts[index].what,
+			 error->path[0] ? ": " : "", error->path, why[0] ? ": " : "", why,
+			 texts[index].advice);
+	return out;
+}

@@ -1,0 +1,28 @@
+/* Files by raw system calls: glibc's stat family needs GLIBC_2.33, and wrappers may be interposed.
+ */
+#ifndef VGPU_FILE_H
+#define VGPU_FILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct vgpu_file {
+	uint64_t device;
+	uint64_t inode;
+	uint64_t bytes;
+	bool regular;
+};
+
+bool vgpu_file_of(int fd, struct vgpu_file *file);
+
+/* The file that the path leads to, symbolic links followed. False: errno says why. */
+bool vgpu_file_at(const char *path, struct vgpu_file *file);
+
+/* O_CLOEXEC, and never waits (a FIFO would). Negative: errno says why. */
+int vgpu_open(const char *path, int flags);
+
+/* Up to `room` bytes from the file's start, whatever the kernel hands out at once; -1: unreadable.
+ */
+long vgpu_read_some(const char *path, char *into, uint64_t room);
+
+#endif

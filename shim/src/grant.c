@@ -1,0 +1,244 @@
+/* The grant's mapping and its last known good content; see grant.h for the law. */
+#include "grant.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "crc32.h"
+#include "file.h"
+#include "lock.h"
+
+#define COPIES	   2
+#define COPY_BYTES (VGPU_GRANT_CHECKSUM_OFFSET + sizeof(uint32_t))
+
+_Static_assert(VGPU_GRANT_CHECKSUM_OFFSET ==
+		   sizeof(struct vgpu_grant_head) + VGPU_MAX_CARDS * sizeof(struct vgpu_grant_card),
+	       "the checksum follows the cards");
+_Static_assert(COPY_BYTES <= VGPU_GRANT_COPY_STRIDE, "a copy fits its stride");
+
+/* A copy out of the mapping: what is verified is what is used. */
+union copy {
+	struct {
+		struct vgpu_grant_head head;
+		struct vgpu_grant_card cards[VGPU_MAX_CARDS];
+		uint32_t checksum;
+	} is;
+	char bytes[COPY_BYTES];
+};
+
+/* Identity is set once, before `mapping`; limits change, each on its own, and are read without the
+ * lock. */
+static struct {
+	struct vgpu_lock lock;
+	const char *mapping;
+	uint64_t seen[COPIES];
+	uint64_t sequence;
+	uint64_t id;
+	int card_count;
+	uint8_t uuids[VGPU_MAX_CARDS][16];
+	uint64_t limit_bytes[VGPU_MAX_CARDS];
+	uint32_t core_percent[VGPU_MAX_CARDS];
+} grant;
+
+static uint64_t sequence_at(const char *mapping, int index)
+{
+	return __atomic_load_n((const uint64_t *)(mapping + index * VGPU_GRANT_COPY_STRIDE),
+			       __ATOMIC_ACQUIRE);
+}
+
+/* "GPU-" and 32 hexadecimal digits with dashes anywhere; what is not a digit is skipped. */
+static void parse_uuid(const char *text, uint8_t uuid[16])
+{
+	int digits = 0;
+
+	memset(uuid, 0, 16);
+	if (!strncmp(text, "GPU-", 4))
+		text += 4;
+	for (int i = 0; text[i] && digits < 32; i++) {
+		char c = text[i] | 0x20;
+		int value = c >= '0' && c <= '9'   ? c - '0'
+			    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+						   : -1;
+
+		if (value < 0)
+			continue;
+		uuid[digits / 2] |= (uint8_t)(value << (digits % 2 ? 0 : 4));
+		digits++;
+	}
+}
+
+static bool valid(const union copy *copy)
+{
+	const struct vgpu_grant_head *head = &copy->is.head;
+
+	return head->sequence && head->magic == VGPU_GRANT_MAGIC &&
+	       head->version == VGPU_GRANT_VERSION && head->card_count >= 1 &&
+	       head->card_count <= VGPU_MAX_CARDS &&
+	       copy->is.checksum == vgpu_crc32(copy->bytes, VGPU_GRANT_CHECKSUM_OFFSET);
+}
+
+/* The newest valid copy into `newest`, with the sequence numbers that stood in the file before. */
+static bool read_newest(const char *mapping, union copy *newest, uint64_t seen[COPIES])
+{
+	union copy copy;
+	bool any = false;
+
+	for (int index = 0; index < COPIES; index++) {
+		seen[index] = sequence_at(mapping, index);
+		memcpy(copy.bytes, mapping + index * VGPU_GRANT_COPY_STRIDE, COPY_BYTES);
+		if (!valid(&copy) || (any && copy.is.head.sequence < newest->is.head.sequence))
+			continue;
+		*newest = copy;
+		any = true;
+	}
+	return any;
+}
+
+static bool same_grant(const union copy *copy)
+{
+	uint8_t uuid[16];
+
+	if (copy->is.head.grant_id != grant.id || (int)copy->is.head.card_count != grant.card_count)
+		return false;
+	for (int card = 0; card < grant.card_count; card++) {
+		parse_uuid(copy->is.cards[card].uuid, uuid);
+		if (memcmp(uuid, grant.uuids[card], sizeof(uuid)) != 0)
+			return false;
+	}
+	return true;
+}
+
+static void take_limits(const union copy *copy, const uint64_t seen[COPIES])
+{
+	for (int card = 0; card < grant.card_count; card++) {
+		const struct vgpu_grant_card *from = &copy->is.cards[card];
+
+		__atomic_store_n(&grant.limit_bytes[card], from->limit_bytes, __ATOMIC_RELAXED);
+		__atomic_store_n(&grant.core_percent[card], from->core_percent, __ATOMIC_RELAXED);
+	}
+	grant.sequence = copy->is.head.sequence;
+	for (int index = 0; index < COPIES; index++)
+		__atomic_store_n(&grant.seen[index], seen[index], __ATOMIC_RELEASE);
+}
+
+static enum vgpu_result map(const char *path, const char **mapping, int *os_errno)
+{
+	struct vgpu_file file;
+	enum vgpu_result result = VGPU_OK;
+	int fd = vgpu_open(path, O_RDONLY);
+
+	*os_errno = fd < 0 ? errno : 0;
+	if (fd < 0)
+		return VGPU_GRANT_MISSING;
+	if (!vgpu_file_of(fd, &file) || !file.regular || file.bytes != VGPU_GRANT_FILE_BYTES)
+		result = VGPU_GRANT_INVALID;
+	else
+		*mapping = mmap(NULL, VGPU_GRANT_FILE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	if (result == VGPU_OK && *mapping == MAP_FAILED) {
+		*os_errno = errno;
+		result = VGPU_SYSTEM;
+	}
+	syscall(SYS_close, fd);
+	return result;
+}
+
+static enum vgpu_result load_locked(const char *path, int *os_errno)
+{
+	const char *mapping = NULL;
+	uint64_t seen[COPIES];
+	union copy copy;
+	enum vgpu_result result = map(path, &mapping, os_errno);
+
+	if (result != VGPU_OK)
+		return result;
+	if (!read_newest(mapping, &copy, seen)) {
+		munmap((void *)mapping, VGPU_GRANT_FILE_BYTES);
+		return VGPU_GRANT_INVALID;
+	}
+	grant.id = copy.is.head.grant_id;
+	grant.card_count = (int)copy.is.head.card_count;
+	for (int card = 0; card < grant.card_count; card++)
+		parse_uuid(copy.is.cards[card].uuid, grant.uuids[card]);
+	take_limits(&copy, seen);
+	__atomic_store_n(&grant.mapping, mapping, __ATOMIC_RELEASE);
+	return VGPU_OK;
+}
+
+enum vgpu_result vgpu_grant_load(const char *path, int *os_errno)
+{
+	enum vgpu_result result = VGPU_OK;
+
+	*os_errno = 0;
+	if (__atomic_load_n(&grant.mapping, __ATOMIC_ACQUIRE))
+		return VGPU_OK;
+	vgpu_lock(&grant.lock);
+	if (!grant.mapping)
+		result = load_locked(path, os_errno);
+	vgpu_unlock(&grant.lock);
+	return result;
+}
+
+/* Whoever finds the lock taken goes on with the limit as it was a moment ago. */
+static void refresh(void)
+{
+	const char *mapping = __atomic_load_n(&grant.mapping, __ATOMIC_ACQUIRE);
+	uint64_t seen[COPIES];
+	union copy copy;
+	bool changed = false;
+
+	for (int index = 0; index < COPIES; index++)
+		changed |= sequence_at(mapping, index) !=
+			   __atomic_load_n(&grant.seen[index], __ATOMIC_ACQUIRE);
+	if (__builtin_expect(!changed, 1) || !vgpu_trylock(&grant.lock))
+		return;
+	if (read_newest(mapping, &copy, seen) && same_grant(&copy) &&
+	    copy.is.head.sequence >= grant.sequence)
+		take_limits(&copy, seen);
+	vgpu_unlock(&grant.lock);
+}
+
+int vgpu_grant_card_count(void)
+{
+	return grant.card_count;
+}
+
+uint64_t vgpu_grant_id(void)
+{
+	return grant.id;
+}
+
+int vgpu_grant_find(const uint8_t uuid[16])
+{
+	if (!__atomic_load_n(&grant.mapping, __ATOMIC_ACQUIRE))
+		return -1;
+	for (int card = 0; card < grant.card_count; card++)
+		if (!memcmp(grant.uuids[card], uuid, 16))
+			return card;
+	return -1;
+}
+
+static bool known(int card)
+{
+	return __atomic_load_n(&grant.mapping, __ATOMIC_ACQUIRE) && card >= 0 &&
+	       card < grant.card_count;
+}
+
+uint64_t vgpu_grant_limit_bytes(int card)
+{
+	if (!known(card))
+		return 0;
+	refresh();
+	return __atomic_load_n(&grant.limit_bytes[card], __ATOMIC_RELAXED);
+}
+
+uint32_t vgpu_grant_core_percent(int card)
+{
+	if (!known(card))
+		return 0;
+	refresh();
+	return __atomic_load_n(&grant.core_percent[card], __ATOMIC_RELAXED);
+}

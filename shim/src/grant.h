@@ -1,0 +1,26 @@
+/*
+ * The grant as this process last saw it valid: limits that the agent may change at any time.
+ *
+ * The hot path compares the two sequence numbers of the read-only mapping with those it knows, and
+ * verifies a copy only after one has changed. A grant that turns invalid, or becomes another one,
+ * while we run leaves the last known good in force. Shared with fork children; read by slots of no
+ * kind.
+ */
+#ifndef VGPU_GRANT_H
+#define VGPU_GRANT_H
+
+#include <stdint.h>
+
+#include "vgpu/region.h"
+
+/* Map and verify the grant at `path`, once per process. */
+enum vgpu_result vgpu_grant_load(const char *path, int *os_errno);
+
+/* After vgpu_grant_load returned VGPU_OK. */
+int vgpu_grant_card_count(void);
+uint64_t vgpu_grant_id(void);
+int vgpu_grant_find(const uint8_t uuid[16]);
+uint64_t vgpu_grant_limit_bytes(int card);
+uint32_t vgpu_grant_core_percent(int card);
+
+#endif

@@ -1,0 +1,240 @@
+/* Processes as /proc shows them; see identity.h for the law. */
+#include "identity.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "file.h"
+
+/* In /proc/PID/stat the second field, the name, may hold spaces and parentheses; count from its
+ * end. */
+#define FIELDS_FROM_NAME_TO_START 20
+
+/* Not strtoull: newer headers bind it to a symbol that older C libraries lack. */
+static uint64_t number(const char **at, uint64_t base)
+{
+	uint64_t value = 0;
+
+	for (;; ++*at) {
+		char c = **at;
+		uint64_t digit;
+
+		if (c >= '0' && c <= '9')
+			digit = (uint64_t)(c - '0');
+		else if (c >= 'a' && c <= 'f')
+			digit = (uint64_t)(c - 'a') + 10;
+		else
+			return value;
+		if (digit >= base)
+			return value;
+		value = value * base + digit;
+	}
+}
+
+static uint64_t start_ticks(const char *proc)
+{
+	char path[64], text[1024];
+	const char *at;
+	long got;
+
+	snprintf(path, sizeof(path), "/proc/%s/stat", proc);
+	got = vgpu_read_some(path, text, sizeof(text) - 1);
+	if (got <= 0)
+		return 0;
+	text[got] = '\0';
+	at = strrchr(text, ')');
+	for (int field = 0; at && field < FIELDS_FROM_NAME_TO_START; field++)
+		at = strchr(at + 1, ' ');
+	if (!at)
+		return 0;
+	at++;
+	return number(&at, 10);
+}
+
+/*
+ * NSpid lists our pid in the namespace of this /proc and in each one nested in it, down to our own;
+ * a single number says that this /proc is ours.
+ */
+static bool proc_is_ours(uint32_t pid)
+{
+	char text[4096];
+	const char *line;
+	long got = vgpu_read_some("/proc/self/status", text, sizeof(text) - 1);
+
+	if (got <= 0)
+		return false;
+	text[got] = '\0';
+	line = strstr(text, "\nNSpid:");
+	if (!line)
+		return false;
+	line += strlen("\nNSpid:");
+	line += strspn(line, " \t");
+	return number(&line, 10) == pid && *line == '\n';
+}
+
+void vgpu_identity_of_self(struct vgpu_identity *self)
+{
+	struct vgpu_file namespace;
+
+	memset(self, 0, sizeof(*self));
+	self->pid = (uint32_t)syscall(SYS_getpid);
+	if (!proc_is_ours(self->pid) || !vgpu_file_at("/proc/self/ns/pid", &namespace))
+		return;
+	self->start_ticks = start_ticks("self");
+	self->pid_namespace = self->start_ticks ? namespace.inode : 0;
+}
+
+bool vgpu_identity_equal(const struct vgpu_identity *a, const struct vgpu_identity *b)
+{
+	return a->pid == b->pid && a->start_ticks && a->start_ticks == b->start_ticks &&
+	       a->pid_namespace == b->pid_namespace;
+}
+
+enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
+					  const struct vgpu_identity *other)
+{
+	char name[16];
+	uint64_t start;
+
+	if (!self->pid_namespace || self->pid_namespace != other->pid_namespace ||
+	    !other->start_ticks || !other->pid || other->pid > INT32_MAX)
+		return VGPU_UNKNOWN;
+	snprintf(name, sizeof(name), "%u", other->pid);
+	start = start_ticks(name);
+	if (start)
+		return start == other->start_ticks ? VGPU_PRESENT : VGPU_GONE;
+	/* Gone, hidden (hidepid), or we are out of descriptors: signal 0, never delivered, can
+	 * tell. */
+	if (syscall(SYS_kill, other->pid, 0) != 0 && errno == ESRCH)
+		return VGPU_GONE;
+	return VGPU_PRESENT;
+}
+
+/* "address perms offset device inode path"; `file` points at "device inode ". */
+struct maps_line {
+	uint64_t start;
+	const char *file;
+	size_t file_chars;
+};
+
+static bool parse(const char *text, struct maps_line *line)
+{
+	const char *at = text;
+
+	line->start = number(&at, 16);
+	if (*at != '-')
+		return false;
+	for (int field = 0; field < 3; field++) {
+		at = strchr(at, ' ');
+		if (!at)
+			return false;
+		at++;
+	}
+	line->file = at;
+	at = strchr(at, ' ');
+	at = at ? strchr(at + 1, ' ') : NULL;
+	line->file_chars = at ? (size_t)(at - line->file) : strlen(line->file);
+	return true;
+}
+
+enum { SEEN, NOT_SEEN, EMPTY, UNREADABLE };
+
+/*
+ * Look for the mapping that starts at `start` (and copy its file to `file`), or, with start 0, for
+ * one of `file`. Long paths are cut: what is wanted stands before them.
+ */
+static int search(const char *path, uint64_t start, char *file, size_t file_room)
+{
+	char text[4096 + 1];
+	struct maps_line line;
+	size_t have = 0;
+	bool any = false, mid_line = false;
+	int found = NOT_SEEN, fd = vgpu_open(path, O_RDONLY);
+	long got;
+
+	if (fd < 0)
+		return UNREADABLE;
+	while ((got = syscall(SYS_read, fd, text + have, sizeof(text) - 1 - have)) > 0) {
+		char *at = text, *newline;
+
+		any = true;
+		have += (size_t)got;
+		text[have] = '\0';
+		while (found == NOT_SEEN && (newline = strchr(at, '\n'))) {
+			*newline = '\0';
+			if (!mid_line && parse(at, &line)) {
+				bool wanted = start ? line.start == start
+						    : line.file_chars == strlen(file) &&
+							  !memcmp(line.file, file, line.file_chars);
+				if (wanted && start && line.file_chars < file_room) {
+					memcpy(file, line.file, line.file_chars);
+					file[line.file_chars] = '\0';
+				}
+				if (wanted)
+					found = SEEN;
+			}
+			mid_line = false;
+			at = newline + 1;
+		}
+		have = strlen(at);
+		memmove(text, at, have);
+		if (have == sizeof(text) - 1) {
+			mid_line = true;
+			have = 0;
+		}
+	}
+	syscall(SYS_close, fd);
+	if (found == SEEN)
+		return SEEN;
+	return got < 0 ? UNREADABLE : any ? NOT_SEEN : EMPTY;
+}
+
+/* The first thread's maps are empty once it has ended, though others run on: ask each of them. */
+static int search_threads(uint32_t pid, char *file)
+{
+	char path[64], entries[2048];
+	int found = EMPTY, fd;
+	long got;
+
+	snprintf(path, sizeof(path), "/proc/%u/task", pid);
+	fd = vgpu_open(path, O_RDONLY | O_DIRECTORY);
+	if (fd < 0)
+		return UNREADABLE;
+	while (found == EMPTY &&
+	       (got = syscall(SYS_getdents64, fd, entries, sizeof(entries))) > 0) {
+		for (long at = 0; at < got && found == EMPTY;) {
+			const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
+
+			at += entry->d_reclen;
+			if (entry->d_name[0] == '.')
+				continue;
+			snprintf(path, sizeof(path), "/proc/%u/task/%.10s/maps", pid,
+				 entry->d_name);
+			found = search(path, 0, file, 0);
+		}
+	}
+	syscall(SYS_close, fd);
+	return found;
+}
+
+bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours)
+{
+	char path[64], file[64] = "";
+	int found;
+
+	/* Not from stat(): a file's device in maps differs from st_dev on overlay and btrfs. */
+	if (search("/proc/thread-self/maps", (uint64_t)(uintptr_t)ours, file, sizeof(file)) !=
+		SEEN ||
+	    !file[0])
+		return true;
+	snprintf(path, sizeof(path), "/proc/%u/maps", other->pid);
+	found = search(path, 0, file, 0);
+	if (found == EMPTY)
+		found = search_threads(other->pid, file);
+	return found == SEEN || found == UNREADABLE;
+}

@@ -1,0 +1,49 @@
+/* Locks between threads; see lock.h for the law. */
+#include "lock.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "process.h"
+
+#define SPINS_PER_YIELD	 64
+#define YIELDS_PER_CHECK 64
+
+static bool take(struct vgpu_lock *lock, uint32_t from)
+{
+	return __atomic_compare_exchange_n(&lock->holder_tid, &from, vgpu_thread_id(), false,
+					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+/* Signal 0 is never delivered; it only asks whether the thread is one of ours and still there. */
+static bool take_from_the_dead(struct vgpu_lock *lock)
+{
+	uint32_t holder = __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED);
+
+	return holder != 0 && syscall(SYS_tgkill, syscall(SYS_getpid), holder, 0) != 0 &&
+	       errno == ESRCH && take(lock, holder);
+}
+
+bool vgpu_trylock(struct vgpu_lock *lock)
+{
+	return take(lock, 0) || take_from_the_dead(lock);
+}
+
+void vgpu_lock(struct vgpu_lock *lock)
+{
+	for (uint32_t spins = 0; !take(lock, 0); spins++) {
+		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
+			__builtin_ia32_pause();
+		else if (spins / SPINS_PER_YIELD % YIELDS_PER_CHECK != YIELDS_PER_CHECK - 1)
+			syscall(SYS_sched_yield);
+		else if (take_from_the_dead(lock))
+			return;
+	}
+}
+
+void vgpu_unlock(struct vgpu_lock *lock)
+{
+	__atomic_store_n(&lock->holder_tid, 0, __ATOMIC_RELEASE);
+}

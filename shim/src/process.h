@@ -1,0 +1,58 @@
+/*
+ * What this process knows of itself: one page that the kernel zeroes in every child.
+ *
+ * A fork child must never refund its parent's charge, and raw clone() skips atfork handlers; so all
+ * that says "attached" lies in a MADV_WIPEONFORK page (before Linux 4.14: compared with the pid).
+ * The descriptor of the region is the one thing a child inherits that must not stay: it is noted in
+ * ordinary memory, and closed by the child as soon as it comes here.
+ */
+#ifndef VGPU_PROCESS_H
+#define VGPU_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "counter.h"
+#include "identity.h"
+#include "lock.h"
+
+/* On a line of its own: threads on different cards must not share one. */
+struct vgpu_process_card {
+	struct vgpu_lock lock;
+	uint64_t held_bytes; /* what our reservations come to, should the slot be lost */
+} __attribute__((aligned(64)));
+
+struct vgpu_process {
+	uint64_t birth_ns;	 /* CLOCK_MONOTONIC at first use; tells this life from a parent's */
+	uint32_t pid_if_unwiped; /* 0: the kernel wipes the page */
+	struct vgpu_lock setup;	 /* held while attaching, detaching, mapping */
+	bool mapped;
+	bool attached; /* written under setup and every card's lock */
+	struct vgpu_view view;
+	uint64_t region_device;
+	uint64_t region_inode;
+	struct vgpu_identity self;
+	struct vgpu_owner owner;
+	uint64_t last_reap_ns;
+	struct vgpu_process_card cards[VGPU_MAX_CARDS];
+};
+
+/* NULL where the kernel gives no page. */
+struct vgpu_process *vgpu_process(void);
+
+/* This thread's number, kept per thread, right after fork too. */
+uint32_t vgpu_thread_id(void);
+
+uint64_t vgpu_now_ns(void);
+
+/* The noted descriptor; -1: there is none, or the program has closed it and its number is another
+ * file's. */
+int vgpu_process_fd(void);
+
+/* Note the descriptor that holds our lock; forget it. */
+void vgpu_process_note_fd(int fd, uint64_t device, uint64_t inode);
+
+/* Close the noted descriptor, if it still is ours. */
+void vgpu_process_close_fd(void);
+
+#endif

@@ -1,0 +1,209 @@
+/* Slots of the region; see slots.h for the law. */
+#include "slots.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "step.h"
+
+static struct flock byte_of(uint32_t slot, short type)
+{
+	return (struct flock){
+	    .l_type = type,
+	    .l_whence = SEEK_SET,
+	    .l_start = (off_t)(VGPU_LOCK_LIVE + slot),
+	    .l_len = 1,
+	};
+}
+
+static bool try_lock(int fd, uint32_t slot)
+{
+	struct flock lock = byte_of(slot, F_WRLCK);
+
+	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
+}
+
+static void unlock(int fd, uint32_t slot)
+{
+	struct flock lock = byte_of(slot, F_UNLCK);
+
+	syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock);
+}
+
+/* Held by another open of the file than ours. Where the kernel does not say: yes, it lives. */
+static bool is_locked(int fd, uint32_t slot)
+{
+	struct flock lock = byte_of(slot, F_WRLCK);
+
+	return syscall(SYS_fcntl, fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+static uint64_t generation_of(const struct vgpu_region_slot *slot)
+{
+	return __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
+}
+
+static uint32_t state_of(const struct vgpu_region_slot *slot)
+{
+	return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
+}
+
+static bool drop_all(const struct vgpu_view *view, const struct vgpu_owner *owner)
+{
+	bool any = false;
+
+	for (int card = 0; card < view->card_count; card++)
+		any |= vgpu_counter_drop(view, card, owner) != 0;
+	return any;
+}
+
+/*
+ * The caller holds the slot's lock. A generation of its own makes the last owner, should it live,
+ * notice; a nameless slot is judged by its lock, should its next owner die before it has a name.
+ */
+static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *owner)
+{
+	if (generation_of(slot) != owner->generation || state_of(slot) == VGPU_SLOT_FREE)
+		return;
+	__atomic_store_n(&slot->generation, owner->generation + 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&slot->start_ticks, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->state, VGPU_SLOT_FREE, __ATOMIC_RELEASE);
+	VGPU_AT(FREE_DONE);
+}
+
+static bool is_dead(const struct vgpu_slots *slots, uint32_t number, bool newcomer)
+{
+	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
+	struct vgpu_identity holder = {
+	    .pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED),
+	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
+	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
+	};
+
+	if (newcomer && vgpu_identity_equal(slots->self, &holder))
+		return true;
+	switch (vgpu_identity_presence(slots->self, &holder)) {
+	case VGPU_GONE: /* whatever the lock: a raw clone's child may keep it */
+		return true;
+	case VGPU_PRESENT: /* the lock alone cannot tell exec from close_range() in a living holder
+			    */
+		return !is_locked(slots->fd, number) &&
+		       !vgpu_identity_maps(&holder, slots->view->base);
+	case VGPU_UNKNOWN:
+		break;
+	}
+	return !is_locked(slots->fd, number);
+}
+
+static bool retire(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+{
+	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+	bool any = drop_all(slots->view, owner);
+
+	if (try_lock(slots->fd, owner->slot)) {
+		VGPU_AT(FREE_LOCKED);
+		free_locked(slot, owner);
+		unlock(slots->fd, owner->slot);
+	}
+	return any;
+}
+
+bool vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except, bool newcomer)
+{
+	bool any = false;
+
+	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
+		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
+		/* Read before the verdict, and compared after it: the verdict is about this holder.
+		 */
+		struct vgpu_owner owner = {number, generation_of(slot)};
+
+		if (owner.generation == 0)
+			break;
+		if (except && except->slot == number && except->generation == owner.generation)
+			continue;
+		/* A free slot is charged where its last owner, held for dead, was in mid-operation.
+		 */
+		if (state_of(slot) == VGPU_SLOT_FREE) {
+			any |= drop_all(slots->view, &owner);
+		} else if (is_dead(slots, number, newcomer)) {
+			VGPU_AT(REAP_VERDICT);
+			any |= retire(slots, &owner);
+		}
+	}
+	return any;
+}
+
+/*
+ * Scans end at the first slot never taken. So whoever passes over one, because another is just
+ * taking it, marks it: should that other die, the slots above stay in sight.
+ */
+static void mark_passed_over(struct vgpu_region_slot *slot)
+{
+	uint64_t never = 0;
+
+	if (generation_of(slot) == never)
+		__atomic_compare_exchange_n(&slot->generation, &never, 1, false, __ATOMIC_ACQ_REL,
+					    __ATOMIC_RELAXED);
+}
+
+/*
+ * The generation comes last, and is one that no scan can have seen while the slot was free (a mark
+ * adds 1, we add 2): a reaper that dawdles between its verdict and its swap then finds itself late.
+ */
+static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner)
+{
+	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+
+	drop_all(slots->view, owner);
+	__atomic_store_n(&slot->state, VGPU_SLOT_LIVE, __ATOMIC_RELEASE);
+	VGPU_AT(CLAIM_LIVE);
+	__atomic_store_n(&slot->pid, slots->self->pid, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->pid_namespace, slots->self->pid_namespace, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->start_ticks, slots->self->start_ticks, __ATOMIC_RELEASE);
+	VGPU_AT(CLAIM_NAMED);
+	owner->generation += 2;
+	__atomic_store_n(&slot->generation, owner->generation, __ATOMIC_SEQ_CST);
+	VGPU_AT(CLAIM_DONE);
+}
+
+static bool claim(const struct vgpu_slots *slots, struct vgpu_owner *owner)
+{
+	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+	bool taken = false;
+
+	if (state_of(slot) == VGPU_SLOT_FREE && try_lock(slots->fd, owner->slot)) {
+		VGPU_AT(CLAIM_LOCKED);
+		owner->generation = generation_of(slot);
+		taken = state_of(slot) == VGPU_SLOT_FREE;
+		if (taken)
+			take_locked(slots, owner);
+		else
+			unlock(slots->fd, owner->slot);
+	}
+	if (!taken)
+		mark_passed_over(slot);
+	return taken;
+}
+
+bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner)
+{
+	for (owner->slot = 0; owner->slot < VGPU_MAX_SLOTS; owner->slot++)
+		if (claim(slots, owner))
+			return true;
+	return false;
+}
+
+void vgpu_slots_release(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+{
+	drop_all(slots->view, owner);
+	VGPU_AT(DETACH_DROPPED);
+	/* Ours it is, unless a close_range() took it; then it may be another's by now. */
+	if (try_lock(slots->fd, owner->slot)) {
+		free_locked(vgpu_view_slot(slots->view, owner->slot), owner);
+		VGPU_AT(DETACH_FREED);
+		unlock(slots->fd, owner->slot);
+	}
+}
