@@ -1,0 +1,422 @@
+/*
+ * libnvidia-ml.so.1: start, end, the system and the way to a device.
+ *
+ * The lock is held for reading by every call and for writing by whoever opens or closes links, so a
+ * shutdown in one thread waits for the questions of the others. A fork child works, as with the
+ * real library: at its first call it opens links of its own.
+ */
+#define _GNU_SOURCE
+#include "nvml_cards.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static unsigned int init_count;
+static int card_count;
+static struct nvmlDevice_st cards[SIM_MAX_CARDS];
+
+static void before_fork(void)
+{
+	pthread_rwlock_wrlock(&lock);
+}
+
+static void after_fork_in_parent(void)
+{
+	pthread_rwlock_unlock(&lock);
+}
+
+static void after_fork_in_child(void)
+{
+	pthread_rwlock_init(&lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+/* Held for writing. */
+static int open_cards(void)
+{
+	struct sim_link *links[SIM_MAX_CARDS];
+
+	card_count = sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_NVML);
+	for (int i = 0; i < card_count; i++)
+		cards[i].link = links[i];
+	return card_count;
+}
+
+/* Held for writing. */
+static void close_cards(void)
+{
+	for (int i = 0; i < card_count; i++)
+		sim_links_close(&cards[i].link, 1);
+	card_count = 0;
+}
+
+/* Held for reading at return; taken anew for writing where the links are those of a parent. */
+static nvmlReturn_t hold_links(void)
+{
+	pthread_rwlock_rdlock(&lock);
+	if (init_count && card_count && !sim_link_mine(cards[0].link)) {
+		pthread_rwlock_unlock(&lock);
+		pthread_rwlock_wrlock(&lock);
+		if (init_count && card_count && !sim_link_mine(cards[0].link)) {
+			close_cards();
+			open_cards();
+		}
+		pthread_rwlock_unlock(&lock);
+		pthread_rwlock_rdlock(&lock);
+	}
+	if (!init_count) {
+		pthread_rwlock_unlock(&lock);
+		return NVML_ERROR_UNINITIALIZED;
+	}
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml_enter_any(void)
+{
+	return hold_links();
+}
+
+nvmlReturn_t nvml_enter(nvmlDevice_t device)
+{
+	nvmlReturn_t result = hold_links();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	for (int i = 0; i < card_count; i++) {
+		if (device == &cards[i])
+			return NVML_SUCCESS;
+	}
+	nvml_leave();
+	return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+void nvml_leave(void)
+{
+	pthread_rwlock_unlock(&lock);
+}
+
+int nvml_card_count(void)
+{
+	return card_count;
+}
+
+nvmlDevice_t nvml_card(int index)
+{
+	return &cards[index];
+}
+
+unsigned int nvml_index(nvmlDevice_t device)
+{
+	return (unsigned int)(device - cards);
+}
+
+nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap, uint32_t *got)
+{
+	static const nvmlReturn_t results[] = {
+	    [SIM_OK] = NVML_SUCCESS,
+	    [SIM_OUT_OF_MEMORY] = NVML_ERROR_MEMORY,
+	    [SIM_INVALID_VALUE] = NVML_ERROR_INVALID_ARGUMENT,
+	    [SIM_NOT_FOUND] = NVML_ERROR_NOT_FOUND,
+	    [SIM_NOT_SUPPORTED] = NVML_ERROR_NOT_SUPPORTED,
+	    [SIM_CARD_LOST] = NVML_ERROR_GPU_IS_LOST,
+	};
+
+	return results[sim_call(device->link, op, NULL, 0, reply, cap, got)];
+}
+
+void nvml_format_uuid(const struct sim_card *card, char *text)
+{
+	const uint8_t *u = card->uuid;
+
+	snprintf(text, NVML_DEVICE_UUID_BUFFER_SIZE,
+		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
+		 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
+		 u[14], u[15]);
+}
+
+nvmlReturn_t nvml_copy_text(const char *text, char *out, unsigned int out_bytes)
+{
+	size_t bytes = strlen(text) + 1;
+
+	if (!out)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (bytes > out_bytes)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	memcpy(out, text, bytes);
+	return NVML_SUCCESS;
+}
+
+NVML_API(nvmlInitWithFlags, unsigned int flags)
+{
+	nvmlReturn_t result = NVML_SUCCESS;
+
+	if (flags & ~(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	pthread_once(&fork_once, watch_forks);
+	pthread_rwlock_wrlock(&lock);
+	if (!init_count && !open_cards())
+		result = NVML_ERROR_DRIVER_NOT_LOADED;
+	else
+		init_count++;
+	pthread_rwlock_unlock(&lock);
+	return result;
+}
+
+NVML_API(nvmlInit_v2, void)
+{
+	return nvmlInitWithFlags(0);
+}
+
+NVML_API(nvmlInit, void)
+{
+	return nvmlInitWithFlags(0);
+}
+
+NVML_API(nvmlShutdown, void)
+{
+	nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+
+	pthread_rwlock_wrlock(&lock);
+	if (init_count) {
+		if (!--init_count)
+			close_cards();
+		result = NVML_SUCCESS;
+	}
+	pthread_rwlock_unlock(&lock);
+	return result;
+}
+
+const char *nvmlErrorString(nvmlReturn_t result);
+__attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t result)
+{
+	static const char *const texts[] = {
+	    "Success",
+	    "Uninitialized",
+	    "Invalid Argument",
+	    "Not Supported",
+	    "Insufficient Permissions",
+	    "Already Initialized",
+	    "Not Found",
+	    "Insufficient Size",
+	    "Insufficient External Power",
+	    "Driver Not Loaded",
+	    "Timeout",
+	    "Interrupt Request Issue",
+	    "NVML Shared Library Not Found",
+	    "Function Not Found",
+	    "Corrupted infoROM",
+	    "GPU is lost",
+	    "GPU requires reset",
+	    "The operating system has blocked the request.",
+	    "RM has detected an NVML/RM version mismatch.",
+	    "GPU is currently in use",
+	    "Insufficient Memory",
+	    "No data",
+	    "The requested vgpu operation is not available on target device, because ECC is "
+	    "enabled",
+	    "Insufficient Resources",
+	    "Requested frequency is not supported",
+	    "The provided version is invalid/unsupported",
+	    "The requested functionality has been deprecated",
+	    "The system is not ready for the request",
+	    "No GPUs were found",
+	    "Invalid state",
+	    "Reset type not supported",
+	};
+
+	if ((unsigned int)result < sizeof(texts) / sizeof(texts[0]))
+		return texts[result];
+	return "Unknown Error";
+}
+
+NVML_API(nvmlSystemGetDriverVersion, char *version, unsigned int length)
+{
+	char text[NVML_VERSION_BUFFER_SIZE] = "";
+	nvmlReturn_t result = nvml_enter_any();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (card_count)
+		snprintf(text, sizeof(text), "%s", sim_link_card(cards[0].link)->driver_version);
+	nvml_leave();
+	return nvml_copy_text(text, version, length);
+}
+
+/* The library's own version, which it knows without a driver. */
+NVML_API(nvmlSystemGetNVMLVersion, char *version, unsigned int length)
+{
+	return nvml_copy_text("13.580.65.06", version, length);
+}
+
+/* Answered before nvmlInit too, as by the real library. */
+NVML_API(nvmlSystemGetCudaDriverVersion_v2, int *version)
+{
+	nvmlReturn_t result;
+
+	if (!version)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	result = nvmlInitWithFlags(0);
+	if (result != NVML_SUCCESS)
+		return NVML_ERROR_LIBRARY_NOT_FOUND;
+	result = nvml_enter_any();
+	if (result == NVML_SUCCESS) {
+		*version = card_count ? (int)sim_link_card(cards[0].link)->cuda_version : 0;
+		nvml_leave();
+	}
+	nvmlShutdown();
+	return result;
+}
+
+NVML_API(nvmlSystemGetCudaDriverVersion, int *version)
+{
+	return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+NVML_API(nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int length)
+{
+	nvmlReturn_t result;
+	char path[32];
+	ssize_t got;
+	int fd;
+
+	if (!name || !length)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	result = nvml_enter_any();
+	if (result != NVML_SUCCESS)
+		return result;
+	nvml_leave();
+	snprintf(path, sizeof(path), "/proc/%u/cmdline", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return NVML_ERROR_NOT_FOUND;
+	got = read(fd, name, length - 1);
+	close(fd);
+	if (got < 0)
+		return NVML_ERROR_NOT_FOUND;
+	/* Arguments are NUL-terminated; the first one ends the name. */
+	name[got] = '\0';
+	return NVML_SUCCESS;
+}
+
+NVML_API(nvmlDeviceGetCount_v2, unsigned int *count)
+{
+	nvmlReturn_t result = nvml_enter_any();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (count)
+		*count = (unsigned int)card_count;
+	nvml_leave();
+	return count ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+NVML_API(nvmlDeviceGetCount, unsigned int *count)
+{
+	return nvmlDeviceGetCount_v2(count);
+}
+
+/* A handle to a card that has fallen off the bus is refused, as the real library refuses it. */
+static nvmlReturn_t hand_out(int index, nvmlReturn_t absent, nvmlDevice_t *device)
+{
+	struct sim_memory memory;
+	nvmlReturn_t result;
+
+	if (index < 0 || index >= card_count)
+		return absent;
+	result = nvml_ask(&cards[index], SIM_MEMORY_INFO, &memory, sizeof(memory), NULL);
+	if (result == NVML_SUCCESS)
+		*device = &cards[index];
+	return result;
+}
+
+NVML_API(nvmlDeviceGetHandleByIndex_v2, unsigned int index, nvmlDevice_t *device)
+{
+	nvmlReturn_t result = nvml_enter_any();
+
+	if (result != NVML_SUCCESS)
+		return result;
+	result = NVML_ERROR_INVALID_ARGUMENT;
+	if (device && index < SIM_MAX_CARDS)
+		result = hand_out((int)index, NVML_ERROR_INVALID_ARGUMENT, device);
+	nvml_leave();
+	return result;
+}
+
+NVML_API(nvmlDeviceGetHandleByIndex, unsigned int index, nvmlDevice_t *device)
+{
+	return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+NVML_API(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
+{
+	nvmlReturn_t result = nvml_enter_any();
+	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
+	int found = -1;
+
+	if (result != NVML_SUCCESS)
+		return result;
+	result = NVML_ERROR_INVALID_ARGUMENT;
+	if (uuid && device) {
+		for (int i = 0; i < card_count && found < 0; i++) {
+			nvml_format_uuid(sim_link_card(cards[i].link), text);
+			if (strcasecmp(text, uuid) == 0)
+				found = i;
+		}
+		result = hand_out(found, NVML_ERROR_NOT_FOUND, device);
+	}
+	nvml_leave();
+	return result;
+}
+
+/* DOMAIN:BUS:DEVICE.FUNCTION, the domain of any width or absent. */
+static int parse_bus_id(const char *text, unsigned int *domain, unsigned int *bus,
+			unsigned int *device)
+{
+	unsigned int function = 0;
+	int end = 0;
+
+	if (sscanf(text, "%x:%x:%x%n.%x%n", domain, bus, device, &end, &function, &end) >= 3)
+		return text[end] == '\0' && function == 0;
+	*domain = 0;
+	if (sscanf(text, "%x:%x%n.%x%n", bus, device, &end, &function, &end) >= 2)
+		return text[end] == '\0' && function == 0;
+	return 0;
+}
+
+NVML_API(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, nvmlDevice_t *device)
+{
+	unsigned int domain, bus, slot;
+	nvmlReturn_t result = nvml_enter_any();
+	int found = -1;
+
+	if (result != NVML_SUCCESS)
+		return result;
+	result = NVML_ERROR_INVALID_ARGUMENT;
+	if (bus_id && device && parse_bus_id(bus_id, &domain, &bus, &slot)) {
+		for (int i = 0; i < card_count && found < 0; i++) {
+			const struct sim_card *card = sim_link_card(cards[i].link);
+
+			if (card->pci_domain == domain && card->pci_bus == bus &&
+			    card->pci_device == slot)
+				found = i;
+		}
+		result = hand_out(found, NVML_ERROR_NOT_FOUND, device);
+	}
+	nvml_leave();
+	return result;
+}
+
+NVML_API(nvmlDeviceGetHandleByPciBusId, const char *bus_id, nvmlDevice_t *device)
+{
+	return nvmlDeviceGetHandleByPciBusId_v2(bus_id, device);
+}

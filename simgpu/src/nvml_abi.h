@@ -1,0 +1,101 @@
+/*
+ * NVML's types as programs compiled against NVIDIA's nvml.h know them, as far as we answer them.
+ *
+ * Facts, not design: names, numbers and layouts are those of nvml.h 12 and 13; a test compares the
+ * sizes with nvidia-ml-py's.
+ */
+#ifndef SIMGPU_NVML_ABI_H
+#define SIMGPU_NVML_ABI_H
+
+#include <stdint.h>
+
+typedef enum {
+	NVML_SUCCESS = 0,
+	NVML_ERROR_UNINITIALIZED = 1,
+	NVML_ERROR_INVALID_ARGUMENT = 2,
+	NVML_ERROR_NOT_SUPPORTED = 3,
+	NVML_ERROR_NO_PERMISSION = 4,
+	NVML_ERROR_NOT_FOUND = 6,
+	NVML_ERROR_INSUFFICIENT_SIZE = 7,
+	NVML_ERROR_DRIVER_NOT_LOADED = 9,
+	NVML_ERROR_LIBRARY_NOT_FOUND = 12,
+	NVML_ERROR_GPU_IS_LOST = 15,
+	NVML_ERROR_MEMORY = 20,
+	NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+	NVML_ERROR_UNKNOWN = 999,
+} nvmlReturn_t;
+
+typedef struct nvmlDevice_st *nvmlDevice_t;
+
+#define NVML_DEVICE_UUID_BUFFER_SIZE	  80
+#define NVML_DEVICE_NAME_V2_BUFFER_SIZE	  96
+#define NVML_VERSION_BUFFER_SIZE	  80
+#define NVML_INIT_FLAG_NO_GPUS		  1
+#define NVML_INIT_FLAG_NO_ATTACH	  2
+#define NVML_VALUE_NOT_AVAILABLE	  0xffffffffu
+#define NVML_BRAND_NVIDIA		  14
+#define NVML_CLOCK_MEM			  2
+#define NVML_CLOCK_COUNT		  4
+#define NVML_CLOCK_ID_COUNT		  4
+#define NVML_CLOCK_ID_CURRENT		  0
+#define NVML_CLOCKS_EVENT_REASON_GPU_IDLE 1
+#define NVML_TEMPERATURE_GPU		  0
+#define NVML_TEMPERATURE_THRESHOLD_COUNT  8
+#define NVML_MEMORY_V2			  0x02000028
+#define NVML_TEMPERATURE_V1		  0x0100000c
+#define NVML_FEATURE_DISABLED		  0
+#define NVML_FEATURE_ENABLED		  1
+
+typedef struct {
+	unsigned long long total, free, used;
+} nvmlMemory_t;
+
+typedef struct {
+	unsigned int version;
+	unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+
+typedef struct {
+	unsigned long long bar1Total, bar1Free, bar1Used;
+} nvmlBAR1Memory_t;
+
+typedef struct {
+	unsigned int gpu, memory;
+} nvmlUtilization_t;
+
+typedef struct {
+	unsigned int version, sensorType;
+	int temperature;
+} nvmlTemperature_v1_t;
+
+/* Of nvmlDeviceGetPciInfo and _v2. */
+typedef struct {
+	char busId[16];
+	unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+	unsigned int reserved[4];
+} nvmlPciInfo_v2_t;
+
+typedef struct {
+	char busIdLegacy[16];
+	unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+	char busId[32];
+} nvmlPciInfo_t;
+
+typedef struct {
+	unsigned int pid;
+	unsigned long long usedGpuMemory;
+} nvmlProcessInfo_v1_t;
+
+/* Of the functions of version 2 and 3 alike. */
+typedef struct {
+	unsigned int pid;
+	unsigned long long usedGpuMemory;
+	unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+
+/* Declares and defines an exported function: the definition in the .c file is the only mention. */
+#define NVML_API(name, ...)                                                                        \
+	nvmlReturn_t name(__VA_ARGS__);                                                            \
+	__attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__)
+
+#endif

@@ -1,0 +1,477 @@
+/*
+ * libnvidia-ml.so.1: questions to one device.
+ *
+ * Memory, processes and utilization are the daemon's; identity comes with the link. Temperature,
+ * power and clocks follow from utilization by the fixed rules below, so that tools show something
+ * that moves; docs/simgpu.md says so.
+ */
+#define _GNU_SOURCE
+#include "nvml_cards.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PCI_DEVICE_ID	 0x20b010deu /* an A100's, of vendor 0x10de */
+#define PCI_SUBSYSTEM_ID 0x145f10deu
+
+#define IDLE_CELSIUS   34u
+#define LOAD_CELSIUS   36u /* added at full load */
+#define IDLE_MILLIWATT 55000u
+#define IDLE_CLOCK_MHZ 210u
+
+static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization *out)
+{
+	nvmlReturn_t result = nvml_enter(device);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	result = nvml_ask(device, SIM_UTILIZATION, out, sizeof(*out), NULL);
+	nvml_leave();
+	return result;
+}
+
+static nvmlReturn_t ask_memory(nvmlDevice_t device, struct sim_memory *out)
+{
+	nvmlReturn_t result = nvml_enter(device);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	result = nvml_ask(device, SIM_MEMORY_INFO, out, sizeof(*out), NULL);
+	nvml_leave();
+	return result;
+}
+
+static nvmlReturn_t describe(nvmlDevice_t device, struct sim_card *out)
+{
+	nvmlReturn_t result = nvml_enter(device);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	*out = *sim_link_card(device->link);
+	nvml_leave();
+	return NVML_SUCCESS;
+}
+
+/* A number that is part of the card's identity or of its fixed state. */
+#define CARD_NUMBER(function, type, expression)                                                    \
+	NVML_API(function, nvmlDevice_t device, type *value)                                       \
+	{                                                                                          \
+		struct sim_card card;                                                              \
+		nvmlReturn_t result = describe(device, &card);                                     \
+                                                                                                   \
+		if (result == NVML_SUCCESS && !value)                                              \
+			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
+		if (result == NVML_SUCCESS)                                                        \
+			*value = (type)(expression);                                               \
+		return result;                                                                     \
+	}
+
+static unsigned int architecture(const struct sim_card *card)
+{
+	/* nvmlDeviceArchitecture_t; 8.9 is Ada, the other 8.x are Ampere. */
+	static const unsigned int by_major[] = {
+	    [5] = 3, [6] = 4, [7] = 5, [8] = 7, [9] = 9, [10] = 10};
+
+	if (card->capability_major == 7 && card->capability_minor == 5)
+		return 6;
+	if (card->capability_major == 8 && card->capability_minor == 9)
+		return 8;
+	if (card->capability_major < sizeof(by_major) / sizeof(by_major[0]) &&
+	    by_major[card->capability_major])
+		return by_major[card->capability_major];
+	return 0xffffffffu;
+}
+
+CARD_NUMBER(nvmlDeviceGetMinorNumber, unsigned int, card.minor)
+CARD_NUMBER(nvmlDeviceGetIndex, unsigned int, nvml_index(device))
+CARD_NUMBER(nvmlDeviceGetModuleId, unsigned int, nvml_index(device))
+CARD_NUMBER(nvmlDeviceGetBrand, unsigned int, NVML_BRAND_NVIDIA)
+CARD_NUMBER(nvmlDeviceGetArchitecture, unsigned int, architecture(&card))
+CARD_NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, card.multiprocessors * 64)
+CARD_NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, card.bus_width_bits)
+CARD_NUMBER(nvmlDeviceGetPersistenceMode, unsigned int, NVML_FEATURE_ENABLED)
+CARD_NUMBER(nvmlDeviceGetDisplayMode, unsigned int, NVML_FEATURE_DISABLED)
+CARD_NUMBER(nvmlDeviceGetDisplayActive, unsigned int, NVML_FEATURE_DISABLED)
+CARD_NUMBER(nvmlDeviceGetComputeMode, unsigned int, 0)
+CARD_NUMBER(nvmlDeviceGetPerformanceState, unsigned int, 0)
+CARD_NUMBER(nvmlDeviceGetPowerState, unsigned int, 0)
+CARD_NUMBER(nvmlDeviceGetPowerManagementMode, unsigned int, NVML_FEATURE_ENABLED)
+CARD_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, card.power_limit_mw)
+CARD_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, card.power_limit_mw)
+CARD_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, card.power_limit_mw)
+CARD_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
+CARD_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, 0)
+CARD_NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
+CARD_NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, 4)
+CARD_NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, 4)
+CARD_NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, 16)
+CARD_NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
+
+/* Two numbers at once: a mode now and after the next start, or the parts of a version. */
+#define CARD_PAIR(function, type, one, two)                                                        \
+	NVML_API(function, nvmlDevice_t device, type *first, type *second)                         \
+	{                                                                                          \
+		struct sim_card card;                                                              \
+		nvmlReturn_t result = describe(device, &card);                                     \
+                                                                                                   \
+		if (result == NVML_SUCCESS && (!first || !second))                                 \
+			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
+		if (result == NVML_SUCCESS) {                                                      \
+			*first = (type)(one);                                                      \
+			*second = (type)(two);                                                     \
+		}                                                                                  \
+		return result;                                                                     \
+	}
+
+CARD_PAIR(nvmlDeviceGetMigMode, unsigned int, NVML_FEATURE_DISABLED, NVML_FEATURE_DISABLED)
+CARD_PAIR(nvmlDeviceGetEccMode, unsigned int, NVML_FEATURE_ENABLED, NVML_FEATURE_ENABLED)
+CARD_PAIR(nvmlDeviceGetCudaComputeCapability, int, card.capability_major, card.capability_minor)
+CARD_PAIR(nvmlDeviceGetPowerManagementLimitConstraints, unsigned int, card.power_limit_mw / 4,
+	  card.power_limit_mw)
+
+/* A number that moves with the load. */
+#define LOAD_NUMBER(function, type, expression)                                                    \
+	NVML_API(function, nvmlDevice_t device, type *value)                                       \
+	{                                                                                          \
+		struct sim_utilization load;                                                       \
+		struct sim_card card;                                                              \
+		nvmlReturn_t result = describe(device, &card);                                     \
+                                                                                                   \
+		if (result == NVML_SUCCESS && !value)                                              \
+			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
+		if (result == NVML_SUCCESS)                                                        \
+			result = ask_utilization(device, &load);                                   \
+		if (result == NVML_SUCCESS)                                                        \
+			*value = (type)(expression);                                               \
+		return result;                                                                     \
+	}
+
+static unsigned int power_mw(const struct sim_card *card, const struct sim_utilization *load)
+{
+	unsigned int idle_mw =
+	    card->power_limit_mw < IDLE_MILLIWATT ? card->power_limit_mw : IDLE_MILLIWATT;
+
+	return idle_mw +
+	       (unsigned int)((uint64_t)(card->power_limit_mw - idle_mw) * load->gpu_percent / 100);
+}
+
+LOAD_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, power_mw(&card, &load))
+LOAD_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long,
+	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
+LOAD_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long,
+	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
+
+NVML_API(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, nvmlUtilization_t *utilization)
+{
+	struct sim_utilization load;
+	nvmlReturn_t result = ask_utilization(device, &load);
+
+	if (result == NVML_SUCCESS && !utilization)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS) {
+		utilization->gpu = load.gpu_percent;
+		utilization->memory = load.memory_percent;
+	}
+	return result;
+}
+
+NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, unsigned int *celsius)
+{
+	struct sim_utilization load;
+	nvmlReturn_t result = ask_utilization(device, &load);
+
+	if (result == NVML_SUCCESS && (!celsius || sensor != NVML_TEMPERATURE_GPU))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS)
+		*celsius = IDLE_CELSIUS + LOAD_CELSIUS * load.gpu_percent / 100;
+	return result;
+}
+
+NVML_API(nvmlDeviceGetTemperatureV, nvmlDevice_t device, nvmlTemperature_v1_t *temperature)
+{
+	unsigned int celsius = 0;
+	nvmlReturn_t result;
+
+	if (!temperature)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (temperature->version != NVML_TEMPERATURE_V1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	result = nvmlDeviceGetTemperature(device, temperature->sensorType, &celsius);
+	if (result == NVML_SUCCESS)
+		temperature->temperature = (int)celsius;
+	return result;
+}
+
+NVML_API(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t device, unsigned int threshold,
+	 unsigned int *celsius)
+{
+	static const unsigned int values[NVML_TEMPERATURE_THRESHOLD_COUNT] = {92, 89, 95, 85};
+	struct sim_card card;
+	nvmlReturn_t result = describe(device, &card);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!celsius || threshold >= NVML_TEMPERATURE_THRESHOLD_COUNT)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (!values[threshold])
+		return NVML_ERROR_NOT_SUPPORTED;
+	*celsius = values[threshold];
+	return NVML_SUCCESS;
+}
+
+static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, bool current,
+			      unsigned int *mhz)
+{
+	struct sim_utilization load = {0};
+	struct sim_card card;
+	nvmlReturn_t result = describe(device, &card);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!mhz || type >= NVML_CLOCK_COUNT)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (current)
+		result = ask_utilization(device, &load);
+	if (result != NVML_SUCCESS)
+		return result;
+	if (type == NVML_CLOCK_MEM)
+		*mhz = card.memory_clock_khz / 1000;
+	else if (current && !load.gpu_percent)
+		*mhz = IDLE_CLOCK_MHZ;
+	else
+		*mhz = card.clock_khz / 1000;
+	return NVML_SUCCESS;
+}
+
+NVML_API(nvmlDeviceGetClockInfo, nvmlDevice_t device, unsigned int type, unsigned int *mhz)
+{
+	return clock_mhz(device, type, true, mhz);
+}
+
+NVML_API(nvmlDeviceGetMaxClockInfo, nvmlDevice_t device, unsigned int type, unsigned int *mhz)
+{
+	return clock_mhz(device, type, false, mhz);
+}
+
+NVML_API(nvmlDeviceGetClock, nvmlDevice_t device, unsigned int type, unsigned int id,
+	 unsigned int *mhz)
+{
+	if (id >= NVML_CLOCK_ID_COUNT)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	return clock_mhz(device, type, id == NVML_CLOCK_ID_CURRENT, mhz);
+}
+
+NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
+{
+	struct sim_memory pool;
+	nvmlReturn_t result = ask_memory(device, &pool);
+
+	if (result == NVML_SUCCESS && !memory)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS) {
+		memory->total = pool.total_bytes;
+		memory->free = pool.free_bytes;
+		memory->used = pool.total_bytes - pool.free_bytes;
+	}
+	return result;
+}
+
+NVML_API(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+	struct sim_memory pool;
+	nvmlReturn_t result = ask_memory(device, &pool);
+
+	if (result == NVML_SUCCESS && !memory)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS && memory->version != NVML_MEMORY_V2)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (result == NVML_SUCCESS) {
+		memory->total = pool.total_bytes;
+		memory->reserved = 0;
+		memory->free = pool.free_bytes;
+		memory->used = pool.total_bytes - pool.free_bytes;
+	}
+	return result;
+}
+
+/* The window through which the CPU sees the card: the next power of two, and nobody looks. */
+NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
+{
+	unsigned long long window = 1;
+	struct sim_memory pool;
+	nvmlReturn_t result = ask_memory(device, &pool);
+
+	if (result == NVML_SUCCESS && !bar1)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS) {
+		while (window < pool.total_bytes)
+			window *= 2;
+		bar1->bar1Total = window;
+		bar1->bar1Free = window;
+		bar1->bar1Used = 0;
+	}
+	return result;
+}
+
+NVML_API(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned int length)
+{
+	struct sim_card card;
+	nvmlReturn_t result = describe(device, &card);
+
+	return result == NVML_SUCCESS ? nvml_copy_text(card.name, name, length) : result;
+}
+
+NVML_API(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned int length)
+{
+	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
+	struct sim_card card;
+	nvmlReturn_t result = describe(device, &card);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	nvml_format_uuid(&card, text);
+	return nvml_copy_text(text, uuid, length);
+}
+
+NVML_API(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+	struct sim_card card;
+	nvmlReturn_t result = describe(device, &card);
+
+	if (result == NVML_SUCCESS && !pci)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result != NVML_SUCCESS)
+		return result;
+	memset(pci, 0, sizeof(*pci));
+	pci->domain = card.pci_domain;
+	pci->bus = card.pci_bus;
+	pci->device = card.pci_device;
+	pci->pciDeviceId = PCI_DEVICE_ID;
+	pci->pciSubSystemId = PCI_SUBSYSTEM_ID;
+	snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0",
+		 card.pci_domain & 0xffff, card.pci_bus & 0xff, card.pci_device & 0xff);
+	snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", card.pci_domain, card.pci_bus,
+		 card.pci_device);
+	return NVML_SUCCESS;
+}
+
+NVML_API(nvmlDeviceGetPciInfo_v2, nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
+{
+	nvmlPciInfo_t full;
+	nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, &full);
+
+	if (result == NVML_SUCCESS && !pci)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result != NVML_SUCCESS)
+		return result;
+	memset(pci, 0, sizeof(*pci));
+	memcpy(pci->busId, full.busIdLegacy, sizeof(pci->busId));
+	pci->domain = full.domain;
+	pci->bus = full.bus;
+	pci->device = full.device;
+	pci->pciDeviceId = full.pciDeviceId;
+	pci->pciSubSystemId = full.pciSubSystemId;
+	return NVML_SUCCESS;
+}
+
+NVML_API(nvmlDeviceGetPciInfo, nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
+{
+	return nvmlDeviceGetPciInfo_v2(device, pci);
+}
+
+NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_type,
+	 unsigned int counter_type, unsigned long long *count)
+{
+	struct sim_card card;
+	nvmlReturn_t result = describe(device, &card);
+
+	if (result == NVML_SUCCESS && (!count || error_type > 1 || counter_type > 1))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS)
+		*count = 0;
+	return result;
+}
+
+/* A context is what makes a process a compute process, whether it holds memory or not. */
+static nvmlReturn_t compute_processes(nvmlDevice_t device, unsigned int *count, void *rows,
+				      size_t row_bytes)
+{
+	nvmlReturn_t result = nvml_enter(device);
+	struct sim_process *found;
+	unsigned int room;
+	uint32_t got = 0;
+
+	if (result != NVML_SUCCESS)
+		return result;
+	found = malloc(SIM_PAYLOAD_BYTES);
+	if (found)
+		result = nvml_ask(device, SIM_PROCESSES, found, SIM_PAYLOAD_BYTES, &got);
+	else
+		result = NVML_ERROR_MEMORY;
+	nvml_leave();
+	if (result == NVML_SUCCESS && (!count || (*count && !rows)))
+		result = NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS) {
+		room = *count;
+		*count = (unsigned int)(got / sizeof(found[0]));
+		if (room < *count)
+			result = NVML_ERROR_INSUFFICIENT_SIZE;
+	}
+	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++) {
+		nvmlProcessInfo_t row = {
+		    .pid = found[i].pid,
+		    .usedGpuMemory = found[i].bytes,
+		    .gpuInstanceId = NVML_VALUE_NOT_AVAILABLE,
+		    .computeInstanceId = NVML_VALUE_NOT_AVAILABLE,
+		};
+
+		memcpy((char *)rows + i * row_bytes, &row, row_bytes);
+	}
+	free(found);
+	return result;
+}
+
+_Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_t) == 24,
+	       "the older row is the head of the newer one");
+
+NVML_API(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDevice_t device, unsigned int *count,
+	 nvmlProcessInfo_t *rows)
+{
+	return compute_processes(device, count, rows, sizeof(*rows));
+}
+
+NVML_API(nvmlDeviceGetComputeRunningProcesses_v2, nvmlDevice_t device, unsigned int *count,
+	 nvmlProcessInfo_t *rows)
+{
+	return compute_processes(device, count, rows, sizeof(*rows));
+}
+
+NVML_API(nvmlDeviceGetComputeRunningProcesses, nvmlDevice_t device, unsigned int *count,
+	 nvmlProcessInfo_v1_t *rows)
+{
+	return compute_processes(device, count, rows, sizeof(*rows));
+}
+
+/* No graphics and no MPS on these cards: there are never such processes. */
+#define NO_PROCESSES(function)                                                                     \
+	NVML_API(function, nvmlDevice_t device, unsigned int *count, void *rows)                   \
+	{                                                                                          \
+		struct sim_memory alive;                                                           \
+		nvmlReturn_t result = ask_memory(device, &alive);                                  \
+                                                                                                   \
+		(void)rows;                                                                        \
+		if (result == NVML_SUCCESS && !count)                                              \
+			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
+		if (result == NVML_SUCCESS)                                                        \
+			*count = 0;                                                                \
+		return result;                                                                     \
+	}
+
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)

@@ -1,0 +1,20 @@
+/*
+ * Every other function that NVML has: known, exported, and honest about doing nothing.
+ *
+ * nvml_unsupported.def is the list, names alone. The arguments are never looked at, so the real
+ * prototypes do not matter to a caller under the C calling conventions of Linux.
+ */
+#include "nvml_cards.h"
+
+#define UNSUPPORTED(name)                                                                          \
+	NVML_API(name, void)                                                                       \
+	{                                                                                          \
+		nvmlReturn_t result = nvml_enter_any();                                            \
+                                                                                                   \
+		if (result != NVML_SUCCESS)                                                        \
+			return result;                                                             \
+		nvml_leave();                                                                      \
+		return NVML_ERROR_NOT_SUPPORTED;                                                   \
+	}
+
+#include "nvml_unsupported.def"
