@@ -1,0 +1,209 @@
+"""The whole lab: simulated cards, a private containerd, the node agent; pods are made in it.
+
+    with Lab() as lab:
+        with lab.pod("a", lab.share({"main": [(0, 20 << 30, 50)]})) as pod:
+            pod.run("main", Process(PYTHON_IMAGE))
+
+The agent runs as its own program (`python -m nri_plugin`), as on a node; stopping and starting
+it, or containerd, is part of the interface, since what happens then is what the lab is for.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from contract import allocation, grants, names
+from simgpu import config
+from simgpu.lab import images, programs
+from simgpu.lab.catalogue import Catalogue
+from simgpu.lab.containerd import Containerd
+from simgpu.lab.cri import Cri, Pod
+from simgpu.lab.namespace import Inside, Namespace
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+BUILD: Final = _ROOT / "build" / "dev"
+LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
+_READY: Final = "ready:"
+_WAIT_S: Final = 30.0
+_NAME_CHARS_MAX: Final = 53
+
+Share = tuple[int, int, int]
+"""Index of the card, bytes of its memory, percent of its time."""
+
+
+class LabError(RuntimeError):
+    """A part of the lab does not come up; the text ends with what that part said."""
+
+
+class Lab:
+    """Everything up, until the block ends; then nothing of it is left on the machine.
+
+    cards: as simgpu.config describes them. files: what goes into every image beside the
+    catalogue's own (path inside: file here, mode).
+    """
+
+    def __init__(
+        self,
+        memory_bytes: Sequence[int] = (40 << 30,),
+        files: Mapping[str, tuple[Path, int]] | None = None,
+        library: Path = LIBRARY,
+    ) -> None:
+        self.cards = config.load(config.DEFAULT_FILE).with_cards(memory_bytes).cards
+        self._memory = memory_bytes
+        self._files = files or {}
+        self.library = library
+        self._agent: Inside | None = None
+
+    def __enter__(self) -> Lab:
+        self.namespace = Namespace()
+        try:
+            self._open()
+        except BaseException:
+            self.namespace.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cri.close()
+        self.namespace.close()
+
+    def _open(self) -> None:
+        self.directory = self.namespace.directory
+        self.sim_dir = self.directory / "sim"
+        self.run_dir = self.directory / "run"
+        self.store_dir = self.directory / "store"
+        self._python("simgpu", "up", "--dir", self.sim_dir, *self._card_options())
+        self.containerd = Containerd(self.namespace, programs.ensure())
+        self.containerd.start()
+        packed = images.archive(Catalogue(self._files).images(), programs.cache_dir() / "images")
+        self.containerd.import_image(packed)
+        self.cri = Cri(self.containerd.paths.socket, self.directory / "pods", self.namespace.cgroup)
+        self.version = self.cri.version()
+
+    # --- pods -------------------------------------------------------------------------------
+
+    def pod(
+        self,
+        name: str,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> AbstractContextManager[Pod]:
+        return self.cri.pod(name, annotations, labels)
+
+    def allocated(self, shares: Sequence[Share]) -> dict[str, str]:
+        """Koordinator's annotation alone, for a pod that holds those shares."""
+        entries = tuple(
+            allocation.DeviceEntry(
+                self.cards[index].minor,
+                {
+                    names.RESOURCE_CORE: core_percent,
+                    names.RESOURCE_MEMORY: memory_bytes,
+                    names.RESOURCE_MEMORY_RATIO: memory_bytes * 100 // self._memory[index],
+                },
+                self.cards[index].uuid,
+            )
+            for index, memory_bytes, core_percent in shares
+        )
+        written = allocation.encode(allocation.Allocation({names.DEVICE_TYPE_GPU: entries}))
+        return {names.ANNOTATION_DEVICE_ALLOCATED: written}
+
+    def share(self, containers: Mapping[str, Sequence[Share]]) -> dict[str, str]:
+        """All that the scheduler writes into the Binding, from the shares of each container."""
+        granted = {
+            name: [
+                grants.CardGrant(self.cards[index].uuid, self.cards[index].minor, size, core)
+                for index, size, core in shares
+            ]
+            for name, shares in containers.items()
+        }
+        together: dict[int, Share] = {}
+        for index, size, core in (share for shares in containers.values() for share in shares):
+            _, size_so_far, core_so_far = together.get(index, (index, 0, 0))
+            together[index] = (index, size + size_so_far, core + core_so_far)
+        required = f'["{names.PLUGIN_NAME}"]'
+        return {
+            **self.allocated(list(together.values())),
+            names.ANNOTATION_GRANTS: grants.encode(granted),
+            f"{names.ANNOTATION_REQUIRED_PLUGINS}/pod": required,
+            **{
+                f"{names.ANNOTATION_REQUIRED_PLUGINS}/container.{name}": required
+                for name in containers
+                if len(name) <= _NAME_CHARS_MAX
+            },
+        }
+
+    # --- the node agent ---------------------------------------------------------------------
+
+    @property
+    def agent_log(self) -> Path:
+        return self.directory / "agent.log"
+
+    @property
+    def agent_running(self) -> bool:
+        return self._agent is not None and self._agent.running
+
+    def start_agent(self) -> None:
+        """Return when it serves. Raises LabError."""
+        paths = self.containerd.paths
+        command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
+        command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
+        command += ["--run-dir", self.run_dir, "--store-dir", self.store_dir]
+        command += ["--library", self.library, "--cdi-dir", self.sim_dir / "cdi"]
+        ready = self.times_ready()
+        with self._agent_out.open("a") as out, self.agent_log.open("a") as log:
+            self._agent = self.namespace.start(command, out, log, self.driver_environment())
+        self.wait_until(lambda: self.times_ready() > ready or not self.agent_running, "the agent")
+        if not self.agent_running:
+            raise LabError(f"the node agent ended:\n{self.agent_log.read_text()[-4000:]}")
+
+    def stop_agent(self, number: int = signal.SIGTERM) -> None:
+        if self._agent is not None and self._agent.running:
+            self._agent.kill(number)
+        self._agent = None
+
+    def times_ready(self) -> int:
+        """How often the agent has registered and synchronised since the lab began."""
+        if not self._agent_out.exists():
+            return 0
+        return sum(line.startswith(_READY) for line in self._agent_out.read_text().splitlines())
+
+    @property
+    def _agent_out(self) -> Path:
+        return self.directory / "agent.out"
+
+    # --- helpers ----------------------------------------------------------------------------
+
+    def driver_environment(self) -> dict[str, str]:
+        """What a program on the simulated host needs, to load its driver."""
+        return {
+            "SIMGPU_DIR": str(self.sim_dir),
+            "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"),
+        }
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _WAIT_S
+        while not condition():
+            if time.monotonic() > deadline:
+                tail = self.agent_log.read_text()[-4000:] if self.agent_log.exists() else ""
+                raise LabError(f"waited {_WAIT_S:.0f} s in vain for {what}\n{tail}")
+            time.sleep(0.02)
+
+    def _card_options(self) -> list[str]:
+        return [option for size in self._memory for option in ("--card", str(size))]
+
+    def _python(self, module: str, *arguments: str | Path) -> None:
+        done = self.namespace.run([sys.executable, "-m", module, *arguments])
+        if done.returncode != 0:
+            raise LabError(f"python -m {module}: {done.stdout}{done.stderr}")

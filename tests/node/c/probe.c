@@ -1,0 +1,58 @@
+/*
+ * What a program in a container can take of card 0, as one JSON line: the codes of cuInit, of an
+ * allocation of all that the driver calls free, and of one granule more. `probe hold` then stays.
+ * It knows the driver by dlopen alone, as programs with a statically linked runtime do.
+ */
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int (*init_fn)(unsigned int flags);
+typedef int (*device_fn)(int *device, int ordinal);
+typedef int (*retain_fn)(void **context, int device);
+typedef int (*current_fn)(void *context);
+typedef int (*info_fn)(size_t *free_bytes, size_t *total_bytes);
+typedef int (*alloc_fn)(unsigned long long *pointer, size_t bytes);
+
+enum { NOT_TRIED = -1, GRANULE_BYTES = 512 };
+
+static void *entry(void *driver, const char *name)
+{
+	void *found = dlsym(driver, name);
+
+	if (!found)
+		fprintf(stderr, "probe: the driver has no %s\n", name);
+	return found;
+}
+
+int main(int argc, char **argv)
+{
+	int init = NOT_TRIED, filled = NOT_TRIED, more = NOT_TRIED, device;
+	size_t free_bytes = 0, total_bytes = 0;
+	unsigned long long pointer;
+	void *context;
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+
+	if (driver) {
+		init = ((init_fn)entry(driver, "cuInit"))(0);
+		if (init == 0 && ((device_fn)entry(driver, "cuDeviceGet"))(&device, 0) == 0 &&
+		    ((retain_fn)entry(driver, "cuDevicePrimaryCtxRetain"))(&context, device) == 0 &&
+		    ((current_fn)entry(driver, "cuCtxSetCurrent"))(context) == 0 &&
+		    ((info_fn)entry(driver, "cuMemGetInfo_v2"))(&free_bytes, &total_bytes) == 0) {
+			alloc_fn alloc = (alloc_fn)entry(driver, "cuMemAlloc_v2");
+
+			filled = alloc(&pointer, free_bytes);
+			more = alloc(&pointer, GRANULE_BYTES);
+		}
+	}
+	printf("{\"driver\": %s, \"euid\": %d, \"init\": %d, \"total\": %zu, \"free\": %zu, "
+	       "\"filled\": %d, \"more\": %d}\n",
+	       driver ? "true" : "false", (int)geteuid(), init, total_bytes, free_bytes, filled,
+	       more);
+	fflush(stdout);
+	if (argc > 1 && strcmp(argv[1], "hold") == 0)
+		pause();
+	return 0;
+}

@@ -1,0 +1,84 @@
+"""The lab for a module of node tests, and the small C programs that run in its pods."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import Container, Process
+from simgpu.lab.lab import Lab
+
+GIB = 1 << 30
+PROBE = "/opt/test/probe"
+SETUID_PROBE = "/opt/test/probe-setuid"
+LAUNCHER = "/opt/test/launcher"
+
+_C = Path(__file__).parent / "c"
+_STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-O1"]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the probe said; codes are CUresult, -1 where it did not come so far."""
+
+    driver: bool
+    euid: int
+    init: int
+    total: int
+    free: int
+    filled: int
+    more: int
+
+    def held_to(self, limit_bytes: int) -> bool:
+        """It saw the limit as the card's size, took all of it, and was refused the next granule."""
+        seen = (self.init, self.total, self.filled, self.more)
+        return seen == (0, limit_bytes, 0, 2) and self.free == limit_bytes
+
+
+def probe(container: Container, command: Sequence[str] = (PROBE,)) -> Taken:
+    done = container.exec(command)
+    assert done.code == 0, done
+    return Taken(**json.loads(done.out.splitlines()[-1]))
+
+
+@pytest.fixture(scope="session")
+def test_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int]]:
+    """Path inside the images: file here, mode."""
+    built = tmp_path_factory.mktemp("programs")
+    for name, options in (("probe", ["-ldl"]), ("launcher", ["-static"])):
+        source = [str(_C / f"{name}.c"), "-o", str(built / name)]
+        subprocess.run(["gcc", *_STRICT, *source, *options], check=True)
+    return {
+        PROBE: (built / "probe", 0o755),
+        SETUID_PROBE: (built / "probe", 0o4755),
+        LAUNCHER: (built / "launcher", 0o755),
+    }
+
+
+@pytest.fixture(scope="session")
+def bare_lab(build_dir: Path, test_programs: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
+    """One card of 40 GiB; the agent is as the last test left it."""
+    assert build_dir.is_dir()
+    with Lab([40 * GIB], test_programs) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(bare_lab: Lab) -> Lab:
+    """The lab with its agent serving."""
+    if not bare_lab.agent_running:
+        bare_lab.start_agent()
+    return bare_lab
+
+
+@pytest.fixture
+def half(lab: Lab) -> Iterator[Container]:
+    """A running container that holds half of the card."""
+    with lab.pod("half", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
+        yield pod.run("main", Process(PYTHON_IMAGE))

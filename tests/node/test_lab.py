@@ -1,0 +1,73 @@
+"""The lab itself: pods run, no card is in them, and nothing outlives the lab's owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import CriError, Process
+from simgpu.lab.lab import Lab
+
+from .conftest import probe
+
+pytestmark = pytest.mark.node
+
+
+def test_a_pod_runs_and_no_card_is_in_it(bare_lab: Lab) -> None:
+    with bare_lab.pod("plain") as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE))
+        assert container.exec(["id", "-u"]) == (0, "0\n", "")
+        assert not probe(container).driver
+        assert container.exec(["sh", "-c", "exit 3"]).code == 3
+
+
+def test_images_hold_no_driver(bare_lab: Lab) -> None:
+    with bare_lab.pod("plain") as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE))
+        found = container.exec(["sh", "-c", "ls /usr/lib/*/libcuda* /usr/lib/*/libnvidia*"])
+        assert found.out == ""
+
+
+def test_the_runtimes_refusal_arrives_in_its_own_words(bare_lab: Lab) -> None:
+    with bare_lab.pod("plain") as pod, pytest.raises(CriError, match=r"docker\.io/local/absent:1"):
+        pod.create("main", Process("docker.io/local/absent:1"))
+
+
+_OWNER = """
+import sys, time
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import Process
+from simgpu.lab.lab import Lab
+with Lab() as lab:
+    lab.cri.run_pod("left").run("main", Process(PYTHON_IMAGE))
+    sys.stdout.write(f"{lab.directory} {lab.namespace.cgroup} {lab.namespace.pid}\\n")
+    sys.stdout.flush()
+    time.sleep(600)
+"""
+
+
+def test_nothing_outlives_an_owner_killed_with_9(build_dir: Path) -> None:
+    assert build_dir.is_dir()
+    owner = subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    directory, cgroup, pid = owner.stdout.readline().split()
+    inside = psutil.Process(int(pid)).children(recursive=True)
+    assert any("containerd-shim" in process.name() for process in inside)
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    while psutil.pid_exists(int(pid)):
+        time.sleep(0.05)
+    assert not Path(directory).exists()
+    assert not any(process.is_running() for process in inside)
+    assert directory not in Path("/proc/self/mounts").read_text()
+    left = subprocess.run(["find", "/sys/fs/cgroup", "-name", cgroup], capture_output=True)
+    assert left.stdout == b""
