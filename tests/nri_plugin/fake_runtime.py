@@ -1,0 +1,399 @@
+"""A container runtime's side of NRI, as unforgiving as the Go one, for tests over a real socket.
+
+Shares nothing with nri_plugin.protocol but the generated messages: the mux, ttrpc and the dialogue
+are written a second time, from the Go code's behaviour. What it reproduces on purpose: - the trunk
+queues 256 frames per connection, and breaks at the next; - a connection is read through a buffer of
+4096 bytes: a frame larger than what the reader asks for
+  breaks it (ENOMEM), so the first frame of a large message must be small;
+- one deadline per request; a plugin that misses it, or is lost, is dropped, and the container is
+created
+  without it, unless a validator or (NRI 0.12.5) the failure policy says otherwise;
+- an error status fails the request and keeps the plugin;
+- NRI 0.12 calls a method per event, and falls back to StateChange for good on Unimplemented.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.messages import ttrpc_pb2
+
+M = TypeVar("M", bound=Message)
+
+PLUGIN, RUNTIME = 1, 2
+QUEUE_FRAMES = 256
+BUFIO_BYTES = 4096
+MESSAGE_BYTES = 4 << 20
+SYNC_CHUNK_OBJECTS = 8
+
+NOTIFICATIONS: dict[str, tuple[int, type[Message]]] = {
+    "PostCreateContainer": (nri.POST_CREATE_CONTAINER, nri.PostCreateContainerRequest),
+    "StartContainer": (nri.START_CONTAINER, nri.StartContainerRequest),
+    "PostStartContainer": (nri.POST_START_CONTAINER, nri.PostStartContainerRequest),
+    "PostUpdateContainer": (nri.POST_UPDATE_CONTAINER, nri.PostUpdateContainerRequest),
+    "RemoveContainer": (nri.REMOVE_CONTAINER, nri.RemoveContainerRequest),
+}
+
+
+class Dropped(Exception):
+    """The runtime has closed the plugin's connection, for the reason told."""
+
+
+class RequestFailed(Exception):
+    """The pod's or container's operation fails, with this message to the user."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class _Trunk:
+    """The mux of pkg/net/multiplex, and under it bufio's reading."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._queues: dict[int, asyncio.Queue[bytes | None]] = {
+            PLUGIN: asyncio.Queue(),
+            RUNTIME: asyncio.Queue(),
+        }
+        self._buffered: dict[int, bytes] = {PLUGIN: b"", RUNTIME: b""}
+        self.why_broken = ""
+        self._pump = asyncio.create_task(self._read_frames())
+
+    async def _read_frames(self) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                header = await self._reader.readexactly(8)
+                connection, length = struct.unpack(">II", header)
+                payload = await self._reader.readexactly(length)
+                queue = self._queues.get(connection)
+                if queue is None:
+                    continue
+                if queue.qsize() == QUEUE_FRAMES:
+                    self.break_off("the queue of frames overflowed")
+                    break
+                queue.put_nowait(payload)
+        for queue in self._queues.values():
+            queue.put_nowait(None)
+
+    async def _conn_read(self, connection: int, capacity: int) -> bytes:
+        frame = await self._queues[connection].get()
+        if frame is None:
+            self._queues[connection].put_nowait(None)
+            raise Dropped(self.why_broken or "the plugin closed the connection")
+        if len(frame) > capacity:
+            self.break_off(f"ENOMEM: a frame of {len(frame)} bytes into {capacity}")
+            raise Dropped(self.why_broken)
+        return frame
+
+    async def read_full(self, connection: int, count: int) -> bytes:
+        """io.ReadFull over a bufio.Reader of BUFIO_BYTES."""
+        taken = b""
+        while len(taken) < count:
+            wanted = count - len(taken)
+            if not self._buffered[connection]:
+                if wanted >= BUFIO_BYTES:
+                    taken += await self._conn_read(connection, wanted)
+                    continue
+                self._buffered[connection] = await self._conn_read(connection, BUFIO_BYTES)
+            taken += self._buffered[connection][:wanted]
+            self._buffered[connection] = self._buffered[connection][wanted:]
+        return taken
+
+    def write(self, connection: int, message: bytes) -> None:
+        """Header and payload are separate writes in Go, and a message is cut like bufio cuts it."""
+        for part in (message[:BUFIO_BYTES], message[BUFIO_BYTES:]):
+            if part:
+                self._writer.write(struct.pack(">II", connection, len(part)))
+                self._writer.write(part)
+
+    def write_raw(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def stop_reading(self) -> None:
+        self._pump.cancel()
+
+    def break_off(self, why: str) -> None:
+        if not self.why_broken:
+            self.why_broken = why
+        self._writer.close()
+
+    async def close(self) -> None:
+        self._pump.cancel()
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+
+class FakeRuntime:
+    """One plugin's connection, seen from the runtime. Make it with `connected_pair` or `accept`."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        runtime: tuple[str, str] = ("containerd", "2.4.2"),
+        nri_version: tuple[int, int, int] = (0, 12, 3),
+        request_timeout_s: float = 2.0,
+    ) -> None:
+        self._trunk = _Trunk(reader, writer)
+        self._name, self._version = runtime
+        self._nri = nri_version
+        self._timeout_s = request_timeout_s
+        self._stream = -1
+        self._state_change_only = nri_version < (0, 12)
+        self.dropped: str | None = None
+        self.events = 0
+        self.policy = nri.FailurePolicy()
+        self.registration = nri.RegisterPluginRequest()
+        self.calls: list[str] = []
+        """Methods called, in order."""
+
+    # --- the handshake
+    # ------------------------------------------------------------------------------
+
+    async def handshake(
+        self,
+        pods: Sequence[nri.PodSandbox] = (),
+        containers: Sequence[nri.Container] = (),
+        *,
+        configure_overtakes: bool = False,
+    ) -> None:
+        """Registration, Configure, Synchronize; raises Dropped or RequestFailed as the Go code ends
+        it."""
+        stream = await self.receive_registration()
+        if configure_overtakes:
+            await self.configure()
+            self.accept_registration(stream)
+        else:
+            self.accept_registration(stream)
+            await self.configure()
+        await self.synchronize(pods, containers)
+
+    async def receive_registration(self) -> int:
+        stream, kind, data = await self._read_message(RUNTIME)
+        request = ttrpc_pb2.Request.FromString(data)
+        assert (kind, request.service) == (1, "nri.pkg.api.v1alpha1.Runtime")
+        assert request.method == "RegisterPlugin"
+        self.registration = nri.RegisterPluginRequest.FromString(request.payload)
+        return stream
+
+    def accept_registration(self, stream: int) -> None:
+        self._write_message(RUNTIME, stream, 2, b"")
+
+    def refuse_registration(self, stream: int, code: int, message: str) -> None:
+        status = ttrpc_pb2.Status(code=code, message=message)
+        self._write_message(
+            RUNTIME, stream, 2, ttrpc_pb2.Response(status=status).SerializeToString()
+        )
+
+    async def configure(self) -> None:
+        request = nri.ConfigureRequest(runtime_name=self._name, runtime_version=self._version)
+        if self._nri >= (0, 7):
+            request.registration_timeout = 5000
+            request.request_timeout = round(self._timeout_s * 1000)
+        if self._nri >= (0, 12):
+            request.nri_version = "v{}.{}.{}".format(*self._nri)
+        reply = await self.call("Configure", request, nri.ConfigureResponse)
+        known = 0x3FFF if self._nri >= (0, 10) else 0x7FF
+        if reply.events & ~known:
+            self.drop(f"invalid plugin events: {reply.events & ~known:#x}")
+            raise Dropped(self.dropped)
+        self.events = reply.events or known
+        if self._nri >= (0, 12, 4):
+            self.policy = reply.failure_policy
+
+    async def synchronize(
+        self,
+        pods: Sequence[nri.PodSandbox] = (),
+        containers: Sequence[nri.Container] = (),
+        chunk: int = SYNC_CHUNK_OBJECTS,
+    ) -> None:
+        """In chunks of `chunk` pods and as many containers."""
+        while True:
+            request = nri.SynchronizeRequest(
+                pods=pods[:chunk],
+                containers=containers[:chunk],
+                more=len(pods) > chunk or len(containers) > chunk,
+            )
+            try:
+                reply = await self.call("Synchronize", request, nri.SynchronizeResponse)
+            except RequestFailed:
+                self.drop("failed to synchronize")
+                raise
+            if not request.more:
+                return
+            if reply.update or not reply.more:
+                self.drop("plugin does not handle split sync requests")
+                raise Dropped(self.dropped)
+            pods, containers = pods[chunk:], containers[chunk:]
+
+    # --- events
+    # -------------------------------------------------------------------------------------
+
+    async def create(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> nri.CreateContainerResponse | None:
+        """Create a container; None when it was created without the plugin. RequestFailed when
+        not."""
+        reply = None
+        if self._subscribed(nri.CREATE_CONTAINER):
+            request = nri.CreateContainerRequest(pod=pod, container=container)
+            reply = await self._request("CreateContainer", request, nri.CreateContainerResponse)
+        if self._subscribed(nri.VALIDATE_CONTAINER_ADJUSTMENT, or_dropped=self._nri < (0, 12, 5)):
+            await self._validate(pod, container, reply)
+        return reply
+
+    async def _validate(
+        self,
+        pod: nri.PodSandbox,
+        container: nri.Container,
+        reply: nri.CreateContainerResponse | None,
+    ) -> None:
+        request = nri.ValidateContainerAdjustmentRequest(
+            pod=pod, container=container, adjust=reply.adjust if reply else None
+        )
+        try:
+            verdict = await self.call(
+                "ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse
+            )
+        except Dropped as error:
+            raise RequestFailed(0, f"validator plugin failed: {error}") from error
+        if verdict.reject:
+            raise RequestFailed(0, f"validator rejected the adjustment: {verdict.reason}")
+
+    async def notify(self, method: str, pod: nri.PodSandbox, container: nri.Container) -> None:
+        """One of NOTIFICATIONS, in the style of this version."""
+        event, request = NOTIFICATIONS[method]
+        if not self._subscribed(event):
+            return
+        if not self._state_change_only:
+            try:
+                await self._request(method, request(pod=pod, container=container), nri.Empty)
+                return
+            except RequestFailed as error:
+                if error.code != 12:
+                    raise
+                self._state_change_only = True
+        change = nri.StateChangeEvent(
+            event=nri.Event.ValueType(event), pod=pod, container=container
+        )
+        await self._request("StateChange", change, nri.Empty)
+
+    async def stop(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        if self._subscribed(nri.STOP_CONTAINER):
+            request = nri.StopContainerRequest(pod=pod, container=container)
+            await self._request("StopContainer", request, nri.StopContainerResponse)
+
+    def _subscribed(self, event: int, *, or_dropped: bool = False) -> bool:
+        return bool(self.events & (1 << (event - 1))) and (or_dropped or self.dropped is None)
+
+    async def _request(self, method: str, request: Message, response: type[M]) -> M | None:
+        """A call whose loss is forgiven, as it is by default, or not, as the plugin's policy
+        says."""
+        try:
+            return await self.call(method, request, response)
+        except Dropped as error:
+            if self.policy.fail_request:
+                raise RequestFailed(0, f"plugin failed to handle {method}: {error}") from error
+            return None
+
+    # --- calls
+    # --------------------------------------------------------------------------------------
+
+    async def call(
+        self, method: str, request: Message, response: type[M], *, service: str = "Plugin"
+    ) -> M:
+        """One call to the plugin, within the request timeout."""
+        if self.dropped is not None:
+            raise Dropped(self.dropped)
+        stream = self.send_call(method, request.SerializeToString(), service=service)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return response.FromString(await self.receive_reply(stream))
+        except TimeoutError:
+            if not self.policy.keep_connected:
+                self.drop(f"{method} timed out")
+            raise Dropped(f"{method} timed out") from None
+        except Dropped as error:
+            self.drop(str(error))
+            raise
+
+    def send_call(self, method: str, payload: bytes, *, service: str = "Plugin") -> int:
+        self._stream += 2
+        self.calls.append(method)
+        request = ttrpc_pb2.Request(
+            service=f"nri.pkg.api.v1alpha1.{service}",
+            method=method,
+            payload=payload,
+            timeout_nano=round(self._timeout_s * 1e9),
+        )
+        request.metadata.add(key="traceparent", value="00-0af7651916cd43dd8448eb211c80319c")
+        self._write_message(PLUGIN, self._stream, 1, request.SerializeToString())
+        return self._stream
+
+    async def receive_reply(self, stream: int) -> bytes:
+        """The payload of the reply on `stream`; replies on streams given up are passed over."""
+        answered = 0
+        while answered != stream:
+            answered, data = await self.receive_reply_frame()
+            assert answered <= stream
+        response = ttrpc_pb2.Response.FromString(data)
+        if response.status.code:
+            raise RequestFailed(response.status.code, response.status.message)
+        return response.payload
+
+    async def receive_reply_frame(self) -> tuple[int, bytes]:
+        """The next reply, whichever: its stream and its undecoded Response."""
+        stream, kind, data = await self._read_message(PLUGIN)
+        assert kind == 2
+        return stream, data
+
+    def stop_reading(self) -> None:
+        """Leave what the plugin writes in the socket."""
+        self._trunk.stop_reading()
+
+    def send_raw(self, data: bytes) -> None:
+        """Bytes below the mux, for misbehaviour."""
+        self._trunk.write_raw(data)
+
+    def drop(self, why: str) -> None:
+        """Close the plugin's connection."""
+        if self.dropped is None:
+            self.dropped = why
+        self._trunk.break_off(why)
+
+    async def close(self) -> None:
+        await self._trunk.close()
+
+    def _write_message(self, connection: int, stream: int, kind: int, data: bytes) -> None:
+        assert len(data) <= MESSAGE_BYTES
+        self._trunk.write(connection, struct.pack(">IIBB", len(data), stream, kind, 0) + data)
+
+    async def _read_message(self, connection: int) -> tuple[int, int, bytes]:
+        header = await self._trunk.read_full(connection, 10)
+        length, stream, kind, flags = struct.unpack(">IIBB", header)
+        assert length <= MESSAGE_BYTES and flags == 0
+        return stream, kind, await self._trunk.read_full(connection, length)
+
+
+async def connected_pair() -> tuple[
+    tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    tuple[asyncio.StreamReader, asyncio.StreamWriter],
+]:
+    """Both ends of a real socket: the runtime's, the plugin's."""
+    ours, theirs = socket.socketpair()
+    return await asyncio.open_unix_connection(sock=ours), await asyncio.open_unix_connection(
+        sock=theirs
+    )

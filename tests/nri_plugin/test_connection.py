@@ -1,0 +1,548 @@
+"""nri_plugin.connection over a real socket, against a runtime as unforgiving as the Go one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from nri_plugin.connection import (
+    Handler,
+    Refused,
+    RegistrationTimedOut,
+    SynchronizeFailed,
+    serve,
+)
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.protocol.errors import RegistrationRejected, RemoteProtocolError
+from nri_plugin.protocol.events import RuntimeInfo
+from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed, connected_pair
+from tests.nri_plugin.objects import container, pod
+
+VERSIONS: list[dict[str, Any]] = [
+    {"runtime": ("containerd", "v1.7.24"), "nri_version": (0, 6, 1)},
+    {"runtime": ("containerd", "1.7.35"), "nri_version": (0, 8, 0)},
+    {"runtime": ("containerd", "v2.2.7"), "nri_version": (0, 11, 0)},
+    {"runtime": ("containerd", "2.4.2"), "nri_version": (0, 12, 3)},
+    {"runtime": ("containerd", "2.5.0"), "nri_version": (0, 12, 5)},
+    {"runtime": ("cri-o", "1.33.2"), "nri_version": (0, 9, 0)},
+    {"runtime": ("cri-o", "1.35.0"), "nri_version": (0, 11, 0)},
+]
+"""Runtimes and what they speak; those before 0.12 do not tell their NRI version."""
+
+
+class Recorder:
+    """A handler that writes down what it is asked, and does what a test puts into its hooks."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.state: tuple[Sequence[nri.PodSandbox], Sequence[nri.Container]] | None = None
+        self.adjustment: nri.ContainerAdjustment | None = None
+        self.hooks: dict[str, Callable[[], Awaitable[None]]] = {}
+
+    async def _asked(self, method: str, container_id: str) -> None:
+        self.asked.append((method, container_id))
+        if method in self.hooks:
+            await self.hooks[method]()
+
+    async def synchronize(
+        self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
+    ) -> None:
+        self.state = (pods, containers)
+        await self._asked("synchronize", "")
+
+    async def create_container(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> nri.ContainerAdjustment | None:
+        await self._asked("create", container.id)
+        return self.adjustment
+
+    async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        await self._asked("start", container.id)
+
+    async def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        await self._asked("stop", container.id)
+
+    async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        await self._asked("remove", container.id)
+
+    async def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        await self._asked("validate", request.container.id)
+
+
+class Rig:
+    """A runtime, and the plugin serving a Recorder at the other end of the socket."""
+
+    def __init__(self, runtime: FakeRuntime, handler: Recorder, plugin: asyncio.Task[None]) -> None:
+        self.runtime = runtime
+        self.handler = handler
+        self.plugin = plugin
+        self.ready: list[RuntimeInfo] = []
+
+
+@contextlib.asynccontextmanager
+async def rig(*, registration_timeout_s: float = 30.0, **runtime: Any) -> AsyncIterator[Rig]:
+    ours, theirs = await connected_pair()
+    handler = Recorder()
+    checked: Handler = handler
+    ready: list[RuntimeInfo] = []
+    plugin = asyncio.create_task(
+        serve(
+            *theirs,
+            checked,
+            name="gpuslice",
+            index="50",
+            on_ready=ready.append,
+            registration_timeout_s=registration_timeout_s,
+        )
+    )
+    fake = FakeRuntime(*ours, **runtime)
+    built = Rig(fake, handler, plugin)
+    built.ready = ready
+    try:
+        yield built
+    finally:
+        await fake.close()
+        await asyncio.gather(plugin, return_exceptions=True)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def raiser(error: BaseException) -> Callable[[], Awaitable[None]]:
+    async def hook() -> None:
+        raise error
+
+    return hook
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def deaf() -> None:
+    """A handler that does not heed its cancellation at once."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        await asyncio.sleep(0.05)
+        raise RuntimeError("too late to matter") from None
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda v: "-".join(v["runtime"]))
+def test_a_container_s_life_in_every_version(version: dict[str, Any]) -> None:
+    async def test() -> None:
+        async with rig(**version) as r:
+            await r.runtime.handshake([pod(1)], [container(1)])
+            r.handler.adjustment = nri.ContainerAdjustment(
+                env=[nri.KeyValue(key="NVIDIA_VISIBLE_DEVICES", value="GPU-1")]
+            )
+            reply = await r.runtime.create(pod(2), container(2))
+            assert reply is not None
+            assert reply.adjust == r.handler.adjustment
+            for method in ("PostCreateContainer", "StartContainer", "PostStartContainer"):
+                await r.runtime.notify(method, pod(2), container(2))
+            await r.runtime.stop(pod(2), container(2))
+            await r.runtime.notify("RemoveContainer", pod(2), container(2))
+            await r.runtime.close()
+            await r.plugin
+            validated = [("validate", "container-2")] if version["nri_version"] >= (0, 10) else []
+            assert r.handler.asked == [
+                ("synchronize", ""),
+                ("create", "container-2"),
+                *validated,
+                ("start", "container-2"),
+                ("stop", "container-2"),
+                ("remove", "container-2"),
+            ]
+            assert [(info.name, info.version) for info in r.ready] == [version["runtime"]]
+            assert r.runtime.registration == nri.RegisterPluginRequest(
+                plugin_name="gpuslice", plugin_idx="50", nri_version="v0.12.5"
+            )
+            style = "StateChange" if version["nri_version"] < (0, 12) else "StartContainer"
+            assert style in r.runtime.calls
+
+    run(test)
+
+
+def test_configure_may_overtake_the_answer_to_the_registration() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake(configure_overtakes=True)
+            assert await r.runtime.create(pod(), container()) is not None
+
+    run(test)
+
+
+def test_synchronize_comes_in_chunks() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            pods = [pod(n, note="x" * 1000) for n in range(100)]
+            containers = [container(n) for n in range(130)]
+            await r.runtime.handshake(pods, containers)
+            assert r.runtime.calls.count("Synchronize") > 10
+            assert r.handler.state == (tuple(pods), tuple(containers))
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [4000, 4096, 5000, 3 << 20], ids=str)
+def test_a_reply_of_any_size_crosses(size: int) -> None:
+    async def test() -> None:
+        async with rig(request_timeout_s=20) as r:
+            await r.runtime.handshake()
+            r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * size})
+            reply = await r.runtime.create(pod(), container())
+            assert reply is not None
+            assert reply.adjust == r.handler.adjustment
+
+    run(test)
+
+
+def test_a_reply_over_the_limit_fails_the_container_and_keeps_the_plugin(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with rig(request_timeout_s=20) as r:
+            await r.runtime.handshake()
+            r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (4 << 20)})
+            with pytest.raises(RequestFailed, match="8: a reply of"):
+                await r.runtime.create(pod(), container())
+            r.handler.adjustment = None
+            assert await r.runtime.create(pod(), container()) is not None
+
+    run(test)
+    assert "outcome=oversized" in caplog.text
+
+
+def test_a_refusal_reaches_the_user_word_for_word() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            r.handler.hooks["create"] = raiser(Refused("no card GPU-7 on this node: \udcff é"))
+            with pytest.raises(RequestFailed) as failed:
+                await r.runtime.create(pod(), container())
+            assert (failed.value.code, failed.value.message) == (
+                2,
+                "no card GPU-7 on this node: ? é",
+            )
+            del r.handler.hooks["create"]
+            r.handler.hooks["start"] = raiser(Refused("the image brings a preload of its own"))
+            with pytest.raises(RequestFailed, match="2: the image brings a preload of its own"):
+                await r.runtime.notify("StartContainer", pod(), container())
+            r.handler.hooks["validate"] = raiser(Refused("somebody took our mount away"))
+            with pytest.raises(RequestFailed, match=r"rejected .*: somebody took our mount away"):
+                await r.runtime.create(pod(), container())
+            assert r.runtime.dropped is None
+
+    run(test)
+
+
+@pytest.mark.parametrize("method", ["create", "validate"])
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), asyncio.CancelledError()], ids=["bug", "cancelled"]
+)
+def test_a_bug_in_the_handler_fails_the_request_and_is_logged(
+    method: str, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            r.handler.hooks[method] = raiser(error)
+            with pytest.raises(RequestFailed, match=type(error).__name__):
+                await r.runtime.create(pod(), container())
+            assert r.runtime.dropped is None
+            del r.handler.hooks[method]
+            assert await r.runtime.create(pod(), container()) is not None
+
+    run(test)
+    assert "outcome=error" in caplog.text
+
+
+@pytest.mark.parametrize("hook", [forever, deaf])
+@pytest.mark.parametrize("method", ["create", "validate"])
+def test_a_late_handler_is_answered_for_before_the_runtime_gives_up(
+    method: str, hook: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with rig(request_timeout_s=1.0) as r:
+            await r.runtime.handshake()
+            r.handler.hooks[method] = hook
+            with pytest.raises(RequestFailed, match=r"did not decide .* within 0\.75 s"):
+                await r.runtime.create(pod(), container())
+            assert r.runtime.dropped is None
+            del r.handler.hooks[method]
+            assert await r.runtime.create(pod(), container()) is not None
+
+    run(test)
+    assert "outcome=late" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("nri_version", "events", "runs"),
+    [((0, 8, 0), 0x8, True), ((0, 12, 3), 0x2008, False), ((0, 12, 5), 0x2008, False)],
+    ids=["nothing", "validation", "policy"],
+)
+def test_what_covers_an_agent_that_hangs_whole(
+    nri_version: tuple[int, int, int], events: int, runs: bool
+) -> None:
+    """The control: an event loop that stands still answers nothing, whatever its deadlines."""
+
+    async def test() -> None:
+        ours, theirs = await connected_pair()
+        fake = FakeRuntime(*ours, nri_version=nri_version, request_timeout_s=0.2)
+        fake.events = events
+        fake.policy = nri.FailurePolicy(fail_request=nri_version >= (0, 12, 4))
+        if runs:
+            assert await fake.create(pod(), container()) is None
+        else:
+            with pytest.raises(RequestFailed):
+                await fake.create(pod(), container())
+        await fake.close()
+        theirs[1].close()
+        await theirs[1].wait_closed()
+
+    run(test)
+
+
+def test_the_policy_is_sent_and_asks_to_fail() -> None:
+    async def test() -> None:
+        async with rig(nri_version=(0, 12, 5)) as r:
+            await r.runtime.handshake()
+            assert (r.runtime.policy.fail_request, r.runtime.policy.keep_connected) == (True, True)
+            assert r.runtime.events == 0x2628
+
+    run(test)
+
+
+def test_a_failed_synchronize_ends_the_session_with_its_cause() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            r.handler.hooks["synchronize"] = raiser(Refused("the run directory is not writable"))
+            with pytest.raises(RequestFailed, match="not writable"):
+                await r.runtime.handshake()
+            with pytest.raises(SynchronizeFailed, match="not writable") as failed:
+                await r.plugin
+            assert isinstance(failed.value.__cause__, Refused)
+            assert r.ready == []
+
+    run(test)
+
+
+def test_a_failed_synchronize_ends_the_session_though_the_runtime_would_stay() -> None:
+    """NRI 0.6.1 keeps such a plugin connected, and never sends it an event."""
+
+    async def test() -> None:
+        async with rig(nri_version=(0, 6, 1), runtime=("containerd", "1.7.20")) as r:
+            r.handler.hooks["synchronize"] = raiser(ValueError("a bug"))
+            r.runtime.accept_registration(await r.runtime.receive_registration())
+            await r.runtime.configure()
+            with pytest.raises(RequestFailed):
+                await r.runtime.call(
+                    "Synchronize", nri.SynchronizeRequest(), nri.SynchronizeResponse
+                )
+            with pytest.raises(SynchronizeFailed, match="ValueError: a bug"):
+                await r.plugin
+
+    run(test)
+
+
+def test_a_synchronize_that_hangs_is_answered_and_ends_the_session() -> None:
+    async def test() -> None:
+        async with rig(request_timeout_s=0.4) as r:
+            r.handler.hooks["synchronize"] = forever
+            with pytest.raises(RequestFailed, match="did not decide Synchronize"):
+                await r.runtime.handshake()
+            with pytest.raises(SynchronizeFailed):
+                await r.plugin
+
+    run(test)
+
+
+def test_nobody_takes_the_registration() -> None:
+    async def test() -> None:
+        async with rig(registration_timeout_s=0.05) as r:
+            with pytest.raises(RegistrationTimedOut, match="holding the line"):
+                await r.plugin
+
+    run(test)
+
+
+def test_a_registration_without_configure_times_out_too() -> None:
+    async def test() -> None:
+        async with rig(registration_timeout_s=0.2) as r:
+            r.runtime.accept_registration(await r.runtime.receive_registration())
+            with pytest.raises(RegistrationTimedOut):
+                await r.plugin
+
+    run(test)
+
+
+def test_synchronize_may_take_its_time() -> None:
+    """The runtime may hold it back until a pod with a long grace period has stopped."""
+
+    async def test() -> None:
+        async with rig(registration_timeout_s=0.5) as r:
+            r.runtime.accept_registration(await r.runtime.receive_registration())
+            await r.runtime.configure()
+            await asyncio.sleep(0.7)
+            await r.runtime.synchronize()
+            assert await r.runtime.create(pod(), container()) is not None
+
+    run(test)
+
+
+def test_a_rejected_registration_says_why() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            stream = await r.runtime.receive_registration()
+            r.runtime.refuse_registration(stream, 2, 'invalid plugin index: "5"')
+            with pytest.raises(RegistrationRejected, match="invalid plugin index") as rejected:
+                await r.plugin
+            assert rejected.value.code == 2
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack(">II", 1, (4 << 20) + 11),
+        struct.pack(">II", 0xFFFFFFFF, 0xFFFFFFFF),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        struct.pack(">II", 2, 10) + struct.pack(">IIBB", 0, 99, 2, 0),
+    ],
+    ids=["frame-too-long", "all-ones", "http", "unasked-response"],
+)
+def test_garbage_ends_the_connection_and_not_the_process(garbage: bytes) -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            r.runtime.send_raw(garbage)
+            with pytest.raises(RemoteProtocolError):
+                await r.plugin
+            with pytest.raises(Dropped):
+                await r.runtime.call("Shutdown", nri.Empty(), nri.Empty)
+
+    run(test)
+
+
+def test_frames_of_unknown_connections_are_passed_over() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            r.runtime.send_raw(struct.pack(">II", 7, 5) + b"hello" + struct.pack(">II", 0, 0))
+            assert await r.runtime.create(pod(), container()) is not None
+
+    run(test)
+
+
+def test_the_end_of_the_connection_cancels_what_runs() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            cancelled = asyncio.Event()
+            entered = asyncio.Event()
+
+            async def hook() -> None:
+                entered.set()
+                try:
+                    await forever()
+                finally:
+                    cancelled.set()
+
+            r.handler.hooks["create"] = hook
+            r.runtime.send_call("CreateContainer", nri.CreateContainerRequest().SerializeToString())
+            await entered.wait()
+            await r.runtime.close()
+            await r.plugin
+            assert cancelled.is_set()
+
+    run(test)
+
+
+def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_plugin.connection.CLOSING_TIMEOUT_S", 0.05)
+
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            entered, release = asyncio.Event(), asyncio.Event()
+
+            async def hook() -> None:
+                entered.set()
+                while not release.is_set():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await release.wait()
+
+            r.handler.hooks["create"] = hook
+            r.runtime.send_call("CreateContainer", nri.CreateContainerRequest().SerializeToString())
+            await entered.wait()
+            await r.runtime.close()
+            await r.plugin
+            release.set()
+
+    run(test)
+    assert "outcome=stuck" in caplog.text
+
+
+def test_shutdown_is_answered_and_ends_the_session() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            await r.runtime.call("Shutdown", nri.Empty(), nri.Empty)
+            await r.plugin
+
+    run(test)
+
+
+def test_concurrent_requests_are_answered_as_they_are_ready() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            gate = asyncio.Event()
+
+            async def hook() -> None:
+                await gate.wait()
+
+            r.handler.hooks["create"] = hook
+            slow = r.runtime.send_call("CreateContainer", b"")
+            quick = r.runtime.send_call("StopContainer", b"")
+            assert await r.runtime.receive_reply_frame() == (quick, b"")
+            gate.set()
+            assert await r.runtime.receive_reply_frame() == (slow, b"")
+
+    run(test)
+
+
+def test_a_peer_that_does_not_read_does_not_hold_the_end_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("nri_plugin.connection.CLOSING_TIMEOUT_S", 0.05)
+    caplog.set_level(logging.CRITICAL)
+
+    async def test() -> None:
+        async with rig(registration_timeout_s=0.5) as r:
+            await r.runtime.handshake()
+            r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (3 << 20)})
+            for _ in range(3):
+                r.runtime.send_call("CreateContainer", b"")
+            r.runtime.stop_reading()
+            await asyncio.sleep(0.1)
+            r.plugin.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await r.plugin
+
+    run(test)
