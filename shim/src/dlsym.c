@@ -6,12 +6,11 @@
  * us first), the caller gets what it would have got without us. Anything else, such as a private
  * library's function of the same name, is untouched.
  */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
 #include <stddef.h>
 
-#include "elf.h"
+#include "objects.h"
 #include "resolve.h"
 
 /* Entered from dlsym.S. */

@@ -6,7 +6,6 @@
  * clone too): there the pages read zero, which is an empty ledger with free locks. Kernels
  * before 4.14 lack that; there the owner's process id is compared instead.
  */
-#define _GNU_SOURCE
 #include "ledger.h"
 
 #include <stddef.h>

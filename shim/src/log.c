@@ -2,7 +2,6 @@
  * One line per process, in one write(2), and only where it can be taken at once: a full pipe would
  * block the program and a closed one would kill it with SIGPIPE, so poll is asked first.
  */
-#define _GNU_SOURCE
 #include "log.h"
 
 #include <errno.h>

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "elf.h"
+#include "objects.h"
 
 void *vgpu_real[VGPU_FUNCTION_COUNT];
 static uintptr_t real_base[VGPU_LIBRARY_COUNT]; /* load bias of what vgpu_real was read from */

@@ -1,6 +1,5 @@
-/* See elf.h. */
-#define _GNU_SOURCE
-#include "elf.h"
+/* See objects.h. */
+#include "objects.h"
 
 #include <limits.h>
 #include <string.h>

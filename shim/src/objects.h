@@ -4,8 +4,8 @@
  * Knows ELF; knows no CUDA and no policy. Needs dl_iterate_phdr alone, so that the library depends
  * on nothing of libdl and asks no dlsym, its own least of all.
  */
-#ifndef VGPU_ELF_H
-#define VGPU_ELF_H
+#ifndef VGPU_OBJECTS_H
+#define VGPU_OBJECTS_H
 
 #include <link.h>
 #include <stdbool.h>

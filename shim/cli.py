@@ -1,0 +1,161 @@
+"""`python -m shim`: limit a program without a container, and look at what it uses."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from contract import grant_file, names, quantity
+from shim import cards, launch, library, region
+
+_EPILOG: Final = """examples:
+  python -m shim run --memory 20GiB -- python train.py
+  python -m shim run --memory 50% --card 0 -- nvidia-smi
+  python -m shim show "$GPUSLICE_DIR"
+"""
+_RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
+each card. Cards that --card leaves out have no memory at all. The exit status is CMD's; 128 + N
+where signal N ended it.
+
+Memory is enforced; core is written down and not enforced yet."""
+
+
+class UsageError(Exception):
+    """What was asked for cannot be done; the text names the option, its value, what is allowed."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status: the command's own, or 2 where it was never started."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.action(options)
+        return status
+    except (
+        UsageError,
+        cards.CardError,
+        library.LibraryError,
+        region.RegionDirectoryError,
+    ) as error:
+        sys.stderr.write(f"gpuslice: {error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m shim",
+        description="Limit a program's share of the GPU, without a container.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="run | show")
+    run = commands.add_parser(
+        "run",
+        help="run a command under a limit",
+        usage="%(prog)s --memory SIZE [--core PERCENT] [--card UUID|INDEX]... -- CMD [ARG]...",
+        description=_RUN_HELP,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument(
+        "--memory", required=True, metavar="SIZE", help="20GiB, 512MiB, bytes, or 50%%"
+    )
+    run.add_argument("--core", default="100", metavar="PERCENT", help="1 to 100 (default: 100)")
+    run.add_argument(
+        "--card",
+        action="append",
+        default=[],
+        metavar="UUID|INDEX",
+        help="a card to use; repeat for more (default: all)",
+    )
+    run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
+    run.set_defaults(action=_run)
+    show = commands.add_parser("show", help="what a grant allows, and what is used of it")
+    show.add_argument("directory", type=Path, metavar="DIR", help="holds `grant` and `region`")
+    show.set_defaults(action=_show)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    if Path(names.CONTAINER_DIR).is_dir():
+        raise UsageError(
+            f"run: this container already has its limits ({names.CONTAINER_DIR}), "
+            "and no others can be set inside it"
+        )
+    preload = str(library.find())
+    if any(separator in preload for separator in " :"):
+        raise UsageError(f"run: LD_PRELOAD takes no blank or colon, and the library is {preload!r}")
+    core_percent = _percent("--core", options.core)
+    granted = [
+        grant_file.Card(card.uuid, _memory(options.memory, card), core_percent, card.minor)
+        for card in cards.choose(cards.present(), options.card)
+    ]
+    with tempfile.TemporaryDirectory(prefix="gpuslice-") as directory:
+        region.create(Path(directory), granted)
+        environment = _environment(os.environ, preload, directory)
+        try:
+            return launch.run(options.command, environment)
+        except OSError as error:
+            sys.stderr.write(f"gpuslice: {options.command[0]}: {error.strerror}\n")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _environment(outer: Mapping[str, str], preload: str, directory: str) -> Mapping[str, str]:
+    others = outer.get("LD_PRELOAD")
+    return {
+        **outer,
+        "LD_PRELOAD": f"{preload}:{others}" if others else preload,
+        names.ENV_DIR: directory,
+    }
+
+
+def _percent(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= 100):
+        raise UsageError(f"{option} {text}: a whole percentage from 1 to 100 is allowed")
+    return int(text)
+
+
+def _memory(text: str, card: cards.Card) -> int:
+    """Bytes of one card; people write GiB where Kubernetes writes Gi."""
+    there = f"1 to {quantity.format_binary(card.memory_bytes)}B, the memory of {card.uuid}"
+    if text.endswith("%"):
+        return quantity.share_of(card.memory_bytes, _percent("--memory", text.removesuffix("%")))
+    parsed = quantity.parse(text.removesuffix("B"))
+    if not isinstance(parsed, quantity.Value):
+        raise UsageError(f"--memory {text}: not a size; write 20GiB, 512MiB, bytes, or 50%")
+    if not 1 <= parsed.amount <= card.memory_bytes:
+        raise UsageError(f"--memory {text}: allowed is {there}")
+    return parsed.amount
+
+
+def _show(options: argparse.Namespace) -> int:
+    rows = [("CARD", "USED", "LIMIT", "REFUSED")]
+    for entry in region.status(options.directory):
+        use = entry.use
+        last = f", last {_bytes(use.last_refused_bytes)}" if use.refused_count else ""
+        rows.append(
+            (
+                entry.card.uuid,
+                _bytes(use.used_bytes),
+                _bytes(entry.card.limit_bytes),
+                f"{use.refused_count}{last}",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        fixed = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
+        sys.stdout.write(f"{fixed}  {row[3]}\n")
+    return 0
+
+
+def _bytes(amount: int) -> str:
+    """For people; exact where it is short: 20GiB, 1537MiB, 512B."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if amount >= size:
+            exact = amount % size == 0
+            return f"{amount // size}{unit}" if exact else f"{amount / size:.2f}{unit}"
+    return f"{amount}B"

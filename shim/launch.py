@@ -1,0 +1,49 @@
+"""Run a command as a child that stands where we stand: same terminal, signals, and exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+# What a person or a supervisor sends. Signals that the terminal sends reach the child anyway, as a
+# member of the foreground group; the kernel marks them SI_KERNEL.
+_FORWARDED: Final = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+    signal.SIGCONT,
+)
+_SI_KERNEL: Final = 0x80
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit status as a shell would report it: 128 + N if signal N ended the command.
+
+    Raises OSError where the command cannot be started.
+    """
+    waited = {*_FORWARDED, signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would never arrive
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        child = os.posix_spawnp(command[0], [*command], environment, setsigmask=before)
+        return _wait(child, waited)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wait(child: int, waited: set[signal.Signals]) -> int:
+    while True:
+        received = signal.sigwaitinfo(waited)
+        if received.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        elif received.si_code != _SI_KERNEL:
+            os.kill(child, received.si_signo)

@@ -1,0 +1,67 @@
+"""The files of a grant, made and read outside any container.
+
+Makes `grant` and `region` for a program that one person runs; a container's are the node agent's.
+Reads by pread and never by mmap: the limited program can truncate its region.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract import grant_file, names, region_file
+
+
+class RegionDirectoryError(Exception):
+    """A directory does not hold what a grant's directory must; the text names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardStatus:
+    """One card of a grant: what it allows and what is taken of it, in bytes."""
+
+    card: grant_file.Card
+    use: region_file.CardUse
+
+
+def create(directory: Path, cards: Sequence[grant_file.Card]) -> None:
+    """Write a fresh grant for `cards`, and its region, into an existing directory."""
+    grant_id = secrets.randbits(63) | 1
+    contents = {
+        names.FILE_REGION: (0o600, region_file.fresh(len(cards), grant_id)),
+        names.FILE_GRANT: (0o400, grant_file.fresh(grant_file.Grant(grant_id, cards))),
+    }
+    for name, (mode, content) in contents.items():
+        descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+
+
+def status(directory: Path) -> Sequence[CardStatus]:
+    """What the directory's grant allows and how much of it is in use; RegionDirectoryError."""
+    grant = grant_file.decode(_read(directory / names.FILE_GRANT, grant_file.FILE_BYTES))
+    if grant is None:
+        raise RegionDirectoryError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")
+    geometry = region_file.Geometry(len(grant.cards))
+    path = directory / names.FILE_REGION
+    try:
+        uses = region_file.uses(_read(path, geometry.slots_offset))
+    except region_file.RegionError as error:
+        raise RegionDirectoryError(f"{path}: {error}") from error
+    if len(uses) != len(grant.cards):
+        raise RegionDirectoryError(f"{path}: {len(uses)} cards, the grant has {len(grant.cards)}")
+    return tuple(CardStatus(card, use) for card, use in zip(grant.cards, uses, strict=True))
+
+
+def _read(path: Path, size: int) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RegionDirectoryError(f"{path}: {error.strerror}") from error
+    try:
+        return os.pread(descriptor, size, 0)
+    finally:
+        os.close(descriptor)

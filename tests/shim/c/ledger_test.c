@@ -1,0 +1,154 @@
+/*
+ * The ledger alone, under sanitizers too: against a naive oracle, from many threads, across fork,
+ * and with a million entries. Prints nothing and exits 0 where all holds.
+ *
+ *	vgpu-ledger-test oracle SEED | threads | fork | million
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ledger.h"
+
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
+			exit(1);                                                                   \
+		}                                                                                  \
+	} while (0)
+
+/* xorshift64: the same sequence for the same seed, everywhere. */
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+static void test_oracle(uint64_t seed)
+{
+	enum { ADDRESSES = 3000, STEPS = 200000 };
+	static struct vgpu_charge oracle[ADDRESSES]; /* bytes 0: not there */
+	struct vgpu_charge got;
+	uint64_t state = seed ? seed : 1, count = 0;
+	/* Strides of real allocators, and one that maps all to few places if the hash is poor. */
+	static const uint64_t strides[] = {512, 1 << 21, UINT64_C(1) << 30, UINT64_C(1) << 40};
+	uint64_t stride = strides[seed % 4];
+
+	for (int step = 0; step < STEPS; step++) {
+		uint64_t which = next_random(&state) % ADDRESSES;
+		uint64_t address = (which + 1) * stride;
+		struct vgpu_charge *held = &oracle[which];
+		/* Phases that mostly add and mostly take: the tables grow, then empty. */
+		if (next_random(&state) % 100 < (step / 50000 % 2 ? 30u : 70u)) {
+			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16)};
+			enum vgpu_ledger_put put = vgpu_ledger_put(address, charge, &got);
+			MUST(put == (held->bytes ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED));
+			MUST(!held->bytes || (got.bytes == held->bytes && got.card == held->card));
+			count += !held->bytes;
+			*held = charge;
+		} else {
+			bool known = vgpu_ledger_take(address, &got);
+			MUST(known == (held->bytes != 0));
+			MUST(!known || (got.bytes == held->bytes && got.card == held->card));
+			count -= known;
+			held->bytes = 0;
+		}
+		MUST(vgpu_ledger_count() == count);
+	}
+	for (uint64_t which = 0; which < ADDRESSES; which++)
+		MUST(vgpu_ledger_take((which + 1) * stride, &got) == (oracle[which].bytes != 0));
+	MUST(vgpu_ledger_count() == 0);
+	MUST(!vgpu_ledger_take(0, &got));
+}
+
+enum { THREADS = 8, PER_THREAD = 20000 };
+
+/* Own addresses only: whatever the others do, each must find its own. */
+static void *churn(void *argument)
+{
+	uint64_t base = (uint64_t)(uintptr_t)argument * PER_THREAD + 1;
+	struct vgpu_charge got;
+
+	for (int round = 0; round < 3; round++) {
+		for (uint64_t i = 0; i < PER_THREAD; i++) {
+			struct vgpu_charge charge = {base + i, (int)(i % 16)};
+			MUST(vgpu_ledger_put((base + i) * 512, charge, &got) == VGPU_LEDGER_ADDED);
+			if (i % 3 == 0) {
+				MUST(vgpu_ledger_take((base + i) * 512, &got));
+				MUST(got.bytes == base + i);
+			}
+		}
+		for (uint64_t i = 0; i < PER_THREAD; i++)
+			MUST(vgpu_ledger_take((base + i) * 512, &got) == (i % 3 != 0));
+	}
+	return NULL;
+}
+
+static void test_threads(void)
+{
+	pthread_t threads[THREADS];
+
+	for (uintptr_t i = 0; i < THREADS; i++)
+		MUST(pthread_create(&threads[i], NULL, churn, (void *)i) == 0);
+	for (int i = 0; i < THREADS; i++)
+		MUST(pthread_join(threads[i], NULL) == 0);
+	MUST(vgpu_ledger_count() == 0);
+}
+
+static void test_fork(void)
+{
+	struct vgpu_charge charge = {4096, 0}, got;
+	int status;
+
+	for (uint64_t i = 1; i <= 1000; i++)
+		MUST(vgpu_ledger_put(i * 512, charge, &got) == VGPU_LEDGER_ADDED);
+	pid_t child = fork();
+	if (child == 0) {
+		MUST(!vgpu_ledger_take(512, &got));
+		MUST(vgpu_ledger_count() == 0);
+		MUST(vgpu_ledger_put(512, charge, &got) == VGPU_LEDGER_ADDED);
+		MUST(vgpu_ledger_take(512, &got) && got.bytes == 4096);
+		_exit(0);
+	}
+	MUST(waitpid(child, &status, 0) == child && status == 0);
+	MUST(vgpu_ledger_count() == 1000);
+	MUST(vgpu_ledger_take(512, &got) && got.bytes == 4096);
+}
+
+static void test_million(void)
+{
+	enum { MILLION = 1000000 };
+	struct vgpu_charge got;
+
+	for (uint64_t i = 1; i <= MILLION; i++) {
+		struct vgpu_charge charge = {i, 0};
+		MUST(vgpu_ledger_put(i << 21, charge, &got) == VGPU_LEDGER_ADDED);
+	}
+	MUST(vgpu_ledger_count() == MILLION);
+	for (uint64_t i = MILLION; i >= 1; i--)
+		MUST(vgpu_ledger_take(i << 21, &got) && got.bytes == i);
+	MUST(vgpu_ledger_count() == 0);
+}
+
+int main(int argc, char **argv)
+{
+	const char *test = argc > 1 ? argv[1] : "";
+
+	if (strcmp(test, "oracle") == 0 && argc == 3)
+		test_oracle(strtoull(argv[2], NULL, 10));
+	else if (strcmp(test, "threads") == 0)
+		test_threads();
+	else if (strcmp(test, "fork") == 0)
+		test_fork();
+	else if (strcmp(test, "million") == 0)
+		test_million();
+	else
+		return 2;
+	return 0;
+}

@@ -1,0 +1,27 @@
+/*
+ * Somebody's library that happens to export a driver's name, as profilers and shims do, and asks
+ * for the next one behind itself.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+
+int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes);
+void *private_next(void);
+void *private_default(void);
+
+int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes)
+{
+	*dptr = bytes;
+	return 4242;
+}
+
+void *private_next(void)
+{
+	return dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+}
+
+void *private_default(void)
+{
+	return dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+}
