@@ -44,6 +44,7 @@ class Namespace:
         if self._outer.stdout.readline() != "held\n":
             raise RuntimeError("cannot open a mount and a PID namespace here (see the line above)")
         self.pid = children(self._outer.pid)[0]
+        self._started: list[Inside] = []
 
     def enter(self, command: Sequence[str | Path]) -> list[str]:
         """`command` as it must be started to run inside."""
@@ -78,7 +79,8 @@ class Namespace:
             text=True,
             start_new_session=True,
         )
-        return Inside(entering)
+        self._started.append(Inside(entering))
+        return self._started[-1]
 
     def close(self) -> None:
         """Idempotent. Everything inside is killed; the directory is removed."""
@@ -87,6 +89,8 @@ class Namespace:
             self._outer.stdin.close()
             self._outer.stdout.close()
         self._outer.wait(_END_S)
+        for process in self._started:
+            process.entering.wait(_END_S)
 
 
 class Inside:

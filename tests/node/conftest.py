@@ -47,6 +47,12 @@ def probe(container: Container, command: Sequence[str] = (PROBE,)) -> Taken:
     return Taken(**json.loads(done.out.splitlines()[-1]))
 
 
+def hold_all(container: Container) -> None:
+    """A process in the container that takes all it can and keeps it."""
+    script = f"{PROBE} hold >/tmp/said 2>&1 & until test -s /tmp/said; do :; done"
+    assert container.exec(["sh", "-c", script]).code == 0
+
+
 @pytest.fixture(scope="session")
 def test_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int]]:
     """Path inside the images: file here, mode."""

@@ -1,0 +1,112 @@
+"""What the demo says, checked as it is said: a claim is printed with its verdict, and counted.
+
+Two forms of one text: for a person at a terminal, and plain with what varies from run to run
+masked, from which README's sample is made. Knows nothing of pods or cards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from simgpu.lab.progress import duration
+
+_WIDTH: Final = 100
+_BAR_CELLS: Final = 40
+_MASK: Final = "… s"
+
+
+class Story:
+    """A console, and the tally of the claims made on it."""
+
+    def __init__(self, out: TextIO, plain: bool, masked: bool) -> None:
+        self._console = Console(
+            file=out,
+            width=_WIDTH if plain else None,
+            color_system=None if plain else "auto",
+            highlight=False,
+            emoji=False,
+            legacy_windows=False,
+        )
+        self._masked = masked
+        self._begun = time.monotonic()
+        self.held = 0
+        self.failed: list[str] = []
+
+    def _took(self, since: float) -> str:
+        return _MASK if self._masked else duration(time.monotonic() - since)
+
+    def title(self, text: str, under: str) -> None:
+        self._console.print(Text(text, style="bold"))
+        self._console.print(Text(under, style="dim"))
+
+    def chapter(self, text: str) -> None:
+        self._console.print()
+        self._console.print(Text(text, style="bold cyan"))
+
+    def say(self, text: str, style: str = "") -> None:
+        self._console.print(Padding(Text(text, style=style), (0, 0, 0, 2)))
+
+    def blank(self) -> None:
+        self._console.print()
+
+    @contextmanager
+    def doing(self, text: str) -> Iterator[None]:
+        """A step, with the time it took."""
+        begun = time.monotonic()
+        with self._console.status(f"{text} …"):
+            yield
+        self._console.print(Text.assemble("  ", text, (f"  ({self._took(begun)})", "dim")))
+
+    def claim(self, text: str, true: bool, otherwise: object = "") -> None:
+        """Print the claim with ✓ if `true`, else ✗ with what was found instead."""
+        if true:
+            self.held += 1
+            self._console.print(Text.assemble(("  ✓ ", "bold green"), text))
+            return
+        self.failed.append(text)
+        self._console.print(Text.assemble(("  ✗ ", "bold red"), text, f"\n    found: {otherwise}"))
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+        for index, head in enumerate(heads):
+            table.add_column(head, justify="right" if index else "left")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(Padding(table, (0, 0, 0, 2)))
+
+    def card(self, parts: Sequence[tuple[str, float, str]], note: str) -> None:
+        """One card as a bar: (name, fraction, style), what is left being free."""
+        bar = Text("  ")
+        for name, fraction, style in parts:
+            cells = round(fraction * _BAR_CELLS)
+            bar.append(name[:cells].center(cells, "█" if not style else " "), style=style)
+        used = sum(round(fraction * _BAR_CELLS) for _, fraction, _ in parts)
+        bar.append("░" * (_BAR_CELLS - used), style="dim")
+        bar.append(f"  {note}", style="dim")
+        self._console.print(bar)
+
+    def quote(self, text: str) -> None:
+        self._console.print(Padding(Panel(Text(text), border_style="dim"), (0, 0, 0, 2)))
+
+    def end(self) -> int:
+        """The tally; the exit status that goes with it."""
+        self._console.print()
+        if self.failed:
+            self._console.print(Text(f"{len(self.failed)} claims do not hold:", style="bold red"))
+            for text in self.failed:
+                self._console.print(f"  ✗ {text}")
+            return 1
+        took = self._took(self._begun)
+        self._console.print(
+            Text(f"{self.held} claims checked as they were printed; all hold.  ({took})", "bold")
+        )
+        return 0

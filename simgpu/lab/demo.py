@@ -1,0 +1,276 @@
+"""`make demo-node`: one card, two pods of half a card each, on a real containerd.
+
+Tells one story from the annotation to a refused allocation, and checks each claim as it prints
+it; exit status 1 if one does not hold. `--plain --mask` prints what README shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from contract import names
+from simgpu.lab import programs
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.claims import Story
+from simgpu.lab.containerd import ContainerdError
+from simgpu.lab.cri import Container, CriError, Pod, Process
+from simgpu.lab.lab import BUILD, LIBRARY, Lab, LabError
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+README: Final = ROOT / "README.md"
+_BEGIN: Final = "<!-- demo:begin -->"
+_END: Final = "<!-- demo:end -->"
+
+_GIB: Final = 1 << 30
+_CARD: Final = 40 * _GIB
+_HALF: Final = 20 * _GIB
+_PERCENT: Final = 50
+_PROBE: Final = "/opt/lab/probe.py"
+_OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
+_MIB: Final = 1 << 20
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB"
+
+
+class Actor:
+    """A pod of the story, with the container in it."""
+
+    def __init__(self, name: str, pod: Pod) -> None:
+        self.name = name
+        self.container: Container = pod.run("main", Process(PYTHON_IMAGE))
+
+    def report(self) -> dict[str, Any]:
+        """What a program that starts now is told."""
+        return self._json(["python3", _PROBE, "report"])
+
+    def serve(self) -> None:
+        script = f"python3 {_PROBE} serve >/tmp/serve.log 2>&1 & echo $! >/tmp/serve.pid"
+        self._run(["sh", "-c", script])
+
+    def ask(self, verb: str) -> dict[str, Any]:
+        """What the program that serves answers."""
+        return self._json(["python3", _PROBE, "ask", verb])
+
+    def kill(self) -> None:
+        self._run(["sh", "-c", "kill -9 $(cat /tmp/serve.pid); rm /tmp/probe.sock"])
+
+    def smi(self) -> int:
+        """Bytes of memory that nvidia-smi shows."""
+        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        return int(self._run(query)) * _MIB
+
+    def _json(self, command: Sequence[str]) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self._run(command))
+        return answer
+
+    def _run(self, command: Sequence[str]) -> str:
+        done = self.container.exec(command)
+        if done.code != 0:
+            raise LabError(f"{self.name}: {' '.join(command)}: {done.out}{done.err}")
+        return done.out
+
+
+def tell(story: Story) -> None:
+    """The whole story. Raises LabError, CriError where it cannot go on."""
+    story.title(
+        "gpuslice: half a card is half a card",
+        "the GPU is simulated; containerd, runc, NRI, CRI and NVIDIA's Python packages are real",
+    )
+    probe = {_PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
+    story.chapter("1  A node")
+    lab = Lab([_CARD], probe)
+    with story.doing(
+        f"one card of {_gib(_CARD)}, containerd {programs.CONTAINERD_VERSION}, images"
+    ):
+        lab.__enter__()
+    try:
+        _node(story, lab)
+    finally:
+        lab.__exit__(None, None, None)
+
+
+def _node(story: Story, lab: Lab) -> None:
+    with story.doing("node agent: python -m nri_plugin"):
+        lab.start_agent()
+    story.claim(f"{lab.version} called the agent over NRI", lab.agent_running)
+
+    story.chapter("2  Two pods, each with the annotations that the scheduler writes")
+    annotations = lab.share({"main": [(0, _HALF, _PERCENT)]})
+    for name in (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS):
+        story.say(f"{name}:")
+        story.say(f"  {_folded(annotations[name])}", "dim")
+    with lab.pod("ada", annotations) as first, lab.pod("bob", annotations) as second:
+        with story.doing("RunPodSandbox, CreateContainer, StartContainer, for ada and for bob"):
+            ada, bob = Actor("ada", first), Actor("bob", second)
+        _reports(story, lab, ada, bob)
+        _filling(story, lab, ada, bob)
+        _killing(story, ada)
+    _refusals(story, lab)
+
+    story.chapter("Not enforced yet")
+    story.say(
+        f"gpu-core ({_PERCENT} % of the card's time) is carried to the container, but not kept; "
+        "nor is memory\ntaken by calls other than cuMemAlloc. A library inside the process is no "
+        "sandbox: docs/security.md."
+    )
+
+
+def _folded(annotation: str) -> str:
+    """The annotation as it is, cut after commas so that it fits."""
+    return re.sub(r"(.{60}[^,]*,)(?=.)", r"\1\n  ", annotation)
+
+
+def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
+    story.chapter("3  What programs inside are told")
+    told = [actor.report() for actor in (ada, bob)]
+    shown = [actor.smi() for actor in (ada, bob)]
+    rows = [
+        ("nvidia-smi", *map(_gib, shown)),
+        *(
+            (name, *(_gib(one[key]) for one in told))
+            for name, key in (
+                ("nvidia-ml-py: nvmlDeviceGetMemoryInfo", "nvml_total"),
+                ("cuda-bindings: cuDeviceTotalMem", "cuda_total"),
+                ("cuda-bindings: cuMemGetInfo, free", "cuda_free"),
+            )
+        ),
+    ]
+    story.table(("", ada.name, bob.name), rows)
+    sizes = {key for one in told for name, key in one.items() if name.endswith(("total", "free"))}
+    story.claim("each sees half of the card, whoever asks", sizes | set(shown) == {_HALF}, told)
+    same = {one["uuid"] for one in told} == {lab.cards[0].uuid}
+    story.claim("and both have the same card", same, told)
+
+
+def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
+    story.chapter("4  Each takes all that it is told is free, and then one granule more")
+    ada.serve()
+    bob.serve()
+    for actor, held in ((ada, [ada]), (bob, [ada, bob])):
+        got = actor.ask("fill")
+        _bar(story, held)
+        full = got["code"] == "CUDA_SUCCESS" and got["asked"] == _HALF
+        story.claim(f"{actor.name}: cuMemAlloc of {_gib(_HALF)} succeeds", full, got)
+        refused = got["granule"] == _OOM
+        story.claim(f"{actor.name}: cuMemAlloc of 512 bytes more: {_OOM}", refused, got)
+        if actor is ada:
+            done = bob.ask("work")
+            story.claim("bob goes on: writes 64 MiB, reads them back unharmed", done["right"], done)
+    free = _free_outside(lab)
+    story.claim("seen from outside, by nvidia-smi on the node, the card is full", free == 0, free)
+
+
+def _bar(story: Story, held: Sequence[Actor]) -> None:
+    styles = ("black on green", "black on yellow")
+    parts = [(f" {a.name} ", _HALF / _CARD, s) for a, s in zip(held, styles, strict=False)]
+    story.card(parts, f"{_gib(_HALF * len(held))} of {_gib(_CARD)}")
+
+
+def _free_outside(lab: Lab) -> int:
+    query = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    done = lab.namespace.run([BUILD / "bin" / "nvidia-smi", *query], lab.driver_environment())
+    return int(done.stdout) * _MIB
+
+
+def _killing(story: Story, ada: Actor) -> None:
+    story.chapter("5  kill -9 of ada's program, with all its memory taken")
+    before = ada.report()
+    story.claim(
+        "before: a second program in ada finds nothing free", before["cuda_free"] == 0, before
+    )
+    ada.kill()
+    after = ada.report()
+    story.claim(f"after: it finds {_gib(_HALF)} free again", after["cuda_free"] == _HALF, after)
+
+
+def _refusals(story: Story, lab: Lab) -> None:
+    story.chapter("6  An annotation that cannot be kept")
+    good = lab.allocated([(0, _HALF, _PERCENT)])[names.ANNOTATION_DEVICE_ALLOCATED]
+    bad = good.replace('"20Gi"', '"half of it"')
+    with lab.pod("eve", {names.ANNOTATION_DEVICE_ALLOCATED: bad}) as pod:
+        try:
+            pod.create("main", Process(PYTHON_IMAGE))
+        except CriError as refusal:
+            text = str(refusal)
+        else:
+            text = "the container was created"
+    start = text.find("gpuslice refuses")
+    if start >= 0:
+        story.quote(text[start:])
+    story.claim("the container is refused, and told why", "half of it" in text and start >= 0, text)
+
+    lab.stop_agent()
+    with lab.pod("zoe", lab.share({"main": [(0, _HALF, _PERCENT)]})) as pod:
+        try:
+            pod.create("main", Process(PYTHON_IMAGE))
+        except CriError as refusal:
+            text = str(refusal)
+        else:
+            text = "the container was created"
+    story.claim(
+        "without the agent, containerd refuses a pod that has a share",
+        "required plugin" in text,
+        text,
+    )
+
+
+def _why_not() -> str | None:
+    if os.geteuid() != 0:
+        return "a private containerd needs root: sudo make demo"
+    missing = [str(path) for path in (LIBRARY, BUILD / "bin" / "nvidia-smi") if not path.exists()]
+    return f"not built: {', '.join(missing)}; run make setup" if missing else None
+
+
+def perform(out: TextIO, plain: bool, masked: bool) -> int:
+    story = Story(out, plain, masked)
+    try:
+        tell(story)
+    except (LabError, CriError, ContainerdError) as error:
+        story.claim("the demo runs to its end", False, error)
+    return story.end()
+
+
+def sample() -> str:
+    """What README shows. Raises RuntimeError if a claim fails."""
+    out = io.StringIO()
+    if perform(out, plain=True, masked=True) != 0:
+        raise RuntimeError(out.getvalue())
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def in_readme(text: str, fresh: str) -> str:
+    """README's text with the sample between its marks replaced."""
+    head, rest = text.split(_BEGIN)
+    _, tail = rest.split(_END)
+    return f"{head}{_BEGIN}\n```text\n$ make demo\n{fresh}```\n{_END}{tail}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m simgpu.lab.demo", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--plain", action="store_true", help="no colours, 100 columns")
+    parser.add_argument("--mask", action="store_true", help="hide what varies from run to run")
+    parser.add_argument("--write-readme", action="store_true", help="put the output into README.md")
+    chosen = parser.parse_args()
+    if reason := _why_not():
+        sys.stderr.write(f"demo: {reason}\n")
+        return 1
+    if chosen.write_readme:
+        README.write_text(in_readme(README.read_text(), sample()))
+        return 0
+    return perform(sys.stdout, chosen.plain, chosen.mask)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
