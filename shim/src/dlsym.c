@@ -134,7 +134,7 @@ static void *answer(void *handle, const char *name, void *found, const void *cal
 	if (found == vgpu_wrapper(hook))
 		found =
 		    handle == RTLD_DEFAULT ? default_of(caller, name, hook) : ask(RTLD_NEXT, name);
-	return vgpu_is_real(found, hook) ? vgpu_wrapper(hook) : found;
+	return vgpu_substitute(found, hook);
 }
 
 void *vgpu_dlsym(void *handle, const char *name, const void *caller)

@@ -71,11 +71,14 @@ void *vgpu_real_find(enum vgpu_function function)
 	return __atomic_load_n(&vgpu_real[function], __ATOMIC_RELAXED);
 }
 
-int vgpu_is_real(const void *address, enum vgpu_function hook)
+void *vgpu_substitute(void *found, enum vgpu_function hook)
 {
 	struct vgpu_object object;
 
-	return vgpu_object_by_address(address, &object) &&
-	       strcmp(object.soname, SONAMES[FUNCTIONS[hook].library]) == 0 &&
-	       vgpu_object_function(&object, FUNCTIONS[hook].name) == address;
+	if (!vgpu_object_by_address(found, &object) ||
+	    strcmp(object.soname, SONAMES[FUNCTIONS[hook].library]) != 0 ||
+	    vgpu_object_function(&object, FUNCTIONS[hook].name) != found)
+		return found;
+	vgpu_refresh(FUNCTIONS[hook].library);
+	return vgpu_wrapper(hook);
 }

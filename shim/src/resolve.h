@@ -16,7 +16,8 @@ int vgpu_hook_named(const char *name);
  * bias, 0 where it is not loaded. */
 uintptr_t vgpu_refresh(enum vgpu_library library);
 
-/* Is this the function `hook` of a driver library (any copy of it)? */
-int vgpu_is_real(const void *address, enum vgpu_function hook);
+/* The wrapper, where `found` is a driver library's own function `hook` (any copy of the library, so
+ * that a second one is no way around us), and the table is then fresh; else `found`. */
+void *vgpu_substitute(void *found, enum vgpu_function hook);
 
 #endif
