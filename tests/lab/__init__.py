@@ -1,0 +1,1 @@
+"""Tests of the lab's parts that need no root."""

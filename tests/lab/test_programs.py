@@ -1,0 +1,95 @@
+"""Where the programs in Go are looked for, and that a failed build leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simgpu.lab import programs
+
+NAMES = ("containerd", "containerd-shim-runc-v2", "ctr")
+
+
+def _fake(directory: Path, names: tuple[str, ...] = NAMES) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (directory / name).write_text("#!/bin/sh\n")
+        (directory / name).chmod(0o755)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"GPUSLICE_CACHE": "/c", "XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/c"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/gpuslice"),
+        ({"HOME": "/h"}, "/h/.cache/gpuslice"),
+    ],
+    ids=["ours", "XDG", "home"],
+)
+def test_cache_dir(environ: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", environ["HOME"])
+    assert programs.cache_dir(environ) == Path(expected)
+
+
+def test_a_named_directory_comes_first(tmp_path: Path) -> None:
+    named, cache = _fake(tmp_path / "named"), tmp_path / "cache"
+    _fake(cache / "bin" / f"containerd-{programs.CONTAINERD_VERSION}")
+    found = programs.find({"GPUSLICE_BIN": str(named), "GPUSLICE_CACHE": str(cache)})
+    assert found is not None
+    assert found.containerd == named / "containerd"
+
+
+def test_a_named_directory_without_the_programs_is_an_error(tmp_path: Path) -> None:
+    named = _fake(tmp_path / "named", NAMES[:2])
+    with pytest.raises(programs.ProgramsError, match="no ctr there"):
+        programs.find({"GPUSLICE_BIN": str(named)})
+
+
+def test_the_cache_counts_only_whole(tmp_path: Path) -> None:
+    version = tmp_path / "bin" / f"containerd-{programs.CONTAINERD_VERSION}"
+    _fake(version, NAMES[:2])
+    environ = {"GPUSLICE_CACHE": str(tmp_path)}
+    assert programs.find(environ) is None
+    _fake(version)
+    assert programs.find(environ) == programs.Programs(version)
+
+
+_FAILING_GO = """#!/bin/sh
+case "$1" in
+env) echo go1.26.8 ;;
+*) touch "$GOBIN/containerd"; echo "go: no such module" >&2; exit 1 ;;
+esac
+"""
+
+_WORKING_GO = """#!/bin/sh
+case "$1" in
+env) echo go1.27.0 ;;
+*) echo "go: downloading m v1"; echo "m/pkg"
+   for name in containerd containerd-shim-runc-v2 ctr; do
+     echo x >"$GOBIN/$name"; chmod +x "$GOBIN/$name"
+   done ;;
+esac
+"""
+
+
+def _go(tmp_path: Path, script: str) -> dict[str, str]:
+    (tmp_path / "go-bin").mkdir()
+    (tmp_path / "go-bin" / "go").write_text(script)
+    (tmp_path / "go-bin" / "go").chmod(0o755)
+    path = f"{tmp_path / 'go-bin'}:/usr/bin:/bin"
+    return {"PATH": path, "GPUSLICE_CACHE": str(tmp_path / "cache")}
+
+
+def test_a_failed_build_leaves_nothing_and_says_what_go_said(tmp_path: Path) -> None:
+    with pytest.raises(programs.ProgramsError, match="no such module"):
+        programs.ensure(_go(tmp_path, _FAILING_GO))
+    assert list((tmp_path / "cache" / "bin").iterdir()) == []
+
+
+def test_a_build_appears_whole_and_is_found_again(tmp_path: Path) -> None:
+    environ = _go(tmp_path, _WORKING_GO)
+    built = programs.ensure(environ)
+    assert sorted(path.name for path in built.directory.iterdir()) == sorted(NAMES)
+    assert programs.find(environ) == built
