@@ -1,0 +1,201 @@
+"""CDI specs as files on disk, the broken ones included."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import names
+from nri_plugin import cdi
+from nri_plugin.model import Device, Edits, Hook, HookStage, Mount, Specs
+
+CTK = """\
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+containerEdits:
+  env:
+    - NVIDIA_VISIBLE_DEVICES=void
+  deviceNodes:
+    - path: /dev/nvidiactl
+  mounts:
+    - hostPath: /usr/lib/libcuda.so.580
+      containerPath: /usr/lib/libcuda.so.580
+      options: [ro, nosuid, nodev, bind]
+  hooks:
+    - hookName: createContainer
+      path: /usr/bin/nvidia-cdi-hook
+      args: [nvidia-cdi-hook, update-ldcache, --folder, /usr/lib]
+      timeout: 5
+devices:
+  - name: GPU-1
+    containerEdits:
+      deviceNodes:
+        - path: /dev/nvidia0
+          hostPath: /dev/host0
+          fileMode: 438
+  - name: all
+    containerEdits:
+      deviceNodes:
+        - {path: /dev/nvidia9, type: c, major: 195, minor: 9, uid: 0, gid: 44}
+"""
+
+
+def spec(*devices: Mapping[str, Any], **fields: Any) -> str:
+    return json.dumps({"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": devices, **fields})
+
+
+def node(path: str) -> os.stat_result:
+    numbers = {"/dev/nvidiactl": (195, 255), "/dev/host0": (195, 0), "/dev/sd": (8, 1)}
+    if path == "/dev/plain":
+        return os.stat_result([stat.S_IFREG | 0o644] + [0] * 9)
+    if path not in numbers:
+        raise FileNotFoundError(2, "No such file or directory", path)
+    kind = stat.S_IFBLK if path == "/dev/sd" else stat.S_IFCHR
+    return os.stat_result([kind | 0o666] + [0] * 9, {"st_rdev": os.makedev(*numbers[path])})
+
+
+def test_what_nvidia_ctk_writes(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.yaml").write_text(CTK)
+    specs = cdi.load([tmp_path], status=node)
+    assert specs.problems == ()
+    assert set(specs.devices) == {"GPU-1", "all"}
+    card = specs.devices["GPU-1"]
+    assert card.problem is None
+    assert card.own == Edits(devices=(Device("/dev/nvidia0", "c", 195, 0, 438),))
+    assert card.common == Edits(
+        env=(("NVIDIA_VISIBLE_DEVICES", "void"),),
+        devices=(Device("/dev/nvidiactl", "c", 195, 255),),
+        mounts=(
+            Mount(
+                "/usr/lib/libcuda.so.580",
+                "/usr/lib/libcuda.so.580",
+                ("ro", "nosuid", "nodev", "bind"),
+            ),
+        ),
+        hooks=(
+            Hook(
+                HookStage.CREATE_CONTAINER,
+                "/usr/bin/nvidia-cdi-hook",
+                ("nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib"),
+                (),
+                5,
+            ),
+        ),
+    )
+    assert specs.devices["all"].own.devices == (Device("/dev/nvidia9", "c", 195, 9, None, 0, 44),)
+
+
+def test_other_files_are_none_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "net.json").write_text(json.dumps({"cdiVersion": "9", "kind": "x.com/nic"}))
+    (tmp_path / "README").write_text("not a spec")
+    assert cdi.load([tmp_path, tmp_path / "absent"]) == Specs()
+
+
+def test_later_directories_outrank_earlier_ones(tmp_path: Path) -> None:
+    for name in ("low", "high"):
+        directory = tmp_path / name
+        directory.mkdir()
+        edits = {"env": [f"FROM={name}"]}
+        (directory / "s.json").write_text(spec({"name": "G", "containerEdits": edits}))
+    specs = cdi.load([tmp_path / "low", tmp_path / "high"])
+    assert specs.devices["G"].own.env == (("FROM", "high"),)
+    specs = cdi.load([tmp_path / "high", tmp_path / "low"])
+    assert specs.devices["G"].own.env == (("FROM", "low"),)
+
+
+def test_a_device_twice_in_one_directory_is_unusable(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(spec({"name": "G"}, {"name": name}))
+    specs = cdi.load([tmp_path])
+    problem = specs.devices["G"].problem
+    assert problem is not None
+    assert "also defined in" in problem
+    assert specs.devices["a"].problem is None
+
+
+BROKEN_FILES: Mapping[str, tuple[str, str]] = {
+    "not JSON": ("{", "Expecting property name"),
+    "not an object": ("[]", "the spec: expected an object, got list"),
+    "future version": (spec(cdiVersion="2.0.0"), "cdiVersion '2.0.0'"),
+    "no version": (spec(cdiVersion=None), "cdiVersion: None, expected a text"),
+    "devices not a list": (spec(devices={}), "devices: expected a list, got dict"),
+    "device without a name": (spec({}), "devices[0].name: None"),
+    "not text": ("\udcff", "surrogates not allowed"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_FILES)
+def test_a_broken_file_is_named_and_hurts_no_other(case: str, tmp_path: Path) -> None:
+    text, problem = BROKEN_FILES[case]
+    if case == "not text":
+        (tmp_path / "broken.json").write_bytes(b"\xff")
+        problem = "codec can't decode"
+    else:
+        (tmp_path / "broken.json").write_text(text)
+    (tmp_path / "good.json").write_text(spec({"name": "G"}))
+    specs = cdi.load([tmp_path])
+    assert list(specs.devices) == ["G"]
+    assert len(specs.problems) == 1
+    assert specs.problems[0].startswith(f"{tmp_path}/broken.json: ")
+    assert problem in specs.problems[0]
+
+
+def test_broken_yaml_large_files_and_dangling_links(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text("a: [")
+    (tmp_path / "b.json").write_text(" " * (5 << 20))
+    (tmp_path / "c.json").symlink_to("nowhere")
+    (tmp_path / "d.json").mkdir()
+    assert len(cdi.load([tmp_path]).problems) == 4
+    (tmp_path / "file").write_text("")
+    assert cdi.load([tmp_path / "file"]).problems == (f"{tmp_path}/file: Not a directory",)
+
+
+BROKEN_EDITS: Mapping[str, tuple[Any, str]] = {
+    "not an object": ([], "containerEdits: expected an object"),
+    "gids": ({"additionalGids": [44]}, "containerEdits.additionalGids is not supported"),
+    "env": ({"env": ["NOVALUE"]}, "containerEdits.env: 'NOVALUE', expected KEY=VALUE"),
+    "env key": ({"env": ["=x"]}, "expected KEY=VALUE"),
+    "relative": ({"deviceNodes": [{"path": "dev/x"}]}, "deviceNodes[0].path: 'dev/x'"),
+    "absent": ({"deviceNodes": [{"path": "/dev/gone"}]}, "/dev/gone: No such file"),
+    "plain": ({"deviceNodes": [{"path": "/dev/plain"}]}, "/dev/plain is not a device node"),
+    "numbers": (
+        {"deviceNodes": [{"path": "/d", "type": "c", "major": -1, "minor": 0}]},
+        "major: -1, expected a whole number",
+    ),
+    "mount": ({"mounts": [{"hostPath": "/x"}]}, "mounts[0].containerPath: None"),
+    "mount list": ({"mounts": ["x"]}, "mounts[0]: expected an object, got str"),
+    "hook": (
+        {"hooks": [{"hookName": "never", "path": "/x"}]},
+        "hookName: 'never', allowed are prestart, createRuntime",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_EDITS)
+def test_broken_edits_make_their_device_unusable(case: str, tmp_path: Path) -> None:
+    edits, problem = BROKEN_EDITS[case]
+    path = tmp_path / "spec.json"
+    path.write_text(spec({"name": "bad", "containerEdits": edits}, {"name": "good"}))
+    devices = cdi.load([tmp_path], status=node).devices
+    assert devices["good"].problem is None
+    assert problem in str(devices["bad"].problem)
+    path.write_text(spec({"name": "bad"}, containerEdits=edits))
+    assert problem in str(cdi.load([tmp_path], status=node).devices["bad"].problem)
+
+
+def test_defaults_and_block_devices(tmp_path: Path) -> None:
+    edits = {
+        "deviceNodes": [{"path": "/dev/sd"}],
+        "mounts": [{"hostPath": "/a", "containerPath": "/b"}],
+        "additionalGids": [],
+    }
+    (tmp_path / "s.json").write_text(spec({"name": "G", "containerEdits": edits}))
+    own = cdi.load([tmp_path], status=node).devices["G"].own
+    assert own.devices == (Device("/dev/sd", "b", 8, 1),)
+    assert own.mounts == (Mount("/b", "/a", ("ro", "nosuid", "nodev", "rbind", "rprivate")),)

@@ -1,0 +1,196 @@
+"""The run directory on a real kernel: mounts, modes, and death between any two steps."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, region_file
+from nri_plugin import files
+from nri_plugin.errors import FilesError
+from nri_plugin.files import RunDirectory
+from nri_plugin.model import Share
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root: sudo make test")
+
+SHARES = (Share("GPU-1", 3, 5 << 30, 40), Share("GPU-2", 4, 1, 100))
+GRANT_ID = 7
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    root = tmp_path / "run"
+    yield root
+    RunDirectory(root, lambda: 1).sweep(frozenset())
+    assert not root.exists() or not list(root.iterdir())
+
+
+@pytest.fixture
+def run(root: Path) -> RunDirectory:
+    return RunDirectory(root, lambda: GRANT_ID)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_lies_there(run: RunDirectory, root: Path) -> None:
+    run.prepare("c1", SHARES, shared=False)
+    directory = root / "c1"
+    assert os.path.ismount(directory)
+    assert mode(root) == 0o700
+    assert mode(directory) == 0o755
+    assert sorted(os.listdir(directory)) == ["grant", "libvgpu.so", "preload", "region"]
+    assert (directory / "preload").read_text() == "/.gpuslice/libvgpu.so\n"
+    assert (directory / "libvgpu.so").read_bytes() == b""
+    assert grant_file.decode((directory / "grant").read_bytes()) == grant_file.Grant(
+        GRANT_ID,
+        (grant_file.Card("GPU-1", 5 << 30, 40, 3), grant_file.Card("GPU-2", 1, 100, 4)),
+    )
+    region = (directory / "region").read_bytes()
+    assert region == region_file.fresh(2, GRANT_ID)
+    # Its blocks are there: no store of a process can meet a full file system.
+    assert (directory / "region").stat().st_blocks * 512 >= len(region)
+    modes = {name: mode(directory / name) for name in os.listdir(directory)}
+    assert modes == {"grant": 0o444, "libvgpu.so": 0o444, "preload": 0o444, "region": 0o666}
+
+
+@pytest.mark.parametrize("cards", [1, 16])
+def test_it_is_its_own_small_file_system(run: RunDirectory, root: Path, cards: int) -> None:
+    run.prepare("c1", [Share(f"GPU-{n}", n, 1, 1) for n in range(cards)], shared=False)
+    status = os.statvfs(root / "c1")
+    assert status.f_flag & os.ST_NOSUID
+    assert status.f_flag & os.ST_NODEV
+    free = status.f_bavail * status.f_frsize
+    assert 0 < free <= 64 << 10
+    with pytest.raises(OSError, match="No space left"), (root / "c1/region").open("ab") as file:
+        file.write(b"x" * (128 << 10))
+
+
+def test_umask_does_not_matter(run: RunDirectory, root: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        run.prepare("c1", SHARES, shared=False)
+    finally:
+        os.umask(before)
+    assert mode(root / "c1") == 0o755
+    assert mode(root / "c1/region") == 0o666
+
+
+def test_a_container_of_its_own_is_made_anew(run: RunDirectory, root: Path) -> None:
+    run.prepare("c1", SHARES, shared=False)
+    (root / "c1/region").write_bytes(b"")
+    run.prepare("c1", SHARES[:1], shared=False)
+    assert (root / "c1/region").read_bytes() == region_file.fresh(1, GRANT_ID)
+
+
+def test_a_shared_directory_stays_as_its_users_have_it(run: RunDirectory, root: Path) -> None:
+    run.prepare("pod-u", SHARES, shared=True)
+    inode = (root / "pod-u/region").stat().st_ino
+    (root / "pod-u/region").write_bytes(b"used")
+    run.prepare("pod-u", SHARES, shared=True)
+    assert (root / "pod-u/region").stat().st_ino == inode
+    assert (root / "pod-u/region").read_bytes() == b"used"
+    with pytest.raises(FilesError, match="not the one that its running containers have"):
+        run.prepare("pod-u", SHARES[:1], shared=True)
+    assert (root / "pod-u/region").read_bytes() == b"used"
+
+
+def test_remove_is_idempotent_and_unmounts_what_is_stacked(run: RunDirectory, root: Path) -> None:
+    run.remove("never")
+    run.prepare("c1", SHARES, shared=False)
+    files._mount_tmpfs(root / "c1", 4096)
+    run.remove("c1")
+    run.remove("c1")
+    assert not (root / "c1").exists()
+
+
+def test_what_is_mapped_outlives_the_removal(run: RunDirectory, root: Path) -> None:
+    run.prepare("c1", SHARES, shared=False)
+    with (root / "c1/grant").open("rb") as file:
+        run.remove("c1")
+        assert grant_file.decode(file.read()) is not None
+
+
+def test_sweep(run: RunDirectory, root: Path) -> None:
+    assert run.sweep(frozenset()) == []
+    for key in ("c1", "c2", "pod-u"):
+        run.prepare(key, SHARES, shared=False)
+    (root / "empty").mkdir()
+    assert run.sweep({"c1", "unheard"}) == ["c2", "empty", "pod-u"]
+    assert run.keys() == {"c1"}
+
+
+def test_sweep_deletes_no_file(run: RunDirectory, root: Path) -> None:
+    (root / "foreign").mkdir(parents=True)
+    (root / "foreign/file").write_text("somebody's")
+    (root / "link").symlink_to("/")
+    assert run.sweep(frozenset()) == []
+    assert (root / "foreign/file").read_text() == "somebody's"
+    (root / "foreign/file").unlink()
+    (root / "link").unlink()
+
+
+def test_a_failure_leaves_nothing(run: RunDirectory, root: Path) -> None:
+    share = Share("GPU-" + "x" * 60, 0, 1, 1)
+    with pytest.raises(ValueError, match="UUID"):
+        run.prepare("c1", [share], shared=False)
+    assert run.keys() == set()
+    root.rmdir()
+    root.write_text("in the way")
+    with pytest.raises(FilesError, match="File exists"):
+        run.prepare("c1", SHARES, shared=False)
+    root.unlink()
+
+
+STEPS = ("mkdir", "_mount_tmpfs", "preload", "libvgpu.so", "region", "grant", "region half")
+
+
+def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
+    """In a process of its own: prepare, and vanish right after `step`."""
+    mount, write = files._mount_tmpfs, files._write
+
+    def dying_mount(path: Path, size_bytes: int) -> None:
+        if step == "mkdir":
+            os._exit(9)
+        mount(path, size_bytes)
+        if step == "_mount_tmpfs":
+            os._exit(9)
+
+    def dying_write(path: Path, mode: int, data: bytes) -> None:
+        if step == f"{path.name} half":
+            write(path, mode, data[: len(data) // 2])
+            os._exit(9)
+        write(path, mode, data)
+        if step == path.name:
+            os._exit(9)
+
+    files._mount_tmpfs, files._write = dying_mount, dying_write
+    RunDirectory(root, lambda: 1).prepare("pod-u", shares, shared=True)
+    os._exit(1)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_between_two_steps(step: str, run: RunDirectory, root: Path) -> None:
+    child = multiprocessing.get_context("fork").Process(target=die_after, args=(step, root, SHARES))
+    child.start()
+    child.join()
+    assert child.exitcode == 9
+    # Either the next attempt finishes the work, ...
+    run.prepare("pod-u", SHARES, shared=True)
+    grant = grant_file.decode((root / "pod-u/grant").read_bytes())
+    assert grant is not None
+    assert grant.grant_id == (1 if step == "grant" else GRANT_ID)
+    assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id)
+    run.remove("pod-u")
+    # ... or the next sweep removes what is left.
+    child = multiprocessing.get_context("fork").Process(target=die_after, args=(step, root, SHARES))
+    child.start()
+    child.join()
+    assert run.sweep(frozenset()) == ["pod-u"]
+    assert run.keys() == set()

@@ -1,0 +1,172 @@
+"""Asking for the cards: a real child, which may answer, fail, babble or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.errors import InventoryError
+from nri_plugin.inventory import Inventory, decode
+from nri_plugin.model import Card
+
+ONE = '[{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5}]'
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def inventory(script: str, clock: Clock | None = None, deadline_s: float = 60.0) -> Inventory:
+    return Inventory(
+        os.environ,
+        deadline_s=deadline_s,
+        min_interval_s=5.0,
+        now=clock or Clock(),
+        command=(sys.executable, "-c", script),
+    )
+
+
+def test_the_cards_are_kept() -> None:
+    async def work() -> None:
+        cards = inventory(f"print('{ONE}')")
+        assert not cards.cards
+        assert cards.problem is not None
+        await cards.refresh()
+        assert cards.cards == (Card("GPU-1", 0, 5),)
+        assert cards.problem is None
+        await cards.close()
+
+    asyncio.run(work())
+
+
+def test_asked_at_most_once_in_the_interval(tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+    clock = Clock()
+
+    async def work() -> None:
+        cards = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
+        await asyncio.gather(*(cards.refresh() for _ in range(5)))
+        await cards.refresh()
+        assert log.read_text() == "x"
+        clock.seconds += 5
+        await cards.refresh()
+        assert log.read_text() == "xx"
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("import sys; sys.exit('first\\nNVML: Driver Not Loaded')", "NVML: Driver Not Loaded"),
+        ("import os; os.abort()", "no message"),
+        ("print('no cards today')", "unreadable answer"),
+        ("print('[{}]')", "unreadable answer"),
+        ("print(5)", "unreadable answer"),
+    ],
+)
+def test_a_failed_look_keeps_the_cards_and_says_why(script: str, problem: str) -> None:
+    clock = Clock()
+
+    async def work() -> None:
+        cards = inventory(f"print('{ONE}')", clock)
+        await cards.refresh()
+        clock.seconds += 5
+        cards._command = (sys.executable, "-c", script)
+        await cards.refresh()
+        assert cards.cards == (Card("GPU-1", 0, 5),)
+        assert problem in str(cards.problem)
+
+    asyncio.run(work())
+
+
+def test_a_child_that_cannot_be_started() -> None:
+    async def work() -> None:
+        cards = inventory("")
+        cards._command = ("/nowhere/python",)
+        await cards.refresh()
+        assert cards.problem == "/nowhere/python: No such file or directory"
+
+    asyncio.run(work())
+
+
+def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> None:
+    clock = Clock()
+    pid_file = tmp_path / "pid"
+    script = (
+        f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(99)"
+    )
+
+    async def work() -> None:
+        cards = inventory("import time; time.sleep(600)", clock, deadline_s=0.0)
+        await cards.refresh()
+        assert cards.problem == "NVML did not answer in 0 s"
+        lingering = cards._lingering
+        assert lingering is not None
+        assert await lingering.wait() == -signal.SIGKILL
+        # One that no signal reaches looks like this to us:
+        sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
+        cards._lingering = sleeper
+        clock.seconds += 5
+        await cards.refresh()
+        assert "still hangs in the driver" in str(cards.problem)
+        sleeper.kill()
+        await sleeper.wait()
+        clock.seconds += 5
+        cards._deadline_s = 60.0
+        cards._command = (sys.executable, "-c", f"print('{ONE}')")
+        await cards.refresh()
+        assert cards.cards
+
+    asyncio.run(work())
+
+
+def test_a_caller_that_gives_up_leaves_the_look_to_the_next() -> None:
+    async def work() -> None:
+        cards = inventory(f"print('{ONE}')")
+        impatient = asyncio.create_task(cards.refresh())
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.wait([impatient])
+        assert impatient.cancelled()
+        await cards.refresh()
+        assert cards.cards
+
+    asyncio.run(work())
+
+
+def test_closing_ends_the_child() -> None:
+    async def work() -> None:
+        cards = inventory("import time; time.sleep(600)")
+        look = asyncio.create_task(cards.refresh())
+        await asyncio.sleep(0)
+        await cards.close()
+        await asyncio.wait([look])
+        assert look.cancelled()
+
+    asyncio.run(work())
+
+
+def test_without_a_driver_the_child_says_so() -> None:
+    async def work() -> None:
+        environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+        cards = Inventory(environment, deadline_s=60, min_interval_s=0, now=Clock())
+        await cards.refresh()
+        assert cards.problem is None or cards.problem.startswith("NVML: ")
+
+    asyncio.run(work())
+
+
+def test_decode() -> None:
+    assert decode(b"[]") == ()
+    with pytest.raises(InventoryError):
+        decode(b"\xff")

@@ -1,0 +1,550 @@
+"""The policy's table: one row per case, and the promises that hold for every input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract import allocation, grants, names
+from contract.allocation import Allocation, DeviceEntry
+from contract.grants import CardGrant
+from nri_plugin import brought, policy
+from nri_plugin.errors import Reason, Refusal
+from nri_plugin.model import (
+    Adjustment,
+    Card,
+    CdiDevice,
+    Container,
+    Device,
+    Edits,
+    Hook,
+    HookStage,
+    Mount,
+    Paths,
+    Pod,
+    Share,
+    Specs,
+    Untouched,
+)
+
+GIB = 1 << 30
+A = Card("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, 40 * GIB)
+B = Card("GPU-bbbbbbbb-0000-0000-0000-000000000000", 1, 80 * GIB)
+CARDS = (A, B)
+STORE = "/usr/local/vgpu/store/abc/libvgpu.so"
+PATHS = Paths("/run/gpuslice", STORE)
+LIBCUDA = Mount("/usr/lib/libcuda.so.1", "/host/libcuda.so.1", ("bind", "ro"))
+LDCACHE = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-ctk", ("nvidia-ctk", "update-ldcache"))
+COMMON = Edits(
+    env=(("NVIDIA_VISIBLE_DEVICES", "void"), ("NVIDIA_CTK", "x")),
+    devices=(Device("/dev/nvidiactl", "c", 195, 255),),
+    mounts=(LIBCUDA,),
+    hooks=(LDCACHE,),
+)
+
+
+def device(card: Card, **changes: Any) -> CdiDevice:
+    own = Edits(devices=(Device(f"/dev/nvidia{card.minor}", "c", 195, card.minor),))
+    return replace(CdiDevice(card.uuid, "/etc/cdi/nvidia.yaml", own, COMMON), **changes)
+
+
+SPECS = Specs({card.uuid: device(card) for card in CARDS})
+MAIN = Container("c0ffee", "main", env=("PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"))
+HALF = DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_CORE: 50}, A.uuid)
+OTHER = DeviceEntry(1, {names.RESOURCE_MEMORY: 3 * GIB}, B.uuid)
+LABEL = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"}
+
+
+def pod(
+    entries: Sequence[DeviceEntry] | None = None,
+    granted: Mapping[str, Sequence[CardGrant]] | None = None,
+    *,
+    labels: Mapping[str, str] = LABEL,
+    allocated: str | None = None,
+    granted_text: str | None = None,
+    uid: str = "0f0f-11",
+) -> Pod:
+    annotations = {}
+    if entries is not None:
+        allocated = allocation.encode(Allocation({"gpu": entries}))
+    if allocated is not None:
+        annotations[names.ANNOTATION_DEVICE_ALLOCATED] = allocated
+    if granted is not None:
+        granted_text = grants.encode(granted)
+    if granted_text is not None:
+        annotations[names.ANNOTATION_GRANTS] = granted_text
+    return Pod(uid, "team", "train", labels, annotations)
+
+
+def grant(card: Card, memory: int, core: int = 50) -> CardGrant:
+    return CardGrant(card.uuid, card.minor, memory, core)
+
+
+def decide(
+    of: Pod,
+    container: Container = MAIN,
+    specs: Specs = SPECS,
+    paths: Paths = PATHS,
+    cards: Sequence[Card] = CARDS,
+) -> policy.Decision:
+    return policy.decide(of, container, cards, specs, paths)
+
+
+def entry(resources: Mapping[str, int], uuid: str | None = A.uuid, minor: int = 0) -> DeviceEntry:
+    return DeviceEntry(minor, resources, uuid)
+
+
+MEMORY, RATIO, CORE = names.RESOURCE_MEMORY, names.RESOURCE_MEMORY_RATIO, names.RESOURCE_CORE
+
+REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
+    "unknown provider": (
+        pod([HALF], labels={names.LABEL_ISOLATION_PROVIDER: "hami"}),
+        Reason.PROVIDER_UNKNOWN,
+        "'hami', allowed is 'hami-core'",
+    ),
+    "unknown provider, nothing else": (
+        pod(labels={names.LABEL_ISOLATION_PROVIDER: ""}),
+        Reason.PROVIDER_UNKNOWN,
+        "''",
+    ),
+    "label without allocation": (pod(), Reason.ALLOCATION_MISSING, "grants no GPU"),
+    "label, allocation without GPU": (
+        pod(allocated='{"rdma":[{"minor":0,"resources":null}]}'),
+        Reason.ALLOCATION_MISSING,
+        "grants no GPU",
+    ),
+    "potatoes": (
+        pod(
+            allocated=json.dumps({"gpu": [{"minor": 0, "resources": {MEMORY: "12 potatoes"}}]}),
+        ),
+        Reason.ALLOCATION_MALFORMED,
+        "gpu[0].resources.koordinator.sh/gpu-memory: '12 potatoes' is not a quantity",
+    ),
+    "allocation is no JSON": (pod(allocated="{"), Reason.ALLOCATION_MALFORMED, "not JSON"),
+    "allocation is no JSON, no label": (
+        pod(allocated="[]", labels={}),
+        Reason.ALLOCATION_MALFORMED,
+        "expected an object",
+    ),
+    "empty allocation, label": (pod(allocated=""), Reason.ALLOCATION_MALFORMED, "not JSON"),
+    "too many cards": (pod([HALF] * 17), Reason.TOO_MANY_CARDS, "17 cards, at most 16"),
+    "card unknown by id": (
+        pod([entry({MEMORY: 1}, "GPU-nowhere")]),
+        Reason.CARD_UNKNOWN,
+        f"gpu[0]: card GPU-nowhere is not on this node (it has: {A.uuid} as minor 0",
+    ),
+    "card unknown by minor": (
+        pod([entry({MEMORY: 1}, None, 7)]),
+        Reason.CARD_UNKNOWN,
+        "card with minor 7",
+    ),
+    "id and minor disagree": (
+        pod([entry({MEMORY: 1}, A.uuid, 1)]),
+        Reason.CARD_MISMATCH,
+        f"id {A.uuid} is the card with minor 0 on this node, not minor 1",
+    ),
+    "card twice": (
+        pod([HALF, replace(HALF, id=None)]),
+        Reason.CARD_TWICE,
+        f"gpu[1]: card {A.uuid} is listed twice",
+    ),
+    "no memory": (pod([entry({CORE: 50})]), Reason.MEMORY_MISSING, "gpu[0]: neither"),
+    "no resources": (pod([entry({})]), Reason.MEMORY_MISSING, "neither"),
+    "memory 0": (pod([entry({MEMORY: 0})]), Reason.MEMORY_OUT_OF_RANGE, "0 bytes"),
+    "ratio 0": (pod([entry({RATIO: 0})]), Reason.MEMORY_OUT_OF_RANGE, "0 bytes"),
+    "ratio 101": (pod([entry({RATIO: 101})]), Reason.MEMORY_OUT_OF_RANGE, "the whole card"),
+    "memory over the card": (
+        pod([entry({MEMORY: 40 * GIB + 1})]),
+        Reason.MEMORY_OUT_OF_RANGE,
+        f"{40 * GIB + 1} bytes of memory, allowed are 1 to {40 * GIB}",
+    ),
+    "core 101": (
+        pod([entry({MEMORY: 1, CORE: 101})]),
+        Reason.CORE_OUT_OF_RANGE,
+        "core 101, allowed is 0 to 100",
+    ),
+    "grants alone": (
+        pod(granted={"main": [grant(A, 1)]}, labels={}),
+        Reason.GRANTS_ALONE,
+        "grants no GPU",
+    ),
+    "grants malformed": (
+        pod([HALF], granted_text='{"v":2}'),
+        Reason.GRANTS_MALFORMED,
+        'expected an object with "v":1',
+    ),
+    "grant of a card outside the allocation": (
+        pod([HALF], {"side": [grant(B, 1)]}),
+        Reason.GRANT_NOT_ALLOCATED,
+        f"containers.side[0]: card {B.uuid} as minor 1 is not in the pod's allocation",
+    ),
+    "grant with another minor": (
+        pod([HALF], {"main": [CardGrant(A.uuid, 1, 1, 1)]}),
+        Reason.GRANT_NOT_ALLOCATED,
+        "as minor 1",
+    ),
+    "grants add up to more memory": (
+        pod([HALF], {"main": [grant(A, 20 * GIB, 1)], "side": [grant(A, 1, 1)]}),
+        Reason.GRANT_OVER_ALLOCATION,
+        f"memory adds up to {20 * GIB + 1}, the allocation has {20 * GIB}",
+    ),
+    "grants add up to more core": (
+        pod([HALF], {"main": [grant(A, 1, 30)], "side": [grant(A, 1, 21)]}),
+        Reason.GRANT_OVER_ALLOCATION,
+        "core adds up to 51, the allocation has 50",
+    ),
+    "pod uid that is a path": (pod([HALF], uid="../x"), Reason.IDENTITY_INVALID, "'../x'"),
+    "pod without uid": (pod([HALF], uid=""), Reason.IDENTITY_INVALID, "pod uid ''"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refused(case: str) -> None:
+    of, reason, text = REFUSALS[case]
+    decision = decide(of)
+    assert isinstance(decision, Refusal)
+    assert decision.reason is reason
+    assert text in decision.text
+
+
+def test_every_container_of_a_malformed_pod_is_refused() -> None:
+    for of in (pod(allocated="{"), pod([HALF], granted_text="{")):
+        assert isinstance(decide(of, replace(MAIN, name="sidecar")), Refusal)
+
+
+SIDECARS: Mapping[str, tuple[Container, Specs, Paths, Reason, str]] = {
+    "library missing": (
+        MAIN,
+        SPECS,
+        Paths("/run/gpuslice", None, "/opt/x: No such file or directory"),
+        Reason.LIBRARY_MISSING,
+        "the library is missing on this node: /opt/x: No such file",
+    ),
+    "no CDI spec": (MAIN, Specs(), PATHS, Reason.CDI_MISSING, f"{names.CDI_KIND}={A.uuid}"),
+    "unreadable CDI spec": (
+        MAIN,
+        Specs({}, ("/etc/cdi/x.json: no",)),
+        PATHS,
+        Reason.CDI_MISSING,
+        "; unreadable: /etc/cdi/x.json: no",
+    ),
+    "unusable CDI device": (
+        MAIN,
+        Specs({A.uuid: device(A, problem="/dev/nvidia0: gone")}),
+        PATHS,
+        Reason.CDI_UNUSABLE,
+        "/etc/cdi/nvidia.yaml: /dev/nvidia0: gone",
+    ),
+    "a CDI spec that mounts over ours": (
+        MAIN,
+        Specs({A.uuid: device(A, own=Edits(mounts=(Mount("/etc/ld.so.preload", "/x"),)))}),
+        PATHS,
+        Reason.MOUNT_COLLISION,
+        "/etc/ld.so.preload",
+    ),
+    "a key twice": (
+        replace(MAIN, env=("NVIDIA_VISIBLE_DEVICES=all", "X=", "NVIDIA_VISIBLE_DEVICES=all")),
+        SPECS,
+        PATHS,
+        Reason.ENV_TWICE,
+        "NVIDIA_VISIBLE_DEVICES 2 times",
+    ),
+    "a key of the CDI spec twice": (
+        replace(MAIN, env=("NVIDIA_CTK=1", "NVIDIA_CTK")),
+        SPECS,
+        PATHS,
+        Reason.ENV_TWICE,
+        "NVIDIA_CTK",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SIDECARS)
+def test_refused_on_this_host(case: str) -> None:
+    container, specs, paths, reason, text = SIDECARS[case]
+    decision = decide(pod([HALF]), container, specs, paths)
+    assert isinstance(decision, Refusal)
+    assert decision.reason is reason
+    assert text in decision.text
+
+
+@pytest.mark.parametrize(
+    ("destination", "ours"),
+    [
+        ("/", "/.gpuslice"),
+        ("/.gpuslice", "/.gpuslice"),
+        ("/.gpuslice/", "/.gpuslice"),
+        (".gpuslice", "/.gpuslice"),
+        ("//.gpuslice", "/.gpuslice"),
+        ("/x/../.gpuslice/region", "/.gpuslice"),
+        ("/.gpuslice/grant", "/.gpuslice"),
+        ("/etc", "/etc/ld.so.preload"),
+        ("/etc/./ld.so.preload", "/etc/ld.so.preload"),
+        ("/etc/ld.so.preload/x", "/etc/ld.so.preload"),
+    ],
+)
+def test_a_mount_in_our_way_is_refused(destination: str, ours: str) -> None:
+    container = replace(MAIN, mounts=(Mount("/data", "/d"), Mount(destination, "/volume")))
+    decision = decide(pod([HALF]), container)
+    assert isinstance(decision, Refusal)
+    assert decision.reason is Reason.MOUNT_COLLISION
+    assert decision.fields == {"mount": destination, "ours": ours}
+
+
+@pytest.mark.parametrize("destination", ["/etc/hosts", "/.gpuslice2", "/etcetera", "/proc"])
+def test_a_mount_elsewhere_is_no_matter(destination: str) -> None:
+    container = replace(MAIN, mounts=(Mount(destination, "/volume"),))
+    assert isinstance(decide(pod([HALF]), container), Adjustment)
+
+
+@pytest.mark.parametrize("destination", ["/usr/local", "/usr/local/vgpu", "/usr"])
+def test_the_visible_library_gives_way_to_a_volume(destination: str) -> None:
+    container = replace(MAIN, mounts=(Mount(destination, "/volume"),))
+    decision = decide(pod([HALF]), container)
+    assert isinstance(decision, Adjustment)
+    places = {mount.destination for mount in decision.mounts}
+    assert names.CONTAINER_LIBRARY_VISIBLE not in places
+    assert names.CONTAINER_PRELOAD in places
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        pod(labels={}),
+        pod(labels={"app": "web"}),
+        pod([], labels={}),
+        pod(allocated='{"rdma":[{"minor":0,"resources":null}]}', labels={}),
+    ],
+)
+def test_untouched(of: Pod) -> None:
+    assert decide(of) == Untouched()
+
+
+def test_wants_card() -> None:
+    assert not policy.wants_card(pod(labels={"app": "web"}))
+    assert policy.wants_card(pod())
+    assert policy.wants_card(pod([HALF], labels={}))
+    assert policy.wants_card(pod(granted_text="", labels={}))
+
+
+def test_the_adjustment_of_a_grant_exactly() -> None:
+    decision = decide(pod([HALF], {"main": [grant(A, 5 * GIB, 30)]}))
+    run = "/run/gpuslice/c0ffee"
+    assert decision == Adjustment(
+        key="c0ffee",
+        shared=False,
+        shares=(Share(A.uuid, 0, 5 * GIB, 30),),
+        env=(
+            ("NVIDIA_VISIBLE_DEVICES", A.uuid),
+            ("CUDA_DEVICE_SM_LIMIT", "30"),
+            ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/cudevshr.cache"),
+            ("CUDA_DEVICE_MEMORY_LIMIT_0", str(5 * GIB)),
+            ("CUDA_DEVICE_SM_LIMIT_0", "30"),
+            ("NVIDIA_CTK", "x"),
+        ),
+        mounts=(
+            LIBCUDA,
+            Mount("/.gpuslice", run, ("bind", "ro", "nosuid", "nodev", "rprivate")),
+            Mount("/.gpuslice/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
+            Mount(
+                "/.gpuslice/region",
+                f"{run}/region",
+                ("bind", "rw", "nosuid", "nodev", "noexec"),
+            ),
+            Mount(
+                "/etc/ld.so.preload",
+                f"{run}/preload",
+                ("bind", "ro", "nosuid", "nodev", "noexec"),
+            ),
+            Mount("/usr/local/vgpu/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
+        ),
+        devices=(Device("/dev/nvidiactl", "c", 195, 255), Device("/dev/nvidia0", "c", 195, 0)),
+        hooks=(LDCACHE,),
+    )
+
+
+def test_without_grants_the_pods_containers_share_one_directory() -> None:
+    of = pod([HALF, OTHER])
+    first = decide(of)
+    second = decide(of, replace(MAIN, id="other", name="sidecar"))
+    assert isinstance(first, Adjustment)
+    assert isinstance(second, Adjustment)
+    assert (first.key, first.shared) == ("pod-0f0f-11", True)
+    assert second.key == first.key
+    # Floor of the ratio; bytes as they are; no gpu-core: all of it.
+    assert first.shares == (Share(A.uuid, 0, 20 * GIB, 50), Share(B.uuid, 1, 3 * GIB, 100))
+    assert dict(first.env)["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
+    assert dict(first.env)["CUDA_DEVICE_MEMORY_LIMIT_1"] == str(3 * GIB)
+    assert [d.path for d in first.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
+
+
+def test_a_missing_id_means_the_minor() -> None:
+    decision = decide(pod([replace(OTHER, id=None)]))
+    assert isinstance(decision, Adjustment)
+    assert decision.shares == (Share(B.uuid, 1, 3 * GIB, 100),)
+
+
+def test_memory_in_bytes_outranks_the_ratio() -> None:
+    decision = decide(pod([entry({MEMORY: 7, RATIO: 50})]))
+    assert isinstance(decision, Adjustment)
+    assert decision.shares[0].memory_bytes == 7
+
+
+def test_a_container_without_a_grant_sees_no_card() -> None:
+    of = pod([HALF], {"main": [grant(A, 1)]})
+    decision = decide(of, replace(MAIN, name="sidecar"))
+    assert decision == Adjustment(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
+    twice = replace(MAIN, name="sidecar", env=("NVIDIA_VISIBLE_DEVICES=0",) * 2)
+    refused = decide(of, twice)
+    assert isinstance(refused, Refusal)
+    assert refused.reason is Reason.ENV_TWICE
+
+
+@pytest.mark.parametrize(
+    ("own", "what"),
+    [
+        (Edits(mounts=(replace(LIBCUDA, source="/other"),)), "mount /usr/lib/libcuda.so.1"),
+        (Edits(env=(("NVIDIA_CTK", "y"),)), "environment NVIDIA_CTK"),
+        (Edits(devices=(Device("/dev/nvidiactl", "c", 1, 3),)), "device /dev/nvidiactl"),
+    ],
+)
+def test_specs_that_disagree_are_refused(own: Edits, what: str) -> None:
+    specs = Specs({A.uuid: device(A), B.uuid: device(B, own=own)})
+    decision = decide(pod([HALF, OTHER]), specs=specs)
+    assert isinstance(decision, Refusal)
+    assert decision.reason is Reason.CDI_CONFLICT
+    assert what in decision.text
+
+
+def test_a_container_id_that_is_a_path_is_refused() -> None:
+    decision = decide(pod([HALF], {"main": [grant(A, 1)]}), replace(MAIN, id="a/b"))
+    assert isinstance(decision, Refusal)
+    assert decision.reason is Reason.IDENTITY_INVALID
+
+
+# --- what another plugin may have done to it ------------------------------------------------------
+
+
+def adjusted() -> Adjustment:
+    decision = decide(pod([HALF]))
+    assert isinstance(decision, Adjustment)
+    return decision
+
+
+def test_an_adjustment_that_stands() -> None:
+    ours = adjusted()
+    other = Mount("/opt/tools", "/tools")
+    assert brought.missing_from(ours, [*ours.env, ("X", "1")], [*ours.mounts, other]) is None
+    none = Adjustment(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
+    assert brought.missing_from(none, none.env, [other]) is None
+
+
+def test_an_adjustment_that_was_changed() -> None:
+    ours = adjusted()
+    preload = next(m for m in ours.mounts if m.destination == "/etc/ld.so.preload")
+    rest = [m for m in ours.mounts if m is not preload]
+    table: Mapping[str, tuple[Sequence[tuple[str, str]], Sequence[Mount]]] = {
+        "environment NVIDIA_VISIBLE_DEVICES is 'all'": (
+            [*ours.env, ("NVIDIA_VISIBLE_DEVICES", "all")],
+            ours.mounts,
+        ),
+        "environment NVIDIA_VISIBLE_DEVICES is None": ([], ours.mounts),
+        "mount /etc/ld.so.preload is gone": (ours.env, rest),
+        "mount /etc/ld.so.preload is gone or": (
+            ours.env,
+            [*ours.mounts, replace(preload, source="/evil", destination="/etc/x/../ld.so.preload")],
+        ),
+        "mount /etc/ld.so.preload has the options bind": (
+            ours.env,
+            [*rest, replace(preload, options=("bind",))],
+        ),
+        "mount /etc hides /etc/ld.so.preload": (ours.env, [*ours.mounts, Mount("/etc", "/x")]),
+        "mount /.gpuslice/x hides /.gpuslice": (
+            ours.env,
+            [*ours.mounts, Mount("/.gpuslice/x", "/x")],
+        ),
+    }
+    for text, (env, mounts) in table.items():
+        lost = brought.missing_from(ours, env, mounts)
+        assert lost is not None
+        assert lost.startswith(text)
+
+
+# --- for every input ------------------------------------------------------------------------------
+
+QUANTITIES = st.one_of(
+    st.integers(0, 120),
+    st.integers(0, 100 * GIB),
+    st.sampled_from(["1Gi", "50", "500m", "-1", "x", "", None, True, 1.5, "1e30", "\u0661"]),
+)
+ENTRIES = st.lists(
+    st.fixed_dictionaries(
+        {"minor": st.one_of(st.integers(-1, 3), st.just("0"))},
+        optional={
+            "id": st.sampled_from([A.uuid, B.uuid, "", "GPU-x", 5]),
+            "resources": st.dictionaries(
+                st.sampled_from([MEMORY, RATIO, CORE, "kubernetes.io/gpu-memory", "x"]), QUANTITIES
+            ),
+        },
+    ),
+    max_size=3,
+)
+LISTED = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.sampled_from([A.uuid, B.uuid, "GPU-x"]),
+            "minor": st.integers(0, 2),
+            "memory": st.integers(-1, 90 * GIB),
+            "core": st.integers(-1, 120),
+        }
+    ),
+    max_size=2,
+)
+
+
+@given(
+    st.one_of(st.none(), ENTRIES, st.text()),
+    st.one_of(st.none(), st.dictionaries(st.sampled_from(["main", "side"]), LISTED)),
+    st.sampled_from([{}, LABEL, {names.LABEL_ISOLATION_PROVIDER: "mig"}]),
+)
+def test_never_more_than_the_card(
+    entries: object, granted: object, labels: Mapping[str, str]
+) -> None:
+    annotations = {}
+    if entries is not None:
+        text = entries if isinstance(entries, str) else json.dumps({"gpu": entries})
+        annotations[names.ANNOTATION_DEVICE_ALLOCATED] = text
+    if granted is not None:
+        annotations[names.ANNOTATION_GRANTS] = json.dumps({"v": 1, "containers": granted})
+    of = Pod("uid", "ns", "pod", labels, annotations)
+    total: dict[str, tuple[int, int]] = {}
+    counted: set[str] = set()
+    for name in ("main", "side"):
+        decision = decide(of, Container(f"id-{name}", name))
+        if isinstance(decision, Refusal):
+            assert decision.text
+            continue
+        if isinstance(decision, Untouched):
+            assert not labels
+            continue
+        if decision.key is None:
+            assert dict(decision.env)["NVIDIA_VISIBLE_DEVICES"] == "void"
+            assert not decision.devices
+            continue
+        if decision.key in counted:
+            continue
+        counted.add(decision.key)
+        assert decision.shares
+        for share in decision.shares:
+            memory, core = total.get(share.uuid, (0, 0))
+            total[share.uuid] = (memory + share.memory_bytes, core + share.core_percent)
+    for card in CARDS:
+        memory, core = total.get(card.uuid, (0, 0))
+        assert memory <= card.memory_bytes
+        assert core <= 100

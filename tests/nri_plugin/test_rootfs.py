@@ -1,0 +1,183 @@
+"""The look at a container before it starts, on containers that runc has really made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from nri_plugin import brought, rootfs
+from nri_plugin.errors import Reason, Refused
+from nri_plugin.files import RunDirectory
+from nri_plugin.model import Card, CdiDevice, Container, Mount, Paths, Share, Specs
+
+pytestmark = pytest.mark.node
+
+CARD = Card("GPU-1", 0, 1 << 30)
+SHARES = (Share(CARD.uuid, 0, 1 << 20, 50),)
+PROTECTIVE = 4
+
+
+class Bundle:
+    """A container as containerd's shim lays it out, made by `runc create`, never started."""
+
+    def __init__(self, tmp_path: Path, name: str) -> None:
+        self.id = name
+        self.state = tmp_path / "state"
+        self.path = self.state / "io.containerd.runtime.v2.task/k8s.io" / name
+        self.root = self.path / "rootfs"
+        for directory in ("bin", "proc", "dev", "etc"):
+            (self.root / directory).mkdir(parents=True)
+        shutil.copy("/bin/busybox", self.root / "bin/busybox")
+        self.files = RunDirectory(tmp_path / "run", lambda: 1)
+        self.files.prepare(name, SHARES, shared=False)
+        library = tmp_path / "libvgpu.so"
+        library.write_bytes(b"\x7fELF")
+        adjustment = brought.adjustment(
+            Container(name, "main"),
+            name,
+            False,
+            SHARES,
+            Specs({CARD.uuid: CdiDevice(CARD.uuid, "spec")}),
+            Paths(str(tmp_path / "run"), str(library)),
+        )
+        self.mounts = adjustment.mounts[:PROTECTIVE]
+        self._runc = ["runc", "--root", str(tmp_path / "runc")]
+
+    def create(self, *more: Mount) -> None:
+        basic = [Mount("/proc", "proc", (), "proc"), Mount("/dev", "tmpfs", (), "tmpfs")]
+        config = {
+            "ociVersion": "1.0.2",
+            "process": {"cwd": "/", "args": ["/bin/busybox", "sleep", "60"], "user": {"uid": 0}},
+            "root": {"path": "rootfs"},
+            "mounts": [
+                {
+                    "destination": mount.destination,
+                    "source": mount.source,
+                    "type": mount.type,
+                    "options": list(mount.options),
+                }
+                for mount in (*basic, *self.mounts, *more)
+            ],
+            "linux": {
+                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")],
+                "cgroupsPath": f"/gpuslice-test-{os.getpid()}/{self.id}",
+            },
+        }
+        (self.path / "config.json").write_text(json.dumps(config))
+        # Its output must go elsewhere: the container's init keeps it open.
+        with (self.path / "log").open("w") as log:
+            done = subprocess.run(
+                [
+                    *(*self._runc, "create", f"--bundle={self.path}", "--no-new-keyring"),
+                    *(f"--pid-file={self.path}/init.pid", self.id),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=False,
+            )
+        assert done.returncode == 0, (self.path / "log").read_text()
+
+    def examine(self) -> None:
+        rootfs.examine(self.state, self.id, self.mounts)
+
+    def remove(self) -> None:
+        subprocess.run(
+            [*self._runc, "delete", "--force", self.id], capture_output=True, check=False
+        )
+        self.files.sweep(frozenset())
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Iterator[Bundle]:
+    bundle = Bundle(tmp_path, f"gpuslice-test-{os.getpid()}")
+    yield bundle
+    bundle.remove()
+
+
+def test_an_image_without_anything_of_ours_passes(bundle: Bundle) -> None:
+    bundle.create()
+    # What the runtime made to mount on is what we allow.
+    assert (bundle.root / "etc/ld.so.preload").read_bytes() == b""
+    bundle.examine()
+
+
+def test_an_empty_preload_of_the_image_passes(bundle: Bundle) -> None:
+    (bundle.root / "etc/ld.so.preload").write_bytes(b"")
+    bundle.create()
+    bundle.examine()
+
+
+def own_preload(root: Path) -> None:
+    (root / "etc/ld.so.preload").write_text("/lib/jemalloc.so\n")
+
+
+def linked_preload(root: Path) -> None:
+    (root / "etc/real").write_text("")
+    (root / "etc/ld.so.preload").symlink_to("/etc/real")
+
+
+def linked_etc(root: Path) -> None:
+    (root / "etc").rename(root / "config")
+    (root / "etc").symlink_to("config")
+
+
+def linked_directory(root: Path) -> None:
+    (root / "elsewhere").mkdir()
+    (root / ".gpuslice").symlink_to("elsewhere")
+
+
+IMAGES: Mapping[str, tuple[Callable[[Path], None], Reason, str]] = {
+    "its own preload": (own_preload, Reason.IMAGE_PRELOAD, "(17 bytes)"),
+    "a link as preload": (linked_preload, Reason.IMAGE_PRELOAD, "(a symbolic link)"),
+    "a link as /etc": (linked_etc, Reason.IMAGE_PATH, "a symbolic link at /etc"),
+    "a link as /.gpuslice": (linked_directory, Reason.IMAGE_PATH, "a symbolic link at /.gpuslice"),
+}
+
+
+@pytest.mark.parametrize("case", IMAGES)
+def test_an_image_in_the_way_is_refused(case: str, bundle: Bundle) -> None:
+    prepare, reason, text = IMAGES[case]
+    prepare(bundle.root)
+    bundle.create()
+    with pytest.raises(Refused) as refused:
+        bundle.examine()
+    assert refused.value.refusal.reason is reason
+    assert text in str(refused.value)
+
+
+def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_path: Path) -> None:
+    """The image turns a harmless looking mount point into ours, and mounts are made by depth."""
+    (bundle.root / "a/b/c").mkdir(parents=True)
+    (bundle.root / "a/b/c/d").symlink_to("/etc")
+    (tmp_path / "volume").mkdir()
+    bundle.create(Mount("/a/b/c/d", str(tmp_path / "volume"), ("bind", "rw")))
+    with pytest.raises(Refused) as refused:
+        bundle.examine()
+    assert refused.value.refusal.reason is Reason.VIEW_DIFFERS
+    assert "/etc/ld.so.preload is not the file" in str(refused.value)
+    assert "it is not there" in str(refused.value)
+
+
+def test_a_file_mounted_over_ours(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "fake").write_text("")
+    bundle.create(Mount("/.gpuslice/libvgpu.so", str(tmp_path / "fake"), ("bind",)))
+    with pytest.raises(Refused) as refused:
+        bundle.examine()
+    assert refused.value.refusal.reason is Reason.VIEW_DIFFERS
+    assert "a regular file of 0 bytes" in str(refused.value)
+
+
+@pytest.mark.parametrize("gone", ["init.pid", "rootfs"])
+def test_what_cannot_be_examined_is_refused(gone: str, bundle: Bundle) -> None:
+    bundle.create()
+    (bundle.path / gone).rename(bundle.path / "gone")
+    with pytest.raises(Refused) as refused:
+        bundle.examine()
+    assert refused.value.refusal.reason is Reason.ROOTFS_UNKNOWN

@@ -1,0 +1,86 @@
+"""The library in the store: by hash, complete or absent, never over an existing file."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.errors import StoreError
+from nri_plugin.store import Store, publish
+
+ELF = b"\x7fELF one"
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    path = tmp_path / "libvgpu.so"
+    path.write_bytes(ELF)
+    return path
+
+
+def test_published_under_its_hash(library: Path, tmp_path: Path) -> None:
+    store = tmp_path / "a/store"
+    path = publish(library, store)
+    assert path == store / hashlib.sha256(ELF).hexdigest() / "libvgpu.so"
+    assert path.read_bytes() == ELF
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert [p.name for p in path.parent.iterdir()] == ["libvgpu.so"]
+
+
+def test_published_again_it_is_the_same_file(library: Path, tmp_path: Path) -> None:
+    inode = publish(library, tmp_path / "store").stat().st_ino
+    assert publish(library, tmp_path / "store").stat().st_ino == inode
+
+
+def test_an_upgrade_stands_beside(library: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", library)
+    first = store.current()
+    library.write_bytes(b"\x7fELF two")
+    assert store.current() == first
+    assert publish(library, tmp_path / "store") != first
+    assert first.read_bytes() == ELF
+
+
+def test_many_at_once_publish_one_file(library: Path, tmp_path: Path) -> None:
+    found: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait()
+        found.append(publish(library, tmp_path / "store").stat().st_ino)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_a_library_that_comes_late_is_found(library: Path, tmp_path: Path) -> None:
+    library.unlink()
+    store = Store(tmp_path / "store", library)
+    with pytest.raises(StoreError, match=r"libvgpu.so: No such file"):
+        store.current()
+    library.write_bytes(ELF)
+    path = store.current()
+    path.unlink()
+    assert store.current().read_bytes() == ELF
+
+
+def test_what_cannot_be_published(library: Path, tmp_path: Path) -> None:
+    library.write_bytes(b"#!/bin/sh")
+    with pytest.raises(StoreError, match="not a shared library"):
+        publish(library, tmp_path / "store")
+    library.write_bytes(ELF)
+    published = publish(library, tmp_path / "store")
+    published.write_bytes(b"somebody's cp -f")
+    with pytest.raises(StoreError, match="has been changed"):
+        publish(library, tmp_path / "store")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="Not a directory"):
+        publish(library, tmp_path / "file")
