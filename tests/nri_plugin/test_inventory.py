@@ -101,10 +101,6 @@ def test_a_child_that_cannot_be_started() -> None:
 
 def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> None:
     clock = Clock()
-    pid_file = tmp_path / "pid"
-    script = (
-        f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(99)"
-    )
 
     async def work() -> None:
         cards = inventory("import time; time.sleep(600)", clock, deadline_s=0.0)

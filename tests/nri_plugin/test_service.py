@@ -1,0 +1,465 @@
+"""The agent against a runtime: what is created, refused, validated, swept, and told to people.
+
+The service runs as in production, over a real socket, with files on a real kernel; the runtime at
+the other end and the child that tells the cards are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from contract import allocation, grant_file, grants, names
+from contract.allocation import Allocation, DeviceEntry
+from contract.grants import CardGrant
+from nri_plugin import connection, service
+from nri_plugin.files import RunDirectory
+from nri_plugin.inventory import Inventory
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.service import Service
+from nri_plugin.settings import Settings
+from nri_plugin.store import Store
+from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root: sudo make test")
+
+UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+TOTAL = 40 << 30
+CARDS = json.dumps([{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL}])
+HALF = allocation.encode(
+    Allocation(
+        {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_CORE: 50}, UUID)]}
+    )
+)
+GRANTS = grants.encode({"main": [CardGrant(UUID, 0, 5 << 30, 20)]})
+LABEL = names.LABEL_ISOLATION_PROVIDER
+
+
+class Host:
+    """A node's directories, and the settings that point there."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.run = tmp_path / "run"
+        self.cdi = tmp_path / "cdi"
+        self.library = tmp_path / "libvgpu.so"
+        self.socket = tmp_path / "nri.sock"
+        self.library.write_bytes(b"\x7fELF")
+        self.cdi.mkdir()
+        mounts = [{"hostPath": "/host/card0", "containerPath": "/dev/card0", "options": ["bind"]}]
+        hooks = [{"hookName": "createContainer", "path": "/bin/true", "args": ["true"]}]
+        node = {"path": "/dev/x", "type": "c", "major": 1, "minor": 3, "fileMode": 0, "uid": 0}
+        document = {
+            "cdiVersion": "0.6.0",
+            "kind": names.CDI_KIND,
+            "devices": [
+                {"name": UUID, "containerEdits": {"mounts": mounts, "deviceNodes": [node]}}
+            ],
+            "containerEdits": {"hooks": hooks},
+        }
+        (self.cdi / "card.json").write_text(json.dumps(document))
+        self.settings = Settings(
+            nri_socket=self.socket,
+            index="50",
+            run_dir=self.run,
+            store_dir=tmp_path / "store",
+            library=self.library,
+            cdi_dirs=(self.cdi,),
+            containerd_state=tmp_path / "state",
+            environment=os.environ,
+            work_deadline_s=60.0,
+            first_retry_s=0.01,
+            last_retry_s=0.02,
+        )
+
+    def service(self, cards: str = CARDS) -> Service:
+        inventory = Inventory(
+            os.environ,
+            deadline_s=60,
+            min_interval_s=5,
+            now=asyncio.get_running_loop().time,
+            command=(sys.executable, "-c", f"print({cards!r})"),
+        )
+        files = RunDirectory(self.run, lambda: 7)
+        return Service(
+            self.settings, inventory, files, Store(self.settings.store_dir, self.library)
+        )
+
+    def keys(self) -> set[str]:
+        return set(os.listdir(self.run)) if self.run.exists() else set()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    RunDirectory(host.run, lambda: 1).sweep(frozenset())
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handler: Service,
+    pods: list[nri.PodSandbox] | None = None,
+    containers: list[nri.Container] | None = None,
+    nri_version: tuple[int, int, int] = (0, 12, 5),
+) -> AsyncIterator[FakeRuntime]:
+    theirs, ours = await connected_pair()
+    runtime = FakeRuntime(*theirs, nri_version=nri_version, request_timeout_s=60)
+    task = asyncio.create_task(
+        connection.serve(*ours, handler, name="gpuslice", index="50", wanted_events=service.EVENTS)
+    )
+    try:
+        await runtime.handshake(pods or [], containers or [])
+        yield runtime
+    finally:
+        await runtime.close()
+        await asyncio.wait([task])
+        task.exception()
+
+
+def pod(
+    number: int = 0, labels: dict[str, str] | None = None, **annotations: str
+) -> nri.PodSandbox:
+    keys = {"allocated": names.ANNOTATION_DEVICE_ALLOCATED, "grants": names.ANNOTATION_GRANTS}
+    return nri.PodSandbox(
+        id=f"sandbox-{number}",
+        name=f"train-{number}",
+        uid=f"uid-{number}",
+        namespace="team",
+        labels={LABEL: "hami-core"} if labels is None else labels,
+        annotations={keys[k]: v for k, v in annotations.items()},
+    )
+
+
+def container(number: int = 0, name: str = "main", sandbox: int = 0) -> nri.Container:
+    return nri.Container(
+        id=f"c{number}",
+        pod_sandbox_id=f"sandbox-{sandbox}",
+        name=name,
+        env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"],
+    )
+
+
+def as_made(of: nri.Container, reply: nri.CreateContainerResponse | None) -> nri.Container:
+    """The container as the runtime tells of it once our adjustment is in its spec."""
+    assert reply is not None
+    made = nri.Container()
+    made.CopyFrom(of)
+    made.mounts.extend(reply.adjust.mounts)
+    return made
+
+
+async def refused(runtime: FakeRuntime, of: nri.PodSandbox, what: nri.Container) -> str:
+    with pytest.raises(RequestFailed) as failed:
+        await runtime.create(of, what)
+    assert runtime.dropped is None
+    return failed.value.message
+
+
+def test_a_grant_becomes_files_mounts_and_the_card(host: Host) -> None:
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            reply = await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
+            assert reply is not None
+            adjust = reply.adjust
+            places = {m.destination: m.source for m in adjust.mounts}
+            assert places["/.gpuslice"] == str(host.run / "c0")
+            assert places["/dev/card0"] == "/host/card0"
+            assert places["/.gpuslice/libvgpu.so"].startswith(str(host.settings.store_dir))
+            env = {e.key: e.value for e in adjust.env}
+            assert env["NVIDIA_VISIBLE_DEVICES"] == UUID
+            assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
+            (device,) = adjust.linux.devices
+            assert (device.path, device.major, device.minor) == ("/dev/x", 1, 3)
+            assert device.HasField("file_mode") and device.HasField("uid")
+            assert not device.HasField("gid")
+            assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
+            grant = grant_file.decode((host.run / "c0/grant").read_bytes())
+            assert grant == grant_file.Grant(7, (grant_file.Card(UUID, 5 << 30, 20, 0),))
+            made = as_made(container(), reply)
+            await runtime.notify("RemoveContainer", pod(), made)
+            assert host.keys() == set()
+
+    asyncio.run(work())
+
+
+def test_pods_that_ask_for_nothing_are_left_alone(host: Host) -> None:
+    async def work() -> None:
+        async with serving(host.service("[]")) as runtime:
+            reply = await runtime.create(pod(labels={}), container())
+            assert reply == nri.CreateContainerResponse()
+            await runtime.notify("StartContainer", pod(labels={}), container())
+            await runtime.notify("RemoveContainer", pod(labels={}), container())
+            empty = '{"rdma":[{"minor":0,"resources":null}]}'
+            reply = await runtime.create(pod(labels={}, allocated=empty), container())
+            assert reply == nri.CreateContainerResponse()
+
+    asyncio.run(work())
+
+
+def test_a_sidecar_without_a_grant_sees_no_card(host: Host) -> None:
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            of = pod(allocated=HALF, grants=GRANTS)
+            reply = await runtime.create(of, container(name="sidecar"))
+            assert reply is not None
+            assert [(e.key, e.value) for e in reply.adjust.env] == [
+                ("NVIDIA_VISIBLE_DEVICES", "void")
+            ]
+            assert not reply.adjust.mounts
+            await runtime.notify("StartContainer", of, container(name="sidecar"))
+            assert host.keys() == set()
+
+    asyncio.run(work())
+
+
+def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
+    potatoes = HALF.replace('"50"', '"12 potatoes"', 1)
+
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            text = await refused(runtime, pod(allocated=potatoes), container())
+            assert text == (
+                'gpuslice refuses container "main" of pod team/train-0: annotation'
+                " scheduling.koordinator.sh/device-allocated:"
+                " gpu[0].resources.koordinator.sh/gpu-core: '12 potatoes' is not a quantity"
+                " (examples: 50, 11520Mi, 12Gi)"
+            )
+            text = await refused(runtime, pod(), container())
+            assert "the pod was not placed by a scheduler that allocates cards" in text
+            elsewhere = HALF.replace(UUID, "GPU-elsewhere")
+            text = await refused(runtime, pod(allocated=elsewhere), container())
+            assert f"card GPU-elsewhere is not on this node (it has: {UUID} as minor 0)" in text
+            long = await refused(runtime, pod(labels={LABEL: "x" * 9999}), container())
+            assert len(long) == 2000
+            # None of this has hurt the next one.
+            assert await runtime.create(pod(allocated=HALF), container()) is not None
+
+    asyncio.run(work())
+
+
+def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host) -> None:
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            host.library.unlink()
+            text = await refused(runtime, pod(allocated=HALF), container())
+            assert f"the library is missing on this node: {host.library}: No such file" in text
+            host.library.write_bytes(b"\x7fELF")
+            (host.cdi / "card.json").rename(host.cdi / "card.gone")
+            text = await refused(runtime, pod(allocated=HALF), container())
+            assert f"no CDI device nvidia.com/gpu={UUID}" in text
+            (host.cdi / "card.gone").rename(host.cdi / "card.json")
+            host.run.rmdir() if host.run.exists() else None
+            host.run.write_text("in the way")
+            text = await refused(runtime, pod(allocated=HALF), container())
+            assert "the container's files cannot be made on this node" in text
+            host.run.unlink()
+            reply = await runtime.create(pod(allocated=HALF), container())
+            assert reply is not None
+            assert host.keys() == {"pod-uid-0"}
+
+    asyncio.run(work())
+
+
+def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
+    async def work() -> None:
+        async with serving(host.service("no")) as runtime:
+            text = await refused(runtime, pod(allocated=HALF), container())
+            assert "this node's cards are not known: unreadable answer" in text
+
+    asyncio.run(work())
+
+
+def test_a_shared_directory_goes_with_its_last_container(host: Host) -> None:
+    of = pod(allocated=HALF)
+
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            made = []
+            for number, name in enumerate(("main", "side")):
+                what = container(number, name)
+                made.append(as_made(what, await runtime.create(of, what)))
+            assert host.keys() == {"pod-uid-0"}
+            await runtime.notify("RemoveContainer", of, made[0])
+            assert host.keys() == {"pod-uid-0"}
+            await runtime.notify("RemoveContainer", of, made[1])
+            assert host.keys() == set()
+
+    asyncio.run(work())
+
+
+def test_an_undone_creation_leaves_nothing(host: Host) -> None:
+    """Another plugin refused after us: the runtime tells of a container without our mounts."""
+
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
+            assert host.keys() == {"c0"}
+            await runtime.notify("RemoveContainer", pod(), container())
+            assert host.keys() == set()
+
+    asyncio.run(work())
+
+
+def test_orphans_are_swept_and_users_learnt_at_synchronize(host: Host) -> None:
+    of = pod(allocated=HALF)
+
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            shared = as_made(container(0), await runtime.create(of, container(0)))
+            owned = pod(1, allocated=HALF, grants=GRANTS)
+            lone = as_made(container(1, sandbox=1), await runtime.create(owned, container(1)))
+            await runtime.create(owned, container(2))
+            assert host.keys() == {"pod-uid-0", "c1", "c2"}
+        # A new agent, as after kill -9, to whom the runtime lists two of the three.
+        async with serving(host.service(), [of, owned], [shared, lone]) as runtime:
+            assert host.keys() == {"pod-uid-0", "c1"}
+            again = as_made(container(3, "side"), await runtime.create(of, container(3, "side")))
+            await runtime.notify("RemoveContainer", of, shared)
+            assert host.keys() == {"pod-uid-0", "c1"}
+            await runtime.notify("RemoveContainer", of, again)
+            await runtime.notify("RemoveContainer", owned, lone)
+            assert host.keys() == set()
+
+    asyncio.run(work())
+
+
+def test_what_is_in_the_making_survives_one_synchronize(host: Host) -> None:
+    async def work() -> None:
+        handler = host.service()
+        async with serving(handler) as runtime:
+            await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
+        async with serving(handler):
+            assert host.keys() == {"c0"}
+        async with serving(handler):
+            assert host.keys() == set()
+
+    asyncio.run(work())
+
+
+def test_containers_made_without_the_agent_are_said_aloud(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        of = [pod(allocated=HALF), pod(1, labels={})]
+        async with serving(host.service(), of, [container(), container(1, sandbox=1)]):
+            pass
+
+    asyncio.run(work())
+    lines = [r.getMessage() for r in caplog.records if "unprotected" in r.getMessage()]
+    assert len(lines) == 1
+    assert "pod=team/train-0 container=main" in lines[0]
+
+
+@pytest.mark.parametrize("nri_version", [(0, 11, 0), (0, 12, 5)])
+def test_a_container_that_was_not_adjusted_does_not_start(
+    host: Host, nri_version: tuple[int, int, int]
+) -> None:
+    async def work() -> None:
+        async with serving(host.service(), nri_version=nri_version) as runtime:
+            with pytest.raises(RequestFailed, match="did not ask this agent"):
+                await runtime.notify("StartContainer", pod(allocated=HALF), container())
+            made = container()
+            made.mounts.add(destination="/.gpuslice", source=str(host.run / "c0"))
+            with pytest.raises(RequestFailed, match="did not ask this agent"):
+                await runtime.notify("StartContainer", pod(allocated=HALF), made)
+
+    asyncio.run(work())
+
+
+def test_a_container_that_cannot_be_examined_does_not_start(host: Host) -> None:
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
+            with pytest.raises(RequestFailed, match="root file system cannot be examined"):
+                await runtime.notify("StartContainer", pod(allocated=HALF), made)
+
+    asyncio.run(work())
+
+
+def test_validation_sees_what_others_did(host: Host) -> None:
+    of = pod(allocated=HALF, grants=GRANTS)
+
+    async def work() -> None:
+        handler = host.service()
+        async with serving(handler) as runtime:
+            reply = await runtime.create(of, container())
+            assert reply is not None
+
+            async def verdict(
+                adjust: nri.ContainerAdjustment, what: nri.Container, pod: nri.PodSandbox = of
+            ) -> str:
+                request = nri.ValidateContainerAdjustmentRequest(
+                    pod=pod, container=what, adjust=adjust
+                )
+                answer = await runtime.call(
+                    "ValidateContainerAdjustment",
+                    request,
+                    nri.ValidateContainerAdjustmentResponse,
+                )
+                assert answer.reject == bool(answer.reason)
+                return answer.reason
+
+            assert await verdict(reply.adjust, container()) == ""
+            without = nri.ContainerAdjustment()
+            without.CopyFrom(reply.adjust)
+            del without.mounts[:]
+            assert "another NRI plugin changed our adjustment: mount" in await verdict(
+                without, container()
+            )
+            nothing = nri.ContainerAdjustment()
+            assert "did not ask this agent" in await verdict(nothing, container(9))
+            assert await verdict(nothing, container(9), pod(labels={})) == ""
+            assert await verdict(nothing, container(9, "sidecar")) == ""
+
+    asyncio.run(work())
+
+
+def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
+    """The whole program: its ready line, again after a restart, and a clean end."""
+    library = ["--library", str(host.library), "--nri-socket", str(host.socket)]
+    places = ["--run-dir", str(host.run), "--store-dir", str(host.settings.store_dir)]
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "nri_plugin", *library, *places, "--cdi-dir", str(host.cdi)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert agent.stdout is not None
+
+    async def one_life() -> None:
+        connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            runtime = FakeRuntime(reader, writer, request_timeout_s=60)
+            await connected.put(runtime)
+
+        server = await asyncio.start_unix_server(accept, host.socket)
+        runtime = await connected.get()
+        await runtime.handshake()
+        assert runtime.registration.plugin_name == "gpuslice"
+        assert runtime.registration.plugin_idx == "50"
+        assert agent.stdout is not None
+        line = await asyncio.to_thread(agent.stdout.readline)
+        assert line == "ready: registered with containerd 2.4.2 (NRI v0.12.3)\n"
+        await runtime.close()
+        server.close()
+        host.socket.unlink()
+
+    try:
+        for _ in range(2):
+            asyncio.run(one_life())
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        output, log = agent.communicate()
+    assert output == ""
+    assert agent.returncode == 0, log
+    assert "Traceback" not in log
