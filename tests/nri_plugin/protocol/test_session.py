@@ -1,0 +1,510 @@
+"""nri_plugin.protocol.session: the dialogue, its table, and what happens out of turn."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+from google.protobuf.message import Message
+
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.messages import ttrpc_pb2
+from nri_plugin.protocol import dialect, events, mux
+from nri_plugin.protocol import session as session_module
+from nri_plugin.protocol.errors import (
+    LocalProtocolError,
+    RegistrationRejected,
+    RemoteProtocolError,
+)
+from nri_plugin.protocol.events import Code, EventMask
+from nri_plugin.protocol.session import TRANSITIONS, Input, Session, State
+from tests.nri_plugin.objects import container, pod
+from tests.nri_plugin.protocol.vectors import (
+    CONFIGURE_REPLY_EVENTS_8,
+    CONTAINERD_CONFIGURE,
+    CONTAINERD_SYNCHRONIZE,
+    CUTS,
+    GO_CONFIGURE,
+    REGISTER_GPUSHARE,
+    REGISTER_OK,
+    SYNCHRONIZE_REPLY,
+    fed,
+)
+
+
+class Wire:
+    """A session, and the runtime's side of its wire as plain calls."""
+
+    def __init__(self, wanted: EventMask = events.SERVED_EVENTS) -> None:
+        self.session = Session(name="gpuslice", index="50", wanted=wanted)
+        self.session.register()
+        self.session.data_to_send()
+        self.stream = -1
+
+    def call(
+        self,
+        method: str,
+        message: Message | bytes = b"",
+        *,
+        timeout_ns: int = 0,
+        service: str = dialect.PLUGIN_SERVICE,
+    ) -> list[events.Event]:
+        self.stream += 2
+        payload = message if isinstance(message, bytes) else message.SerializeToString()
+        data = ttrpc_pb2.Request(
+            service=service, method=method, payload=payload, timeout_nano=timeout_ns
+        ).SerializeToString()
+        framed = mux.frames(1, struct.pack(">IIBB", len(data), self.stream, 1, 0) + data)
+        return self.session.receive_data(framed)
+
+    def replies(self) -> list[tuple[int, ttrpc_pb2.Response]]:
+        """What the session sent on connection 1: stream and response, in order."""
+        stream = b"".join(
+            piece
+            for connection, piece in mux.Demultiplexer().feed(self.session.data_to_send())
+            if connection == 1
+        )
+        found = []
+        while stream:
+            length, number, kind, _ = struct.unpack_from(">IIBB", stream)
+            assert kind == 2
+            found.append((number, ttrpc_pb2.Response.FromString(stream[10 : 10 + length])))
+            stream = stream[10 + length :]
+        return found
+
+    def reply(self) -> ttrpc_pb2.Response:
+        """The one reply, to the last call."""
+        ((stream, response),) = self.replies()
+        assert stream == self.stream
+        return response
+
+    def configure(self, nri_version: str = "v0.12.3", request_timeout: int = 2000) -> None:
+        self.call(
+            "Configure",
+            nri.ConfigureRequest(
+                runtime_name="containerd",
+                runtime_version="v2.4.2",
+                nri_version=nri_version,
+                request_timeout=request_timeout,
+            ),
+        )
+        assert self.reply().status.code == 0
+
+    def serve(self, nri_version: str = "v0.12.3") -> Wire:
+        self.session.receive_data(REGISTER_OK)
+        self.configure(nri_version)
+        (synchronize,) = self.call("Synchronize")
+        assert isinstance(synchronize, events.Synchronize)
+        assert self.session.respond(synchronize.request_id)
+        assert self.reply() == ttrpc_pb2.Response()
+        assert self.session.state is State.SERVING
+        return self
+
+
+def about_container(request: type[Message]) -> Message:
+    return request(pod=pod(3), container=container(4))
+
+
+def test_the_registration_is_the_recorded_one() -> None:
+    session = Session(name="gpushare", index="10", nri_version="")
+    session.register()
+    assert session.data_to_send() == REGISTER_GPUSHARE
+    assert session.data_to_send() == b""
+    with pytest.raises(LocalProtocolError, match="registers once"):
+        session.register()
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("overtakes", [False, True], ids=["in-order", "configure-first"])
+def test_a_recorded_handshake_in_every_cut(
+    cut: Callable[[bytes], Iterator[bytes]], overtakes: bool
+) -> None:
+    session = Session(name="gpuslice", index="50")
+    session.register()
+    session.data_to_send()
+    first, second = (
+        (CONTAINERD_CONFIGURE, REGISTER_OK) if overtakes else (REGISTER_OK, CONTAINERD_CONFIGURE)
+    )
+    heard = fed(session.receive_data, cut(first + second[:5]))
+    assert len(heard) == 1
+    assert not session.introduced
+    heard += fed(session.receive_data, cut(second[5:] + CONTAINERD_SYNCHRONIZE + b"\0\0"))
+    assert session.introduced
+    configured = events.Configured(
+        events.RuntimeInfo("containerd", "2.4.2+unknown", "v0.12.3", 5000, 2000),
+        events.SERVED_EVENTS,
+    )
+    assert set(map(type, heard[:2])) == {events.Registered, events.Configured}
+    assert configured in heard
+    assert heard[2:] == [events.Synchronize(3, 1999, (), ())]
+    session.respond(3)
+    framed = bytes.fromhex("00000001000000150000000b000000010200120910a84c1a0408011001")
+    assert session.data_to_send() == framed + SYNCHRONIZE_REPLY
+
+
+def test_configure_of_the_go_adaptation_and_a_single_event() -> None:
+    session = Session(name="goplug", index="10", wanted=EventMask.CREATE_CONTAINER)
+    session.register()
+    session.data_to_send()
+    session.receive_data(GO_CONFIGURE)
+    sent = session.data_to_send()
+    assert sent[18:20] == b"\x12\x08"
+    assert sent[20:22] == CONFIGURE_REPLY_EVENTS_8[-2:]
+    assert sent[22:] == bytes.fromhex("1a0408011001")
+
+
+@pytest.mark.parametrize(
+    ("nri_version", "subscribed"), [("v0.8.0", 0x628), ("v0.10.0", 0x2628), ("", 0x2628)]
+)
+def test_only_known_events_are_subscribed(nri_version: str, subscribed: int) -> None:
+    wire = Wire()
+    (configured,) = wire.call(
+        "Configure",
+        nri.ConfigureRequest(
+            runtime_name="containerd", runtime_version="v2.2.7", nri_version=nri_version
+        ),
+    )
+    assert isinstance(configured, events.Configured)
+    response = nri.ConfigureResponse.FromString(wire.reply().payload)
+    assert response.events == configured.events == subscribed
+    assert (response.failure_policy.fail_request, response.failure_policy.keep_connected) == (
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_runtime_that_tells_no_timeouts_has_the_old_ones(timeout: int) -> None:
+    wire = Wire()
+    (configured,) = wire.call(
+        "Configure",
+        nri.ConfigureRequest(
+            runtime_name="containerd", registration_timeout=timeout, request_timeout=timeout
+        ),
+    )
+    assert isinstance(configured, events.Configured)
+    assert configured.runtime.registration_timeout_ms == 5000
+    assert configured.runtime.request_timeout_ms == 2000
+
+
+def test_a_rejected_registration_closes() -> None:
+    wire = Wire()
+    status = ttrpc_pb2.Status(code=2, message="invalid plugin name")
+    data = ttrpc_pb2.Response(status=status).SerializeToString()
+    with pytest.raises(RegistrationRejected, match="invalid plugin name"):
+        wire.session.receive_data(mux.frames(2, struct.pack(">IIBB", len(data), 1, 2, 0) + data))
+    assert wire.session.closed
+
+
+def test_chunks_of_synchronize_are_joined() -> None:
+    wire = Wire()
+    wire.configure()
+    for n in range(3):
+        chunk = nri.SynchronizeRequest(pods=[pod(n)], containers=[container(n)], more=True)
+        assert wire.call("Synchronize", chunk) == []
+        reply = wire.reply()
+        assert nri.SynchronizeResponse.FromString(reply.payload) == nri.SynchronizeResponse(
+            more=True
+        )
+        assert wire.session.state is State.COLLECTING
+    last = nri.SynchronizeRequest(pods=[pod(3)])
+    assert wire.call("Synchronize", last, timeout_ns=700_000_000) == [
+        events.Synchronize(
+            wire.stream, 700, tuple(map(pod, range(4))), tuple(map(container, range(3)))
+        )
+    ]
+    assert wire.replies() == []
+    assert wire.session.state is State.ADOPTING
+
+
+def test_a_new_session_knows_nothing_of_the_last_one_s_chunks() -> None:
+    for _ in range(2):
+        wire = Wire()
+        wire.configure()
+        wire.call("Synchronize", nri.SynchronizeRequest(pods=[pod(1)], more=True))
+        (heard,) = wire.call("Synchronize", nri.SynchronizeRequest(pods=[pod(2)]))
+        assert isinstance(heard, events.Synchronize)
+        assert [p.id for p in heard.pods] == ["sandbox-1", "sandbox-2"]
+
+
+def test_the_sum_of_the_chunks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "SYNCHRONIZE_LIMIT_BYTES", 1000)
+    wire = Wire()
+    wire.configure()
+    big = nri.SynchronizeRequest(pods=[pod(1, note="x" * 600)], more=True)
+    wire.call("Synchronize", big)
+    assert wire.reply().status.code == 0
+    assert wire.call("Synchronize", big) == []
+    assert wire.reply().status.code == Code.RESOURCE_EXHAUSTED
+
+
+def test_a_synchronize_that_fails_closes_after_its_answer() -> None:
+    wire = Wire()
+    wire.configure()
+    (heard,) = wire.call("Synchronize")
+    assert isinstance(heard, events.Synchronize)
+    wire.session.fail(heard.request_id, Code.UNKNOWN, "no room")
+    assert wire.session.closed
+    assert (wire.reply().status.code, wire.session.receive_data(REGISTER_OK)) == (2, [])
+
+
+SERVED = [
+    ("CreateContainer", nri.CreateContainerRequest, events.CreateContainer),
+    ("StartContainer", nri.StartContainerRequest, events.StartContainer),
+    ("StopContainer", nri.StopContainerRequest, events.StopContainer),
+    ("RemoveContainer", nri.RemoveContainerRequest, events.RemoveContainer),
+]
+
+
+@pytest.mark.parametrize(("method", "request_type", "event"), SERVED, ids=lambda v: str(v)[:16])
+def test_an_event_and_its_empty_answer(
+    method: str, request_type: type[Message], event: type[events.ContainerRequest]
+) -> None:
+    wire = Wire().serve()
+    heard = wire.call(method, about_container(request_type), timeout_ns=1_500_000_000)
+    assert heard == [event(wire.stream, 1500, pod(3), container(4))]
+    assert wire.replies() == []
+    assert wire.session.respond(wire.stream)
+    assert wire.reply() == ttrpc_pb2.Response()
+
+
+@pytest.mark.parametrize(
+    ("number", "event"),
+    [(nri.START_CONTAINER, events.StartContainer), (nri.REMOVE_CONTAINER, events.RemoveContainer)],
+)
+def test_the_older_style_gives_the_same_events(
+    number: nri.Event.ValueType, event: type[events.ContainerRequest]
+) -> None:
+    wire = Wire().serve("")
+    change = nri.StateChangeEvent(event=number, pod=pod(3), container=container(4))
+    assert wire.call("StateChange", change) == [event(wire.stream, 2000, pod(3), container(4))]
+    assert wire.session.respond(wire.stream)
+    assert wire.reply() == ttrpc_pb2.Response()
+    wire.call("StateChange", change)
+    wire.session.fail(wire.stream, Code.UNKNOWN, "refused")
+    assert wire.reply().status.message == "refused"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 5, 7, 9, 12, 13, 15, 999])
+def test_other_state_changes_are_answered_empty(number: int) -> None:
+    wire = Wire().serve("")
+    assert (
+        wire.call("StateChange", b"\x08" + (b"\xe7\x07" if number == 999 else bytes([number])))
+        == []
+    )
+    assert wire.reply() == ttrpc_pb2.Response()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [name for name, m in dialect.METHODS.items() if m.event is None and "Container" in name]
+    + [name for name in dialect.METHODS if "PodSandbox" in name],
+)
+@pytest.mark.parametrize("serving", [False, True], ids=["before", "serving"])
+def test_what_we_do_not_serve_is_answered_empty(method: str, serving: bool) -> None:
+    wire = Wire().serve() if serving else Wire()
+    assert wire.call(method) == []
+    assert wire.reply() == ttrpc_pb2.Response()
+
+
+def test_an_adjustment_is_sent() -> None:
+    wire = Wire().serve()
+    wire.call("CreateContainer", about_container(nri.CreateContainerRequest))
+    reply = nri.CreateContainerResponse(adjust=nri.ContainerAdjustment(args=["true"]))
+    assert wire.session.respond(wire.stream, reply)
+    assert nri.CreateContainerResponse.FromString(wire.reply().payload) == reply
+
+
+def test_an_adjustment_that_is_too_large_becomes_an_error() -> None:
+    wire = Wire().serve()
+    wire.call("CreateContainer", about_container(nri.CreateContainerRequest))
+    reply = nri.CreateContainerResponse(adjust=nri.ContainerAdjustment(args=["x" * (4 << 20)]))
+    assert not wire.session.respond(wire.stream, reply)
+    assert wire.reply().status.code == Code.RESOURCE_EXHAUSTED
+
+
+def test_validation_and_its_three_answers() -> None:
+    wire = Wire().serve()
+    request = nri.ValidateContainerAdjustmentRequest(pod=pod(1), container=container(2))
+    request.owners.owners["container-2"].compound[nri.FIELD_ENV].owners["FOO"] = "50-gpuslice"
+    assert wire.call("ValidateContainerAdjustment", request) == [
+        events.Validate(wire.stream, 2000, request)
+    ]
+    assert wire.session.respond(wire.stream)
+    assert wire.reply() == ttrpc_pb2.Response()
+    wire.call("ValidateContainerAdjustment", request)
+    wire.session.fail(wire.stream, Code.UNKNOWN, "our mount is gone: \udcff")
+    response = wire.reply()
+    assert response.status.code == 0
+    assert nri.ValidateContainerAdjustmentResponse.FromString(
+        response.payload
+    ) == nri.ValidateContainerAdjustmentResponse(reject=True, reason="our mount is gone: ?")
+
+
+def adopting(wire: Wire) -> None:
+    wire.configure()
+    wire.call("Synchronize")
+
+
+OUT_OF_TURN: list[tuple[str, Callable[[Wire], object], str, bytes]] = [
+    ("event-first", lambda wire: None, "CreateContainer", b""),
+    ("synchronize-first", lambda wire: None, "Synchronize", b""),
+    ("state-change-first", lambda wire: None, "StateChange", b"\x08\x06"),
+    ("event-before-synchronize", Wire.configure, "CreateContainer", b""),
+    ("configure-twice", Wire.configure, "Configure", b""),
+    ("event-while-adopting", adopting, "StopContainer", b""),
+    ("twice-synchronized", Wire.serve, "Synchronize", b""),
+    ("configure-while-serving", Wire.serve, "Configure", b""),
+]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "method", "payload"),
+    [row[1:] for row in OUT_OF_TURN],
+    ids=[row[0] for row in OUT_OF_TURN],
+)
+def test_out_of_turn_is_an_error_and_the_session_stays(
+    prepare: Callable[[Wire], object], method: str, payload: bytes
+) -> None:
+    wire = Wire()
+    prepare(wire)
+    state = wire.session.state
+    assert wire.call(method, payload) == []
+    status = wire.reply().status
+    assert status.code == Code.FAILED_PRECONDITION
+    assert status.message == (f"{method} comes out of turn: the session is {state.name.lower()}")
+    assert wire.session.state is state
+
+
+@pytest.mark.parametrize(
+    ("service", "method"),
+    [
+        (dialect.PLUGIN_SERVICE, "AdjustPodSandboxNetwork"),
+        (dialect.PLUGIN_SERVICE, ""),
+        (dialect.RUNTIME_SERVICE, "RegisterPlugin"),
+        (dialect.RUNTIME_SERVICE, "Configure"),
+        ("", ""),
+    ],
+)
+def test_an_unknown_method_is_unimplemented(service: str, method: str) -> None:
+    wire = Wire().serve()
+    assert wire.call(method, service=service) == []
+    assert wire.reply().status.code == Code.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("method", [m for m in dialect.METHODS if m != "Shutdown"])
+def test_an_undecodable_request_is_an_error_and_the_session_stays(method: str) -> None:
+    wire = Wire().serve()
+    assert wire.call(method, b"\x0a\xff\xff") == []
+    status = wire.reply().status
+    assert status.code == Code.INVALID_ARGUMENT
+    assert "cannot be decoded" in status.message
+    assert wire.session.state is State.SERVING
+
+
+def test_unknown_fields_are_kept() -> None:
+    wire = Wire().serve()
+    payload = about_container(nri.CreateContainerRequest).SerializeToString() + b"\xf8\x07\x01"
+    (heard,) = wire.call("CreateContainer", payload)
+    assert isinstance(heard, events.CreateContainer)
+    assert heard.container == container(4)
+
+
+def test_answers_are_given_once_and_of_the_right_kind() -> None:
+    wire = Wire().serve()
+    wire.call("StopContainer")
+    with pytest.raises(LocalProtocolError, match="where a StopContainerResponse is due"):
+        wire.session.respond(wire.stream, nri.CreateContainerResponse())
+    assert wire.session.respond(wire.stream, nri.StopContainerResponse())
+    for answer in (
+        lambda: wire.session.respond(wire.stream),
+        lambda: wire.session.fail(wire.stream, Code.UNKNOWN, ""),
+        lambda: wire.session.respond(99, nri.Empty()),
+    ):
+        with pytest.raises(LocalProtocolError, match="answered twice"):
+            answer()
+
+
+def test_shutdown_is_answered_and_closes() -> None:
+    wire = Wire().serve()
+    wire.call("CreateContainer")
+    open_request = wire.stream
+    assert wire.call("Shutdown") == [events.ShutDown()]
+    assert wire.reply() == ttrpc_pb2.Response()
+    assert wire.session.closed
+    with pytest.raises(LocalProtocolError, match="nobody waits"):
+        wire.session.respond(open_request)
+    assert wire.call("CreateContainer") == []
+
+
+def test_the_end_of_the_connection_closes() -> None:
+    wire = Wire().serve()
+    wire.session.receive_eof()
+    assert wire.session.closed
+    wire.session.receive_eof()
+
+
+def test_the_runtime_is_unknown_until_it_tells() -> None:
+    with pytest.raises(LocalProtocolError, match="has not told"):
+        _ = Wire().session.runtime
+
+
+MALFORMED = {
+    "frame-too-long": struct.pack(">II", 1, (4 << 20) + 11),
+    "frame-too-long-elsewhere": struct.pack(">II", 77, 0xFFFFFFFF),
+    "text": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "unasked-response": struct.pack(">II", 2, 10) + struct.pack(">IIBB", 0, 3, 2, 0),
+    "response-twice": REGISTER_OK + REGISTER_OK,
+    "undecodable-response": struct.pack(">II", 2, 11) + struct.pack(">IIBB", 1, 1, 2, 0) + b"\xff",
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_bytes_close_the_session(
+    data: bytes, cut: Callable[[bytes], Iterator[bytes]]
+) -> None:
+    wire = Wire()
+    with pytest.raises(RemoteProtocolError):
+        fed(wire.session.receive_data, cut(data))
+    assert wire.session.closed
+    assert wire.session.receive_data(REGISTER_OK) == []
+
+
+def test_other_connections_mean_nothing() -> None:
+    wire = Wire()
+    assert wire.session.receive_data(mux.frames(3, b"\xff" * 5000) + REGISTER_OK) == [
+        events.Registered()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"index": "5"}, "not two digits"),
+        ({"index": "500"}, "not two digits"),
+        ({"index": "5x"}, "not two digits"),
+        ({"index": "٣٣"}, "not two digits"),
+        ({"name": ""}, "is empty, or not of"),
+        ({"name": "gpu slice"}, "is empty, or not of"),
+        ({"name": "gpu\n"}, "is empty, or not of"),
+        ({"wanted": EventMask(0)}, "cannot be served"),
+        ({"wanted": EventMask.VALIDATE_CONTAINER_ADJUSTMENT}, "cannot be served"),
+        ({"wanted": EventMask.CREATE_CONTAINER | EventMask.RUN_POD_SANDBOX}, "cannot be served"),
+    ],
+)
+def test_a_registration_that_would_be_refused_is_not_sent(
+    arguments: dict[str, str], text: str
+) -> None:
+    with pytest.raises(LocalProtocolError, match=text):
+        Session(**{"name": "gpuslice", "index": "50"} | arguments)  # type: ignore[arg-type]
+
+
+def test_the_table_leads_everywhere_and_out_of_nowhere() -> None:
+    reached = {State.UNCONFIGURED}
+    for _ in State:
+        reached |= {to for (state, _), to in TRANSITIONS.items() if state in reached}
+    assert reached == set(State)
+    assert {to for (state, _), to in TRANSITIONS.items() if state is State.CLOSED} == {State.CLOSED}
+    assert all((state, Input.END) in TRANSITIONS for state in State)

@@ -1,0 +1,266 @@
+"""nri_plugin.protocol.ttrpc: both roles against recorded bytes, and every rule broken once."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nri_plugin.messages import ttrpc_pb2
+from nri_plugin.protocol import ttrpc
+from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.protocol.events import Code
+from tests.nri_plugin.protocol.vectors import (
+    CONTAINERD_CONFIGURE,
+    CUTS,
+    ERROR_NO_ON_7,
+    GO_CONFIGURE,
+    GO_STUB_REGISTER,
+    REGISTER_GPUSHARE,
+    REGISTER_OK,
+    fed,
+)
+
+MUX = 8
+LIMIT = 4 << 20
+
+
+def header(length: int, stream: int, kind: int, flags: int = 0) -> bytes:
+    return struct.pack(">IIBB", length, stream, kind, flags)
+
+
+def request(stream: int, method: str = "M", payload: bytes = b"", timeout_ns: int = 0) -> bytes:
+    data = ttrpc_pb2.Request(
+        service="S", method=method, payload=payload, timeout_nano=timeout_ns
+    ).SerializeToString()
+    return header(len(data), stream, 1) + data
+
+
+def response(stream: int, reply: ttrpc_pb2.Response | None = None) -> bytes:
+    data = (reply or ttrpc_pb2.Response()).SerializeToString()
+    return header(len(data), stream, 2) + data
+
+
+def statuses(server: ttrpc.Server) -> list[tuple[int, int, str]]:
+    """The errors that the server has to send: stream, code, text."""
+    found = []
+    for message in server.messages_to_send():
+        length, stream, kind, flags = struct.unpack_from(">IIBB", message)
+        assert (length, kind, flags) == (len(message) - 10, 2, 0)
+        status = ttrpc_pb2.Response.FromString(message[10:]).status
+        found.append((stream, status.code, status.message))
+    return found
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("data", "service", "method", "timeout_ns"),
+    [
+        (GO_STUB_REGISTER, "Runtime", "RegisterPlugin", 4999639835),
+        (REGISTER_GPUSHARE, "Runtime", "RegisterPlugin", 5_000_000_000),
+        (GO_CONFIGURE, "Plugin", "Configure", 4999639835),
+        (CONTAINERD_CONFIGURE, "Plugin", "Configure", 1999966169),
+    ],
+    ids=["stub-register", "register-gpushare", "configure", "containerd-configure"],
+)
+def test_the_server_reads_recorded_requests_in_every_cut(
+    data: bytes,
+    service: str,
+    method: str,
+    timeout_ns: int,
+    cut: Callable[[bytes], Iterator[bytes]],
+) -> None:
+    for trailing in (b"", header(1, 3, 1)):
+        server = ttrpc.Server()
+        (call,) = fed(server.receive_data, cut(data[MUX:] + trailing))
+        assert call.stream == 1
+        assert call.service == f"nri.pkg.api.v1alpha1.{service}"
+        assert call.method == method
+        assert call.timeout_ns == timeout_ns
+        assert call.payload
+        assert server.messages_to_send() == []
+
+
+def test_the_client_writes_the_recorded_request() -> None:
+    client = ttrpc.Client()
+    payload = bytes.fromhex("0a0867707573686172651202") + b"10"
+    stream = client.call("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin", payload, 5_000_000_000)
+    assert stream == 1
+    assert client.messages_to_send() == [REGISTER_GPUSHARE[MUX:]]
+    assert client.messages_to_send() == []
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_client_reads_replies_in_every_cut(cut: Callable[[bytes], Iterator[bytes]]) -> None:
+    client = ttrpc.Client()
+    assert [client.call("S", "M", b"", 0) for _ in range(4)] == [1, 3, 5, 7]
+    data = ERROR_NO_ON_7[MUX:] + REGISTER_OK[MUX:] + response(5, ttrpc_pb2.Response(payload=b"p"))
+    assert fed(client.receive_data, cut(data + b"\x00")) == [
+        ttrpc.Reply(7, 2, "no", b""),
+        ttrpc.Reply(1, 0, "", b""),
+        ttrpc.Reply(5, 0, "", b"p"),
+    ]
+
+
+def test_an_error_reply_is_written_as_recorded() -> None:
+    server = ttrpc.Server()
+    server.receive_data(request(7))
+    server.fail(7, Code.UNKNOWN, "no")
+    assert server.messages_to_send() == [ERROR_NO_ON_7[MUX:]]
+
+
+def test_replies_may_come_in_any_order_and_once() -> None:
+    server = ttrpc.Server()
+    assert [call.stream for call in server.receive_data(request(1) + request(3))] == [1, 3]
+    assert server.reply(3, b"three")
+    assert server.reply(1, b"")
+    assert server.messages_to_send() == [
+        response(3, ttrpc_pb2.Response(payload=b"three")),
+        header(0, 1, 2),
+    ]
+    for answer in (lambda: server.reply(1, b""), lambda: server.fail(3, Code.UNKNOWN, "")):
+        with pytest.raises(LocalProtocolError, match="answered twice"):
+            answer()
+
+
+RULES = {
+    "even-stream": (request(2), 2, Code.INVALID_ARGUMENT, "must be odd"),
+    "even-unknown-type": (header(0, 4, 9), 4, Code.INVALID_ARGUMENT, "must be odd"),
+    "stream-zero": (request(0), 0, Code.INVALID_ARGUMENT, "must be odd"),
+    "reused": (request(5), 5, Code.INVALID_ARGUMENT, "may not be used again"),
+    "lower": (request(3), 3, Code.INVALID_ARGUMENT, "may not be used again"),
+    "not-a-request": (
+        header(2, 7, 1) + b"\xff\xff",
+        7,
+        Code.INVALID_ARGUMENT,
+        "cannot be decoded",
+    ),
+    "not-utf-8": (header(3, 7, 1) + b"\x0a\x01\xff", 7, Code.INVALID_ARGUMENT, "cannot be decoded"),
+    "too-long": (
+        header(LIMIT + 1, 7, 1) + bytes(LIMIT + 1),
+        7,
+        Code.RESOURCE_EXHAUSTED,
+        "more than 4194304 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "stream", "code", "text"), RULES.values(), ids=RULES)
+def test_a_broken_rule_is_answered_and_the_stream_goes_on(
+    data: bytes, stream: int, code: int, text: str
+) -> None:
+    server = ttrpc.Server()
+    (first,) = server.receive_data(request(5))
+    assert server.receive_data(data) == []
+    ((answered, sent_code, sent_text),) = statuses(server)
+    assert (answered, sent_code) == (stream, code)
+    assert text in sent_text
+    assert [call.stream for call in server.receive_data(request(9))] == [9]
+    assert server.reply(first.stream, b"")
+
+
+@pytest.mark.parametrize("kind", [0, 2, 3, 4, 255])
+def test_unknown_types_and_flags_are_passed_over(kind: int) -> None:
+    server, client = ttrpc.Server(), ttrpc.Client()
+    assert server.receive_data(header(2, 1, kind) + b"??") == []
+    if kind != 2:
+        assert client.receive_data(header(2, 1, kind) + b"??") == []
+    assert server.messages_to_send() == []
+    data = request(1)
+    assert len(server.receive_data(data[:9] + b"\x07" + data[10:])) == 1
+
+
+def test_the_largest_request_passes() -> None:
+    overhead = len(request(1, payload=bytes(LIMIT - 100))) - 10 - (LIMIT - 100)
+    (call,) = ttrpc.Server().receive_data(request(1, payload=bytes(LIMIT - overhead)))
+    assert len(call.payload) == LIMIT - overhead
+
+
+def test_a_message_of_four_gigabytes_is_not_kept() -> None:
+    server = ttrpc.Server()
+    server.receive_data(header(0xFFFFFFFF, 1, 1))
+    for _ in range(64):
+        server.receive_data(bytes(1 << 16))
+        assert len(server._parser._buffer) == 0
+
+
+def test_a_reply_over_the_limit_becomes_an_error() -> None:
+    server = ttrpc.Server()
+    server.receive_data(request(1))
+    assert not server.reply(1, bytes(LIMIT))
+    ((stream, code, text),) = statuses(server)
+    assert (stream, code) == (1, Code.RESOURCE_EXHAUSTED)
+    assert "at most 4194304" in text
+
+
+def test_too_many_open_calls_are_refused_and_not_kept() -> None:
+    server = ttrpc.Server()
+    streams = range(1, 2 * ttrpc.MAX_PENDING + 20, 2)
+    calls = [call for n in streams for call in server.receive_data(request(n))]
+    assert len(calls) == ttrpc.MAX_PENDING
+    assert {code for _, code, _ in statuses(server)} == {Code.RESOURCE_EXHAUSTED}
+    server.reply(1, b"")
+    assert len(server.receive_data(request(9999))) == 1
+
+
+def test_a_negative_timeout_is_none() -> None:
+    (call,) = ttrpc.Server().receive_data(request(1, timeout_ns=-5))
+    assert call.timeout_ns == 0
+
+
+def test_an_error_s_text_is_cut_and_always_utf_8() -> None:
+    assert ttrpc.sendable("\udcff path") == "? path"
+    long = ttrpc.sendable("é" * ttrpc.STATUS_LIMIT_BYTES)
+    assert long == "é" * (ttrpc.STATUS_LIMIT_BYTES // 2)
+    assert ttrpc.sendable("x" + long + "é") == "x" + long[:-1]
+
+
+def test_a_reply_over_the_limit_is_an_error_of_the_call() -> None:
+    client = ttrpc.Client()
+    client.call("S", "M", b"", 0)
+    (reply,) = client.receive_data(header(LIMIT + 1, 1, 2) + bytes(LIMIT + 1))
+    assert (reply.stream, reply.code) == (1, Code.RESOURCE_EXHAUSTED)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [response(3), response(2), response(1) + response(1), header(2, 1, 2) + b"\xff\xff"],
+    ids=["never-called", "even", "twice", "undecodable"],
+)
+def test_a_reply_that_cannot_be_ends_the_connection(data: bytes) -> None:
+    client = ttrpc.Client()
+    client.call("S", "M", b"", 0)
+    with pytest.raises(RemoteProtocolError):
+        client.receive_data(data)
+
+
+def test_a_call_over_the_limit_is_not_sent() -> None:
+    client = ttrpc.Client()
+    with pytest.raises(LocalProtocolError, match="at most 4194304"):
+        client.call("S", "M", bytes(LIMIT), 0)
+    assert client.messages_to_send() == []
+    assert client.call("S", "M", b"", 0) == 1
+
+
+def test_streams_end_before_they_repeat() -> None:
+    client = ttrpc.Client()
+    client._next_stream = ttrpc.MAX_STREAM
+    assert client.call("S", "M", b"", 0) == ttrpc.MAX_STREAM
+    with pytest.raises(LocalProtocolError, match="no stream numbers left"):
+        client.call("S", "M", b"", 0)
+
+
+def test_two_real_ends_talk() -> None:
+    client, server = ttrpc.Client(), ttrpc.Server()
+    for n in range(200):
+        stream = client.call("S", f"M{n}", bytes(n), n)
+        (call,) = server.receive_data(b"".join(client.messages_to_send()))
+        assert (call.stream, call.method, call.payload) == (stream, f"M{n}", bytes(n))
+        if n % 3:
+            server.reply(call.stream, bytes(n))
+        else:
+            server.fail(call.stream, Code.UNKNOWN, str(n))
+        (reply,) = client.receive_data(b"".join(server.messages_to_send()))
+        expected = (0, "", bytes(n)) if n % 3 else (2, str(n), b"")
+        assert (reply.code, reply.text, reply.payload) == expected

@@ -1,0 +1,46 @@
+"""nri_plugin.messages: what is committed is what the .proto files say."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", ["nri", "ttrpc"])
+def test_generated_again_they_are_the_same(name: str, tmp_path: Path) -> None:
+    """Compared as descriptors, which do not change with the generator's version."""
+    source = f"nri_plugin/messages/{name}.proto"
+    out = tmp_path / "descriptors"
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--descriptor_set_out={out}", source],
+        cwd=ROOT,
+        check=True,
+    )
+    (regenerated,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
+    module = importlib.import_module(f"nri_plugin.messages.{name}_pb2")
+    committed = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+    regenerated.ClearField("source_code_info")
+    for message in regenerated.message_type:
+        for field in message.field:
+            field.ClearField("json_name")
+        for nested in message.nested_type:
+            for field in nested.field:
+                field.ClearField("json_name")
+    assert regenerated == committed
+
+
+@pytest.mark.parametrize("name", ["nri", "ttrpc"])
+def test_the_type_stubs_know_every_message_and_field(name: str) -> None:
+    module = importlib.import_module(f"nri_plugin.messages.{name}_pb2")
+    stub = (ROOT / f"nri_plugin/messages/{name}_pb2.pyi").read_text()
+    for message in module.DESCRIPTOR.message_types_by_name.values():
+        assert f"class {message.name}(" in stub
+        for field in message.fields:
+            assert f"    {field.name}" in stub or f"def {field.name}(" in stub
