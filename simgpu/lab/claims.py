@@ -100,7 +100,7 @@ class Story:
     def end(self) -> int:
         """The tally; the exit status that goes with it."""
         self._console.print()
-        if self.failed:
+        if self.failed or not self.held:
             self._console.print(Text(f"{len(self.failed)} claims do not hold:", style="bold red"))
             for text in self.failed:
                 self._console.print(f"  ✗ {text}")

@@ -1,0 +1,169 @@
+"""What goes wrong on a node, and that no container runs without its limit because of it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from contract import names
+from simgpu.lab.catalogue import PRELOAD_IMAGE, PYTHON_IMAGE
+from simgpu.lab.cri import Container, CriError, Process
+from simgpu.lab.lab import Lab
+
+from .conftest import GIB, PROBE, probe
+
+pytestmark = pytest.mark.node
+
+HALF = 20 * GIB
+OWN = Process(PYTHON_IMAGE)
+
+ALLOCATED = names.ANNOTATION_DEVICE_ALLOCATED
+UUID = "GPU-5e1f0a70-0000-4000-8000-000000000000"
+
+MALFORMED = {
+    "not JSON": ({ALLOCATED: "{"}, "not JSON"),
+    "not a quantity": (
+        {
+            ALLOCATED: f'{{"gpu":[{{"minor":0,"id":"{UUID}","resources":'
+            f'{{"{names.RESOURCE_MEMORY}":"12 potatoes"}}}}]}}'
+        },
+        "12 potatoes",
+    ),
+    "no memory": ({ALLOCATED: '{"gpu":[{"minor":0,"resources":{}}]}'}, names.RESOURCE_MEMORY),
+    "a card that is not there": (
+        {
+            ALLOCATED: '{"gpu":[{"minor":0,"id":"GPU-absent","resources":'
+            f'{{"{names.RESOURCE_MEMORY}":"1Gi"}}}}]}}'
+        },
+        "GPU-absent",
+    ),
+    "more than the card": (
+        {
+            ALLOCATED: f'{{"gpu":[{{"minor":0,"id":"{UUID}","resources":'
+            f'{{"{names.RESOURCE_MEMORY}":"41Gi"}}}}]}}'
+        },
+        "41Gi|44023414784",
+    ),
+    "grants without an allocation": (
+        {names.ANNOTATION_GRANTS: '{"v":1,"containers":{}}'},
+        names.ANNOTATION_GRANTS,
+    ),
+}
+
+
+@pytest.mark.parametrize(("annotations", "reason"), MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_annotation_is_refused_with_its_reason(
+    lab: Lab, annotations: dict[str, str], reason: str
+) -> None:
+    with lab.pod("malformed", annotations) as pod, pytest.raises(CriError, match=reason) as refusal:
+        pod.create("main", OWN)
+    assert "gpuslice refuses" in str(refusal.value)
+
+
+def test_a_labelled_pod_without_an_allocation_is_refused(lab: Lab) -> None:
+    labels = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
+    with lab.pod("labelled", {}, labels) as pod, pytest.raises(CriError, match="gpuslice refuses"):
+        pod.create("main", OWN)
+
+
+def test_an_image_with_its_own_preload_is_refused_at_start(lab: Lab) -> None:
+    """Ours would hide it: refused for now, rather than run without the image's own."""
+    with lab.pod("own", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        container = pod.create("main", Process(PRELOAD_IMAGE))
+        with pytest.raises(CriError, match=names.CONTAINER_PRELOAD.replace(".", r"\.")):
+            container.start()
+
+
+def test_the_same_image_without_a_card_is_left_alone(lab: Lab) -> None:
+    with lab.pod("own") as pod:
+        container = pod.run("main", Process(PRELOAD_IMAGE))
+        assert container.exec(["cat", names.CONTAINER_PRELOAD]).out == "/usr/lib/libnothing.so\n"
+
+
+def test_without_the_agent_a_pod_that_requires_it_is_refused(bare_lab: Lab) -> None:
+    bare_lab.stop_agent()
+    absent = pytest.raises(CriError, match='required plugin "gpuslice" not present')
+    with bare_lab.pod("required", bare_lab.share({"main": [(0, HALF, 50)]})) as pod, absent:
+        pod.create("main", OWN)
+
+
+def test_without_the_agent_no_card_comes(bare_lab: Lab) -> None:
+    """Nothing requires the agent in a pod of Koordinator's: it runs, and has no card."""
+    bare_lab.stop_agent()
+    with bare_lab.pod("koordinator", bare_lab.allocated([(0, HALF, 50)])) as pod:
+        container = pod.run("main", OWN)
+        assert not probe(container).driver
+        assert container.exec(["ls", "/dev/simgpu"]).code != 0
+
+
+def test_an_agent_killed_with_9_leaves_limits_in_force(half: Container, lab: Lab) -> None:
+    lab.stop_agent(signal.SIGKILL)
+    assert probe(half).held_to(HALF)
+    absent = pytest.raises(CriError, match="required plugin")
+    with lab.pod("late", lab.share({"main": [(0, HALF, 50)]})) as pod, absent:
+        pod.create("main", OWN)
+    lab.start_agent()
+    assert probe(half).held_to(HALF)
+    with lab.pod("later", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        assert probe(pod.run("main", OWN)).held_to(HALF)
+
+
+def test_the_agent_comes_back_after_containerd_restarts(half: Container, lab: Lab) -> None:
+    ready = lab.times_ready()
+    lab.containerd.stop()
+    lab.containerd.start()
+    lab.wait_until(lambda: lab.times_ready() > ready, "the agent to register again")
+    lab.cri.version()
+    assert probe(half).held_to(HALF)
+    with lab.pod("new", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        assert probe(pod.run("main", OWN)).held_to(HALF)
+
+
+def test_a_region_truncated_from_inside_stops_new_programs(half: Container) -> None:
+    """The tenant may harm itself, but gains nothing: cuInit fails with one line."""
+    region = f"{names.CONTAINER_DIR}/{names.FILE_REGION}"
+    assert half.exec(["truncate", "-s", "0", region]).code == 0
+    done = half.exec([PROBE])
+    assert '"init": 800' in done.out
+    lines = done.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("gpuslice: ") and region in lines[0]
+    assert half.exec(["ls", "/"]).err == ""
+
+
+def test_a_region_that_cannot_be_written_stops_new_programs(half: Container, lab: Lab) -> None:
+    host = lab.run_dir / half.id
+    assert lab.namespace.run(["mount", "-o", "remount,ro", host]).returncode == 0
+    done = half.exec([PROBE])
+    assert '"init": 800' in done.out
+    assert "cannot be written" in done.err and len(done.err.splitlines()) == 1
+    assert half.exec(["ls", "/"]).err == ""
+    assert lab.namespace.run(["mount", "-o", "remount,rw", host]).returncode == 0
+    assert probe(half).held_to(HALF)
+
+
+def test_a_missing_library_refuses_pods_with_a_grant(lab: Lab, tmp_path: Path) -> None:
+    lab.stop_agent()
+    whole, lab.library = lab.library, tmp_path / "absent.so"
+    try:
+        lab.start_agent()
+        refused = pytest.raises(CriError, match=r"absent\.so")
+        with lab.pod("starved", lab.share({"main": [(0, HALF, 50)]})) as pod, refused:
+            pod.create("main", OWN)
+        with lab.pod("plain") as pod:
+            assert pod.run("main", OWN).exec(["true"]).code == 0
+    finally:
+        lab.stop_agent()
+        lab.library = whole
+
+
+def test_nothing_is_left_of_a_pod(lab: Lab) -> None:
+    with lab.pod("gone", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        container = pod.run("main", OWN)
+        held = lab.namespace.run(["ls", lab.run_dir / container.id]).stdout.split()
+        assert set(held) >= {names.FILE_GRANT, names.FILE_REGION}
+    lab.wait_until(
+        lambda: lab.namespace.run(["ls", lab.run_dir]).stdout == "", "the run directory to empty"
+    )
+    assert str(lab.run_dir) not in lab.namespace.run(["cat", "/proc/mounts"]).stdout

@@ -1,0 +1,165 @@
+"""Inside a pod that holds half of a card: whatever a program is started by, the limit holds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from contract import names
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import Container, Process
+from simgpu.lab.lab import Lab
+
+from .conftest import GIB, LAUNCHER, PROBE, SETUID_PROBE, hold_all, probe
+
+pytestmark = pytest.mark.node
+
+HALF = 20 * GIB
+
+STARTED_BY = {
+    "plainly": [PROBE],
+    "env -i": ["env", "-i", PROBE],
+    "a shell that unsets everything": [
+        *("bash", "-c", f"for name in $(compgen -e); do unset $name; done; exec {PROBE}"),
+    ],
+    "an empty LD_PRELOAD": ["env", "LD_PRELOAD=", PROBE],
+    "a statically linked launcher": [LAUNCHER, PROBE],
+    "a static shell": ["busybox", "sh", "-c", f"exec {PROBE}"],
+    "limits that the tenant writes": [
+        "env",
+        f"{names.ENV_MEMORY_LIMIT}=999g",
+        f"{names.ENV_MEMORY_LIMIT}_0=999g",
+        f"{names.ENV_DIR}=/tmp",
+        PROBE,
+    ],
+}
+
+
+@pytest.mark.parametrize("command", STARTED_BY.values(), ids=STARTED_BY)
+def test_the_limit_holds_for_a_program_started_by(half: Container, command: list[str]) -> None:
+    assert probe(half, command).held_to(HALF)
+
+
+def test_a_setuid_program_is_limited(half: Container) -> None:
+    """The loader ignores LD_PRELOAD for it; /etc/ld.so.preload it honours."""
+    drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    taken = probe(half, [*drop, SETUID_PROBE])
+    assert taken.euid == 0
+    assert taken.held_to(HALF)
+
+
+def test_a_user_without_rights_is_limited(lab: Lab) -> None:
+    with lab.pod("nobody", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE, user=65534))
+        taken = probe(container)
+        assert taken.euid == 65534
+        assert taken.held_to(HALF)
+
+
+_CLIENTS = """
+import json
+import pynvml
+from cuda.bindings import driver
+
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+second = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+assert driver.cuInit(0)[0] == 0
+device = driver.cuDeviceGet(0)[1]
+context = driver.cuDevicePrimaryCtxRetain(device)[1]
+driver.cuCtxSetCurrent(context)
+print(json.dumps({
+    "count": [pynvml.nvmlDeviceGetCount(), driver.cuDeviceGetCount()[1]],
+    "nvml": [memory.total, memory.free, memory.used],
+    "nvml v2": [second.total, second.free, second.used],
+    "cuDeviceTotalMem": driver.cuDeviceTotalMem(device)[1],
+    "cuMemGetInfo": driver.cuMemGetInfo()[1:],
+    "too much": int(driver.cuMemAlloc(memory.total + 512)[0]),
+    "all": int(driver.cuMemAlloc(memory.total)[0]),
+    "one more": int(driver.cuMemAlloc(512)[0]),
+}))
+"""
+
+
+def test_nvidias_own_python_clients_see_the_limit(half: Container) -> None:
+    done = half.exec(["python3", "-c", _CLIENTS])
+    assert done.code == 0, done
+    assert json.loads(done.out) == {
+        "count": [1, 1],
+        "nvml": [HALF, HALF, 0],
+        "nvml v2": [HALF, HALF, 0],
+        "cuDeviceTotalMem": HALF,
+        "cuMemGetInfo": [HALF, HALF],
+        "too much": 2,
+        "all": 0,
+        "one more": 2,
+    }
+
+
+def test_nvidia_smi_shows_the_limit(half: Container) -> None:
+    query = ["nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits"]
+    assert half.exec(query) == (0, "20480, 0\n", "")
+
+
+def test_two_halves_are_full_at_the_same_time(lab: Lab) -> None:
+    annotations = lab.share({"main": [(0, HALF, 50)]})
+    with lab.pod("left", annotations) as left, lab.pod("right", annotations) as right:
+        first, second = (pod.run("main", Process(PYTHON_IMAGE)) for pod in (left, right))
+        hold_all(first)
+        assert probe(second).held_to(HALF)
+        refused = probe(first)
+        assert (refused.total, refused.free, refused.more) == (HALF, 0, 2)
+
+
+def test_a_killed_processs_memory_comes_back(half: Container) -> None:
+    script = (
+        f"{PROBE} hold >/tmp/said 2>&1 & pid=$!; until test -s /tmp/said; do :; done; "
+        f"{PROBE}; kill -9 $pid; wait $pid 2>/dev/null; {PROBE}"
+    )
+    done = half.exec(["bash", "-c", script])
+    during, after = (json.loads(line) for line in done.out.splitlines())
+    assert (during["total"], during["free"], during["more"]) == (HALF, 0, 2)
+    assert (after["total"], after["free"], after["filled"]) == (HALF, HALF, 0)
+
+
+def test_each_container_of_a_pod_has_its_own_share(lab: Lab) -> None:
+    shares = {"one": [(0, 10 * GIB, 25)], "two": [(0, 15 * GIB, 25)]}
+    with lab.pod("pair", lab.share(shares)) as pod:
+        one, two = (pod.run(name, Process(PYTHON_IMAGE)) for name in shares)
+        assert probe(one).held_to(10 * GIB)
+        assert probe(two).held_to(15 * GIB)
+
+
+def test_a_container_that_is_not_listed_gets_no_card(lab: Lab) -> None:
+    with lab.pod("pair", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        assert probe(pod.run("main", Process(PYTHON_IMAGE))).held_to(HALF)
+        sidecar = pod.run("sidecar", Process(PYTHON_IMAGE))
+        assert not probe(sidecar).driver
+        none = f"{names.ENV_VISIBLE_DEVICES}={names.VISIBLE_DEVICES_NONE}\n"
+        assert none in sidecar.exec(["env"]).out
+
+
+def test_containers_of_a_koordinator_pod_share_one_limit(lab: Lab) -> None:
+    """Its scheduler writes the allocation alone: the pod's containers fill one region."""
+    with lab.pod("koordinator", lab.allocated([(0, HALF, 50)])) as pod:
+        one, two = (pod.run(name, Process(PYTHON_IMAGE)) for name in ("one", "two"))
+        assert probe(two).held_to(HALF)
+        hold_all(one)
+        refused = probe(two)
+        assert (refused.total, refused.free, refused.more) == (HALF, 0, 2)
+
+
+def test_sixteen_cards_come_in_a_reply_of_more_than_5_kb(
+    build_dir: object, test_programs: dict[str, tuple[object, int]]
+) -> None:
+    """NRI's transport drops a frame above 4,096 bytes that starts a message: it must be split."""
+    with Lab([GIB] * names.MAX_CARDS, test_programs) as lab:  # type: ignore[arg-type]
+        lab.start_agent()
+        shares = [(index, GIB // 2, 50) for index in range(names.MAX_CARDS)]
+        with lab.pod("all", lab.share({"main": shares})) as pod:
+            container = pod.run("main", Process(PYTHON_IMAGE))
+            assert probe(container).held_to(GIB // 2)
+            query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+            assert container.exec(query).out.split() == ["512"] * names.MAX_CARDS

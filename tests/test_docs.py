@@ -1,0 +1,30 @@
+"""Documents that name things of the code name things that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def test_each_row_of_the_failures_is_a_test() -> None:
+    named = re.findall(r"`(test_\w+)` \|$", (ROOT / "docs/failures.md").read_text(), re.MULTILINE)
+    source = (ROOT / "tests/node/test_faults.py").read_text()
+    defined = set(re.findall(r"^def (test_\w+)", source, re.MULTILINE))
+    assert len(named) >= 10
+    assert set(named) <= defined
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
+        if "://" not in target:
+            assert (document.parent / target).exists(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
