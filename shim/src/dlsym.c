@@ -31,21 +31,23 @@ static const char *const LOADER_NAMES[] = {
     [LOADER_DLERROR] = "dlerror",
 };
 
-/* glibc since 2.34 and before; musl as Alpine and as Debian name it. */
-static const char *const LOADER_SONAMES[] = {
-    "libc.so.6", "libdl.so.2", "libc.musl-x86_64.so.1", "libc.musl-aarch64.so.1", "libc.so",
-};
-
-/* Before glibc 2.34 libdl may come late, or never; then nobody has a handle to look in either. */
+/*
+ * libc's own, not another interposer's, which might lead back to us: since glibc 2.34 and in musl
+ * it is in libc, which not every musl gives a soname; in older glibc it is in libdl, which may come
+ * late or never, and then nobody has a handle to look in either.
+ */
 static void *loader(enum loader_function function)
 {
 	static void *found[LOADER_FUNCTION_COUNT];
 	void *real = __atomic_load_n(&found[function], __ATOMIC_RELAXED);
 	struct vgpu_object object;
 
-	for (size_t i = 0; !real && i < sizeof(LOADER_SONAMES) / sizeof(*LOADER_SONAMES); i++)
-		if (vgpu_object_by_soname(LOADER_SONAMES[i], &object))
-			real = vgpu_object_function(&object, LOADER_NAMES[function]);
+	if (real)
+		return real;
+	if (vgpu_object_by_definition("__libc_start_main", &object))
+		real = vgpu_object_function(&object, LOADER_NAMES[function]);
+	if (!real && vgpu_object_by_soname("libdl.so.2", &object))
+		real = vgpu_object_function(&object, LOADER_NAMES[function]);
 	__atomic_store_n(&found[function], real, __ATOMIC_RELAXED);
 	return real;
 }

@@ -98,6 +98,12 @@ bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)
 	return dl_iterate_phdr(match, &wish) == 1;
 }
 
+bool vgpu_object_by_definition(const char *name, struct vgpu_object *out)
+{
+	struct wish wish = {.definition = name, .end = INT_MAX, .found = out};
+	return dl_iterate_phdr(match, &wish) == 1;
+}
+
 bool vgpu_object_by_address(const void *address, struct vgpu_object *out)
 {
 	struct wish wish = {.address = address, .end = INT_MAX, .found = out};

@@ -24,6 +24,9 @@ struct vgpu_object {
 /* First object of that soname, never ourselves. */
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out);
 
+/* First object that defines a function of that name, never ourselves. */
+bool vgpu_object_by_definition(const char *name, struct vgpu_object *out);
+
 /* The object in whose segments the address lies. */
 bool vgpu_object_by_address(const void *address, struct vgpu_object *out);
 

@@ -1,0 +1,137 @@
+"""Programs under the library over a simulated host: two cards of different size, one grant."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, names
+from shim import region
+from tests.shim.core import Box
+
+MIB = 2**20
+GIB = 2**30
+CARDS = (
+    ("GPU-5e1f0a70-0000-4000-8000-0000000000aa", 4 * GIB),
+    ("GPU-5e1f0a70-0000-4000-8000-0000000000bb", 2 * GIB),
+)
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Host:
+    """Runs programs as they run on a node: the driver on the library path, ours preloaded."""
+
+    library: Path
+    driver_dir: Path
+    sim_dir: Path | None = None
+
+    def environment(
+        self, grant_dir: Path | None = None, *, preload: bool = True
+    ) -> Mapping[str, str]:
+        inherited = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+        return {
+            **inherited,
+            "LD_LIBRARY_PATH": str(self.driver_dir),
+            **({"SIMGPU_DIR": str(self.sim_dir)} if self.sim_dir else {}),
+            **({"LD_PRELOAD": str(self.library)} if preload else {}),
+            **({names.ENV_DIR: str(grant_dir)} if grant_dir else {}),
+        }
+
+    def run(
+        self,
+        command: Sequence[str | Path],
+        grant_dir: Path | None = None,
+        *,
+        preload: bool = True,
+        status: int = 0,
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command,
+            env=self.environment(grant_dir, preload=preload),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done
+        return done
+
+    def python(
+        self, program: str, grant_dir: Path | None = None, *, preload: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        return self.run([sys.executable, "-c", program], grant_dir, preload=preload)
+
+
+@dataclass
+class Grants:
+    """Makes grants for tests: `make(bytes of card 0[, of card 1])`."""
+
+    parent: Path
+    made: list[Path] = field(default_factory=list)
+
+    def make(self, *limits: int) -> Path:
+        directory = self.parent / f"grant{len(self.made)}"
+        directory.mkdir()
+        region.create(
+            directory,
+            [
+                grant_file.Card(uuid, limit, 100, minor)
+                for minor, ((uuid, _), limit) in enumerate(zip(CARDS, limits, strict=False))
+            ],
+        )
+        self.made.append(directory)
+        return directory
+
+
+@pytest.fixture
+def grants(tmp_path: Path) -> Grants:
+    return Grants(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def library(build_dir: Path) -> Path:
+    return build_dir / "lib" / "libvgpu.so"
+
+
+@pytest.fixture(scope="session")
+def null_host(build_dir: Path, library: Path) -> Host:
+    """The null driver: one card, in the process, no daemon."""
+    return Host(library, build_dir / "lib" / "null")
+
+
+@pytest.fixture(scope="session")
+def host(
+    build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
+    """The simulated driver over a daemon with CARDS."""
+    directory = tmp_path_factory.mktemp("host")
+    config = directory / "host.toml"
+    config.write_text(
+        'driver_version = "580.65.06"\ncuda_version = 13000\n'
+        + "".join(
+            f'[[card]]\nname = "NVIDIA SimGPU"\nuuid = "{uuid}"\nminor = {minor}\n'
+            f'memory = "{size}"\npci_bus = {minor + 1}\n'
+            for minor, (uuid, size) in enumerate(CARDS)
+        )
+    )
+    sim_dir = directory / "sim"
+    simgpu = [sys.executable, "-m", "simgpu"]
+    subprocess.run([*simgpu, "up", "--dir", sim_dir, "--config", config], cwd=_ROOT, check=True)
+    try:
+        yield Host(library, build_dir / "lib" / "simgpu", sim_dir)
+    finally:
+        subprocess.run([*simgpu, "down", "--dir", sim_dir], cwd=_ROOT, check=True)
+
+
+@pytest.fixture
+def box(build_dir: Path, tmp_path: Path) -> Box:
+    """A grant of one card and its region, nobody attached; over the core alone, without hooks."""
+    made = Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
+    made.write()
+    return made

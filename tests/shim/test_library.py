@@ -1,0 +1,205 @@
+"""The file libvgpu.so: what it exports, what it needs, where it loads, and how it is published."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shim import library as library_module
+from tests.shim.conftest import Host
+
+_SOURCES = Path(library_module.__file__).resolve().parent / "src"
+_NEWEST_GLIBC = (2, 17)
+_HELLO = '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }\n'
+
+
+def _output(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _dynamic_symbols(path: Path) -> list[tuple[str, str]]:
+    """(kind as nm prints it, name with its version) of every dynamic symbol."""
+    lines = _output("nm", "-D", path).splitlines()
+    return [(fields[-2], fields[-1]) for fields in map(str.split, lines)]
+
+
+@pytest.mark.sim
+def test_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
+    listed = re.findall(
+        r"^(?:CUDA|NVML)_HOOK\((\w+)", (_SOURCES / "hooks.def").read_text(), re.MULTILINE
+    )
+    exported = [name for kind, name in _dynamic_symbols(library) if kind not in "Uw"]
+    assert sorted(exported) == sorted([*listed, "dlsym", "dlvsym"])
+    assert len(listed) == len(set(listed)) >= 13
+
+
+@pytest.mark.sim
+def test_needs_libc_alone(library: Path) -> None:
+    dynamic = _output("readelf", "-dW", library)
+    assert re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic) == ["libc.so.6"]
+    assert "(VERDEF)" not in dynamic
+    # Nothing runs at load time: the one entry is the compiler's own start file.
+    assert re.findall(r"\(INIT_ARRAYSZ\)\s+(\d+)", dynamic) == ["8"]
+
+
+@pytest.mark.sim
+def test_undefined_symbols_are_old_and_harmless(library: Path) -> None:
+    undefined = {name for kind, name in _dynamic_symbols(library) if kind in "Uw"}
+    versions = [
+        tuple(map(int, version.split(".")))
+        for version in re.findall(r"@GLIBC_([0-9.]+)", " ".join(undefined))
+    ]
+    assert versions
+    assert max(version[:2] for version in versions) <= _NEWEST_GLIBC
+    plain = {name.split("@")[0] for name in undefined}
+    assert {name for name in plain if name.startswith("dl")} == {"dl_iterate_phdr"}
+    for banned in ("pthread_", "sem_", "exit", "abort", "signal", "sigaction", "umask", "malloc"):
+        assert not {name for name in plain if name.startswith(banned)}, banned
+    assert "__tls_get_addr" not in plain
+
+
+@pytest.mark.sim
+def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path) -> None:
+    """ziglang has the stubs of glibc 2.17: whatever is newer would be an undefined reference."""
+    source = tmp_path / "old.c"
+    source.write_text(
+        "int cuInit(unsigned int);\n" + _HELLO.replace("return 0;", "return cuInit(0) == 500;")
+    )
+    program = tmp_path / "old"
+    target = "x86_64-linux-gnu.2.17"
+    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(tmp_path / "zig")}
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        target,
+        source,
+        library,
+    ]
+    subprocess.run([*command, "-o", program], env=environment, check=True)
+    done = subprocess.run(
+        [program],
+        env={"LD_LIBRARY_PATH": str(library.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # No driver is loaded: the wrapper says that it found none, and the program lives.
+    assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 1)
+
+
+@pytest.mark.sim
+@pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="musl-gcc is not installed")
+def test_a_musl_program_runs_under_it(library: Path, tmp_path: Path) -> None:
+    source = tmp_path / "hello.c"
+    source.write_text(
+        "#include <dlfcn.h>\n"
+        + _HELLO.replace("return 0;", 'return dlsym(RTLD_DEFAULT, "puts") != (void *)puts;')
+    )
+    program = tmp_path / "hello"
+    subprocess.run(["musl-gcc", source, "-o", program], check=True)
+    done = subprocess.run(
+        [program],
+        env={"LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 0)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ls", "/"],
+        ["sh", "-c", "echo $$ >/dev/null; cat /dev/null"],
+        ["bash", "-c", "true | true"],
+        [sys.executable, "-c", "import ctypes, ssl, subprocess; ctypes.CDLL(None).getpid()"],
+    ],
+    ids=lambda command: Path(command[0]).name,
+)
+def test_programs_without_cuda_do_not_notice(
+    null_host: Host, tmp_path: Path, command: list[str]
+) -> None:
+    """Not even where the grant is unusable: nothing is opened, nothing is said."""
+    (tmp_path / "grant").write_text("not a grant")
+    plain = null_host.run(command, preload=False)
+    ours = null_host.run(command, tmp_path)
+    assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
+    assert ours.stderr == ""
+
+
+# --- publishing --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "built.so"
+    path.write_bytes(b"the library")
+    return path
+
+
+def test_publish_places_the_file_under_its_hash(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "deep" / "store"
+    published = library_module.publish(store, source)
+    assert published == store / library_module.sha256(source) / "libvgpu.so"
+    assert published.read_bytes() == b"the library"
+    assert published.stat().st_mode & 0o777 == 0o755
+    assert published.parent.stat().st_mode & 0o777 == 0o755
+    assert [entry.name for entry in store.iterdir()] == [published.parent.name]
+
+
+def test_publish_again_touches_nothing(tmp_path: Path, source: Path) -> None:
+    first = library_module.publish(tmp_path / "store", source)
+    before = first.stat()
+    assert library_module.publish(tmp_path / "store", source) == first
+    assert first.stat() == before
+
+
+def test_publish_of_another_release_keeps_the_old_one(tmp_path: Path, source: Path) -> None:
+    old = library_module.publish(tmp_path / "store", source)
+    source.write_bytes(b"a newer library")
+    new = library_module.publish(tmp_path / "store", source)
+    assert (old.read_bytes(), new.read_bytes()) == (b"the library", b"a newer library")
+
+
+def test_publish_never_overwrites_and_says_what_is_wrong(tmp_path: Path, source: Path) -> None:
+    published = library_module.publish(tmp_path / "store", source)
+    published.chmod(0o755)
+    published.write_bytes(b"tampered")
+    with pytest.raises(library_module.LibraryError, match="is not the file that its directory"):
+        library_module.publish(tmp_path / "store", source)
+    assert published.read_bytes() == b"tampered"
+
+
+def test_publish_fills_a_directory_that_was_left_empty(tmp_path: Path, source: Path) -> None:
+    published = tmp_path / "store" / library_module.sha256(source) / "libvgpu.so"
+    published.parent.mkdir(parents=True)
+    assert library_module.publish(tmp_path / "store", source) == published
+    assert published.read_bytes() == b"the library"
+
+
+def test_publish_from_many_at_once(tmp_path: Path, source: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from shim import library;"
+        "library.publish(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    command: list[str | Path] = [sys.executable, "-c", program, tmp_path / "store", source]
+    root = _SOURCES.parent.parent
+    running = [subprocess.Popen(command, cwd=root) for _ in range(6)]
+    assert [process.wait() for process in running] == [0] * 6
+    assert len(list((tmp_path / "store").iterdir())) == 1
+
+
+@pytest.mark.sim
+def test_find_prefers_what_is_there(library: Path) -> None:
+    assert library_module.find() == library
