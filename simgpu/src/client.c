@@ -31,7 +31,7 @@ struct sim_link {
 
 static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_link *all_links;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static bool forks_watched;
 
 /* Another thread of the parent may have held a mutex at the fork; in the child nobody does. */
 static void after_fork_in_child(void)
@@ -52,9 +52,11 @@ static void after_fork_in_parent(void)
 	pthread_mutex_unlock(&all_mutex);
 }
 
+/* Not pthread_once, which glibc has at GLIBC_2.34: containers bring older ones. */
 static void watch_forks(void)
 {
-	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+	if (!__atomic_exchange_n(&forks_watched, true, __ATOMIC_ACQ_REL))
+		pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 static bool send_all(int fd, const void *data, size_t bytes)
@@ -234,7 +236,7 @@ int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 	dir = opendir(directory);
 	if (!dir)
 		return 0;
-	pthread_once(&fork_once, watch_forks);
+	watch_forks();
 	while (count < cap && (entry = readdir(dir))) {
 		const char *dot = strrchr(entry->d_name, '.');
 

@@ -1,0 +1,43 @@
+/*
+ * Addresses for device memory: a reserved range of the process's address space, handed out.
+ *
+ * Knows no card and no context: what is allowed is the daemon's decision, made before. Pages come
+ * from the kernel when they are first touched, so that copies really move data and memory that is
+ * only allocated costs nothing. One mapping, whatever is allocated in it. Callers lock.
+ */
+#ifndef SIMGPU_ARENA_H
+#define SIMGPU_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIM_GRANULE_BYTES 512 /* alignment and rounding of cuMemAlloc */
+
+struct range {
+	uint64_t base;
+	uint64_t bytes;	  /* as asked for; 0: not in use */
+	uint64_t id;	  /* the daemon's */
+	uint64_t context; /* serial of the context it belongs to */
+};
+
+struct arena_block;
+
+struct arena {
+	uint64_t base; /* 0: nothing reserved yet */
+	uint32_t blocks, next;
+	struct arena_block *block;
+	uint32_t open[12]; /* per size class: first block with room, + 1 */
+};
+
+/* Reserves addresses for at least `bytes`, below 2^31 where `low`. False: no address space. */
+bool arena_reserve(struct arena *arena, uint64_t bytes, bool low);
+/* A range of `bytes` > 0, or NULL where no addresses are left. */
+struct range *arena_take(struct arena *arena, uint64_t bytes);
+void arena_give(struct arena *arena, struct range *range);
+/* The range in use that holds `address`, or NULL. */
+struct range *arena_find(const struct arena *arena, uint64_t address);
+/* The first range at or behind `*at` (0 to begin) that belongs to the context; NULL at the end. */
+struct range *arena_next(const struct arena *arena, uint64_t context, uint64_t *at);
+
+#endif

@@ -1,0 +1,443 @@
+/*
+ * Contexts and each thread's stack of them.
+ *
+ * A stack holds handles, so that a context destroyed by another thread is found out when it is
+ * used: CUDA_ERROR_CONTEXT_IS_DESTROYED, as against INVALID_CONTEXT where none is current.
+ */
+#include "driver.h"
+
+#include <stddef.h>
+
+#define STACK_CONTEXTS 64
+
+static __thread struct {
+	CUcontext context[STACK_CONTEXTS];
+	int depth;
+} stack;
+
+static const uint64_t default_limits[SIM_CONTEXT_LIMITS] = {
+    1024, 1048576, 8388608, 2, 2048, 128, 0,
+};
+
+CUresult context_get(CUcontext handle, struct context **out)
+{
+	struct context *context = object_get(handle, OBJECT_CONTEXT);
+
+	if (!context)
+		return object_was(handle, OBJECT_CONTEXT) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+							  : CUDA_ERROR_INVALID_CONTEXT;
+	*out = context;
+	return context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult context_current(struct context **out)
+{
+	return context_get(stack.depth ? stack.context[stack.depth - 1] : NULL, out);
+}
+
+CUresult context_open(struct device *device, unsigned int flags, struct context *context)
+{
+	struct sim_id id;
+	CUresult result;
+
+	/* Holes from allocations of many sizes are paid in addresses, of which there are plenty. */
+	if (!arena_reserve(&device->arena, device->card->memory_bytes * 8, false))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = driver_result(
+	    sim_call(device->link, SIM_CONTEXT_CREATE, NULL, 0, &id, sizeof(id), NULL));
+	if (result != CUDA_SUCCESS)
+		return result;
+	context->device = device;
+	context->id = id.id;
+	context->flags = flags;
+	context->alive = true;
+	context->legacy = (struct stream){.context = context};
+	context->blocking_done_ns = context->all_done_ns = 0;
+	context->cache_config = context->shared_config = 0;
+	for (int i = 0; i < SIM_CONTEXT_LIMITS; i++)
+		context->limits[i] = default_limits[i];
+	return CUDA_SUCCESS;
+}
+
+static void forget_memory(struct arena *arena, uint64_t context)
+{
+	uint64_t at = 0;
+	struct range *range;
+
+	if (!arena->base)
+		return;
+	while ((range = arena_next(arena, context, &at)))
+		arena_give(arena, range);
+}
+
+CUresult context_close(struct context *context)
+{
+	struct sim_id id = {.id = context->id};
+
+	context->alive = false;
+	events_forget(context);
+	streams_forget(context);
+	modules_forget(context);
+	forget_memory(&context->device->arena, context->object.serial);
+	forget_memory(&context->device->low, context->object.serial);
+	return driver_result(
+	    sim_call(context->device->link, SIM_CONTEXT_DESTROY, &id, sizeof(id), NULL, 0, NULL));
+}
+
+CUresult context_drain(struct context *context)
+{
+	struct sim_link *link = context->device->link;
+	uint64_t done_ns = context->all_done_ns;
+
+	driver_unlock();
+	wait_until_ns(done_ns);
+	return device_alive(link);
+}
+
+static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, unsigned int version)
+{
+	struct context *context;
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || flags & ~(unsigned int)CU_CTX_FLAGS_MASK)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = device_get(ordinal, &device);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	if (stack.depth == STACK_CONTEXTS)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	context = object_new(OBJECT_CONTEXT, sizeof(*context));
+	if (!context)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	result = context_open(device, flags, context);
+	if (result != CUDA_SUCCESS) {
+		object_free(context);
+		return driver_leave(result);
+	}
+	context->api_version = version;
+	*out = object_handle(context);
+	stack.context[stack.depth++] = *out;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice ordinal)
+{
+	return create(out, flags, ordinal, 3010);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice ordinal)
+{
+	return create(out, flags, ordinal, 3020);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int flags,
+			CUdevice ordinal)
+{
+	if (affinity || count)
+		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+	return create(out, flags, ordinal, 11040);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevice ordinal)
+{
+	const struct {
+		const void *affinity;
+		int count;
+		const void *cig;
+	} *parameters = given;
+
+	if (parameters && (parameters->affinity || parameters->count))
+		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+	if (parameters && parameters->cig)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return create(out, flags, ordinal, 12050);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_get(handle, &context);
+	if (result != CUDA_SUCCESS || context->primary)
+		return driver_leave(result == CUDA_ERROR_CONTEXT_IS_DESTROYED
+					? result
+					: CUDA_ERROR_INVALID_CONTEXT);
+	if (stack.depth && stack.context[stack.depth - 1] == handle)
+		stack.depth--;
+	result = context_close(context);
+	object_free(context);
+	return driver_leave(result);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_get(handle, &context);
+	if (result == CUDA_SUCCESS && stack.depth == STACK_CONTEXTS)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS)
+		stack.context[stack.depth++] = handle;
+	return driver_leave(result);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *out)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!stack.depth)
+		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
+	stack.depth--;
+	if (out)
+		*out = stack.context[stack.depth];
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSetCurrent(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle) {
+		stack.depth -= stack.depth > 0;
+		return driver_leave(CUDA_SUCCESS);
+	}
+	result = context_get(handle, &context);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	stack.depth += stack.depth == 0;
+	stack.context[stack.depth - 1] = handle;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetCurrent(CUcontext *out)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = stack.depth ? stack.context[stack.depth - 1] : NULL;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+/* Enters with `handle`'s context, or with the current one where it is NULL. */
+static CUresult enter(CUcontext handle, struct context **context)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = handle ? context_get(handle, context) : context_current(context);
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *out, CUcontext handle)
+{
+	struct context *context;
+	CUresult result = enter(handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = context->device->ordinal;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetDevice(CUdevice *out)
+{
+	return cuCtxGetDevice_v2(out, NULL);
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags)
+{
+	struct context *context;
+	CUresult result = enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!flags)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*flags = context->flags;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSetFlags(unsigned int flags)
+{
+	struct context *context;
+	CUresult result = enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (flags & ~(unsigned int)CU_CTX_FLAGS_MASK)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	context->flags = flags;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
+{
+	struct context *context;
+	CUresult result = enter(handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!id)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*id = context->object.serial;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
+{
+	struct context *context;
+	CUresult result = enter(handle, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!version)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*version = context->api_version;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = enter(handle, &context);
+
+	return result == CUDA_SUCCESS ? context_drain(context) : result;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	return cuCtxSynchronize_v2(NULL);
+}
+
+/* The settings are kept and given back; the simulated card has no use for them. */
+CUresult cuCtxGetLimit(size_t *value, int limit)
+{
+	struct context *context;
+	CUresult result = enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
+		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
+	*value = context->limits[limit];
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+	struct context *context;
+	CUresult result = enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
+		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
+	context->limits[limit] = value;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult get_config(int *value, size_t offset)
+{
+	struct context *context;
+	CUresult result = enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*value = *(int *)((char *)context + offset);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult set_config(int value, int last, size_t offset)
+{
+	struct context *context;
+	CUresult result = enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (value < 0 || value > last)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*(int *)((char *)context + offset) = value;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetCacheConfig(int *config)
+{
+	return get_config(config, offsetof(struct context, cache_config));
+}
+
+CUresult cuCtxSetCacheConfig(int config)
+{
+	return set_config(config, 3, offsetof(struct context, cache_config));
+}
+
+CUresult cuCtxGetSharedMemConfig(int *config)
+{
+	return get_config(config, offsetof(struct context, shared_config));
+}
+
+CUresult cuCtxSetSharedMemConfig(int config)
+{
+	return set_config(config, 2, offsetof(struct context, shared_config));
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	struct context *context;
+	CUresult result = enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = -5;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxResetPersistingL2Cache(void)
+{
+	struct context *context;
+	CUresult result = enter(NULL, &context);
+
+	return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
+}
+
+/* No stream is ever capturing, so the mode has nothing to decide; it is kept for its owner. */
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	static __thread int current;
+	int previous = current;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!mode || *mode < 0 || *mode > 2)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	current = *mode;
+	*mode = previous;
+	return driver_leave(CUDA_SUCCESS);
+}

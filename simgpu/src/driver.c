@@ -1,0 +1,238 @@
+/*
+ * The driver's beginning in a process: cuInit, which cards a program sees, and its errors' names.
+ *
+ * A fork child of an initialised process has no driver: the real one answers
+ * CUDA_ERROR_NOT_INITIALIZED there to every call, cuInit included. A page that the kernel wipes in
+ * children tells, also after a raw clone, without a system call.
+ */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <time.h>
+
+struct driver driver;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool initialised;
+static const volatile uint8_t *ours; /* 1 here, 0 in a child */
+
+static bool is_child(void)
+{
+	return ours && !*ours;
+}
+
+void driver_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void driver_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+CUresult driver_enter(void)
+{
+	if (!__atomic_load_n(&initialised, __ATOMIC_ACQUIRE) || is_child())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	driver_lock();
+	return CUDA_SUCCESS;
+}
+
+CUresult driver_result(enum sim_status status)
+{
+	static const CUresult results[] = {
+	    [SIM_OK] = CUDA_SUCCESS,
+	    [SIM_OUT_OF_MEMORY] = CUDA_ERROR_OUT_OF_MEMORY,
+	    [SIM_INVALID_VALUE] = CUDA_ERROR_INVALID_VALUE,
+	    [SIM_NOT_FOUND] = CUDA_ERROR_CONTEXT_IS_DESTROYED,
+	    [SIM_NOT_SUPPORTED] = CUDA_ERROR_NOT_SUPPORTED,
+	    [SIM_CARD_LOST] = CUDA_ERROR_UNKNOWN,
+	};
+
+	return (size_t)status < sizeof(results) / sizeof(*results) ? results[status]
+								   : CUDA_ERROR_UNKNOWN;
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void wait_until_ns(uint64_t instant_ns)
+{
+	struct timespec until = {.tv_sec = (time_t)(instant_ns / 1000000000u),
+				 .tv_nsec = (long)(instant_ns % 1000000000u)};
+
+	if (instant_ns <= now_ns())
+		return;
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
+		;
+}
+
+static int hex_digit(char digit)
+{
+	if (digit >= '0' && digit <= '9')
+		return digit - '0';
+	digit |= 0x20;
+	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+/* "GPU-" and the beginning of a UUID, as CUDA_VISIBLE_DEVICES may name a card. */
+static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
+{
+	size_t nibble = 0;
+
+	for (size_t i = 0; i < length; i++) {
+		int digit = hex_digit(text[i]);
+
+		if (text[i] == '-')
+			continue;
+		if (digit < 0 || nibble == 32 ||
+		    (uuid[nibble / 2] >> (nibble % 2 ? 0 : 4) & 0xf) != digit)
+			return false;
+		nibble++;
+	}
+	return nibble > 0;
+}
+
+/* Which of the links an entry of CUDA_VISIBLE_DEVICES names; -1 where none or several. */
+static int link_named(struct sim_link **links, int count, const char *text, size_t length)
+{
+	int found = -1;
+
+	if (length > 4 && strncasecmp(text, "GPU-", 4) == 0) {
+		for (int i = 0; i < count; i++) {
+			if (!uuid_begins(sim_link_card(links[i])->uuid, text + 4, length - 4))
+				continue;
+			if (found >= 0)
+				return -1;
+			found = i;
+		}
+		return found;
+	}
+	found = 0;
+	for (size_t i = 0; i < length; i++) {
+		if (text[i] < '0' || text[i] > '9' || found > count)
+			return -1;
+		found = found * 10 + (text[i] - '0');
+	}
+	return length && found < count ? found : -1;
+}
+
+static void add_device(struct sim_link *link)
+{
+	struct device *device = &driver.device[driver.devices];
+
+	device->link = link;
+	device->card = sim_link_card(link);
+	device->ordinal = driver.devices++;
+}
+
+/* The list ends at the first entry that names no card, or names one twice. */
+static void choose_devices(struct sim_link **links, int count, const char *visible)
+{
+	bool chosen[SIM_MAX_CARDS] = {false};
+
+	while (visible) {
+		size_t length = strcspn(visible, ",");
+		int link = link_named(links, count, visible, length);
+
+		if (link < 0 || chosen[link])
+			break;
+		chosen[link] = true;
+		add_device(links[link]);
+		visible = visible[length] ? visible + length + 1 : NULL;
+	}
+}
+
+static CUresult begin(void)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	struct sim_link *links[SIM_MAX_CARDS];
+	int count;
+	uint8_t *page;
+
+	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	if (madvise(page, 4096, MADV_WIPEONFORK) != 0) {
+		munmap(page, 4096);
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	count = sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_CUDA);
+	if (visible)
+		choose_devices(links, count, visible);
+	for (int i = 0; !visible && i < count; i++)
+		add_device(links[i]);
+	if (!driver.devices) {
+		sim_links_close(links, count);
+		munmap(page, 4096);
+		return CUDA_ERROR_NO_DEVICE;
+	}
+	*page = 1;
+	ours = page;
+	__atomic_store_n(&initialised, true, __ATOMIC_RELEASE);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuInit(unsigned int flags)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (is_child())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	driver_lock();
+	if (!initialised)
+		result = begin();
+	return driver_leave(result);
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = SIM_CUDA_VERSION;
+	return CUDA_SUCCESS;
+}
+
+static const struct {
+	int value;
+	const char *name, *text;
+} errors[] = {
+#define ERROR_ROW(name, value, text) {value, #name, text},
+    CUDA_ERRORS(ERROR_ROW)
+#undef ERROR_ROW
+};
+
+CUresult cuGetErrorString(int error, const char **text)
+{
+	if (!text)
+		return CUDA_ERROR_INVALID_VALUE;
+	*text = NULL;
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
+		if (errors[i].value == error)
+			*text = errors[i].text;
+	return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorName(int error, const char **name)
+{
+	if (!name)
+		return CUDA_ERROR_INVALID_VALUE;
+	*name = NULL;
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
+		if (errors[i].value == error)
+			*name = errors[i].name;
+	return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,143 @@
+/*
+ * The simulated driver's state in one process: devices, contexts, and what lives in contexts.
+ *
+ * One lock guards all of it. An entry point calls driver_enter, works, and returns through
+ * driver_leave; it lets go of the lock while it waits for time to pass or asks the daemon about
+ * memory and launches, and then looks its handles up again. Handles are numbers, never addresses:
+ * one that is stale, forged or of another kind is recognised. Memory and time belong to the daemon;
+ * nothing here counts bytes.
+ */
+#ifndef SIMGPU_DRIVER_H
+#define SIMGPU_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "arena.h"
+#include "client.h"
+#include "cuda_entry.h"
+
+enum object_kind {
+	OBJECT_CONTEXT = 1,
+	OBJECT_STREAM,
+	OBJECT_EVENT,
+	OBJECT_MODULE,
+	OBJECT_FUNCTION,
+	OBJECT_LIBRARY,
+	OBJECT_KERNEL,
+};
+
+/* First member of everything that a handle names. */
+struct object {
+	enum object_kind kind;
+	uint32_t index;
+	uint32_t generation;
+	uint64_t serial; /* never used twice in a process */
+};
+
+/* A new object of `bytes` zeroed bytes, or NULL. */
+void *object_new(enum object_kind kind, size_t bytes);
+/* The object that `handle` names, or NULL where it names none, or none of that kind. */
+void *object_get(const void *handle, enum object_kind kind);
+/* Whether `handle` may have named one that is gone. */
+bool object_was(const void *handle, enum object_kind kind);
+void *object_handle(const void *object);
+void object_free(void *object);
+/* Walks the objects of a kind; `*at` starts at 0. The object returned may be freed on the way. */
+void *object_next(enum object_kind kind, uint32_t *at);
+
+struct stream {
+	struct object object;
+	struct context *context;
+	uint64_t done_ns; /* when what was submitted so far is done */
+	unsigned int flags;
+	int priority;
+	uint64_t owner_thread; /* of a per-thread default stream; else 0 */
+};
+
+#define SIM_CONTEXT_LIMITS 7
+
+struct context {
+	struct object object;
+	struct device *device;
+	uint64_t id; /* the daemon's */
+	unsigned int flags, api_version;
+	unsigned int retained; /* primary context: how often; it exists while this is not 0 */
+	bool primary, alive;
+	struct stream legacy;
+	uint64_t blocking_done_ns, all_done_ns;
+	uint64_t limits[SIM_CONTEXT_LIMITS];
+	int cache_config, shared_config;
+};
+
+struct device {
+	struct sim_link *link;
+	const struct sim_card *card;
+	int ordinal;
+	struct context *primary;
+	unsigned int primary_flags;
+	struct arena arena; /* device addresses */
+	struct arena low;   /* those that fit the 32-bit interface of before CUDA 3.2 */
+};
+
+struct driver {
+	int devices;
+	struct device device[SIM_MAX_CARDS];
+};
+
+extern struct driver driver;
+
+/* Takes the lock, or says why there is no driver in this process (then the lock is not taken). */
+CUresult driver_enter(void);
+void driver_lock(void);
+void driver_unlock(void);
+
+/* Gives the lock back and returns `result`. */
+static inline CUresult driver_leave(CUresult result)
+{
+	driver_unlock();
+	return result;
+}
+
+/* What a program is told of the daemon's verdict. */
+CUresult driver_result(enum sim_status status);
+
+CUresult device_get(CUdevice ordinal, struct device **device);
+CUresult device_attribute(const struct device *device, int attribute, int *value);
+
+/* CLOCK_MONOTONIC. */
+uint64_t now_ns(void);
+/* Sleeps until then, without the lock: call it outside. */
+void wait_until_ns(uint64_t instant_ns);
+
+/* The calling thread's current context, alive. */
+CUresult context_current(struct context **context);
+CUresult context_get(CUcontext handle, struct context **context);
+CUresult context_open(struct device *device, unsigned int flags, struct context *context);
+/* Destroys what lives in the context and its memory; the object itself stays. */
+CUresult context_close(struct context *context);
+/* Waits for all work of the context. Called with the lock; returns without it. */
+CUresult context_drain(struct context *context);
+/* Whether the card still answers. Called without the lock. */
+CUresult device_alive(struct sim_link *link);
+
+/* The stream that a handle means for the calling thread and its current context. */
+CUresult stream_get(CUstream handle, struct stream **stream);
+/* When a stream has done all that it must wait for. */
+uint64_t stream_ready_ns(const struct stream *stream);
+/* Notes that work submitted to the stream is done at that instant. */
+void stream_submit(struct stream *stream, uint64_t done_ns);
+void streams_forget(struct context *context);
+/* While true, stream 0 means the thread's own stream to the calling thread; returns what was. */
+bool stream_per_thread(bool enable);
+
+void events_forget(struct context *context);
+void modules_forget(struct context *context);
+
+/* Host memory that the driver allocated: its base and size where `address` is within it. */
+bool host_find(const void *address, void **base, size_t *bytes);
+/* The allocation that holds `address`, on any device; NULL where none does. */
+struct range *memory_find(uint64_t address, struct device **device);
+
+#endif

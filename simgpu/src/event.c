@@ -1,0 +1,165 @@
+/*
+ * Events: the instant at which a stream reaches them.
+ *
+ * Known when the event is recorded, since the daemon told when the work before it will be done.
+ */
+#include "driver.h"
+
+struct event {
+	struct object object;
+	struct context *context;
+	unsigned int flags;
+	bool recorded;
+	uint64_t reached_ns;
+};
+
+void events_forget(struct context *context)
+{
+	uint32_t at = 0;
+	struct event *event;
+
+	while ((event = object_next(OBJECT_EVENT, &at)))
+		if (event->context == context)
+			object_free(event);
+}
+
+static CUresult enter(CUevent handle, struct event **event)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*event = object_get(handle, OBJECT_EVENT);
+	return *event ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuEventCreate(CUevent *out, unsigned int flags)
+{
+	struct context *context;
+	struct event *event;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(&context);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	if (!out || flags & ~(unsigned int)CU_EVENT_FLAGS_MASK)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (flags & CU_EVENT_INTERPROCESS)
+		return driver_leave(flags & CU_EVENT_DISABLE_TIMING ? CUDA_ERROR_NOT_SUPPORTED
+								    : CUDA_ERROR_INVALID_VALUE);
+	event = object_new(OBJECT_EVENT, sizeof(*event));
+	if (!event)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	event->context = context;
+	event->flags = flags;
+	*out = object_handle(event);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventDestroy_v2(CUevent handle)
+{
+	struct event *event;
+	CUresult result = enter(handle, &event);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	object_free(event);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
+{
+	struct stream *stream;
+	struct event *event;
+	uint64_t ready_ns, now;
+	CUresult result = enter(handle, &event);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = stream_get(stream_handle, &stream);
+	if (result == CUDA_SUCCESS && stream->context != event->context)
+		result = CUDA_ERROR_INVALID_HANDLE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	ready_ns = stream_ready_ns(stream);
+	now = now_ns();
+	event->reached_ns = ready_ns > now ? ready_ns : now;
+	event->recorded = true;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int flags)
+{
+	/* The one flag concerns capture, which is not simulated. */
+	if (flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	return cuEventRecord(handle, stream);
+}
+
+CUresult cuEventQuery(CUevent handle)
+{
+	struct event *event;
+	CUresult result = enter(handle, &event);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return driver_leave(event->recorded && event->reached_ns > now_ns() ? CUDA_ERROR_NOT_READY
+									    : CUDA_SUCCESS);
+}
+
+CUresult cuEventSynchronize(CUevent handle)
+{
+	struct event *event;
+	struct sim_link *link;
+	uint64_t reached_ns;
+	CUresult result = enter(handle, &event);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	reached_ns = event->recorded ? event->reached_ns : 0;
+	link = event->context->device->link;
+	driver_unlock();
+	wait_until_ns(reached_ns);
+	return device_alive(link);
+}
+
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)
+{
+	struct event *start, *end;
+	uint64_t now = now_ns();
+	CUresult result = enter(from, &start);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	end = object_get(to, OBJECT_EVENT);
+	if (!milliseconds)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!end || !start->recorded || !end->recorded || start->context != end->context ||
+	    (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	if (start->reached_ns > now || end->reached_ns > now)
+		return driver_leave(CUDA_ERROR_NOT_READY);
+	*milliseconds = (float)((double)(int64_t)(end->reached_ns - start->reached_ns) / 1e6);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to)
+{
+	return cuEventElapsedTime_v2(milliseconds, from, to);
+}
+
+CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags)
+{
+	struct stream *stream;
+	struct event *event;
+	CUresult result = enter(handle, &event);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = flags > 1 ? CUDA_ERROR_INVALID_VALUE : stream_get(stream_handle, &stream);
+	if (result == CUDA_SUCCESS && event->recorded)
+		stream_submit(stream, event->reached_ns);
+	return driver_leave(result);
+}

@@ -1,0 +1,133 @@
+/*
+ * Launches: the card is busy for a while, and nothing is computed.
+ *
+ * The daemon queues the work and says when it will be done; the call returns at once. A launch
+ * behind another card's event starts no earlier than that.
+ */
+#include "module.h"
+
+#define BLOCK_THREADS_MAX 1024
+
+struct shape {
+	unsigned int grid[3], block[3], shared_bytes;
+};
+
+static CUresult check(const struct shape *shape, const struct function *function,
+		      const struct device *device, void **parameters, void **extra)
+{
+	static const int attributes[] = {5, 6, 7, 2, 3, 4}; /* largest grid and block */
+	uint64_t threads = 1;
+	int most;
+
+	for (int i = 0; i < 6; i++) {
+		unsigned int size = i < 3 ? shape->grid[i] : shape->block[i - 3];
+
+		if (device_attribute(device, attributes[i], &most) != CUDA_SUCCESS || !size ||
+		    size > (unsigned int)most)
+			return CUDA_ERROR_INVALID_VALUE;
+		threads *= i < 3 ? 1 : size;
+	}
+	if (threads > BLOCK_THREADS_MAX || (parameters && extra))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (function->entry->parameter_count && !parameters && !extra)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (function_attribute(function, device, 8, &most) != CUDA_SUCCESS ||
+	    shape->shared_bytes > (unsigned int)most)
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+/* With the lock: what the daemon must know, and when the stream is free. */
+static CUresult prepare(const struct shape *shape, CUfunction handle, CUstream stream_handle,
+			void **parameters, void **extra, struct sim_launch *request,
+			struct stream **stream)
+{
+	struct function *function = function_get(handle);
+	struct context *context;
+	CUresult result = context_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!function)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (function->module && function->module->context != context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	result = image_fits(function->ptx, context->device);
+	if (result == CUDA_SUCCESS)
+		result = check(shape, function, context->device, parameters, extra);
+	if (result == CUDA_SUCCESS)
+		result = stream_get(stream_handle, stream);
+	if (result == CUDA_SUCCESS && (*stream)->context != context)
+		result = CUDA_ERROR_INVALID_HANDLE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	*request = (struct sim_launch){.context = context->id,
+				       .stream = (*stream)->object.serial,
+				       .duration_ns = function->entry->duration_ns};
+	return CUDA_SUCCESS;
+}
+
+static CUresult launch(const struct shape *shape, CUfunction handle, CUstream stream_handle,
+		       void **parameters, void **extra)
+{
+	struct sim_instant done;
+	struct sim_launch request;
+	struct stream *stream;
+	struct sim_link *link;
+	uint64_t ready_ns, earliest_ns;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = prepare(shape, handle, stream_handle, parameters, extra, &request, &stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	link = stream->context->device->link;
+	ready_ns = stream_ready_ns(stream);
+	driver_unlock();
+	result = driver_result(
+	    sim_call(link, SIM_LAUNCH, &request, sizeof(request), &done, sizeof(done), NULL));
+	if (result != CUDA_SUCCESS)
+		return result;
+	driver_lock();
+	/* A default duration is the daemon's secret, and too short to matter here. */
+	earliest_ns =
+	    request.duration_ns == SIM_DURATION_DEFAULT ? ready_ns : ready_ns + request.duration_ns;
+	if (stream_get(stream_handle, &stream) == CUDA_SUCCESS)
+		stream_submit(stream,
+			      done.monotonic_ns > earliest_ns ? done.monotonic_ns : earliest_ns);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuLaunchKernel(CUfunction handle, unsigned int grid_x, unsigned int grid_y,
+			unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+			unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+			void **parameters, void **extra)
+{
+	struct shape shape = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
+
+	return launch(&shape, handle, stream, parameters, extra);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsigned int grid_y,
+				   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+				   unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+				   void **parameters)
+{
+	return cuLaunchKernel(handle, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+			      shared_bytes, stream, parameters, NULL);
+}
+
+/* Attributes say how a kernel is placed and ordered on the card; here there is one order. */
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void **parameters,
+			  void **extra)
+{
+	struct shape shape;
+
+	if (!config || (config->numAttrs && !config->attrs))
+		return CUDA_ERROR_INVALID_VALUE;
+	shape = (struct shape){{config->gridDimX, config->gridDimY, config->gridDimZ},
+			       {config->blockDimX, config->blockDimY, config->blockDimZ},
+			       config->sharedMemBytes};
+	return launch(&shape, handle, config->hStream, parameters, extra);
+}

@@ -1,0 +1,287 @@
+/*
+ * Libraries: PTX that belongs to the process, not to a context.
+ *
+ * A kernel can be launched in every context. Where a program asks for a context's own function or
+ * module of it, the library is loaded into that context then.
+ */
+#include "module.h"
+
+#include <stdlib.h>
+
+struct library {
+	struct object object;
+	struct ptx *ptx;
+	struct function **kernels;
+};
+
+static CUresult load(CUlibrary *out, CUresult (*read)(const void *, struct ptx **),
+		     const void *source)
+{
+	struct library *library;
+	struct ptx *ptx;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	library = object_new(OBJECT_LIBRARY, sizeof(*library));
+	if (library)
+		library->kernels = functions_new(OBJECT_KERNEL, ptx);
+	if (!library || !library->kernels) {
+		if (library)
+			object_free(library);
+		ptx_release(ptx);
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	library->ptx = ptx;
+	for (unsigned int i = 0; i < ptx->entry_count; i++)
+		library->kernels[i]->library = library;
+	*out = object_handle(library);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult read_path(const void *path, struct ptx **ptx)
+{
+	return image_read_file(path, ptx);
+}
+
+static bool options_are_good(unsigned int count, const int *options, void *const *values)
+{
+	return !count || (options && values);
+}
+
+CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, void **jit_values,
+			   unsigned int jit_count, int *options, void **values, unsigned int count)
+{
+	if (!options_are_good(jit_count, jit_options, jit_values) ||
+	    !options_are_good(count, options, values))
+		return CUDA_ERROR_INVALID_VALUE;
+	return load(out, image_read, image);
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit_options,
+			       void **jit_values, unsigned int jit_count, int *options,
+			       void **values, unsigned int count)
+{
+	if (!options_are_good(jit_count, jit_options, jit_values) ||
+	    !options_are_good(count, options, values))
+		return CUDA_ERROR_INVALID_VALUE;
+	return load(out, read_path, path);
+}
+
+static CUresult enter(CUlibrary handle, const void *out, struct library **library)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*library = object_get(handle, OBJECT_LIBRARY);
+	return *library ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuLibraryUnload(CUlibrary handle)
+{
+	struct library *library;
+	struct module *module;
+	uint32_t at = 0;
+	CUresult result = enter(handle, &library, &library);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	while ((module = object_next(OBJECT_MODULE, &at)))
+		if (module->library == library)
+			module_free(module);
+	functions_free(library->kernels, library->ptx);
+	ptx_release(library->ptx);
+	object_free(library);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name)
+{
+	struct function *kernel;
+	struct library *library;
+	CUresult result = enter(handle, out && name ? out : NULL, &library);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	kernel = functions_find(library->kernels, library->ptx, name);
+	if (!kernel)
+		return driver_leave(CUDA_ERROR_NOT_FOUND);
+	*out = object_handle(kernel);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary handle)
+{
+	struct library *library;
+	CUresult result = enter(handle, count, &library);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*count = library->ptx->entry_count;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *out, unsigned int cap, CUlibrary handle)
+{
+	struct library *library;
+	CUresult result = enter(handle, out, &library);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (unsigned int i = 0; i < cap && i < library->ptx->entry_count; i++)
+		out[i] = object_handle(library->kernels[i]);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+/* The library's module in the current context, loaded if it is not there yet. */
+static CUresult module_of(struct library *library, struct module **out)
+{
+	struct context *context;
+	uint32_t at = 0;
+	CUresult result = context_current(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	while ((*out = object_next(OBJECT_MODULE, &at)))
+		if ((*out)->library == library && (*out)->context == context)
+			return CUDA_SUCCESS;
+	result = module_new(context, library->ptx, out);
+	if (result == CUDA_SUCCESS)
+		(*out)->library = library;
+	return result;
+}
+
+CUresult cuLibraryGetModule(CUmodule *out, CUlibrary handle)
+{
+	struct library *library;
+	struct module *module;
+	CUresult result = enter(handle, out, &library);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = module_of(library, &module);
+	if (result == CUDA_SUCCESS)
+		*out = object_handle(module);
+	return driver_leave(result);
+}
+
+/* Global variables are not simulated: a text's are not there. */
+CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name)
+{
+	struct library *library;
+	CUresult result = enter(handle, (address || bytes) && name ? name : NULL, &library);
+
+	return result == CUDA_SUCCESS ? driver_leave(CUDA_ERROR_NOT_FOUND) : result;
+}
+
+static CUresult enter_kernel(CUkernel handle, const void *out, struct function **kernel)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*kernel = object_get(handle, OBJECT_KERNEL);
+	return *kernel ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuKernelGetFunction(CUfunction *out, CUkernel handle)
+{
+	struct function *kernel;
+	struct module *module;
+	CUresult result = enter_kernel(handle, out, &kernel);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = module_of(kernel->library, &module);
+	if (result == CUDA_SUCCESS)
+		*out = object_handle(
+		    functions_find(module->functions, module->ptx, kernel->entry->name));
+	return driver_leave(result);
+}
+
+CUresult cuKernelGetLibrary(CUlibrary *out, CUkernel handle)
+{
+	struct function *kernel;
+	CUresult result = enter_kernel(handle, out, &kernel);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*out = object_handle(kernel->library);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuKernelGetName(const char **name, CUkernel handle)
+{
+	struct function *kernel;
+	CUresult result = enter_kernel(handle, name, &kernel);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*name = kernel->entry->name;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, size_t *bytes)
+{
+	struct function *kernel;
+	CUresult result = enter_kernel(handle, offset, &kernel);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (index >= kernel->entry->parameter_count)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*offset = kernel->entry->parameters[index].offset;
+	if (bytes)
+		*bytes = kernel->entry->parameters[index].bytes;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel handle, CUdevice ordinal)
+{
+	struct function *kernel;
+	struct device *device;
+	CUresult result = enter_kernel(handle, value, &kernel);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS)
+		result = function_attribute(kernel, device, attribute, value);
+	return driver_leave(result);
+}
+
+CUresult cuKernelSetAttribute(int attribute, int value, CUkernel handle, CUdevice ordinal)
+{
+	struct function *kernel;
+	struct device *device;
+	CUresult result = enter_kernel(handle, &kernel, &kernel);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS)
+		result = function_set_attribute(kernel, attribute, value);
+	return driver_leave(result);
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel handle, int config, CUdevice ordinal)
+{
+	struct function *kernel;
+	struct device *device;
+	CUresult result = enter_kernel(handle, &kernel, &kernel);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS && (config < 0 || config > 3))
+		result = CUDA_ERROR_INVALID_VALUE;
+	return driver_leave(result);
+}

@@ -1,0 +1,53 @@
+/*
+ * Loaded code: modules of a context, libraries of the process, and the functions in both.
+ *
+ * Each keeps the PTX that it was loaded from. A function of a module and a kernel of a library are
+ * one struct, told apart by their object's kind; both can be launched.
+ */
+#ifndef SIMGPU_MODULE_H
+#define SIMGPU_MODULE_H
+
+#include "driver.h"
+#include "ptx.h"
+
+struct function {
+	struct object object; /* OBJECT_FUNCTION or OBJECT_KERNEL */
+	struct module *module;
+	struct library *library;
+	const struct ptx *ptx;
+	const struct ptx_entry *entry;
+	int dynamic_shared_bytes, carveout_percent;
+};
+
+struct module {
+	struct object object;
+	struct context *context;
+	struct library *library; /* that it was loaded for, or NULL */
+	struct ptx *ptx;
+	struct function **functions; /* one per entry */
+};
+
+/* PTX from memory or from a file, checked against what the driver can load. */
+CUresult image_read(const void *image, struct ptx **ptx);
+CUresult image_read_file(const char *path, struct ptx **ptx);
+/* What the card of `device` can run. */
+CUresult image_fits(const struct ptx *ptx, const struct device *device);
+
+/* One function per entry, or NULL where memory is short. */
+struct function **functions_new(enum object_kind kind, const struct ptx *ptx);
+void functions_free(struct function **functions, const struct ptx *ptx);
+/* The one called `name`, or NULL. */
+struct function *functions_find(struct function **functions, const struct ptx *ptx,
+				const char *name);
+/* A function or a kernel, by either's handle. */
+struct function *function_get(const void *handle);
+
+/* A module of `ptx` in the context; takes a reference of its own. */
+CUresult module_new(struct context *context, struct ptx *ptx, struct module **out);
+void module_free(struct module *module);
+
+CUresult function_attribute(const struct function *function, const struct device *device,
+			    int attribute, int *value);
+CUresult function_set_attribute(struct function *function, int attribute, int value);
+
+#endif

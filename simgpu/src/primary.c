@@ -1,0 +1,121 @@
+/*
+ * Primary contexts: one per device and process, shared by all who retain it.
+ *
+ * The handle stays the same for the life of the process; between the last release and the next
+ * retain it names a destroyed context.
+ */
+#include "driver.h"
+
+#include <stddef.h>
+
+static CUresult retain(struct device *device, CUcontext *out)
+{
+	struct context *context = device->primary;
+	CUresult result;
+
+	if (!context) {
+		context = object_new(OBJECT_CONTEXT, sizeof(*context));
+		if (!context)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		context->primary = true;
+		device->primary = context;
+	}
+	if (!context->alive) {
+		result = context_open(device, device->primary_flags, context);
+		if (result != CUDA_SUCCESS)
+			return result;
+		context->api_version = SIM_CUDA_VERSION;
+	}
+	context->retained++;
+	*out = object_handle(context);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
+	return driver_leave(result == CUDA_SUCCESS ? retain(device, out) : result);
+}
+
+/* The device's primary context if it is alive, or INVALID_CONTEXT. */
+static CUresult active(CUdevice ordinal, struct context **context)
+{
+	struct device *device;
+	CUresult result = device_get(ordinal, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!device->primary || !device->primary->alive)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	*context = device->primary;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = active(ordinal, &context);
+	if (result == CUDA_SUCCESS && --context->retained == 0)
+		result = context_close(context);
+	return driver_leave(result);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
+{
+	struct device *device;
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS && active(ordinal, &context) == CUDA_SUCCESS) {
+		context->retained = 0;
+		result = context_close(context);
+	}
+	if (result == CUDA_SUCCESS)
+		device->primary_flags = 0;
+	return driver_leave(result);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS && flags & ~(unsigned int)CU_CTX_FLAGS_MASK)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	device->primary_flags = flags;
+	if (device->primary && device->primary->alive)
+		device->primary->flags = flags;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *is_active)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = flags && is_active ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	*flags = device->primary_flags;
+	*is_active = device->primary && device->primary->alive;
+	return driver_leave(CUDA_SUCCESS);
+}

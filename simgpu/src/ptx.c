@@ -1,0 +1,270 @@
+/* A scanner over words and punctuation; see ptx.h. */
+#define _GNU_SOURCE
+#include "ptx.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire.h"
+
+struct scanner {
+	const char *at;	   /* behind the current token */
+	const char *token; /* NULL at the end of the text */
+	size_t length;
+	uint64_t duration_ns; /* of the last comment that names one */
+	bool broken;	      /* a comment or string that does not end */
+};
+
+static bool is_word(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+	       c == '_' || c == '$' || c == '.' || c == '%';
+}
+
+static uint64_t decimal(const char **text)
+{
+	uint64_t value = 0;
+
+	for (; **text >= '0' && **text <= '9'; ++*text)
+		if (value < UINT64_MAX / 20)
+			value = value * 10 + (uint64_t)(**text - '0');
+	return value;
+}
+
+static const char *line_comment(struct scanner *scanner, const char *at)
+{
+	static const char key[] = " simgpu: duration_ns=";
+
+	if (strncmp(at, key, sizeof(key) - 1) == 0) {
+		at += sizeof(key) - 1;
+		if (*at >= '0' && *at <= '9')
+			scanner->duration_ns = decimal(&at);
+	}
+	return at + strcspn(at, "\n");
+}
+
+static const char *skip_space(struct scanner *scanner)
+{
+	const char *at = scanner->at;
+
+	while (*at) {
+		if (strchr(" \t\r\n\f\v", *at)) {
+			at++;
+		} else if (at[0] == '/' && at[1] == '/') {
+			at = line_comment(scanner, at + 2);
+		} else if (at[0] == '/' && at[1] == '*') {
+			at = strstr(at + 2, "*/");
+			if (!at) {
+				scanner->broken = true;
+				return scanner->at + strlen(scanner->at);
+			}
+			at += 2;
+		} else {
+			break;
+		}
+	}
+	return at;
+}
+
+static bool next(struct scanner *scanner)
+{
+	const char *at = skip_space(scanner);
+
+	scanner->token = *at ? at : NULL;
+	if (*at == '"') {
+		at = strchr(at + 1, '"');
+		if (!at) {
+			scanner->broken = true;
+			scanner->token = NULL;
+			return false;
+		}
+		at++;
+	} else if (is_word(*at)) {
+		while (is_word(*at))
+			at++;
+	} else if (*at) {
+		at++;
+	}
+	scanner->length = scanner->token ? (size_t)(at - scanner->token) : 0;
+	scanner->at = at;
+	return scanner->token != NULL;
+}
+
+static bool is(const struct scanner *scanner, const char *text)
+{
+	return scanner->token && scanner->length == strlen(text) &&
+	       memcmp(scanner->token, text, scanner->length) == 0;
+}
+
+/* Behind the bracket that closes the one just read. */
+static bool skip_brackets(struct scanner *scanner, const char *open, const char *close)
+{
+	for (unsigned int depth = 1; depth;) {
+		if (!next(scanner))
+			return false;
+		depth += is(scanner, open);
+		depth -= is(scanner, close);
+	}
+	return true;
+}
+
+/* Bytes of a fundamental type as .u32, or 0. */
+static size_t type_bytes(const struct scanner *scanner)
+{
+	const char *digits = scanner->token + 2;
+	uint64_t bits;
+
+	if (scanner->length < 3 || scanner->token[0] != '.' || !strchr("usbf", scanner->token[1]))
+		return 0;
+	bits = decimal(&digits);
+	if (digits != scanner->token + scanner->length)
+		return 0;
+	return bits == 8 || bits == 16 || bits == 32 || bits == 64 || bits == 128 ? bits / 8 : 0;
+}
+
+static void *grow(void *rows, unsigned int count, size_t bytes)
+{
+	/* At powers of two, so that a long list is not copied for each row. */
+	if (count & (count - 1) || count == 1)
+		return rows;
+	return realloc(rows, bytes * (count ? count * 2 : 2));
+}
+
+/* One `.param .u64 name` or `.param .align 8 .b8 name[24]`; the current token is `.param`. */
+static enum ptx_result read_parameter(struct scanner *scanner, struct ptx_entry *entry)
+{
+	size_t bytes = 0, align = 0, count = 1, end = 0;
+	struct ptx_parameter *rows;
+
+	while (next(scanner) && !is(scanner, ",") && !is(scanner, ")")) {
+		const char *number = scanner->token;
+
+		if (is(scanner, ".ptr")) {
+			/* What it points to may have an alignment of its own. */
+			while (next(scanner) && !is(scanner, ",") && !is(scanner, ")"))
+				;
+			break;
+		}
+		if (is(scanner, ".align") && next(scanner)) {
+			number = scanner->token;
+			align = decimal(&number);
+		} else if (is(scanner, "[") && next(scanner)) {
+			number = scanner->token;
+			count = decimal(&number);
+		} else if (type_bytes(scanner)) {
+			bytes = type_bytes(scanner);
+		}
+	}
+	align = align > bytes ? align : bytes;
+	if (!scanner->token || !bytes || !count || align & (align - 1) || count > 1 << 20)
+		return PTX_MALFORMED;
+	rows = grow(entry->parameters, entry->parameter_count, sizeof(*rows));
+	if (!rows)
+		return PTX_NO_MEMORY;
+	entry->parameters = rows;
+	if (entry->parameter_count)
+		end = rows[entry->parameter_count - 1].offset +
+		      rows[entry->parameter_count - 1].bytes;
+	rows[entry->parameter_count++] = (struct ptx_parameter){
+	    .offset = (end + align - 1) & ~(align - 1), .bytes = bytes * count};
+	return PTX_OK;
+}
+
+/* The current token is `.entry`. */
+static enum ptx_result read_entry(struct scanner *scanner, struct ptx *ptx)
+{
+	struct ptx_entry *entries = grow(ptx->entries, ptx->entry_count, sizeof(*entries));
+	struct ptx_entry *entry;
+	enum ptx_result result = PTX_OK;
+
+	if (!entries)
+		return PTX_NO_MEMORY;
+	ptx->entries = entries;
+	if (!next(scanner) || !is_word(*scanner->token))
+		return PTX_MALFORMED;
+	entry = &entries[ptx->entry_count];
+	*entry = (struct ptx_entry){.duration_ns = scanner->duration_ns};
+	scanner->duration_ns = SIM_DURATION_DEFAULT;
+	entry->name = strndup(scanner->token, scanner->length);
+	if (!entry->name)
+		return PTX_NO_MEMORY;
+	ptx->entry_count++;
+	if (!next(scanner))
+		return PTX_MALFORMED;
+	if (is(scanner, "(")) {
+		while (result == PTX_OK && !is(scanner, ")") && next(scanner))
+			if (is(scanner, ".param"))
+				result = read_parameter(scanner, entry);
+		if (result != PTX_OK)
+			return result;
+		if (!scanner->token)
+			return PTX_MALFORMED;
+	}
+	/* Directives such as .maxntid may stand before the body. */
+	while (!is(scanner, "{"))
+		if (is(scanner, ";") || !next(scanner))
+			return is(scanner, ";") ? PTX_OK : PTX_MALFORMED;
+	return skip_brackets(scanner, "{", "}") ? PTX_OK : PTX_MALFORMED;
+}
+
+static enum ptx_result read_module(struct scanner *scanner, struct ptx *ptx)
+{
+	const char *number;
+	enum ptx_result result = PTX_OK;
+
+	if (!next(scanner) || !is(scanner, ".version"))
+		return PTX_NOT_PTX;
+	if (!next(scanner))
+		return PTX_MALFORMED;
+	number = scanner->token;
+	ptx->version = 10 * (unsigned int)decimal(&number);
+	if (*number++ != '.')
+		return PTX_MALFORMED;
+	ptx->version += (unsigned int)decimal(&number);
+	while (result == PTX_OK && next(scanner)) {
+		if (is(scanner, ".target") && next(scanner) && scanner->length > 3) {
+			number = scanner->token + 3;
+			ptx->target = (unsigned int)decimal(&number);
+		} else if (is(scanner, ".entry")) {
+			result = read_entry(scanner, ptx);
+		} else if (is(scanner, "{") && !skip_brackets(scanner, "{", "}")) {
+			result = PTX_MALFORMED;
+		} else if (is(scanner, "}")) {
+			result = PTX_MALFORMED;
+		}
+	}
+	if (result == PTX_OK && (scanner->broken || !ptx->target))
+		result = PTX_MALFORMED;
+	return result;
+}
+
+enum ptx_result ptx_parse(const char *text, struct ptx **out)
+{
+	struct scanner scanner = {.at = text, .duration_ns = SIM_DURATION_DEFAULT};
+	struct ptx *ptx = calloc(1, sizeof(*ptx));
+	enum ptx_result result;
+
+	if (!ptx)
+		return PTX_NO_MEMORY;
+	ptx->references = 1;
+	result = read_module(&scanner, ptx);
+	if (result != PTX_OK) {
+		ptx_release(ptx);
+		return result;
+	}
+	*out = ptx;
+	return PTX_OK;
+}
+
+void ptx_release(struct ptx *ptx)
+{
+	if (--ptx->references)
+		return;
+	for (unsigned int i = 0; i < ptx->entry_count; i++) {
+		free(ptx->entries[i].name);
+		free(ptx->entries[i].parameters);
+	}
+	free(ptx->entries);
+	free(ptx);
+}
