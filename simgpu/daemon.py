@@ -199,13 +199,15 @@ class Seat:
                         role = _role_of(request)
                         if role is Role.CUDA and not writer.transport.is_closing():
                             client = self.card.join(peer.pid)
-                        writer.write(self._hello)
+                        answer = self._hello
                     elif role is Role.CUDA and client is None:
                         return
                     else:
-                        writer.write(self._answer(role, client or 0, request))
+                        answer = self._answer(role, client or 0, request)
+                    # The work is done before the wait: who is killed in it has what he asked for.
                     if delay_ns := self.latency_ns.get(request.op, 0):
                         await asyncio.sleep(delay_ns / 1e9)
+                    writer.write(answer)
                     await writer.drain()
         finally:
             if peer.pidfd is not None:
@@ -363,7 +365,7 @@ async def run(host: HostConfig, home: Home) -> None:
             stack.push_async_callback(seat.close)
         control = Control(host, seats, stopping.set)
         # Bound last: whoever reaches it finds every card.
-        with _umask(0o077):
+        with _umask(0o177):
             server = await asyncio.start_unix_server(
                 control.serve, home.control, limit=_CONTROL_LINE_BYTES
             )

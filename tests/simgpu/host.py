@@ -1,0 +1,109 @@
+"""A simulated host of a test's own: up, and down without a trace when the test ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simgpu.wire import Role
+from tests.simgpu.peer import Peer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+GIB = 1 << 30
+
+
+def simgpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`python -m simgpu ...`, as a person types it."""
+    return subprocess.run(
+        [sys.executable, "-m", "simgpu", *map(str, arguments)],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=False,
+        env={key: value for key, value in os.environ.items() if key != "SIMGPU_DIR"},
+    )
+
+
+@dataclass
+class Host:
+    directory: Path
+    options: Sequence[str | Path] = ()
+    build_dir: Path | None = None
+    _children: list[subprocess.Popen[str]] = field(default_factory=list)
+    _peers: list[Peer] = field(default_factory=list)
+
+    def up(self) -> None:
+        done = simgpu("up", "--dir", self.directory, *self.options)
+        assert done.returncode == 0, done.stderr
+
+    def down(self) -> None:
+        for peer in self._peers:
+            peer.close()
+        for child in self._children:
+            child.kill()
+            child.communicate()
+        done = simgpu("down", "--dir", self.directory)
+        assert done.returncode == 0, done.stderr
+        assert not self.directory.exists()
+
+    def socket(self, minor: int) -> Path:
+        return self.directory / "cards" / f"{minor}.sock"
+
+    def connect(self, minor: int, role: Role = Role.CUDA) -> Peer:
+        """A connection of the test's own process; closed at the latest when the host is down."""
+        peer = Peer(self.socket(minor), role)
+        self._peers.append(peer)
+        return peer
+
+    def fault(self, *arguments: str, card: int = 0) -> None:
+        done = simgpu("fault", "--dir", self.directory, "--card", str(card), *arguments)
+        assert done.returncode == 0, done.stderr
+
+    def peer(self, *commands: str, card: int = 0) -> tuple[subprocess.Popen[str], list[str]]:
+        """A process with a context, after it has done `commands`; and what it printed."""
+        command = [sys.executable, "-m", "tests.simgpu.peer", str(self.socket(card)), *commands]
+        child = subprocess.Popen(
+            command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._children.append(child)
+        lines: list[str] = []
+        assert child.stdout is not None
+        while line := child.stdout.readline().strip():
+            if line == "done":
+                return child, lines
+            lines.append(line)
+        raise AssertionError(f"{commands}: ended with {child.wait()}")
+
+    def env(self) -> dict[str, str]:
+        """For a program that uses the driver's libraries."""
+        assert self.build_dir is not None
+        return {
+            **os.environ,
+            "SIMGPU_DIR": str(self.directory),
+            "LD_LIBRARY_PATH": str(self.build_dir / "lib" / "simgpu"),
+        }
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            list(map(str, command)),
+            cwd=ROOT,
+            env=self.env(),
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+
+    def python(self, code: str) -> str:
+        """What a Python program over the libraries prints."""
+        done = self.run(sys.executable, "-c", code)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def smi(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        assert self.build_dir is not None
+        return self.run(self.build_dir / "bin" / "nvidia-smi", *arguments)

@@ -1,0 +1,321 @@
+"""The cards' core: pool, ownership, engine. Time is a number here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from simgpu import config
+from simgpu.cards import SECOND_NS, Card, CardError
+from simgpu.wire import DURATION_DEFAULT, Status
+
+HOST = config.load(config.DEFAULT_FILE).with_cards([1 << 20])
+TOTAL = 1 << 20
+MS = 10**6
+
+
+def card_of(**changes: object) -> Card:
+    host = replace(HOST, **changes)  # type: ignore[arg-type]
+    return Card(host, host.cards[0])
+
+
+def refused(status: Status) -> pytest.RaisesExc[CardError]:
+    return pytest.RaisesExc(
+        CardError, match=status.name, check=lambda error: error.status is status
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "charged"), [(1, 512), (512, 512), (513, 1024), (TOTAL, TOTAL), (TOTAL - 511, TOTAL)]
+)
+def test_charges_whole_granules(asked: int, charged: int) -> None:
+    card = card_of()
+    client = card.join(1)
+    card.memory_alloc(client, card.context_create(client), asked)
+    assert card.used_bytes == charged
+
+
+@pytest.mark.parametrize("asked", [TOTAL + 1, 2**63, 2**64 - 1])
+def test_never_more_than_the_pool(asked: int) -> None:
+    card = card_of()
+    client = card.join(1)
+    context = card.context_create(client)
+    with refused(Status.OUT_OF_MEMORY):
+        card.memory_alloc(client, context, asked)
+    assert card.used_bytes == 0
+
+
+def test_two_clients_share_the_pool_and_own_their_parts() -> None:
+    card = card_of()
+    one, two = card.join(1), card.join(2)
+    context_one, context_two = card.context_create(one), card.context_create(two)
+    mine = card.memory_alloc(one, context_one, TOTAL // 2)
+    card.memory_alloc(two, context_two, TOTAL // 2)
+    with refused(Status.OUT_OF_MEMORY):
+        card.memory_alloc(two, context_two, 1)
+    for theft in (
+        lambda: card.memory_free(two, mine),
+        lambda: card.memory_alloc(two, context_one, 1),
+        lambda: card.context_destroy(two, context_one),
+        lambda: card.launch(two, context_one, 1, 0),
+    ):
+        with refused(Status.NOT_FOUND):
+            theft()
+    card.memory_free(one, mine)
+    with refused(Status.NOT_FOUND):
+        card.memory_free(one, mine)
+    card.memory_alloc(two, context_two, TOTAL // 2)
+
+
+def test_nothing_is_not_an_allocation() -> None:
+    card = card_of()
+    client = card.join(1)
+    context = card.context_create(client)
+    with refused(Status.INVALID_VALUE):
+        card.memory_alloc(client, context, 0)
+
+
+def test_a_context_takes_its_allocations_and_its_overhead_with_it() -> None:
+    card = card_of(context_overhead_bytes=4096)
+    client = card.join(1)
+    kept, gone = card.context_create(client), card.context_create(client)
+    card.memory_alloc(client, kept, 512)
+    card.memory_alloc(client, gone, 1024)
+    assert card.used_bytes == 2 * 4096 + 512 + 1024
+    card.context_destroy(client, gone)
+    assert card.used_bytes == 4096 + 512
+    with refused(Status.NOT_FOUND):
+        card.context_destroy(client, gone)
+
+
+def test_no_room_for_a_context() -> None:
+    card = card_of(context_overhead_bytes=TOTAL)
+    client = card.join(1)
+    card.context_create(client)
+    with refused(Status.OUT_OF_MEMORY):
+        card.context_create(client)
+
+
+def test_processes_are_those_with_a_context() -> None:
+    card = card_of()
+    first, second, other = card.join(7), card.join(7), card.join(8)
+    card.join(9)
+    card.memory_alloc(first, card.context_create(first), 512)
+    card.memory_alloc(second, card.context_create(second), 1024)
+    card.context_create(other)
+    assert card.processes() == [(7, 1536, 2), (8, 0, 1)]
+
+
+def test_a_dead_clients_memory_lingers_as_long_as_configured() -> None:
+    card = card_of(teardown_delay_s=2.0)
+    client = card.join(1)
+    card.memory_alloc(client, card.context_create(client), 512)
+    card.leave(client, now_ns=10 * SECOND_NS)
+    assert card.processes() == []
+    card.tick(12 * SECOND_NS - 1)
+    assert card.used_bytes == 512
+    card.tick(12 * SECOND_NS)
+    assert card.used_bytes == 0
+
+
+def test_the_engine_serves_in_order() -> None:
+    card = card_of()
+    one, two = card.join(1), card.join(2)
+    context_one, context_two = card.context_create(one), card.context_create(two)
+    assert card.launch(one, context_one, 5 * MS, now_ns=0) == 5 * MS
+    assert card.launch(two, context_two, 3 * MS, now_ns=1 * MS) == 8 * MS
+    assert card.launch(one, context_one, 0, now_ns=2 * MS) == 8 * MS
+    assert card.launch(one, context_one, 1 * MS, now_ns=20 * MS) == 21 * MS
+    assert card.launch(two, context_two, DURATION_DEFAULT, now_ns=30 * MS) == (
+        30 * MS + HOST.launch_default_ns
+    )
+
+
+def test_a_launch_too_long_is_refused() -> None:
+    card = card_of()
+    client = card.join(1)
+    context = card.context_create(client)
+    with refused(Status.INVALID_VALUE):
+        card.launch(client, context, 3601 * SECOND_NS, now_ns=0)
+
+
+def test_a_dead_clients_queued_work_does_not_hold_the_engine() -> None:
+    card = card_of()
+    one, two = card.join(1), card.join(2)
+    context_two = card.context_create(two)
+    card.launch(one, card.context_create(one), 100 * SECOND_NS, now_ns=0)
+    card.leave(one, now_ns=1 * SECOND_NS)
+    assert card.launch(two, context_two, MS, now_ns=1 * SECOND_NS) == 1 * SECOND_NS + MS
+
+
+def test_promised_instants_outlive_a_neighbour() -> None:
+    card = card_of()
+    one, two = card.join(1), card.join(2)
+    card.launch(one, card.context_create(one), 10 * MS, now_ns=0)
+    context = card.context_create(two)
+    assert card.launch(two, context, 10 * MS, now_ns=0) == 20 * MS
+    card.leave(one, now_ns=5 * MS)
+    assert card.launch(two, context, 1 * MS, now_ns=5 * MS) == 21 * MS
+
+
+def test_utilization_is_the_share_of_the_last_second() -> None:
+    card = card_of()
+    client = card.join(1)
+    context = card.context_create(client)
+    assert card.utilization(5 * SECOND_NS) == (0, 0)
+    card.launch(client, context, 250 * MS, now_ns=5 * SECOND_NS)
+    assert card.utilization(5 * SECOND_NS + 250 * MS) == (25, 12)
+    assert card.utilization(6 * SECOND_NS) == (25, 12)
+    assert card.utilization(6 * SECOND_NS + 125 * MS) == (12, 6)
+    assert card.utilization(7 * SECOND_NS) == (0, 0)
+
+
+def test_turns_of_two_clients_do_not_grow_the_books_without_bound() -> None:
+    card = card_of()
+    clients = [card.join(1), card.join(2)]
+    contexts = [card.context_create(client) for client in clients]
+    for turn in range(10_000):
+        done = card.launch(clients[turn % 2], contexts[turn % 2], MS, now_ns=0)
+    assert done == 10_000 * MS
+    assert len(card._engine) <= 4096
+
+
+def test_a_lost_card_answers_nothing_and_lets_the_dead_go() -> None:
+    card = card_of()
+    client = card.join(1)
+    context = card.context_create(client)
+    allocation = card.memory_alloc(client, context, 512)
+    card.lost = True
+    for call in (
+        lambda: card.context_create(client),
+        lambda: card.memory_alloc(client, context, 1),
+        lambda: card.memory_free(client, allocation),
+        lambda: card.launch(client, context, 1, 0),
+        lambda: card.memory(),
+        lambda: card.processes(),
+        lambda: card.utilization(0),
+    ):
+        with refused(Status.CARD_LOST):
+            call()
+    card.leave(client, 0)
+    assert card.used_bytes == 0
+
+
+def test_allocations_fail_as_often_as_told() -> None:
+    card = card_of()
+    client = card.join(1)
+    context = card.context_create(client)
+    card.failing_allocs = 2
+    for _ in range(2):
+        with refused(Status.OUT_OF_MEMORY):
+            card.memory_alloc(client, context, 1)
+    card.memory_alloc(client, context, 1)
+
+
+class Books(RuleBasedStateMachine):
+    """Any order of events: never over the pool, and what is let go comes back exactly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.card = card_of(context_overhead_bytes=1000, teardown_delay_s=1.0)
+        self.now_ns = 0
+        # client -> context -> allocation -> charged bytes; and what lingers until when.
+        self.clients: dict[int, dict[int, dict[int, int]]] = {}
+        self.lingering: list[tuple[int, int]] = []
+
+    def expected(self) -> int:
+        held = sum(
+            1000 + sum(allocations.values())
+            for contexts in self.clients.values()
+            for allocations in contexts.values()
+        )
+        return held + sum(amount for _, amount in self.lingering)
+
+    @rule(pid=st.integers(1, 3))
+    def join(self, pid: int) -> None:
+        self.clients[self.card.join(pid)] = {}
+
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        if self.clients:
+            client = data.draw(st.sampled_from(sorted(self.clients)))
+            contexts = self.clients.pop(client)
+            self.card.leave(client, self.now_ns)
+            held = sum(1000 + sum(each.values()) for each in contexts.values())
+            self.lingering.append((self.now_ns + SECOND_NS, held))
+
+    @rule(data=st.data())
+    def context_create(self, data: st.DataObject) -> None:
+        if self.clients:
+            client = data.draw(st.sampled_from(sorted(self.clients)))
+            room = self.expected() + 1000 <= TOTAL
+            try:
+                context = self.card.context_create(client)
+            except CardError:
+                assert not room
+            else:
+                assert room
+                self.clients[client][context] = {}
+
+    @rule(data=st.data(), size=st.integers(1, TOTAL))
+    def alloc(self, data: st.DataObject, size: int) -> None:
+        places = [(c, x) for c, contexts in self.clients.items() for x in contexts]
+        if places:
+            client, context = data.draw(st.sampled_from(places))
+            charged = -(-size // 512) * 512
+            room = self.expected() + charged <= TOTAL
+            try:
+                allocation = self.card.memory_alloc(client, context, size)
+            except CardError as error:
+                assert not room
+                assert error.status is Status.OUT_OF_MEMORY
+            else:
+                assert room
+                self.clients[client][context][allocation] = charged
+
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        held = [
+            (client, context, allocation)
+            for client, contexts in self.clients.items()
+            for context, allocations in contexts.items()
+            for allocation in allocations
+        ]
+        if held:
+            client, context, allocation = data.draw(st.sampled_from(held))
+            self.card.memory_free(client, allocation)
+            del self.clients[client][context][allocation]
+
+    @rule(data=st.data())
+    def context_destroy(self, data: st.DataObject) -> None:
+        places = [(c, x) for c, contexts in self.clients.items() for x in contexts]
+        if places:
+            client, context = data.draw(st.sampled_from(places))
+            self.card.context_destroy(client, context)
+            del self.clients[client][context]
+
+    @rule(step_ns=st.integers(0, 2 * SECOND_NS))
+    def time_passes(self, step_ns: int) -> None:
+        self.now_ns += step_ns
+        self.card.tick(self.now_ns)
+        self.lingering = [entry for entry in self.lingering if entry[0] > self.now_ns]
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        assert self.card.used_bytes == self.expected()
+        assert 0 <= self.card.used_bytes <= TOTAL
+
+    def teardown(self) -> None:
+        for client in tuple(self.clients):
+            self.card.leave(client, self.now_ns)
+        self.card.tick(self.now_ns + SECOND_NS)
+        assert self.card.used_bytes == 0
+        assert self.card.clients == 0
+
+
+TestBooks = Books.TestCase
+TestBooks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

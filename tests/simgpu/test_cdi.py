@@ -1,0 +1,69 @@
+"""The CDI spec: a device is one card's socket and nothing of its neighbour."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from simgpu import cdi, config
+
+HOST = config.load(config.DEFAULT_FILE)
+SOCKETS = {card.minor: Path(f"/d/cards/{card.minor}.sock") for card in HOST.cards}
+READ_ONLY = ["bind", "ro", "nosuid", "nodev"]
+
+
+def driver_in(directory: Path) -> cdi.Driver:
+    return cdi.Driver(
+        directory / "libcuda.so.1", directory / "libnvidia-ml.so.1", directory / "nvidia-smi"
+    )
+
+
+def test_a_device_is_one_card(tmp_path: Path) -> None:
+    spec = cdi.spec(HOST.cards, SOCKETS, driver_in(tmp_path))
+    assert (spec["cdiVersion"], spec["kind"]) == ("0.6.0", "nvidia.com/gpu")
+    assert [device["name"] for device in spec["devices"]] == [card.uuid for card in HOST.cards]
+    for card, device in zip(HOST.cards, spec["devices"], strict=True):
+        assert device["containerEdits"] == {
+            "mounts": [
+                {
+                    "hostPath": f"/d/cards/{card.minor}.sock",
+                    "containerPath": f"/dev/simgpu/{card.minor}.sock",
+                    "options": [*READ_ONLY, "noexec"],
+                }
+            ]
+        }
+
+
+def test_the_driver_comes_with_any_card(tmp_path: Path) -> None:
+    spec = cdi.spec(HOST.cards, SOCKETS, driver_in(tmp_path))
+    libraries = cdi.library_dir()
+    assert spec["containerEdits"] == {
+        "mounts": [
+            {"hostPath": str(tmp_path / name), "containerPath": inside, "options": READ_ONLY}
+            for name, inside in (
+                ("libcuda.so.1", f"{libraries}/libcuda.so.1"),
+                ("libnvidia-ml.so.1", f"{libraries}/libnvidia-ml.so.1"),
+                ("nvidia-smi", "/usr/bin/nvidia-smi"),
+            )
+        ]
+    }
+
+
+def test_no_symlink_is_left_in_a_path(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert driver_in(tmp_path / "link").libcuda == tmp_path.resolve() / "real" / "libcuda.so.1"
+
+
+def test_what_was_not_built_is_named(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").touch()
+    assert driver_in(tmp_path).missing == (tmp_path / "libnvidia-ml.so.1", tmp_path / "nvidia-smi")
+
+
+def test_it_is_json(tmp_path: Path) -> None:
+    spec = cdi.spec(HOST.cards, SOCKETS, driver_in(tmp_path))
+    assert json.loads(cdi.render(spec)) == spec
+
+
+def test_the_loaders_directory() -> None:
+    assert str(cdi.library_dir("aarch64-linux-gnu")) == "/usr/lib/aarch64-linux-gnu"

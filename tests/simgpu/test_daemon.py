@@ -1,0 +1,338 @@
+"""The daemon with real clients: one pool, deaths of every kind, hostile bytes, faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simgpu import wire
+from simgpu.wire import Op, Role, Status
+from tests.simgpu.host import GIB, Host, simgpu
+
+TOTAL = 40 * GIB
+
+
+def test_two_processes_share_one_pool(host: Host) -> None:
+    watcher = host.connect(0)
+    one, _ = host.peer(f"alloc={10 * GIB}")
+    two, _ = host.peer(f"alloc={20 * GIB}")
+    assert watcher.free_bytes() == 10 * GIB
+    assert watcher.processes() == {one.pid: 10 * GIB, two.pid: 20 * GIB}
+    context = watcher.make(Op.CONTEXT_CREATE)
+    status, _ = watcher.call(Op.MEMORY_ALLOC, context, 10 * GIB + 1)
+    assert status is Status.OUT_OF_MEMORY
+    watcher.make(Op.MEMORY_ALLOC, context, 10 * GIB)
+    assert watcher.free_bytes() == 0
+    assert host.connect(1).free_bytes() == TOTAL
+
+
+def test_a_killed_process_gives_everything_back(host: Host) -> None:
+    watcher = host.connect(0, Role.NVML)
+    child, _ = host.peer(f"alloc={GIB}", f"alloc={GIB}")
+    assert watcher.free_bytes() == TOTAL - 2 * GIB
+    child.kill()
+    watcher.wait_for_free(TOTAL)
+    assert watcher.processes() == {}
+
+
+def test_a_process_that_ends_gives_everything_back(host: Host) -> None:
+    watcher = host.connect(0, Role.NVML)
+    child, _ = host.peer(f"alloc={GIB}")
+    child.communicate(timeout=30)
+    watcher.wait_for_free(TOTAL)
+
+
+def test_a_closed_connection_gives_everything_back(host: Host) -> None:
+    watcher, client = host.connect(0, Role.NVML), host.connect(0)
+    client.make(Op.MEMORY_ALLOC, client.make(Op.CONTEXT_CREATE), GIB)
+    client.close()
+    watcher.wait_for_free(TOTAL)
+
+
+def test_a_fork_child_that_keeps_the_socket_keeps_no_memory(host: Host) -> None:
+    watcher = host.connect(0, Role.NVML)
+    child, lines = host.peer(f"alloc={GIB}", "fork")
+    orphan = int(lines[0])
+    try:
+        child.kill()
+        watcher.wait_for_free(TOTAL)
+        os.kill(orphan, 0)
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+
+def test_many_killed_processes_leave_nothing(host: Host) -> None:
+    watcher = host.connect(0, Role.NVML)
+    for _ in range(8):
+        child, _ = host.peer(f"alloc={GIB}")
+        child.kill()
+    watcher.wait_for_free(TOTAL)
+
+
+def test_memory_may_linger_as_a_real_drivers_teardown_does(sim_dir: Path, tmp_path: Path) -> None:
+    description = tmp_path / "slow.toml"
+    description.write_text("teardown_delay_s = 3600\n")
+    host = Host(sim_dir, ["--config", description])
+    host.up()
+    try:
+        watcher = host.connect(0, Role.NVML)
+        client = host.connect(0)
+        client.make(Op.MEMORY_ALLOC, client.make(Op.CONTEXT_CREATE), GIB)
+        client.close()
+        while watcher.processes():
+            time.sleep(0.005)
+        assert watcher.free_bytes() == TOTAL - GIB
+    finally:
+        host.down()
+
+
+HOSTILE = {
+    "nothing": b"",
+    "half a head": b"\x01\x00\x00",
+    "operation unknown": struct.pack("<II", 99, 0),
+    "length absurd": b"\xff" * 8,
+    "payload short": struct.pack("<II", Op.HELLO, 8) + b"\x01",
+    "payload of another size": struct.pack("<II", Op.HELLO, 0),
+    "no greeting": struct.pack("<II", Op.MEMORY_INFO, 0),
+    "protocol of the future": wire.Request(Op.HELLO, (2, Role.CUDA)).encode(),
+    "role unknown": wire.Request(Op.HELLO, (1, 9)).encode(),
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "noise": bytes(range(256)) * 512,
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_bytes_end_their_own_connection_only(host: Host, data: bytes) -> None:
+    good = host.connect(0)
+    context = good.make(Op.CONTEXT_CREATE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
+        bad.settimeout(30)
+        bad.connect(str(host.socket(0)))
+        try:
+            bad.sendall(data)
+            bad.shutdown(socket.SHUT_WR)
+            assert bad.recv(1) == b""
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+    good.make(Op.MEMORY_ALLOC, context, GIB)
+
+
+def test_a_client_that_does_not_read_stops_nobody(host: Host) -> None:
+    deaf = host.connect(0)
+    deaf.socket.setblocking(False)
+    flood = wire.Request(Op.PROCESSES, ()).encode() * 1000
+    try:
+        while True:
+            deaf.socket.send(flood)
+    except BlockingIOError:
+        pass
+    assert host.connect(0).free_bytes() == TOTAL
+
+
+def test_one_process_may_not_take_every_descriptor(host: Host) -> None:
+    peers = [host.connect(0) for _ in range(64)]
+    with pytest.raises((ConnectionError, BrokenPipeError)):
+        host.connect(0)
+    peers.pop().close()
+    child, _ = host.peer()
+    assert child.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "status"),
+    [
+        (Op.CONTEXT_DESTROY, (999,), Status.NOT_FOUND),
+        (Op.MEMORY_ALLOC, (999, 1), Status.NOT_FOUND),
+        (Op.MEMORY_FREE, (999,), Status.NOT_FOUND),
+        (Op.LAUNCH, (999, 0, 1), Status.NOT_FOUND),
+        (Op.HELLO, (1, 1), Status.NOT_SUPPORTED),
+    ],
+)
+def test_refusals_have_their_codes(
+    host: Host, op: Op, fields: tuple[int, ...], status: Status
+) -> None:
+    assert host.connect(0).call(op, *fields) == (status, b"")
+
+
+def test_nvml_only_looks(host: Host) -> None:
+    assert host.connect(0, Role.NVML).call(Op.CONTEXT_CREATE) == (Status.NOT_SUPPORTED, b"")
+
+
+def test_a_launch_is_done_when_the_engine_has_done_it(host: Host) -> None:
+    client = host.connect(0)
+    context = client.make(Op.CONTEXT_CREATE)
+    before_ns = time.monotonic_ns()
+    first = client.make(Op.LAUNCH, context, 0, 5_000_000)
+    second = client.make(Op.LAUNCH, context, 1, 7_000_000)
+    assert first >= before_ns + 5_000_000
+    assert second == first + 7_000_000
+
+
+def test_a_card_that_falls_off_the_bus(host: Host) -> None:
+    client, neighbour = host.connect(0), host.connect(1)
+    context = client.make(Op.CONTEXT_CREATE)
+    host.fault("lose")
+    assert client.call(Op.MEMORY_ALLOC, context, 1) == (Status.CARD_LOST, b"")
+    assert client.call(Op.MEMORY_INFO) == (Status.CARD_LOST, b"")
+    assert host.connect(0).call(Op.CONTEXT_CREATE) == (Status.CARD_LOST, b"")
+    assert neighbour.free_bytes() == TOTAL
+    host.fault("restore")
+    client.make(Op.MEMORY_ALLOC, context, 1)
+
+
+def test_allocations_fail_on_order(host: Host) -> None:
+    client = host.connect(0)
+    context = client.make(Op.CONTEXT_CREATE)
+    host.fault("fail-allocs", "2")
+    answers = [client.call(Op.MEMORY_ALLOC, context, 1)[0] for _ in range(3)]
+    assert answers == [Status.OUT_OF_MEMORY, Status.OUT_OF_MEMORY, Status.OK]
+
+
+def test_latency_on_order(host: Host) -> None:
+    client = host.connect(0)
+    host.fault("latency", "MEMORY_INFO", "20000000")
+    before_ns = time.monotonic_ns()
+    client.free_bytes()
+    assert time.monotonic_ns() - before_ns >= 20_000_000
+    host.fault("latency", "MEMORY_INFO", "0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"[]",
+        b"{}",
+        b'{"op": "dance"}',
+        b'{"op": "lose", "card": 9}',
+        b'{"op": "lose"}',
+        b'{"op": "latency", "card": 0, "call": "DANCE", "ns": 1}',
+        b'{"op": "fail_allocs", "card": 0, "count": -1}',
+    ],
+)
+def test_a_bad_order_is_refused_and_forgotten(host: Host, line: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:
+        control.connect(str(host.directory / "control.sock"))
+        control.sendall(line + b"\n" + b'{"op": "status"}\n')
+        with control.makefile("rb") as answers:
+            assert "error" in json.loads(answers.readline())
+            assert json.loads(answers.readline())["ok"] is True
+
+
+def test_who_may_connect(host: Host) -> None:
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in host.directory.rglob("*.sock")}
+    assert modes == {
+        host.socket(0): 0o666,
+        host.socket(1): 0o666,
+        host.directory / "control.sock": 0o600,
+    }
+
+
+def test_up_twice_is_up_once(host: Host) -> None:
+    pid = (host.directory / "pid").read_text()
+    again = simgpu("up", "--dir", host.directory)
+    assert again.returncode == 0, again.stderr
+    assert (host.directory / "pid").read_text() == pid
+    other = simgpu("up", "--dir", host.directory, "--card", "1GiB")
+    assert other.returncode == 1
+    assert "is up with other cards" in other.stderr
+    foreground = simgpu("up", "--foreground", "--dir", host.directory)
+    assert foreground.returncode == 1
+    assert "a daemon runs here already" in foreground.stderr
+
+
+def test_down_twice_is_down(sim_dir: Path) -> None:
+    host = Host(sim_dir)
+    host.up()
+    host.down()
+    again = simgpu("down", "--dir", sim_dir)
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_down_leaves_what_is_not_its_own(sim_dir: Path) -> None:
+    sim_dir.mkdir()
+    (sim_dir / "mine").touch()
+    assert simgpu("up", "--dir", sim_dir).returncode == 0
+    assert simgpu("down", "--dir", sim_dir).returncode == 0
+    assert [path.name for path in sim_dir.iterdir()] == ["mine"]
+
+
+def test_down_ends_a_daemon_that_hangs_on_its_clients(host: Host) -> None:
+    client = host.connect(0)
+    client.make(Op.CONTEXT_CREATE)
+    host.peer(f"alloc={GIB}")
+    assert simgpu("down", "--dir", host.directory).returncode == 0
+    with pytest.raises((ConnectionError, BrokenPipeError)):
+        client.free_bytes()
+
+
+def test_a_killed_daemon_is_followed_by_a_new_one(host: Host) -> None:
+    os.kill(int((host.directory / "pid").read_text()), signal.SIGKILL)
+    while (status := simgpu("status", "--dir", host.directory)).returncode == 0:
+        time.sleep(0.01)
+    assert "not up in" in status.stderr
+    host.up()
+    assert host.connect(0).free_bytes() == TOTAL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--card", "many"], "--card: 'many' is not a quantity"),
+        (["--card", "0"], "card[0].memory: a positive multiple"),
+        (["--config", "absent.toml"], "absent.toml: No such file"),
+    ],
+)
+def test_a_wrong_command_says_why(sim_dir: Path, arguments: list[str], message: str) -> None:
+    done = simgpu("up", "--dir", sim_dir, *arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not sim_dir.exists()
+
+
+def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    done = simgpu("up", "--dir", tmp_path / ("x" * 100))
+    assert done.returncode == 1
+    assert "too long" in done.stderr
+
+
+def test_help_teaches_with_an_example() -> None:
+    assert "python -m simgpu up --dir /tmp/sim" in simgpu("--help").stdout
+    assert "--card 24GiB" in simgpu("up", "--help").stdout
+    assert "MEMORY_ALLOC 1000000" in simgpu("fault", "--help").stdout
+
+
+def test_status_tells_what_is_used(host: Host) -> None:
+    host.peer(f"alloc={10 * GIB}")
+    host.fault("lose", card=1)
+    done = simgpu("status", "--dir", host.directory)
+    assert "10Gi of 40Gi used  1 clients" in done.stdout
+    assert "LOST" in done.stdout
+
+
+def test_a_read_only_mount_of_the_socket_still_connects(host: Host) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    script = (
+        'touch "$1" && mount --bind "$0" "$1" && mount -o remount,bind,ro,nosuid,nodev,noexec "$1"'
+        ' && ! chmod 0 "$1" 2>/dev/null && exec "$2" -m tests.simgpu.peer "$1" </dev/null'
+    )
+    inside = host.directory.parent / "inside.sock"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, str(host.socket(0)), str(inside), sys.executable],
+        text=True,
+        capture_output=True,
+        check=False,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert done.stdout == "done\n", done.stderr
