@@ -1,0 +1,24 @@
+"""How the programs in these tests begin: as clients of NVIDIA's own Python bindings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CUDA: Final = """
+from cuda.bindings import driver as d
+OK, OOM = d.CUresult.CUDA_SUCCESS, d.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+MIB, GIB = 2**20, 2**30
+def must(answer):
+    assert answer[0] == OK, answer
+    return answer[1] if len(answer) == 2 else answer[1:]
+def use(ordinal):
+    must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(must(d.cuDeviceGet(ordinal))))))
+must(d.cuInit(0))
+use(0)
+"""
+NVML: Final = """
+import pynvml
+pynvml.nvmlInit()
+def card(index):
+    return pynvml.nvmlDeviceGetHandleByIndex(index)
+"""
