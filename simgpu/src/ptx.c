@@ -72,6 +72,7 @@ static bool next(struct scanner *scanner)
 	const char *at = skip_space(scanner);
 
 	scanner->token = *at ? at : NULL;
+	scanner->length = 0;
 	if (*at == '"') {
 		at = strchr(at + 1, '"');
 		if (!at) {
@@ -112,11 +113,12 @@ static bool skip_brackets(struct scanner *scanner, const char *open, const char 
 /* Bytes of a fundamental type as .u32, or 0. */
 static size_t type_bytes(const struct scanner *scanner)
 {
-	const char *digits = scanner->token + 2;
+	const char *digits;
 	uint64_t bits;
 
 	if (scanner->length < 3 || scanner->token[0] != '.' || !strchr("usbf", scanner->token[1]))
 		return 0;
+	digits = scanner->token + 2;
 	bits = decimal(&digits);
 	if (digits != scanner->token + scanner->length)
 		return 0;
