@@ -21,6 +21,7 @@ from simgpu.lab.progress import duration
 
 _WIDTH: Final = 100
 _BAR_CELLS: Final = 40
+_FILLS: Final = (("█", "green"), ("▓", "yellow"), ("▒", "magenta"))
 _MASK: Final = "… s"
 
 
@@ -83,13 +84,13 @@ class Story:
             table.add_row(*row)
         self._console.print(Padding(table, (0, 0, 0, 2)))
 
-    def card(self, parts: Sequence[tuple[str, float, str]], note: str) -> None:
-        """One card as a bar: (name, fraction, style), what is left being free."""
+    def card(self, parts: Sequence[tuple[str, float]], note: str) -> None:
+        """One card as a bar: (name, fraction) of each holder, what is left being free."""
         bar = Text("  ")
-        for name, fraction, style in parts:
+        for (name, fraction), (fill, style) in zip(parts, _FILLS, strict=False):
             cells = round(fraction * _BAR_CELLS)
-            bar.append(name[:cells].center(cells, "█" if not style else " "), style=style)
-        used = sum(round(fraction * _BAR_CELLS) for _, fraction, _ in parts)
+            bar.append(f" {name} ".center(cells, fill), style=style)
+        used = sum(round(fraction * _BAR_CELLS) for _, fraction in parts)
         bar.append("░" * (_BAR_CELLS - used), style="dim")
         bar.append(f"  {note}", style="dim")
         self._console.print(bar)

@@ -102,7 +102,9 @@ def tell(story: Story) -> None:
 def _node(story: Story, lab: Lab) -> None:
     with story.doing("node agent: python -m nri_plugin"):
         lab.start_agent()
-    story.claim(f"{lab.version} called the agent over NRI", lab.agent_running)
+    said = lab.agent_said()
+    version = programs.CONTAINERD_VERSION
+    story.claim(f"the agent says: {said}", f"registered with containerd v{version}" in said, said)
 
     story.chapter("2  Two pods, each with the annotations that the scheduler writes")
     annotations = lab.share({"main": [(0, _HALF, _PERCENT)]})
@@ -171,9 +173,10 @@ def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
 
 
 def _bar(story: Story, held: Sequence[Actor]) -> None:
-    styles = ("black on green", "black on yellow")
-    parts = [(f" {a.name} ", _HALF / _CARD, s) for a, s in zip(held, styles, strict=False)]
-    story.card(parts, f"{_gib(_HALF * len(held))} of {_gib(_CARD)}")
+    story.card(
+        [(actor.name, _HALF / _CARD) for actor in held],
+        f"{_gib(_HALF * len(held))} of {_gib(_CARD)}",
+    )
 
 
 def _free_outside(lab: Lab) -> int:

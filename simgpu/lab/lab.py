@@ -179,6 +179,10 @@ class Lab:
             return 0
         return sum(line.startswith(_READY) for line in self._agent_out.read_text().splitlines())
 
+    def agent_said(self) -> str:
+        """Its last line on standard output, without the word that tells programs it serves."""
+        return self._agent_out.read_text().splitlines()[-1].removeprefix(_READY).strip()
+
     @property
     def _agent_out(self) -> Path:
         return self.directory / "agent.out"

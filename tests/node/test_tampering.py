@@ -73,10 +73,12 @@ def test_escape_that_remains_moving_etc_where_the_image_has_none(lab: Lab) -> No
 
 _COPY = f"""
 set -e
-mkdir -p /dev/copy/lib64 /dev/copy/usr/lib /dev/bin
+mkdir -p /dev/copy /dev/bin
 cp {PROBE} /dev/bin/probe
-cp -L --parents $(ldd {PROBE} | grep -o '/[^ ]*' | sort -u) /dev
-cp -L --parents /usr/lib/*/libcuda.so.1 /dev
+for name in libc.so.6 libdl.so.2 libpthread.so.0 libcuda.so.1; do
+    cp -L --parents /usr/lib/*/$name /dev
+done
+cp -L --parents /lib64/ld-linux*.so.* /dev
 ln -s /simgpu /dev/copy/cards
 """
 
