@@ -114,16 +114,19 @@ def _environment(outer: Mapping[str, str], preload: str, directory: str) -> Mapp
 
 
 def _percent(option: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= 100):
+    number = text.removesuffix("%")
+    if not (number.isascii() and number.isdecimal() and len(number) <= 3):
+        number = "0"
+    if not 1 <= int(number) <= 100:
         raise UsageError(f"{option} {text}: a whole percentage from 1 to 100 is allowed")
-    return int(text)
+    return int(number)
 
 
 def _memory(text: str, card: cards.Card) -> int:
     """Bytes of one card; people write GiB where Kubernetes writes Gi."""
     there = f"1 to {quantity.format_binary(card.memory_bytes)}B, the memory of {card.uuid}"
     if text.endswith("%"):
-        return quantity.share_of(card.memory_bytes, _percent("--memory", text.removesuffix("%")))
+        return quantity.share_of(card.memory_bytes, _percent("--memory", text))
     parsed = quantity.parse(text.removesuffix("B"))
     if not isinstance(parsed, quantity.Value):
         raise UsageError(f"--memory {text}: not a size; write 20GiB, 512MiB, bytes, or 50%")

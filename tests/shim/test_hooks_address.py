@@ -1,4 +1,4 @@
-"""cuGetProcAddress: wrappers for hooks at every version and flag, the driver's answers otherwise."""
+"""cuGetProcAddress: hooks get wrappers, at every version and flag; the rest is the driver's."""
 
 from __future__ import annotations
 

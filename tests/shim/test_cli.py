@@ -1,0 +1,236 @@
+"""`python -m shim run` and `show`, as a person at a laptop uses them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, names
+from shim import region
+from tests.shim.clients import CUDA, NVML
+from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+
+pytestmark = pytest.mark.sim
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_TOTALS = NVML + "print([pynvml.nvmlDeviceGetMemoryInfo(card(i)).total for i in (0, 1)])"
+
+Shim = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def shim(host: Host, tmp_path: Path) -> Shim:
+    """Run `python -m shim ...`; what it leaves behind in TMPDIR is a failure."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+
+    def call(
+        *arguments: str | Path, status: int = 0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "shim", *arguments],
+            cwd=_ROOT,
+            env={
+                **host.environment(preload=False),
+                "TMPDIR": str(temporary),
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done
+        assert list(temporary.iterdir()) == []
+        return done
+
+    return call
+
+
+def _python(program: str) -> Sequence[str]:
+    return ["--", sys.executable, "-c", program]
+
+
+def _words(value: object) -> str | None:
+    return " ".join(map(str, value)) if isinstance(value, list) else None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "totals"),
+    [
+        (["--memory", "1GiB"], [GIB, GIB]),
+        (["--memory", "512Mi"], [512 * MIB, 512 * MIB]),
+        (["--memory", "1500000000"], [1500000000, 1500000000]),
+        (["--memory", "1.5GB"], [1500000000, 1500000000]),
+        (["--memory", "50%"], [2 * GIB, GIB]),
+        (["--memory", "3GiB", "--card", "0"], [3 * GIB, 0]),
+        (["--memory", "100%", "--card", CARDS[1][0]], [0, 2 * GIB]),
+        (["--memory", "25%", "--card", "1", "--card", "0", "--core", "30"], [GIB, GIB // 2]),
+    ],
+    ids=_words,
+)
+def test_run_limits_every_card_it_names(
+    shim: Shim, arguments: list[str], totals: list[int]
+) -> None:
+    assert shim("run", *arguments, *_python(_TOTALS)).stdout == f"{totals}\n"
+
+
+def test_run_limits_what_the_command_starts(shim: Shim) -> None:
+    program = f"""
+import subprocess, sys
+code = '''{CUDA}
+assert must(d.cuMemGetInfo()) == (GIB, GIB)
+must(d.cuMemAlloc(GIB))
+assert d.cuMemAlloc(1)[0] == OOM
+'''
+subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
+"""
+    shim("run", "--memory", "1GiB", *_python(program))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--memory", "lots"], ["--memory lots", "20GiB"]),
+        (["--memory", "-1"], ["--memory -1"]),
+        (["--memory", "0"], ["--memory 0", "1 to"]),
+        (["--memory", "3GiB"], ["--memory 3GiB", "1 to 2GiB", CARDS[1][0]]),
+        (["--memory", "101%"], ["--memory 101%", "1 to 100"]),
+        (["--memory", "50.5%"], ["--memory 50.5%", "1 to 100"]),
+        (["--memory", "1GiB", "--core", "0"], ["--core 0", "1 to 100"]),
+        (["--memory", "1GiB", "--core", "many"], ["--core many", "1 to 100"]),
+        (["--memory", "1GiB", "--card", "7"], ["--card 7", "0 (GPU-"]),
+        (["--memory", "1GiB", "--card", "0", "--card", CARDS[0][0]], ["named twice"]),
+    ],
+    ids=_words,
+)
+def test_run_says_what_is_wrong_and_starts_nothing(
+    shim: Shim, arguments: list[str], words: list[str]
+) -> None:
+    # argparse takes a leading minus for an option unless it is attached.
+    joined = [f"{arguments[0]}={arguments[1]}", *arguments[2:]]
+    done = shim("run", *joined, *_python("print('started')"), status=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("gpuslice: ")
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
+
+
+def test_run_without_a_driver_says_so(shim: Shim, tmp_path: Path) -> None:
+    done = shim("run", "--memory", "1GiB", "--", "true", status=2, SIMGPU_DIR=str(tmp_path))
+    assert "no NVIDIA driver answers" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -TERM $$"], 128 + signal.SIGTERM),
+        (["sh", "-c", "kill -KILL $$"], 128 + signal.SIGKILL),
+        (["/no/such/program"], 127),
+        (["/etc/passwd"], 126),
+    ],
+    ids=_words,
+)
+def test_run_ends_as_its_command_ends(shim: Shim, command: list[str], status: int) -> None:
+    shim("run", "--memory", "1GiB", "--", *command, status=status)
+
+
+def test_run_passes_arguments_and_output_on(shim: Shim) -> None:
+    done = shim("run", "--memory", "1GiB", "--", "printf", "%s,", "-x", "--memory", "--", "a b")
+    assert done.stdout == "-x,--memory,--,a b,"
+    assert done.stderr == ""
+
+
+def test_run_keeps_other_preloads_and_a_private_directory(shim: Shim) -> None:
+    program = """
+import os, stat
+print(os.environ["LD_PRELOAD"].split(":")[1:], oct(os.stat(os.environ["GPUSLICE_DIR"]).st_mode))
+"""
+    done = shim("run", "--memory", "1GiB", *_python(program), LD_PRELOAD="libc.so.6")
+    assert done.stdout == "['libc.so.6'] 0o40700\n"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_run_forwards_signals(host: Host, sent: signal.Signals) -> None:
+    """The command has the last word: it handles the signal and ends as it likes."""
+    program = f"trap 'echo got; exit 9' {sent.name[3:]}; echo ready; while :; do sleep 0.01; done"
+    with subprocess.Popen(
+        [sys.executable, "-m", "shim", "run", "--memory", "1GiB", "--", "sh", "-c", program],
+        cwd=_ROOT,
+        env=host.environment(preload=False),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        os.kill(running.pid, sent)
+        assert running.stdout.read() == "got\n"
+    assert running.returncode == 9
+
+
+def test_show_prints_what_is_used(shim: Shim, host: Host, grants: Grants) -> None:
+    directory = grants.make(GIB, 512 * MIB)
+    program = (
+        CUDA + "must(d.cuMemAlloc(MIB)); d.cuMemAlloc(GIB)\nprint('ready', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=host.environment(directory),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        rows = [line.split() for line in shim("show", directory).stdout.splitlines()]
+        running.communicate("\n")
+    assert rows == [
+        ["CARD", "USED", "LIMIT", "REFUSED"],
+        [CARDS[0][0], "1MiB", "1GiB", "1,", "last", "1GiB"],
+        [CARDS[1][0], "0B", "512MiB", "0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda directory: (directory / names.FILE_GRANT).unlink(), "No such file"),
+        (lambda directory: os.truncate(directory / names.FILE_GRANT, 10), "no valid copy"),
+        (lambda directory: (directory / names.FILE_REGION).unlink(), "No such file"),
+        (lambda directory: os.truncate(directory / names.FILE_REGION, 60), "truncated"),
+        (lambda directory: os.truncate(directory / names.FILE_REGION, 200), "truncated"),
+    ],
+)
+def test_show_says_which_file_is_wrong(
+    shim: Shim, grants: Grants, damage: Callable[[Path], None], words: str
+) -> None:
+    directory = grants.make(GIB)
+    (directory / names.FILE_GRANT).chmod(0o600)
+    damage(directory)
+    done = shim("show", directory, status=2)
+    assert words in done.stderr
+    assert str(directory) in done.stderr
+
+
+def test_create_makes_what_the_readers_read(tmp_path: Path) -> None:
+    card = grant_file.Card("GPU-x", 5, 6, 7)
+    region.create(tmp_path, [card])
+    (status,) = region.status(tmp_path)
+    assert (status.card, status.use.used_bytes) == (card, 0)
+    with pytest.raises(FileExistsError):
+        region.create(tmp_path, [card])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["show", "--help"], []])
+def test_help_teaches_by_example(shim: Shim, arguments: list[str]) -> None:
+    done = shim(*arguments, status=0 if arguments else 2)
+    if arguments and arguments[0] != "show":
+        assert "python -m shim run --memory 20GiB -- python train.py" in done.stdout
