@@ -198,7 +198,7 @@ class _Connection:
             return
         if not done:
             logger.error("request=%s outcome=late budget_s=%g", what, budget_s)
-            reason = f"gpuslice did not decide {what} within {budget_s:g} s"
+            reason = f"gpuslice did not decide {what} within {budget_s:.3g} s"
             self._fail(request, Code.DEADLINE_EXCEEDED, reason, None)
         elif (error := _error_of(work)) is None:
             self._succeed(request, work.result())

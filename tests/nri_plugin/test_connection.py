@@ -288,6 +288,27 @@ def test_a_late_handler_is_answered_for_before_the_runtime_gives_up(
     assert "outcome=late" in caplog.text
 
 
+def test_a_late_handler_is_cancelled() -> None:
+    async def test() -> None:
+        async with rig(request_timeout_s=0.4) as r:
+            await r.runtime.handshake()
+            cancelled = asyncio.Event()
+
+            async def hook() -> None:
+                try:
+                    await forever()
+                finally:
+                    cancelled.set()
+
+            r.handler.hooks["create"] = hook
+            with pytest.raises(RequestFailed):
+                await r.runtime.create(pod(), container())
+            await cancelled.wait()
+            assert not r.plugin.done()
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("nri_version", "events", "runs"),
     [((0, 8, 0), 0x8, True), ((0, 12, 3), 0x2008, False), ((0, 12, 5), 0x2008, False)],

@@ -25,11 +25,13 @@ from tests.nri_plugin.protocol.vectors import (
     CONTAINERD_CONFIGURE,
     CONTAINERD_SYNCHRONIZE,
     CUTS,
+    DIALOGUES,
     GO_CONFIGURE,
     REGISTER_GPUSHARE,
     REGISTER_OK,
     SYNCHRONIZE_REPLY,
     fed,
+    split_frames,
 )
 
 
@@ -141,6 +143,48 @@ def test_a_recorded_handshake_in_every_cut(
     session.respond(3)
     framed = bytes.fromhex("00000001000000150000000b000000010200120910a84c1a0408011001")
     assert session.data_to_send() == framed + SYNCHRONIZE_REPLY
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("version", DIALOGUES)
+def test_a_recorded_life_in_every_cut(
+    version: str, cut: Callable[[bytes], Iterator[bytes]]
+) -> None:
+    """Both styles of notification, the same events; the session answers as it did when recorded."""
+    session = Session(name="gpuslice", index="50")
+    session.register()
+    heard: list[events.Event] = []
+    for frame in split_frames(DIALOGUES[version]):
+        for event in fed(session.receive_data, cut(frame)):
+            heard.append(event)
+            if isinstance(event, events.Request):
+                assert 0 < event.budget_ms <= 2000
+                session.respond(event.request_id)
+    assert session.introduced
+    # In the recording of 0.12.3 the answer to the registration comes even after Synchronize.
+    heard.remove(events.Registered())
+    assert isinstance(heard.pop(0), events.Configured)
+    synchronize, create, validate, start, stop, remove = heard
+    assert isinstance(synchronize, events.Synchronize)
+    assert [p.id for p in synchronize.pods] == ["p0"]
+    assert [c.id for c in synchronize.containers] == ["c0"]
+    assert isinstance(create, events.CreateContainer)
+    assert (create.pod.uid, list(create.container.env)) == ("u", ["PATH=/bin"])
+    assert create.container.mounts[0].options == ["nosuid"]
+    assert create.container.linux.devices[0].minor == 3
+    assert create.container.linux.resources.cpu.shares.value == 2
+    assert isinstance(validate, events.Validate)
+    assert validate.request.adjust.env == [nri.KeyValue(key="X", value="y")]
+    owners = validate.request.owners.owners["c-main"].compound[nri.FIELD_ENV].owners
+    assert dict(owners) == {"X": "50-gpuslice"}
+    assert [(p.name, p.index) for p in validate.request.plugins] == [("gpuslice", "50")]
+    for event, kind in (
+        (start, events.StartContainer),
+        (stop, events.StopContainer),
+        (remove, events.RemoveContainer),
+    ):
+        assert type(event) is kind
+        assert event.container.id == "c-main"
 
 
 def test_configure_of_the_go_adaptation_and_a_single_event() -> None:

@@ -1,12 +1,15 @@
 """Bytes as they crossed real sockets, and the helper that feeds them in every cut.
 
 GO_STUB_REGISTER and GO_CONFIGURE were taken between the Go stub and NRI 0.12.0; the CONTAINERD ones
-from containerd 2.4.2 (NRI 0.12.3) talking to this package.
+from containerd 2.4.2 (NRI 0.12.3) talking to this package. DIALOGUES are all that the adaptation of
+an NRI version wrote, from the answer to the registration to the end: one pod and one container
+synchronised, then a container's creation, validation, start, stop and removal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -66,6 +69,11 @@ RECORDED = {
     "containerd-synchronize": CONTAINERD_SYNCHRONIZE,
 }
 
+DIALOGUES = {
+    path.stem: bytes.fromhex(path.read_text())
+    for path in sorted((Path(__file__).parent / "recorded").glob("*.hex"))
+}
+
 
 def whole(data: bytes) -> Iterator[bytes]:
     yield data
@@ -87,3 +95,11 @@ CUTS: list[Callable[[bytes], Iterator[bytes]]] = [whole, byte_by_byte, in_sevens
 def fed(feed: Callable[[bytes], list[T]], pieces: Iterator[bytes]) -> list[T]:
     """Everything that `feed` yields over the pieces, in order."""
     return [value for piece in pieces for value in feed(piece)]
+
+
+def split_frames(data: bytes) -> Iterator[bytes]:
+    """The mux frames of a recording: what a runtime does not send before it is answered."""
+    while data:
+        end = 8 + int.from_bytes(data[4:8])
+        yield data[:end]
+        data = data[end:]
