@@ -71,6 +71,8 @@ class Actor:
 
     def _json(self, command: Sequence[str]) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self._run(command))
+        if "error" in answer:
+            raise LabError(f"{self.name}: {' '.join(command)}: {answer['error']}")
         return answer
 
     def _run(self, command: Sequence[str]) -> str:

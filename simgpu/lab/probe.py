@@ -96,7 +96,11 @@ def _serve() -> None:
         while True:
             connection, _ = listening.accept()
             with connection, connection.makefile("rw") as stream:
-                stream.write(json.dumps(verbs[stream.readline().strip()]()) + "\n")
+                try:
+                    answer = verbs[stream.readline().strip()]()
+                except RuntimeError as error:
+                    answer = {"error": str(error)}
+                stream.write(json.dumps(answer) + "\n")
 
 
 def _ask(verb: str) -> str:
