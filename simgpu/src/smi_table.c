@@ -120,7 +120,7 @@ static void print_processes(const struct smi_selection *cards)
 			if (nvml.nvmlSystemGetProcessName(rows[j].pid, name, sizeof(name)) !=
 			    NVML_SUCCESS)
 				snprintf(name, sizeof(name), "[Not Found]");
-			printf("| %4u   N/A  N/A %16u      C   %-33.33s %9lluMiB |\n",
+			printf("| %4u   N/A  N/A %15u      C   %-33.33s %9lluMiB |\n",
 			       cards->indices[i], rows[j].pid, name,
 			       smi_mib(rows[j].usedGpuMemory));
 			none = false;

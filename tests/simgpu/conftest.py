@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,18 @@ import pytest
 from tests.simgpu.host import Host
 
 
-@pytest.fixture
-def sim_dir() -> Iterator[Path]:
-    """A directory that is not there yet, with a path short enough for the sockets in it."""
+@contextmanager
+def _directory() -> Iterator[Path]:
     base = Path(tempfile.mkdtemp(prefix="sim-"))
     yield base / "d"
     shutil.rmtree(base)
+
+
+@pytest.fixture
+def sim_dir() -> Iterator[Path]:
+    """A directory that is not there yet, with a path short enough for the sockets in it."""
+    with _directory() as directory:
+        yield directory
 
 
 @pytest.fixture
@@ -34,3 +41,35 @@ def driver_host(sim_dir: Path, build_dir: Path) -> Iterator[Host]:
     made.up()
     yield made
     made.down()
+
+
+@pytest.fixture(scope="session")
+def _plain_host() -> Iterator[Host]:
+    with _directory() as directory:
+        made = Host(directory)
+        made.up()
+        yield made
+        made.down()
+
+
+@pytest.fixture(scope="session")
+def _plain_driver_host(build_dir: Path) -> Iterator[Host]:
+    with _directory() as directory:
+        made = Host(directory, build_dir=build_dir)
+        made.up()
+        yield made
+        made.down()
+
+
+@pytest.fixture
+def shared_host(_plain_host: Host) -> Iterator[Host]:
+    """As host, for tests that leave the cards as they were; their clients end with them."""
+    yield _plain_host
+    _plain_host.send_clients_away()
+
+
+@pytest.fixture
+def idle_host(_plain_driver_host: Host) -> Iterator[Host]:
+    """As driver_host, for tests that leave the cards as they were."""
+    yield _plain_driver_host
+    _plain_driver_host.send_clients_away()

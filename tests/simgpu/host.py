@@ -42,14 +42,19 @@ class Host:
         assert done.returncode == 0, done.stderr
 
     def down(self) -> None:
-        for peer in self._peers:
-            peer.close()
-        for child in self._children:
-            child.kill()
-            child.communicate()
+        self.send_clients_away()
         done = simgpu("down", "--dir", self.directory)
         assert done.returncode == 0, done.stderr
         assert not self.directory.exists()
+
+    def send_clients_away(self) -> None:
+        """Ends every process and connection that this test has made."""
+        while self._peers:
+            self._peers.pop().close()
+        while self._children:
+            child = self._children.pop()
+            child.kill()
+            child.communicate()
 
     def socket(self, minor: int) -> Path:
         return self.directory / "cards" / f"{minor}.sock"

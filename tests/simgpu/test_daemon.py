@@ -112,12 +112,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_bytes_end_their_own_connection_only(host: Host, data: bytes) -> None:
-    good = host.connect(0)
+def test_hostile_bytes_end_their_own_connection_only(shared_host: Host, data: bytes) -> None:
+    good = shared_host.connect(0)
     context = good.make(Op.CONTEXT_CREATE)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
         bad.settimeout(30)
-        bad.connect(str(host.socket(0)))
+        bad.connect(str(shared_host.socket(0)))
         try:
             bad.sendall(data)
             bad.shutdown(socket.SHUT_WR)
@@ -159,17 +159,17 @@ def test_one_process_may_not_take_every_descriptor(host: Host) -> None:
     ],
 )
 def test_refusals_have_their_codes(
-    host: Host, op: Op, fields: tuple[int, ...], status: Status
+    shared_host: Host, op: Op, fields: tuple[int, ...], status: Status
 ) -> None:
-    assert host.connect(0).call(op, *fields) == (status, b"")
+    assert shared_host.connect(0).call(op, *fields) == (status, b"")
 
 
-def test_nvml_only_looks(host: Host) -> None:
-    assert host.connect(0, Role.NVML).call(Op.CONTEXT_CREATE) == (Status.NOT_SUPPORTED, b"")
+def test_nvml_only_looks(shared_host: Host) -> None:
+    assert shared_host.connect(0, Role.NVML).call(Op.CONTEXT_CREATE) == (Status.NOT_SUPPORTED, b"")
 
 
-def test_a_launch_is_done_when_the_engine_has_done_it(host: Host) -> None:
-    client = host.connect(0)
+def test_a_launch_is_done_when_the_engine_has_done_it(shared_host: Host) -> None:
+    client = shared_host.connect(0)
     context = client.make(Op.CONTEXT_CREATE)
     before_ns = time.monotonic_ns()
     first = client.make(Op.LAUNCH, context, 0, 5_000_000)
@@ -220,21 +220,23 @@ def test_latency_on_order(host: Host) -> None:
         b'{"op": "fail_allocs", "card": 0, "count": -1}',
     ],
 )
-def test_a_bad_order_is_refused_and_forgotten(host: Host, line: bytes) -> None:
+def test_a_bad_order_is_refused_and_forgotten(shared_host: Host, line: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:
-        control.connect(str(host.directory / "control.sock"))
+        control.connect(str(shared_host.directory / "control.sock"))
         control.sendall(line + b"\n" + b'{"op": "status"}\n')
         with control.makefile("rb") as answers:
             assert "error" in json.loads(answers.readline())
             assert json.loads(answers.readline())["ok"] is True
 
 
-def test_who_may_connect(host: Host) -> None:
-    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in host.directory.rglob("*.sock")}
+def test_who_may_connect(shared_host: Host) -> None:
+    modes = {
+        path: stat.S_IMODE(path.stat().st_mode) for path in shared_host.directory.rglob("*.sock")
+    }
     assert modes == {
-        host.socket(0): 0o666,
-        host.socket(1): 0o666,
-        host.directory / "control.sock": 0o600,
+        shared_host.socket(0): 0o666,
+        shared_host.socket(1): 0o666,
+        shared_host.directory / "control.sock": 0o600,
     }
 
 

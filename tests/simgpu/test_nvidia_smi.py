@@ -1,0 +1,150 @@
+"""nvidia-smi as documents use it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from tests.simgpu.host import GIB, Host
+
+pytestmark = pytest.mark.sim
+
+UUIDS = [f"GPU-5e1f0a70-0000-4000-8000-{minor:012d}" for minor in (0, 1)]
+
+
+def test_the_list(idle_host: Host) -> None:
+    assert idle_host.smi("-L").stdout == "".join(
+        f"GPU {index}: NVIDIA SimGPU-40GB (UUID: {uuid})\n" for index, uuid in enumerate(UUIDS)
+    )
+
+
+def test_the_table(driver_host: Host) -> None:
+    child, _ = driver_host.peer(f"alloc={10 * GIB}")
+    done = driver_host.smi()
+    assert done.returncode == 0
+    stamp, *table = done.stdout.splitlines()
+    assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}", stamp)
+    assert {len(line) for line in table if line} == {91}
+    text = "\n".join(table)
+    assert "Driver Version: 580.65.06      CUDA Version: 13.0     |" in text
+    assert "|   0  NVIDIA SimGPU-40GB             On  |   00000000:17:00.0 Off |" in text
+    assert "| N/A   34C    P0             55W /  400W |   10240MiB /  40960MiB |      0%" in text
+    assert "|       0MiB /  40960MiB |" in text
+    (row,) = [line for line in table if f" {child.pid} " in line]
+    assert row.endswith("10240MiB |")
+    assert "No running processes" not in text
+
+
+def test_the_table_of_an_idle_card(idle_host: Host) -> None:
+    out = idle_host.smi("-i", "1").stdout
+    assert "|   1  NVIDIA SimGPU-40GB" in out
+    assert "|   0  " not in out
+    assert "No running processes found" in out
+
+
+@pytest.mark.parametrize(
+    ("fields", "form", "expected"),
+    [
+        (
+            "index,uuid,name",
+            "csv",
+            "index, uuid, name\n"
+            f"0, {UUIDS[0]}, NVIDIA SimGPU-40GB\n1, {UUIDS[1]}, NVIDIA SimGPU-40GB\n",
+        ),
+        (
+            "memory.total,memory.used,memory.free",
+            "csv",
+            "memory.total [MiB], memory.used [MiB], memory.free [MiB]\n"
+            "40960 MiB, 1024 MiB, 39936 MiB\n40960 MiB, 0 MiB, 40960 MiB\n",
+        ),
+        ("memory.total", "csv,noheader,nounits", "40960\n40960\n"),
+        ("memory.used, index", "csv,nounits", "memory.used [MiB], index\n1024, 0\n0, 1\n"),
+        (
+            "driver_version,utilization.gpu,utilization.memory,temperature.gpu,power.draw,pstate",
+            "csv,noheader",
+            "580.65.06, 0 %, 0 %, 34, 55.00 W, P0\n" * 2,
+        ),
+        ("fan.speed,mig.mode.current,compute_cap", "csv,noheader", "[N/A], Disabled, 8.0\n" * 2),
+        ("gpu_name,gpu_bus_id", "csv, noheader", None),
+    ],
+)
+def test_queries(driver_host: Host, fields: str, form: str, expected: str | None) -> None:
+    driver_host.peer(f"alloc={GIB}")
+    done = driver_host.smi(f"--query-gpu={fields}", f"--format={form}")
+    assert done.returncode == 0
+    if expected is None:
+        expected = "".join(f"NVIDIA SimGPU-40GB, 00000000:{bus}:00.0\n" for bus in ("17", "65"))
+    assert done.stdout == expected
+
+
+def test_queries_of_processes(driver_host: Host) -> None:
+    child, _ = driver_host.peer(f"alloc={3 * GIB}", card=1)
+    done = driver_host.smi("--query-compute-apps=pid,used_memory,gpu_uuid", "--format=csv")
+    assert done.stdout == (f"pid, used_memory [MiB], gpu_uuid\n{child.pid}, 3072 MiB, {UUIDS[1]}\n")
+    named = driver_host.smi("--query-compute-apps=process_name", "--format=csv,noheader")
+    assert "python" in named.stdout
+
+
+@pytest.mark.parametrize("name", ["1", UUIDS[1], "00000000:65:00.0", UUIDS[1].lower()])
+def test_one_card_by_each_of_its_names(idle_host: Host, name: str) -> None:
+    query = ["--query-gpu=index", "--format=csv,noheader"]
+    for option in (["-i", name], [f"--id={name}"], [f"-i={name}"]):
+        assert idle_host.smi(*option, *query).stdout == "1\n"
+
+
+def test_several_cards(idle_host: Host) -> None:
+    query = ["--query-gpu=index", "--format=csv,noheader"]
+    assert idle_host.smi("-i", f"1,{UUIDS[0]}", *query).stdout == "0\n1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--colour"], 2, 'Invalid combination of input arguments: "--colour"'),
+        (["-i"], 2, 'Invalid combination of input arguments: "-i"'),
+        (["--query-gpu=index,speed", "--format=csv"], 2, 'Field "speed" is not a valid field'),
+        (["--query-gpu=", "--format=csv"], 2, 'Field "" is not a valid field'),
+        (["--query-gpu=index,", "--format=csv"], 2, 'Field "" is not a valid field'),
+        (["--query-compute-apps=index", "--format=csv"], 2, 'Field "index" is not a valid'),
+        (["--query-gpu=index"], 2, '"--format=" switch is missing'),
+        (["--query-gpu=index", "--format=xml"], 2, 'Invalid value of "--format=": "xml"'),
+        (["--query-gpu=" + ",".join(["index"] * 65), "--format=csv"], 2, "At most 64 fields"),
+        (["-i", "2"], 6, "No devices were found"),
+    ],
+)
+def test_refusals_name_what_is_wrong(
+    idle_host: Host, arguments: list[str], status: int, message: str
+) -> None:
+    done = idle_host.smi(*arguments)
+    assert done.returncode == status
+    assert message in done.stdout
+
+
+def test_no_driver(idle_host: Host) -> None:
+    assert idle_host.build_dir is not None
+    program = str(idle_host.build_dir / "bin" / "nvidia-smi")
+    without = {**idle_host.env(), "SIMGPU_DIR": "/absent"}
+    done = subprocess.run([program], env=without, text=True, capture_output=True, check=False)
+    assert done.returncode == 9
+    assert "couldn't communicate with the NVIDIA driver" in done.stdout
+    bare = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    done = subprocess.run([program], env=bare, text=True, capture_output=True, check=False)
+    assert done.returncode == 12
+    assert "couldn't find libnvidia-ml.so" in done.stdout
+
+
+def test_a_lost_card(driver_host: Host) -> None:
+    driver_host.fault("lose")
+    done = driver_host.smi("-L")
+    assert done.returncode == 15
+    assert "GPU0: GPU is lost" in done.stdout
+
+
+def test_help(idle_host: Host) -> None:
+    assert "--query-gpu" in idle_host.smi("--help").stdout
+    assert '"memory.total"' in idle_host.smi("--help-query-gpu").stdout
+    assert '"used_gpu_memory" or "used_memory"' in idle_host.smi("--help-query-compute-apps").stdout
+    assert "DRIVER version      : 580.65.06" in idle_host.smi("--version").stdout

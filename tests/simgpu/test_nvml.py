@@ -1,0 +1,410 @@
+"""libnvidia-ml.so.1 with NVIDIA's own Python client, unmodified."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from simgpu.wire import Op
+from tests.simgpu.host import GIB, ROOT, Host
+
+pytestmark = pytest.mark.sim
+
+UUID_0 = "GPU-5e1f0a70-0000-4000-8000-000000000000"
+UUID_1 = "GPU-5e1f0a70-0000-4000-8000-000000000001"
+
+PRELUDE = """
+import ctypes, os
+from pynvml import *
+import pynvml
+
+def code(function, *arguments):
+    "The code of a call, 0 where it succeeds."
+    try:
+        function(*arguments)
+    except NVMLError as error:
+        return error.value
+    return 0
+"""
+
+
+def evaluate(host: Host, body: str) -> Any:
+    """Runs `body` after nvmlInit in a process of its own; what it assigns to `out` comes back."""
+    program = f"{PRELUDE}\nnvmlInit()\nh = nvmlDeviceGetHandleByIndex(0)\n{body}\nprint(repr(out))"
+    return ast.literal_eval(host.python(program))
+
+
+def raw(host: Host, body: str) -> Any:
+    """The same, before nvmlInit, with the library itself as `lib`."""
+    return ast.literal_eval(
+        host.python(f"{PRELUDE}\nlib = ctypes.CDLL('libnvidia-ml.so.1')\n{body}\nprint(repr(out))")
+    )
+
+
+def test_what_a_tool_asks_first(idle_host: Host) -> None:
+    assert evaluate(
+        idle_host,
+        "out = (nvmlSystemGetDriverVersion(), nvmlSystemGetNVMLVersion(),"
+        " nvmlSystemGetCudaDriverVersion(), nvmlSystemGetCudaDriverVersion_v2(),"
+        " nvmlDeviceGetCount())",
+    ) == ("580.65.06", "13.580.65.06", 13000, 13000, 2)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("nvmlDeviceGetName(h)", "NVIDIA SimGPU-40GB"),
+        ("nvmlDeviceGetUUID(h)", UUID_0),
+        ("nvmlDeviceGetMinorNumber(h)", 0),
+        ("nvmlDeviceGetIndex(h)", 0),
+        ("nvmlDeviceGetBrand(h)", pynvml.NVML_BRAND_NVIDIA),
+        ("nvmlDeviceGetArchitecture(h)", pynvml.NVML_DEVICE_ARCH_AMPERE),
+        ("nvmlDeviceGetCudaComputeCapability(h)", (8, 0)),
+        ("nvmlDeviceGetNumGpuCores(h)", 108 * 64),
+        ("nvmlDeviceGetMemoryBusWidth(h)", 5120),
+        ("nvmlDeviceGetPciInfo(h).busId", "00000000:17:00.0"),
+        ("nvmlDeviceGetPciInfo(h).busIdLegacy", "0000:17:00.0"),
+        ("nvmlDeviceGetPciInfo(h).bus", 0x17),
+        ("nvmlDeviceGetPersistenceMode(h)", 1),
+        ("nvmlDeviceGetComputeMode(h)", 0),
+        ("nvmlDeviceGetPerformanceState(h)", 0),
+        ("nvmlDeviceGetMigMode(h)", [0, 0]),
+        ("nvmlDeviceGetEccMode(h)", [1, 1]),
+        ("nvmlDeviceGetTotalEccErrors(h, 1, 0)", 0),
+        ("nvmlDeviceGetEnforcedPowerLimit(h)", 400_000),
+        ("nvmlDeviceGetPowerManagementLimit(h)", 400_000),
+        ("nvmlDeviceGetPowerUsage(h)", 55_000),
+        ("nvmlDeviceGetTemperature(h, NVML_TEMPERATURE_GPU)", 34),
+        ("nvmlDeviceGetTemperatureV(h, NVML_TEMPERATURE_GPU)", 34),
+        ("nvmlDeviceGetClockInfo(h, NVML_CLOCK_SM)", 210),
+        ("nvmlDeviceGetMaxClockInfo(h, NVML_CLOCK_SM)", 1410),
+        ("nvmlDeviceGetClock(h, NVML_CLOCK_MEM, NVML_CLOCK_ID_CURRENT)", 1215),
+        ("nvmlDeviceGetBAR1MemoryInfo(h).bar1Total", 64 * GIB),
+        ("nvmlDeviceGetMemoryInfo(h).total", 40 * GIB),
+        ("nvmlDeviceGetMemoryInfo(h, version=nvmlMemory_v2).free", 40 * GIB),
+        ("nvmlDeviceGetUtilizationRates(h).gpu", 0),
+        ("nvmlDeviceGetComputeRunningProcesses(h)", []),
+        ("nvmlDeviceGetGraphicsRunningProcesses(h)", []),
+        ("nvmlDeviceGetMPSComputeRunningProcesses(h)", []),
+    ],
+)
+def test_a_card_describes_itself(idle_host: Host, expression: str, expected: object) -> None:
+    value = evaluate(idle_host, f"out = {expression}")
+    assert (tuple(value) if isinstance(expected, tuple) else value) == expected
+
+
+def test_a_card_is_found_by_each_of_its_names(idle_host: Host) -> None:
+    names = ["00000000:65:00.0", "0000:65:00.0", "65:00.0", "0:65:0.0"]
+    found = evaluate(
+        idle_host,
+        f"out = [nvmlDeviceGetMinorNumber(nvmlDeviceGetHandleByPciBusId(n)) for n in {names}]"
+        f" + [nvmlDeviceGetMinorNumber(nvmlDeviceGetHandleByUUID({UUID_1!r}))]",
+    )
+    assert found == [1] * 5
+
+
+def test_processes_and_memory_are_those_of_the_host(driver_host: Host) -> None:
+    one, _ = driver_host.peer(f"alloc={10 * GIB}")
+    two, _ = driver_host.peer(f"alloc={5 * GIB}")
+    out = evaluate(
+        driver_host,
+        """
+def rows(processes):
+    return [(p.pid, p.usedGpuMemory) for p in processes]
+memory = nvmlDeviceGetMemoryInfo(h)
+p = nvmlDeviceGetComputeRunningProcesses(h)[0]
+out = (memory.used, memory.free, rows(nvmlDeviceGetComputeRunningProcesses_v2(h)),
+       rows(nvmlDeviceGetComputeRunningProcesses_v3(h)), p.gpuInstanceId,
+       os.path.basename(nvmlSystemGetProcessName(p.pid)))
+""",
+    )
+    rows = sorted([(one.pid, 10 * GIB), (two.pid, 5 * GIB)])
+    assert out[:5] == (15 * GIB, 25 * GIB, rows, rows, 0xFFFFFFFF)
+    assert out[5].startswith("python")
+
+
+def test_the_first_layout_of_a_process_row(driver_host: Host) -> None:
+    child, _ = driver_host.peer(f"alloc={GIB}")
+    assert raw(
+        driver_host,
+        """
+nvmlInit()
+class Row(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong)]
+count, rows = ctypes.c_uint(2), (Row * 3)()
+rows[1].pid = rows[2].pid = 7
+result = lib.nvmlDeviceGetComputeRunningProcesses(
+    nvmlDeviceGetHandleByIndex(0), ctypes.byref(count), rows)
+out = (result, count.value, rows[0].pid, rows[0].used, rows[1].pid)
+""",
+    ) == (0, 1, child.pid, GIB, 7)
+
+
+def test_load_shows(driver_host: Host) -> None:
+    client = driver_host.connect(0)
+    client.make(Op.LAUNCH, client.make(Op.CONTEXT_CREATE), 0, 3600 * 10**9)
+    gpu, celsius, milliwatt, clock = evaluate(
+        driver_host,
+        """
+import time
+while nvmlDeviceGetUtilizationRates(h).gpu < 100:
+    time.sleep(0.01)
+out = (nvmlDeviceGetUtilizationRates(h).gpu, nvmlDeviceGetTemperature(h, 0),
+       nvmlDeviceGetPowerUsage(h), nvmlDeviceGetClockInfo(h, NVML_CLOCK_SM))
+""",
+    )
+    assert (gpu, celsius, milliwatt, clock) == (100, 70, 400_000, 1410)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("code(nvmlDeviceGetHandleByIndex, 2)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetHandleByIndex, 2**32 - 1)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetHandleByUUID, 'GPU-x')", pynvml.NVML_ERROR_NOT_FOUND),
+        ("code(nvmlDeviceGetHandleByPciBusId, '0:99:0.0')", pynvml.NVML_ERROR_NOT_FOUND),
+        ("code(nvmlDeviceGetHandleByPciBusId, 'x')", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetHandleByPciBusId, '17:0.0?')", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetName, None)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetName, ctypes.c_void_p(4096))", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetMemoryInfo, h, 1)", pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH),
+        ("code(nvmlDeviceGetTemperature, h, 1)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetClockInfo, h, 4)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetClock, h, 0, 4)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("code(nvmlDeviceGetFanSpeed, h)", pynvml.NVML_ERROR_NOT_SUPPORTED),
+        ("code(nvmlDeviceSetPersistenceMode, h, 1)", pynvml.NVML_ERROR_NOT_SUPPORTED),
+        ("code(nvmlSystemGetProcessName, 2**22 + 1)", pynvml.NVML_ERROR_NOT_FOUND),
+        ("code(nvmlInitWithFlags, 8)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        (
+            "pynvml.nvmlLib.nvmlDeviceGetUUID(h, ctypes.create_string_buffer(10), 10)",
+            pynvml.NVML_ERROR_INSUFFICIENT_SIZE,
+        ),
+        ("pynvml.nvmlLib.nvmlDeviceGetMemoryInfo(h, None)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("pynvml.nvmlLib.nvmlDeviceGetCount_v2(None)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("pynvml.nvmlLib.nvmlDeviceGetIndex(h, None)", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+    ],
+)
+def test_codes_of_refusal(idle_host: Host, expression: str, expected: int) -> None:
+    assert evaluate(idle_host, f"out = {expression}") == expected
+
+
+def test_too_small_a_list_tells_its_size(driver_host: Host) -> None:
+    for _ in range(2):
+        driver_host.peer()
+    assert raw(
+        driver_host,
+        """
+nvmlInit()
+count, rows = ctypes.c_uint(1), (c_nvmlProcessInfo_v3_t * 1)()
+result = lib.nvmlDeviceGetComputeRunningProcesses_v3(
+    nvmlDeviceGetHandleByIndex(0), ctypes.byref(count), rows)
+out = (result, count.value)
+""",
+    ) == (pynvml.NVML_ERROR_INSUFFICIENT_SIZE, 2)
+
+
+def test_before_init_and_after_shutdown(idle_host: Host) -> None:
+    assert raw(
+        idle_host,
+        """
+n = ctypes.c_uint()
+def ask():
+    return [lib.nvmlDeviceGetCount_v2(ctypes.byref(n)), lib.nvmlDeviceGetFanSpeed(None, None)]
+out = [*ask(), lib.nvmlShutdown(), lib.nvmlInit_v2(), lib.nvmlInit(), lib.nvmlShutdown(), *ask(),
+       lib.nvmlShutdown(), *ask(), lib.nvmlSystemGetCudaDriverVersion(ctypes.byref(n)), n.value]
+""",
+    ) == [1, 1, 1, 0, 0, 0, 0, 3, 0, 1, 1, 0, 13000]
+
+
+def test_a_handle_outlives_a_shutdown(idle_host: Host) -> None:
+    out = evaluate(idle_host, "nvmlShutdown(); nvmlInit(); out = nvmlDeviceGetUUID(h)")
+    assert out == UUID_0
+
+
+def test_no_socket_no_driver(driver_host: Host) -> None:
+    driver_host.directory.joinpath("empty", "cards").mkdir(parents=True)
+    out = raw(
+        driver_host,
+        f"""
+out = []
+for directory in ("/absent", "{driver_host.directory}/empty"):
+    os.environ["SIMGPU_DIR"] = directory
+    out += [code(nvmlInit), code(nvmlSystemGetCudaDriverVersion)]
+""",
+    )
+    driver_host.directory.joinpath("empty", "cards").rmdir()
+    driver_host.directory.joinpath("empty").rmdir()
+    missing = [pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND]
+    assert out == missing * 2
+
+
+def test_one_socket_one_card(driver_host: Host) -> None:
+    """As in a container: the one card that was brought is index 0, and keeps its minor."""
+    cards = driver_host.directory / "container" / "cards"
+    cards.mkdir(parents=True)
+    (cards / "1.sock").symlink_to(driver_host.socket(1))
+    (cards / "stale.sock").touch()
+    try:
+        out = raw(
+            driver_host,
+            f"""
+os.environ["SIMGPU_DIR"] = "{cards.parent}"
+nvmlInit()
+h = nvmlDeviceGetHandleByIndex(0)
+out = (nvmlDeviceGetCount(), nvmlDeviceGetUUID(h), nvmlDeviceGetMinorNumber(h),
+       code(nvmlDeviceGetHandleByUUID, {UUID_0!r}))
+""",
+        )
+    finally:
+        (cards / "1.sock").unlink()
+        (cards / "stale.sock").unlink()
+        cards.rmdir()
+        cards.parent.rmdir()
+    assert out == (1, UUID_1, 1, pynvml.NVML_ERROR_NOT_FOUND)
+
+
+def test_a_lost_card(driver_host: Host) -> None:
+    driver_host.fault("lose", card=1)
+    assert evaluate(
+        driver_host,
+        f"""
+out = (nvmlDeviceGetCount(), code(nvmlDeviceGetHandleByIndex, 1),
+       code(nvmlDeviceGetHandleByUUID, {UUID_1!r}), code(nvmlDeviceGetMemoryInfo, h))
+""",
+    ) == (2, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_IS_LOST, 0)
+
+
+def test_a_card_lost_under_a_handle(driver_host: Host) -> None:
+    program = f"""{PRELUDE}
+import subprocess, sys
+nvmlInit()
+h = nvmlDeviceGetHandleByIndex(0)
+subprocess.run([sys.executable, "-m", "simgpu", "fault", "--card", "0", "lose"], check=True,
+               stdout=subprocess.DEVNULL)
+calls = [(nvmlDeviceGetMemoryInfo, h), (nvmlDeviceGetUtilizationRates, h),
+         (nvmlDeviceGetComputeRunningProcesses, h), (nvmlDeviceGetTemperature, h, 0),
+         (nvmlDeviceGetPowerUsage, h)]
+print([code(*call) for call in calls])
+"""
+    assert ast.literal_eval(driver_host.python(program)) == [pynvml.NVML_ERROR_GPU_IS_LOST] * 5
+
+
+def test_a_daemon_that_goes_away_is_a_lost_card(driver_host: Host) -> None:
+    program = f"""{PRELUDE}
+import subprocess, sys
+nvmlInit()
+h = nvmlDeviceGetHandleByIndex(0)
+subprocess.run([sys.executable, "-m", "simgpu", "down"], check=True, stdout=subprocess.DEVNULL)
+print(code(nvmlDeviceGetMemoryInfo, h), nvmlDeviceGetUUID(h))
+"""
+    assert driver_host.python(program) == f"{pynvml.NVML_ERROR_GPU_IS_LOST} {UUID_0}\n"
+
+
+def test_a_fork_child_asks_over_connections_of_its_own(idle_host: Host) -> None:
+    """Parent and child ask at once; over one connection they would read each other's answers."""
+    out = evaluate(
+        idle_host,
+        """
+child = os.fork()
+right = all(
+    nvmlDeviceGetMemoryInfo(h).total == 40 << 30 and nvmlDeviceGetUtilizationRates(h).gpu == 0
+    for _ in range(200)
+)
+if child == 0:
+    os._exit(0 if right else 1)
+out = (right, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""",
+    )
+    assert out == (True, 0)
+
+
+def test_threads_ask_start_and_stop_at_once(idle_host: Host) -> None:
+    out = evaluate(
+        idle_host,
+        """
+import threading
+wrong = []
+def ask():
+    for _ in range(100):
+        nvmlInit()
+        if nvmlDeviceGetMemoryInfo(h).total != 40 << 30:
+            wrong.append(1)
+        nvmlShutdown()
+threads = [threading.Thread(target=ask) for _ in range(4)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+out = wrong
+""",
+    )
+    assert out == []
+
+
+def test_every_code_has_its_text(idle_host: Host) -> None:
+    texts = evaluate(idle_host, "out = {c: nvmlErrorString(c) for c in (*range(31), 999, 31, -1)}")
+    assert texts[0] == "Success"
+    assert texts[3] == "Not Supported"
+    assert texts[9] == "Driver Not Loaded"
+    assert texts[15] == "GPU is lost"
+    assert texts[999] == texts[31] == texts[-1] == "Unknown Error"
+    assert len(set(texts.values())) == 31 + 1
+
+
+def test_every_name_that_the_client_knows_is_there(build_dir: Path) -> None:
+    printed = subprocess.run(
+        ["nm", "-D", "--defined-only", build_dir / "lib" / "simgpu" / "libnvidia-ml.so.1"],
+        check=True,
+        text=True,
+        capture_output=True,
+    ).stdout
+    exported = {line.split()[2] for line in printed.splitlines()}
+    assert all(name.startswith("nvml") and "_nvml" not in name for name in exported)
+    source = Path(str(pynvml.__file__)).read_text()
+    known = set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', source))
+    assert known - exported == set()
+    listed = re.findall(
+        r"UNSUPPORTED\((\w+)\)", (ROOT / "simgpu/src/nvml_unsupported.def").read_text()
+    )
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= known
+
+
+def test_layouts_are_nvidias(tmp_path: Path) -> None:
+    ours = {
+        "nvmlMemory_t": pynvml.c_nvmlMemory_t,
+        "nvmlMemory_v2_t": pynvml.c_nvmlMemory_v2_t,
+        "nvmlBAR1Memory_t": pynvml.c_nvmlBAR1Memory_t,
+        "nvmlUtilization_t": pynvml.c_nvmlUtilization_t,
+        "nvmlPciInfo_t": pynvml.nvmlPciInfo_t,
+        "nvmlPciInfo_v2_t": pynvml.nvmlPciInfo_v2_t,
+        "nvmlProcessInfo_t": pynvml.c_nvmlProcessInfo_v3_t,
+    }
+    renamed = {"nvmlPciInfo_v2_t": {f"reserved{n}": f"reserved[{n}]" for n in range(4)}}
+    wanted: dict[str, dict[str, int]] = {}
+    lines = []
+    for name, theirs in ours.items():
+        wanted[name] = {"": ctypes.sizeof(theirs)}
+        lines.append(f'P("{name}", "", sizeof({name}));')
+        for field, *_ in theirs._fields_:
+            member = renamed.get(name, {}).get(field, field)
+            wanted[name][member] = getattr(theirs, field).offset
+            lines.append(f'P("{name}", "{member}", offsetof({name}, {member}));')
+    source, program = tmp_path / "layout.c", tmp_path / "layout"
+    source.write_text(
+        '#include <stddef.h>\n#include <stdio.h>\n#include "nvml_abi.h"\n'
+        '#define P(s, f, v) printf("[\\"%s\\", \\"%s\\", %zu]\\n", s, f, (size_t)(v))\n'
+        "int main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    subprocess.run(["gcc", "-I", ROOT / "simgpu/src", "-o", program, source], check=True)
+    printed = subprocess.run([program], check=True, text=True, capture_output=True).stdout
+    found: dict[str, dict[str, int]] = {}
+    for struct_name, member, value in map(json.loads, printed.splitlines()):
+        found.setdefault(struct_name, {})[member] = value
+    assert found == wanted
