@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,8 +22,7 @@
 #include "vgpu/region.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)
-/* Above what shells and daemons close or reuse by number; RLIMIT_NOFILE is hardly ever lower. */
-#define LOWEST_FD 200
+#define ANCHOR_BYTES   4096
 
 /* Decided once; a fork child inherits the decision. */
 static struct {
@@ -82,47 +82,57 @@ static void path_of(const char *file, char path[256])
 	snprintf(path, 256, "%s/%s", directory.path, file);
 }
 
-/* Caller holds setup. On VGPU_OK the grant is loaded, the region open at *fd and mapped. */
-static enum vgpu_result open_locked(struct vgpu_process *process, int *fd, struct vgpu_file *file,
-				    struct vgpu_error *error)
+/* The region afresh, through a description of one's own, if it still is the one that is mapped. */
+static enum vgpu_result reopen(const struct vgpu_process *process, int *fd, int *os_errno)
+{
+	struct vgpu_file file;
+	char path[256];
+	enum vgpu_result result;
+
+	path_of(VGPU_FILE_REGION, path);
+	result =
+	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(), fd, &file, os_errno);
+	if (result != VGPU_OK ||
+	    (file.device == process->region_device && file.inode == process->region_inode))
+		return result;
+	syscall(SYS_close, *fd);
+	*fd = -1;
+	return VGPU_REGION_INVALID;
+}
+
+static enum vgpu_result map_region(struct vgpu_process *process, const char *path, int *os_errno)
+{
+	struct vgpu_file file;
+	int fd;
+	enum vgpu_result result =
+	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(), &fd, &file, os_errno);
+
+	if (result != VGPU_OK)
+		return result;
+	result = vgpu_region_map(fd, vgpu_grant_card_count(), &process->view, os_errno);
+	syscall(SYS_close, fd);
+	process->region_device = file.device;
+	process->region_inode = file.inode;
+	vgpu_identity_of_self(&process->self);
+	__atomic_store_n(&process->mapped, result == VGPU_OK, __ATOMIC_RELEASE);
+	return result;
+}
+
+/* Load the grant and map the region, once; the caller holds setup. */
+static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_error *error)
 {
 	char path[256];
 	int os_errno = 0;
 	enum vgpu_result result;
 
-	*fd = -1;
 	path_of(VGPU_FILE_GRANT, path);
 	result = vgpu_grant_load(path, &os_errno);
 	if (result != VGPU_OK)
 		return fail(error, result, os_errno, path);
 	path_of(VGPU_FILE_REGION, path);
-	result =
-	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(), fd, file, &os_errno);
-	if (result == VGPU_OK && process->mapped &&
-	    (file->device != process->region_device || file->inode != process->region_inode))
-		result = VGPU_REGION_INVALID;
-	if (result == VGPU_OK && !process->mapped) {
-		result = vgpu_region_map(*fd, vgpu_grant_card_count(), &process->view, &os_errno);
-		process->region_device = file->device;
-		process->region_inode = file->inode;
-		vgpu_identity_of_self(&process->self);
-		__atomic_store_n(&process->mapped, result == VGPU_OK, __ATOMIC_RELEASE);
-	}
-	if (result == VGPU_OK)
-		return VGPU_OK;
-	if (*fd >= 0)
-		syscall(SYS_close, *fd);
-	return fail(error, result, os_errno, path);
-}
-
-static int out_of_the_way(int fd)
-{
-	int high = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, LOWEST_FD);
-
-	if (high < 0)
-		return fd;
-	syscall(SYS_close, fd);
-	return high;
+	if (!process->mapped)
+		result = map_region(process, path, &os_errno);
+	return result == VGPU_OK ? VGPU_OK : fail(error, result, os_errno, path);
 }
 
 static void lock_cards(struct vgpu_process *process)
@@ -144,39 +154,77 @@ static void set_attached(struct vgpu_process *process, bool attached)
 	unlock_cards(process);
 }
 
-/* What we held before somebody took our slot is held still; the limit was checked then. */
-static void recharge(struct vgpu_process *process)
+/*
+ * What we held before somebody took us for dead is held still; the limit was checked then. The
+ * caller holds the card's lock, or the slot is not in use yet.
+ */
+static void recharge(struct vgpu_process *process, int card)
 {
+	uint64_t held_bytes = process->cards[card].held_bytes;
+	uint64_t charged_bytes =
+	    vgpu_counter_charged_bytes(&process->view, card, process->owner.slot);
+
+	if (held_bytes > charged_bytes)
+		vgpu_counter_charge(&process->view, card, &process->owner,
+				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
+}
+
+static void drop_anchor(struct vgpu_process *process)
+{
+	if (process->anchor)
+		munmap(process->anchor, ANCHOR_BYTES);
+	process->anchor = NULL;
+}
+
+static bool cast_anchor(struct vgpu_process *process, int fd)
+{
+	void *anchor;
+
+	drop_anchor(process);
+	anchor = mmap(NULL, ANCHOR_BYTES, PROT_NONE, MAP_SHARED, fd, 0);
+	if (anchor == MAP_FAILED)
+		return false;
+	madvise(anchor, ANCHOR_BYTES, MADV_DONTFORK);
+	process->anchor = anchor;
+	return true;
+}
+
+static enum vgpu_result take_slot(struct vgpu_process *process, int fd, struct vgpu_error *error)
+{
+	struct vgpu_slots slots = {&process->view, fd, &process->self};
+
+	if (!cast_anchor(process, fd))
+		return fail(error, VGPU_SYSTEM, errno, directory.path);
+	vgpu_slots_reap(&slots, NULL, true);
+	VGPU_AT(ATTACH_REAPED);
+	if (!vgpu_slots_claim(&slots, &process->owner)) {
+		drop_anchor(process);
+		return fail(error, VGPU_NO_SLOT, 0, directory.path);
+	}
 	for (int card = 0; card < process->view.card_count; card++)
-		if (process->cards[card].held_bytes)
-			vgpu_counter_charge(&process->view, card, &process->owner,
-					    process->cards[card].held_bytes, VGPU_NO_LIMIT);
+		recharge(process, card);
+	return VGPU_OK;
 }
 
 static enum vgpu_result attach_locked(struct vgpu_process *process, struct vgpu_error *error)
 {
-	struct vgpu_slots slots = {&process->view, -1, &process->self};
-	struct vgpu_file file;
-	enum vgpu_result result;
+	char path[256];
+	int fd, os_errno = 0;
+	enum vgpu_result result = look_locked(process, error);
 
-	/* A parent's, or of an attempt cut short. */
-	vgpu_process_close_fd();
-	result = open_locked(process, &slots.fd, &file, error);
 	if (result != VGPU_OK)
 		return result;
-	slots.fd = out_of_the_way(slots.fd);
-	vgpu_process_note_fd(slots.fd, file.device, file.inode);
+	result = reopen(process, &fd, &os_errno);
+	path_of(VGPU_FILE_REGION, path);
+	if (result != VGPU_OK)
+		return fail(error, result, os_errno, path);
 	VGPU_AT(ATTACH_OPENED);
-	vgpu_slots_reap(&slots, NULL, true);
-	VGPU_AT(ATTACH_REAPED);
-	if (!vgpu_slots_claim(&slots, &process->owner)) {
-		vgpu_process_close_fd();
-		return fail(error, VGPU_NO_SLOT, 0, directory.path);
-	}
-	recharge(process);
-	set_attached(process, true);
+	result = take_slot(process, fd, error);
+	syscall(SYS_close, fd);
+	if (result == VGPU_OK)
+		set_attached(process, true);
 	VGPU_AT(ATTACH_DONE);
-	return VGPU_OK;
+	return result;
 }
 
 static bool is_attached(const struct vgpu_process *process)
@@ -211,9 +259,7 @@ enum vgpu_result vgpu_attach(struct vgpu_error *error)
 enum vgpu_result vgpu_peek(struct vgpu_error *error)
 {
 	struct vgpu_process *process = vgpu_process();
-	struct vgpu_file file;
 	enum vgpu_result result;
-	int fd = -1;
 
 	if (!process)
 		return fail(error, VGPU_SYSTEM, ENOMEM, "");
@@ -223,11 +269,7 @@ enum vgpu_result vgpu_peek(struct vgpu_error *error)
 	if (result != VGPU_OK)
 		return result;
 	vgpu_lock(&process->setup);
-	if (!process->mapped) {
-		result = open_locked(process, &fd, &file, error);
-		if (result == VGPU_OK)
-			syscall(SYS_close, fd);
-	}
+	result = look_locked(process, error);
 	vgpu_unlock(&process->setup);
 	return result;
 }
@@ -236,22 +278,21 @@ void vgpu_detach(void)
 {
 	struct vgpu_process *process = vgpu_process();
 	struct vgpu_slots slots;
-	struct vgpu_file file;
-	char path[256];
 	int os_errno;
 
 	if (!process || !is_attached(process))
 		return;
 	vgpu_lock(&process->setup);
 	set_attached(process, false);
-	slots = (struct vgpu_slots){&process->view, vgpu_process_fd(), &process->self};
-	path_of(VGPU_FILE_REGION, path);
-	if (slots.fd >= 0 || vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(),
-					      &slots.fd, &file, &os_errno) == VGPU_OK)
-		vgpu_slots_release(&slots, &process->owner);
-	if (slots.fd >= 0 && slots.fd != vgpu_process_fd())
+	slots = (struct vgpu_slots){&process->view, -1, &process->self};
+	vgpu_slots_drop(&slots, &process->owner);
+	VGPU_AT(DETACH_DROPPED);
+	drop_anchor(process);
+	VGPU_AT(DETACH_UNLOCKED);
+	if (reopen(process, &slots.fd, &os_errno) == VGPU_OK) {
+		vgpu_slots_free(&slots, &process->owner);
 		syscall(SYS_close, slots.fd);
-	vgpu_process_close_fd();
+	}
 	for (int card = 0; card < VGPU_MAX_CARDS; card++)
 		process->cards[card].held_bytes = 0;
 	VGPU_AT(DETACH_DONE);
@@ -265,23 +306,18 @@ static bool reap(struct vgpu_process *process)
 	uint64_t last_ns = __atomic_load_n(&process->last_reap_ns, __ATOMIC_RELAXED);
 	struct vgpu_owner self = {UINT32_MAX, 0};
 	struct vgpu_slots slots = {&process->view, -1, &process->self};
-	struct vgpu_file file;
-	char path[256];
 	int os_errno;
-	bool any = false;
+	bool any;
 
 	if (now_ns - last_ns < REAP_PERIOD_NS ||
 	    !__atomic_compare_exchange_n(&process->last_reap_ns, &last_ns, now_ns, false,
 					 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return false;
-	path_of(VGPU_FILE_REGION, path);
-	if (vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(), &slots.fd, &file,
-			     &os_errno) != VGPU_OK)
+	if (reopen(process, &slots.fd, &os_errno) != VGPU_OK)
 		return false;
 	if (is_attached(process))
 		self = process->owner;
-	if (file.device == process->region_device && file.inode == process->region_inode)
-		any = vgpu_slots_reap(&slots, &self, false);
+	any = vgpu_slots_reap(&slots, &self, false);
 	syscall(SYS_close, slots.fd);
 	return any;
 }
@@ -323,6 +359,7 @@ static enum vgpu_applied change(struct vgpu_process *process, int card, bool add
 
 	vgpu_lock(&own->lock);
 	if (process->attached) {
+		recharge(process, card);
 		applied = adding
 			      ? vgpu_counter_charge(&process->view, card, &process->owner, bytes,
 						    vgpu_grant_limit_bytes(card))

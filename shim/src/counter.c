@@ -11,8 +11,11 @@ _Static_assert(sizeof(struct vgpu_region_header) % 16 == 0, "words are aligned")
 _Static_assert(sizeof(struct vgpu_region_slot) % 16 == 0, "words are aligned");
 _Static_assert(sizeof(struct vgpu_region_slot_card) == 32, "two words");
 
-/* A 16-byte word as two halves. The high half changes whenever the low half does, and never comes
- * back. */
+/*
+ * A 16-byte word as two halves. The high half changes with the low one and never comes back; an
+ * operation published again after a refusal keeps its number, but none of that number has been
+ * swapped in then.
+ */
 struct word {
 	uint64_t low;
 	uint64_t high;

@@ -1,33 +1,18 @@
-/* The wiped page and the noted descriptor; see process.h for the law. */
+/* The wiped page; see process.h for the law. */
 #include "process.h"
 
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "file.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
 
-/* glibc's pthread_atfork is a static stub over this symbol, which musl lacks; weak, or musl
- * programs die. */
-extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
-			     void *dso_handle) __attribute__((weak));
-extern void *__dso_handle __attribute__((visibility("hidden")));
-
 static struct vgpu_process *page;
-
-static struct {
-	int fd;
-	uint64_t device;
-	uint64_t inode;
-} noted = {-1, 0, 0};
 
 /* Of the thread that last asked here; a fork child's first thread inherits its parent's. */
 static __thread struct {
@@ -41,11 +26,6 @@ uint64_t vgpu_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static void in_child(void)
-{
-	vgpu_process_close_fd();
 }
 
 static struct vgpu_process *make_page(void)
@@ -63,8 +43,6 @@ static struct vgpu_process *make_page(void)
 		munmap(made, sizeof(*made));
 		return expected;
 	}
-	if (__register_atfork)
-		__register_atfork(NULL, NULL, in_child, __dso_handle);
 	return made;
 }
 
@@ -105,29 +83,4 @@ uint32_t vgpu_thread_id(void)
 		thread.birth_ns = birth_ns;
 	}
 	return thread.tid;
-}
-
-void vgpu_process_note_fd(int fd, uint64_t device, uint64_t inode)
-{
-	noted.device = device;
-	noted.inode = inode;
-	noted.fd = fd;
-}
-
-int vgpu_process_fd(void)
-{
-	struct vgpu_file file;
-	bool ours = noted.fd >= 0 && vgpu_file_of(noted.fd, &file) && file.device == noted.device &&
-		    file.inode == noted.inode;
-
-	return ours ? noted.fd : -1;
-}
-
-void vgpu_process_close_fd(void)
-{
-	int fd = vgpu_process_fd();
-
-	if (fd >= 0)
-		syscall(SYS_close, fd);
-	noted.fd = -1;
 }

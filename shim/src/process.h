@@ -3,8 +3,6 @@
  *
  * A fork child must never refund its parent's charge, and raw clone() skips atfork handlers; so all
  * that says "attached" lies in a MADV_WIPEONFORK page (before Linux 4.14: compared with the pid).
- * The descriptor of the region is the one thing a child inherits that must not stay: it is noted in
- * ordinary memory, and closed by the child as soon as it comes here.
  */
 #ifndef VGPU_PROCESS_H
 #define VGPU_PROCESS_H
@@ -33,6 +31,7 @@ struct vgpu_process {
 	uint64_t region_inode;
 	struct vgpu_identity self;
 	struct vgpu_owner owner;
+	void *anchor; /* a mapping that keeps our slot's lock (attach.c) */
 	uint64_t last_reap_ns;
 	struct vgpu_process_card cards[VGPU_MAX_CARDS];
 };
@@ -44,15 +43,5 @@ struct vgpu_process *vgpu_process(void);
 uint32_t vgpu_thread_id(void);
 
 uint64_t vgpu_now_ns(void);
-
-/* The noted descriptor; -1: there is none, or the program has closed it and its number is another
- * file's. */
-int vgpu_process_fd(void);
-
-/* Note the descriptor that holds our lock; forget it. */
-void vgpu_process_note_fd(int fd, uint64_t device, uint64_t inode);
-
-/* Close the noted descriptor, if it still is ours. */
-void vgpu_process_close_fd(void);
 
 #endif

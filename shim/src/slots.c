@@ -50,12 +50,12 @@ static uint32_t state_of(const struct vgpu_region_slot *slot)
 	return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
 }
 
-static bool drop_all(const struct vgpu_view *view, const struct vgpu_owner *owner)
+bool vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
 	bool any = false;
 
-	for (int card = 0; card < view->card_count; card++)
-		any |= vgpu_counter_drop(view, card, owner) != 0;
+	for (int card = 0; card < slots->view->card_count; card++)
+		any |= vgpu_counter_drop(slots->view, card, owner) != 0;
 	return any;
 }
 
@@ -97,17 +97,13 @@ static bool is_dead(const struct vgpu_slots *slots, uint32_t number, bool newcom
 	return !is_locked(slots->fd, number);
 }
 
-static bool retire(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
-	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
-	bool any = drop_all(slots->view, owner);
-
-	if (try_lock(slots->fd, owner->slot)) {
-		VGPU_AT(FREE_LOCKED);
-		free_locked(slot, owner);
-		unlock(slots->fd, owner->slot);
-	}
-	return any;
+	if (!try_lock(slots->fd, owner->slot))
+		return;
+	VGPU_AT(FREE_LOCKED);
+	free_locked(vgpu_view_slot(slots->view, owner->slot), owner);
+	unlock(slots->fd, owner->slot);
 }
 
 bool vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except, bool newcomer)
@@ -127,10 +123,11 @@ bool vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *ex
 		/* A free slot is charged where its last owner, held for dead, was in mid-operation.
 		 */
 		if (state_of(slot) == VGPU_SLOT_FREE) {
-			any |= drop_all(slots->view, &owner);
+			any |= vgpu_slots_drop(slots, &owner);
 		} else if (is_dead(slots, number, newcomer)) {
 			VGPU_AT(REAP_VERDICT);
-			any |= retire(slots, &owner);
+			any |= vgpu_slots_drop(slots, &owner);
+			vgpu_slots_free(slots, &owner);
 		}
 	}
 	return any;
@@ -157,7 +154,7 @@ static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner
 {
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 
-	drop_all(slots->view, owner);
+	vgpu_slots_drop(slots, owner);
 	__atomic_store_n(&slot->state, VGPU_SLOT_LIVE, __ATOMIC_RELEASE);
 	VGPU_AT(CLAIM_LIVE);
 	__atomic_store_n(&slot->pid, slots->self->pid, __ATOMIC_RELAXED);
@@ -194,16 +191,4 @@ bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner)
 		if (claim(slots, owner))
 			return true;
 	return false;
-}
-
-void vgpu_slots_release(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
-{
-	drop_all(slots->view, owner);
-	VGPU_AT(DETACH_DROPPED);
-	/* Ours it is, unless a close_range() took it; then it may be another's by now. */
-	if (try_lock(slots->fd, owner->slot)) {
-		free_locked(vgpu_view_slot(slots->view, owner->slot), owner);
-		VGPU_AT(DETACH_FREED);
-		unlock(slots->fd, owner->slot);
-	}
 }

@@ -29,10 +29,14 @@ struct vgpu_slots {
 bool vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
 		     bool newcomer);
 
-/* Take the lowest free slot; its lock stays held by slots->fd. False: there is none. */
+/* Take the lowest free slot; its lock stays with the open file description of slots->fd. False:
+ * none. */
 bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner);
 
-/* Give the slot back; its charges are dropped. */
-void vgpu_slots_release(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
+/* Drop the slot's charges, if it still is in this generation. True where there were any. */
+bool vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
+
+/* Free the slot, if it still is in this generation and nobody holds its lock. */
+void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
 
 #endif

@@ -1,0 +1,297 @@
+/*
+ * A process that does what the test says: one command per line in, one line out.
+ *
+ * Each command is one function of region.h, or one thing that a program may do to us: fork, clone,
+ * close every descriptor, exec, end a thread. `stop STEP N` makes the process stop itself (SIGSTOP)
+ * at the Nth passage of that step (src/step.h).
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core_test.h"
+#include "step.h"
+#include "vgpu/region.h"
+
+#define LINE_BYTES 512
+
+static const char *const step_names[] = {
+#define STEP(name) #name,
+#include "steps.def"
+#undef STEP
+};
+
+static int armed_step = -1, armed_passes;
+
+void vgpu_step(enum vgpu_step step)
+{
+	if ((int)step == armed_step && --armed_passes == 0)
+		kill(getpid(), SIGSTOP);
+}
+
+static const char *name_of(enum vgpu_result result)
+{
+	static const char *const names[] = {
+	    "OK",
+	    "UNMANAGED",
+	    "OVER_LIMIT",
+	    "GRANT_MISSING",
+	    "GRANT_INVALID",
+	    "REGION_MISSING",
+	    "REGION_INVALID",
+	    "REGION_READONLY",
+	    "NO_SLOT",
+	    "SYSTEM",
+	};
+	return names[result];
+}
+
+static void answer(const char *command, char *out);
+
+static void say_result(enum vgpu_result result, const struct vgpu_error *error, char *out)
+{
+	char text[LINE_BYTES - 64];
+
+	if (result == VGPU_OK || !error)
+		snprintf(out, LINE_BYTES, "%s", name_of(result));
+	else
+		snprintf(out, LINE_BYTES, "%s %s", name_of(result),
+			 vgpu_error_text(error, text, sizeof(text)));
+}
+
+static void do_stop(const char *rest, char *out)
+{
+	char name[64];
+
+	sscanf(rest, "%63s %d", name, &armed_passes);
+	for (armed_step = VGPU_STEP_COUNT - 1; armed_step >= 0; armed_step--)
+		if (!strcmp(step_names[armed_step], name))
+			break;
+	snprintf(out, LINE_BYTES, armed_step < 0 ? "no such step" : "OK");
+}
+
+/* The child answers `rest` through a pipe, then waits to be killed. */
+static void do_child(bool raw, const char *rest, char *out)
+{
+	int ends[2];
+	char said[LINE_BYTES] = "";
+	long pid;
+
+	if (pipe(ends) != 0)
+		abort();
+	pid = raw ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
+	if (pid == 0) {
+		if (*rest)
+			answer(rest, said);
+		if (write(ends[1], said, sizeof(said)) != sizeof(said))
+			abort();
+		for (;;)
+			pause();
+	}
+	close(ends[1]);
+	if (read(ends[0], said, sizeof(said)) < 0)
+		abort();
+	close(ends[0]);
+	snprintf(out, LINE_BYTES, "%ld %.400s", pid, said);
+}
+
+static void *in_thread(void *line)
+{
+	char out[LINE_BYTES];
+
+	answer(line, out);
+	strcpy(line, out);
+	return NULL;
+}
+
+static void do_thread(const char *rest, char *out)
+{
+	pthread_t thread;
+	char line[LINE_BYTES];
+
+	snprintf(line, sizeof(line), "%s", rest);
+	if (pthread_create(&thread, NULL, in_thread, line) || pthread_join(thread, NULL))
+		abort();
+	strcpy(out, line);
+}
+
+static void *shell_thread(void *unused)
+{
+	(void)unused;
+	exit(core_shell());
+}
+
+/* The process goes on without its first thread. */
+static void do_end_main(void)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, shell_thread, NULL))
+		abort();
+	if (write(1, "OK\n", 3) != 3)
+		abort();
+	pthread_exit(NULL);
+}
+
+/* Close all, then open as many: our number is another file's now. Answers how many of them are
+ * open. */
+static void do_close_all(const char *rest, char *out)
+{
+	int want = atoi(rest), still = 0, first = -1;
+
+	syscall(SYS_close_range, 3, ~0U, 0);
+	for (int i = 0; i < want; i++) {
+		int fd = open("/dev/null", O_RDONLY);
+
+		if (first < 0)
+			first = fd;
+	}
+	vgpu_detach();
+	for (int i = 0; i < want; i++)
+		still += fcntl(first + i, F_GETFD) >= 0;
+	snprintf(out, LINE_BYTES, "%d", still);
+}
+
+/* Unmap the page that holds the lock (no access, shared): as on overlayfs, where the lock does not
+ * stay. */
+static void do_drop_lock(char *out)
+{
+	char line[LINE_BYTES], permissions[8];
+	uintptr_t from, to;
+	FILE *maps = fopen("/proc/thread-self/maps", "r");
+
+	snprintf(out, LINE_BYTES, "not found");
+	while (maps && fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s", &from, &to, permissions) != 3 ||
+		    strcmp(permissions, "---s") != 0 || munmap((void *)from, to - from) != 0)
+			continue;
+		snprintf(out, LINE_BYTES, "OK");
+	}
+	if (maps)
+		fclose(maps);
+}
+
+static void do_card(const char *rest, char *out)
+{
+	uint8_t uuid[16];
+
+	for (int i = 0; i < 16; i++)
+		sscanf(rest + 2 * i, "%2" SCNx8, &uuid[i]);
+	snprintf(out, LINE_BYTES, "%d", vgpu_card_of_uuid(uuid));
+}
+
+static void do_exec(const char *rest)
+{
+	char path[LINE_BYTES], argument[LINE_BYTES] = "";
+
+	sscanf(rest, "%511s %511s", path, argument);
+	execl(path, path, argument[0] ? argument : NULL, NULL);
+	abort();
+}
+
+static void answer(const char *command, char *out)
+{
+	struct vgpu_error error = {0};
+	char verb[32] = "";
+	const char *rest;
+	int card = 0, at = 0;
+	uint64_t bytes = 0;
+
+	sscanf(command, "%31s %n", verb, &at);
+	rest = command + at;
+	sscanf(rest, "%d %" SCNu64, &card, &bytes);
+	snprintf(out, LINE_BYTES, "OK");
+	if (!strcmp(verb, "attach"))
+		say_result(vgpu_attach(&error), &error, out);
+	else if (!strcmp(verb, "peek"))
+		say_result(vgpu_peek(&error), &error, out);
+	else if (!strcmp(verb, "detach"))
+		vgpu_detach();
+	else if (!strcmp(verb, "reserve"))
+		say_result(vgpu_reserve(card, bytes), NULL, out);
+	else if (!strcmp(verb, "refund"))
+		vgpu_refund(card, bytes);
+	else if (!strcmp(verb, "used"))
+		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_used_bytes(card));
+	else if (!strcmp(verb, "limit"))
+		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_limit_bytes(card));
+	else if (!strcmp(verb, "core"))
+		snprintf(out, LINE_BYTES, "%" PRIu32, vgpu_core_percent(card));
+	else if (!strcmp(verb, "card"))
+		do_card(rest, out);
+	else if (!strcmp(verb, "stop"))
+		do_stop(rest, out);
+	else if (!strcmp(verb, "fork"))
+		do_child(false, rest, out);
+	else if (!strcmp(verb, "clone"))
+		do_child(true, rest, out);
+	else if (!strcmp(verb, "thread"))
+		do_thread(rest, out);
+	else if (!strcmp(verb, "end-main"))
+		do_end_main();
+	else if (!strcmp(verb, "close-range"))
+		syscall(SYS_close_range, 3, ~0U, 0);
+	else if (!strcmp(verb, "close-and-reuse"))
+		do_close_all(rest, out);
+	else if (!strcmp(verb, "drop-lock"))
+		do_drop_lock(out);
+	else if (!strcmp(verb, "exec"))
+		do_exec(rest);
+	else
+		snprintf(out, LINE_BYTES, "unknown command: %.100s", command);
+}
+
+int core_shell(void)
+{
+	char line[LINE_BYTES], out[LINE_BYTES];
+	size_t have = 0;
+
+	/* By bytes: what follows a line belongs to whatever image an exec puts here. */
+	while (have < sizeof(line) && read(0, line + have, 1) == 1) {
+		if (line[have] != '\n') {
+			have++;
+			continue;
+		}
+		line[have] = '\0';
+		have = 0;
+		answer(line, out);
+		strcat(out, "\n");
+		if (write(1, out, strlen(out)) < 0)
+			return 1;
+	}
+	return 0;
+}
+
+static int print_steps(void)
+{
+	for (int step = 0; step < VGPU_STEP_COUNT; step++)
+		puts(step_names[step]);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+
+	if (!strcmp(what, "shell"))
+		return core_shell();
+	if (!strcmp(what, "steps"))
+		return print_steps();
+	if (!strcmp(what, "race"))
+		return core_race(argc - 2, argv + 2);
+	if (!strcmp(what, "loop"))
+		return core_loop(argc - 2, argv + 2);
+	if (!strcmp(what, "threads"))
+		return core_threads(argc - 2, argv + 2);
+	fprintf(stderr, "usage: vgpu-core-test shell|steps|race|loop|threads ...\n");
+	return 2;
+}

@@ -1,0 +1,249 @@
+"""A grant, its region, and processes that do what a test tells them (vgpu-core-test shell).
+
+Knows the two files through contract alone, so that C and Python meet in the bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from contract import grant_file, names, region_file
+from contract.layout import whole
+
+GRANT_ID: Final = 0x1122334455667788
+LIMIT_BYTES: Final = 1 << 30
+ANSWER_DEADLINE_S: Final = 60.0
+"""Far above anything but a process that is stuck."""
+
+
+def uuid(card: int) -> str:
+    return f"GPU-{card:08x}-aaaa-bbbb-cccc-0123456789ab"
+
+
+@dataclass(frozen=True)
+class Slot:
+    number: int
+    state: int
+    pid: int
+    start_ticks: int
+    generation: int
+    bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A directory as the node agent makes it, and the program to run over it."""
+
+    directory: Path
+    program: Path
+    card_count: int = 1
+
+    @property
+    def grant(self) -> Path:
+        return self.directory / names.FILE_GRANT
+
+    @property
+    def region(self) -> Path:
+        return self.directory / names.FILE_REGION
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, names.ENV_DIR: str(self.directory)}
+
+    def grant_of(self, limit_bytes: int, grant_id: int = GRANT_ID) -> grant_file.Grant:
+        cards = [
+            grant_file.Card(uuid(card), limit_bytes, 50, card) for card in range(self.card_count)
+        ]
+        return grant_file.Grant(grant_id, cards)
+
+    def write(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.grant.write_bytes(grant_file.fresh(self.grant_of(limit_bytes)))
+        self.region.write_bytes(region_file.fresh(self.card_count, GRANT_ID))
+
+    def set_limit(self, limit_bytes: int, writes: int = 2, grant_id: int = GRANT_ID) -> None:
+        """Update the grant in place as the agent does; `writes` of 1: killed after the first."""
+        update = grant_file.update(self.grant.read_bytes(), self.grant_of(limit_bytes, grant_id))
+        for write in update[:writes]:
+            patch(self.grant, write.offset, write.data)
+
+    def use(self, card: int = 0) -> region_file.CardUse:
+        return region_file.uses(self.region.read_bytes())[card]
+
+    def card_field(self, field: str, card: int = 0) -> int:
+        offset = region_file.Geometry(self.card_count).card_offset(card)
+        return whole(region_file.CARD.unpack(self.region.read_bytes(), offset)[field])
+
+    def slot_offset(self, number: int) -> int:
+        geometry = region_file.Geometry(self.card_count)
+        return geometry.slots_offset + number * geometry.slot_stride
+
+    def slots(self) -> list[Slot]:
+        """Those ever taken, lowest first."""
+        return list(self._slots(self.region.read_bytes()))
+
+    def _slots(self, data: bytes) -> Iterator[Slot]:
+        for number in range(names.MAX_SLOTS):
+            offset = self.slot_offset(number)
+            slot = region_file.SLOT.unpack(data, offset)
+            if not slot["generation"]:
+                return
+            charges = tuple(
+                whole(
+                    region_file.SLOT_CARD.unpack(
+                        data,
+                        offset + region_file.SLOT.size + card * region_file.SLOT_CARD.size,
+                    )["bytes"]
+                )
+                for card in range(self.card_count)
+            )
+            yield Slot(
+                number,
+                whole(slot["state"]),
+                whole(slot["pid"]),
+                whole(slot["start_ticks"]),
+                whole(slot["generation"]),
+                charges,
+            )
+
+    def forge(self, number: int, field: str, value: int) -> None:
+        """Overwrite one 64-bit field of a slot."""
+        offset = self.slot_offset(number) + region_file.SLOT.offset(field)
+        patch(self.region, offset, struct.pack("<Q", value))
+
+    def steps(self) -> Sequence[str]:
+        return self.run("steps").split()
+
+    def run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [self.program, *arguments],
+            env=self.env,
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=280,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.returncode} {done.stdout}{done.stderr}"
+        return done.stdout
+
+    @contextmanager
+    def shell(self, *prefix: str) -> Iterator[Shell]:
+        shell = Shell([*prefix, str(self.program), "shell"], self.env)
+        try:
+            yield shell
+        finally:
+            shell.kill()
+
+    def used_after_fresh_attach(self, card: int = 0) -> int:
+        with self.shell() as newcomer:
+            assert newcomer.ask("attach") == "OK"
+            used = int(newcomer.ask(f"used {card}"))
+            newcomer.ask("detach")
+        return used
+
+
+class Shell:
+    """One process under test. Always killed with -9: its ends are what is tested."""
+
+    def __init__(self, command: Sequence[str], env: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._children: list[int] = []
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, command: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def ask(self, command: str) -> str:
+        self.tell(command)
+        return self.answer(command)
+
+    def answer(self, command: str) -> str:
+        stdout = self._process.stdout
+        assert stdout is not None
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                assert selector.select(ANSWER_DEADLINE_S), f"no answer to {command!r}: stuck"
+                got = os.read(stdout.fileno(), 1)
+                assert got, f"ended at {command!r}"
+                line += got
+        return line.decode().strip()
+
+    def child(self, command: str) -> tuple[int, str]:
+        """`fork ...` or `clone ...`: the child's pid (killed at the end) and its answer."""
+        pid, _, said = self.ask(command).partition(" ")
+        self._children.append(int(pid))
+        return int(pid), said
+
+    def stops_at(self, step: str, passage: int, script: Sequence[str]) -> bool:
+        """Run the commands; True where the process stopped itself at that passage of the step."""
+        assert self.ask(f"stop {step} {passage}") == "OK"
+        for command in script:
+            self.tell(command)
+            if not self._answered_before_stopping(command):
+                return True
+        return False
+
+    def _answered_before_stopping(self, command: str) -> bool:
+        stdout = self._process.stdout
+        assert stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            deadline = time.monotonic() + ANSWER_DEADLINE_S
+            while time.monotonic() < deadline:
+                if selector.select(0.002):
+                    self.answer(command)
+                    return True
+                pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+                if pid and os.WIFSTOPPED(status):
+                    return False
+        raise AssertionError(f"no answer to {command!r}: stuck")
+
+    def kill_alone(self) -> None:
+        """kill -9 this process; its children live on."""
+        self._process.kill()
+        self._process.wait()
+
+    def kill(self) -> None:
+        for pid in self._children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._children.clear()
+        self.kill_alone()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), data, offset)
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + ANSWER_DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.005)

@@ -1,0 +1,301 @@
+"""Slots: whose charge lives, whose is dropped, through everything that a program may do to us."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from contract import names, region_file
+from tests.shim.core import LIMIT_BYTES, Box, Shell, until
+
+pytestmark = pytest.mark.sim
+HELD = 1000
+
+
+def _runs(pid: int, program: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().strip() == program
+
+
+def _lock(slot: int, kind: int = fcntl.F_WRLCK, slots: int = 1) -> bytes:
+    start = region_file.LOCK_LIVE + slot
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, slots, 0)
+
+
+def _locked(box: Box, slot: int) -> bool:
+    with box.region.open("r+b") as file:
+        answer = fcntl.fcntl(file.fileno(), fcntl.F_OFD_GETLK, _lock(slot))
+    return int(struct.unpack_from("h", answer)[0]) != int(fcntl.F_UNLCK)
+
+
+def test_a_fork_child_starts_detached_and_outlives_its_parent_without_its_charge(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        _, said = parent.child("fork used 0")
+        assert said == "0"
+        assert box.use().used_bytes == HELD
+        parent.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+        with box.shell() as newcomer:
+            newcomer.ask("attach")
+            assert [slot.number for slot in box.slots() if slot.state] == [0], (
+                "the slot is reusable"
+            )
+
+
+def test_a_fork_child_that_refunds_takes_nothing_from_its_parent(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        parent.child(f"fork refund 0 {HELD}")
+        assert box.use().used_bytes == HELD
+
+
+def test_a_fork_child_that_attaches_has_a_charge_of_its_own(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        _, said = parent.child("fork reserve 0 700")
+        assert said == "OK"
+        assert box.used_after_fresh_attach() == HELD + 700
+        parent.kill_alone()
+        assert box.used_after_fresh_attach() == 700
+    assert box.used_after_fresh_attach() == 0
+
+
+def test_a_raw_clone_that_outlives_its_parent_keeps_nothing_of_it(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        parent.child("clone")
+        parent.kill_alone()
+        assert not _locked(box, 0)
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_lock_that_outlives_its_process_saves_no_charge_but_the_slot_is_not_reused(
+    box: Box,
+) -> None:
+    with box.shell() as holder, box.region.open("r+b") as file:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.kill_alone()
+        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0))
+        assert box.used_after_fresh_attach() == 0
+        with box.shell() as newcomer:
+            newcomer.ask("attach")
+            own = [slot.number for slot in box.slots() if slot.pid == newcomer.pid]
+            assert own == [1]
+        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, fcntl.F_UNLCK))
+    with box.shell() as newcomer:
+        newcomer.ask("attach")
+        assert [slot.number for slot in box.slots() if slot.state] == [0]
+
+
+def test_a_raw_clone_finds_itself_detached(box: Box) -> None:
+    with box.shell() as parent:
+        parent.ask(f"reserve 0 {HELD}")
+        _, said = parent.child("clone reserve 0 700")
+        assert said == "OK"
+        assert sorted(slot.bytes[0] for slot in box.slots()) == [700, HELD]
+
+
+def test_a_living_process_that_closed_every_descriptor_keeps_its_lock(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.ask("close-range")
+        assert _locked(box, 0)
+        assert box.used_after_fresh_attach() == HELD
+        holder.ask("refund 0 200")
+        assert holder.ask("reserve 0 1") == "OK"
+        assert box.used_after_fresh_attach() == HELD - 199
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_living_process_without_its_lock_keeps_its_charge(box: Box) -> None:
+    """As on overlayfs: its maps show that it is the image that attached."""
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        assert holder.ask("drop-lock") == "OK"
+        assert not _locked(box, 0)
+        assert box.used_after_fresh_attach() == HELD
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_reused_descriptor_number_is_left_alone(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        assert holder.ask("close-and-reuse 400") == "400"
+        assert box.use().used_bytes == 0, "and detaching worked all the same"
+
+
+def test_no_descriptor_stays_open(box: Box) -> None:
+    with box.shell() as holder:
+        before = os.listdir(f"/proc/{holder.pid}/fd")
+        holder.ask(f"reserve 0 {HELD}")
+        assert os.listdir(f"/proc/{holder.pid}/fd") == before
+
+
+def test_exec_into_a_program_without_cuda_ends_the_charge(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.tell("exec /bin/sleep 600")
+        until(lambda: _runs(holder.pid, "sleep"), "exec")
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_exec_into_a_program_that_attaches_retires_the_former_life(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.tell(f"exec {box.program} shell")
+        assert holder.ask("attach") == "OK"
+        assert holder.ask("used 0") == "0"
+        assert holder.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+
+
+def test_the_end_of_a_thread_is_not_the_end_of_its_process(box: Box) -> None:
+    with box.shell() as holder:
+        assert holder.ask(f"thread reserve 0 {HELD}") == "OK"
+        assert box.used_after_fresh_attach() == HELD
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["lock-held", "lock-dropped"])
+def test_the_end_of_the_main_thread_is_not_the_end_of_its_process(box: Box, dropped: bool) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        if dropped:
+            assert holder.ask("drop-lock") == "OK"
+        holder.ask("end-main")
+        until(lambda: Path(f"/proc/{holder.pid}/maps").read_text() == "", "the main thread's end")
+        assert box.used_after_fresh_attach() == HELD
+        assert holder.ask("reserve 0 1") == "OK"
+        assert box.used_after_fresh_attach() == HELD + 1
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_reused_pid_is_another_process(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        box.forge(0, "start_ticks", box.slots()[0].start_ticks - 1)
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_process_held_for_dead_takes_a_new_slot_with_what_it_holds(box: Box) -> None:
+    """Nameless and without its lock, a living process looks dead; it finds out and comes back."""
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        assert holder.ask("drop-lock") == "OK"
+        box.forge(0, "start_ticks", 0)
+        assert box.used_after_fresh_attach() == 0
+        assert holder.ask("reserve 0 10") == "OK"
+        assert box.use().used_bytes == HELD + 10
+        holder.ask(f"refund 0 {HELD}")
+        assert box.use().used_bytes == 10
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        start = box.slots()[0].start_ticks
+        box.forge(0, "start_ticks", start - 1)
+        assert box.used_after_fresh_attach() == 0
+        box.forge(0, "start_ticks", start)
+        holder.ask("refund 0 1")
+        assert box.used_after_fresh_attach() == HELD - 1
+
+
+def test_at_the_limit_the_dead_are_found_without_an_attach(box: Box) -> None:
+    with box.shell() as survivor, box.shell() as victim:
+        survivor.ask("attach")
+        assert victim.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+        victim.kill_alone()
+        assert survivor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+
+
+def test_what_is_reported_as_used_has_no_dead_in_it(box: Box) -> None:
+    with box.shell() as looker, box.shell() as victim:
+        assert looker.ask("peek") == "OK"
+        victim.ask(f"reserve 0 {HELD}")
+        assert looker.ask("used 0") == str(HELD)
+        assert len(box.slots()) == 1, "looking takes no slot"
+        victim.kill_alone()
+        until(lambda: looker.ask("used 0") == "0", "the dead process's bytes")
+
+
+def test_detach_gives_slot_and_charge_back(box: Box) -> None:
+    with box.shell() as shell:
+        shell.ask(f"reserve 0 {HELD}")
+        shell.ask("detach")
+        assert box.use().used_bytes == 0
+        assert [slot.state for slot in box.slots()] == [region_file.SLOT_FREE]
+        assert shell.ask("reserve 0 5") == "OK"
+        assert box.use().used_bytes == 5
+
+
+def test_slots_are_reused_from_the_lowest(box: Box) -> None:
+    for _ in range(5):
+        box.used_after_fresh_attach()
+    assert len(box.slots()) == 1
+
+
+def test_without_a_free_slot_the_newcomer_is_told(box: Box) -> None:
+    """Every slot's lock held by this process, none with a name: all must be taken for alive."""
+    data = bytearray(box.region.read_bytes())
+    for number in range(names.MAX_SLOTS):
+        offset = box.slot_offset(number)
+        struct.pack_into("<I", data, offset, region_file.SLOT_LIVE)
+        struct.pack_into("<Q", data, offset + region_file.SLOT.offset("generation"), 1)
+    box.region.write_bytes(data)
+    with box.region.open("r+b") as file, box.shell() as newcomer:
+        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, slots=names.MAX_SLOTS))
+        assert newcomer.ask("attach").startswith("NO_SLOT too many processes")
+        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, fcntl.F_UNLCK, names.MAX_SLOTS))
+        assert newcomer.ask("attach") == "OK"
+
+
+def _unshare_works() -> bool:
+    probe = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def nested() -> list[str]:
+    """A command prefix: in a PID namespace of its own, with a /proc of its own."""
+    if not _unshare_works():
+        pytest.skip("unshare --pid needs root")
+    return ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def _end(shell: Shell, box: Box, slot: int) -> None:
+    """Kill it, and wait until the kernel has dropped the lock of the process inside."""
+    shell.kill_alone()
+    until(lambda: not _locked(box, slot), "the lock's end")
+
+
+def test_across_pid_namespaces_the_lock_decides(box: Box, nested: list[str]) -> None:
+    with box.shell(*nested) as inside, box.shell() as outside:
+        assert inside.ask(f"reserve 0 {HELD}") == "OK"
+        assert outside.ask("reserve 0 500") == "OK"
+        assert box.used_after_fresh_attach() == HELD + 500, "seen from outside both live"
+        with box.shell(*nested) as sibling:
+            assert sibling.ask("attach") == "OK"
+            assert sibling.ask("used 0") == str(HELD + 500), "and from a sibling"
+        assert {slot.pid for slot in box.slots()[:2]} == {1, outside.pid}
+        _end(inside, box, 0)
+        assert box.used_after_fresh_attach() == 500
+
+
+def test_a_proc_of_another_namespace_is_not_believed(box: Box, nested: list[str]) -> None:
+    """PID 1 of a namespace that still sees the host's /proc must not be taken for the host's 1."""
+    prefix = [word for word in nested if word != "--mount-proc"]
+    with box.shell(*prefix) as inside:
+        assert inside.ask(f"reserve 0 {HELD}") == "OK"
+        assert box.slots()[0].start_ticks == 0
+        assert box.used_after_fresh_attach() == HELD
+        _end(inside, box, 0)
+        assert box.used_after_fresh_attach() == 0
