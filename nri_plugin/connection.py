@@ -15,7 +15,6 @@ grace period stops.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -37,6 +36,8 @@ PATIENCE: Final = 0.75
 """The part of the runtime's request timeout after which we answer an error ourselves."""
 CLOSING_TIMEOUT_S: Final = 2.0
 READ_BYTES: Final = 1 << 16
+ANSWER: Final = "answer"
+"""The name of the tasks that answer; those of the handler are named after the request."""
 
 
 class Handler(Protocol):
@@ -108,7 +109,7 @@ async def serve(
     in protocol/errors.py) or the socket's OSError otherwise. In every case the writer is closed and
     the handler's methods have been cancelled, and given CLOSING_TIMEOUT_S to end, before it
     returns; reconnect after a pause that grows and varies. `on_ready` is called once, when the
-    answer to Synchronize is on its way.
+    answer to Synchronize has been sent.
     """
     session = Session(
         name=name,
@@ -168,7 +169,7 @@ class _Connection:
             return False
         for event in self._session.receive_data(data):
             if isinstance(event, events.Request):
-                self._start(self._answer(event), type(event).__name__)
+                self._start(self._answer(event), ANSWER)
             else:
                 logger.debug("event=%s", event)
         await self._flush()
@@ -183,13 +184,15 @@ class _Connection:
     def _retire(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as seen: whoever waited has it, or the answer was an error
+            error = task.exception()  # and marks it as seen: of a handler, _answer has told
+            if error is not None and task.get_name() == ANSWER:
+                logger.error("task=%s outcome=error", ANSWER, exc_info=error)
 
     async def _answer(self, request: events.Request) -> None:
         """Answer `request` in time, whatever its handler does."""
         what = type(request).__name__
         budget_s = request.budget_ms / 1000 * PATIENCE
-        work = self._start(_perform(self._handler, request), f"{what} handler")
+        work = self._start(_perform(self._handler, request), what)
         try:
             done, _ = await asyncio.wait({work}, timeout=budget_s)
         finally:
@@ -209,17 +212,18 @@ class _Connection:
             logger.error("request=%s outcome=error", what, exc_info=error)
             reason = f"gpuslice failed at {what}: {type(error).__name__}: {error}"
             self._fail(request, Code.UNKNOWN, reason, error)
-        # A connection that is lost here is seen, and reported, by the side that reads.
-        with contextlib.suppress(OSError):
+        try:
             await self._flush()
+        except OSError:
+            return  # the side that reads sees it too, and reports it
         if self._failure is not None:
             self._writer.close()
+        elif isinstance(request, events.Synchronize) and self._on_ready is not None:
+            self._on_ready(self._session.runtime)
 
     def _succeed(self, request: events.Request, reply: Message | None) -> None:
         if not self._session.respond(request.request_id, reply):
             logger.error("request=%s outcome=oversized", type(request).__name__)
-        if isinstance(request, events.Synchronize) and self._on_ready is not None:
-            self._on_ready(self._session.runtime)
 
     def _fail(
         self, request: events.Request, code: Code, reason: str, error: BaseException | None

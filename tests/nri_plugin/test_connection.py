@@ -390,6 +390,26 @@ def test_a_synchronize_that_hangs_is_answered_and_ends_the_session() -> None:
     run(test)
 
 
+def test_a_fault_of_on_ready_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        ours, theirs = await connected_pair()
+
+        def on_ready(runtime: RuntimeInfo) -> None:
+            raise BrokenPipeError(f"nobody reads about {runtime.name}")
+
+        fake = FakeRuntime(*ours)
+        plugin = asyncio.create_task(
+            serve(*theirs, Recorder(), name="gpuslice", index="50", on_ready=on_ready)
+        )
+        await fake.handshake()
+        assert await fake.create(pod(), container()) is not None
+        await fake.close()
+        await plugin
+
+    run(test)
+    assert "nobody reads about containerd" in caplog.text
+
+
 def test_nobody_takes_the_registration() -> None:
     async def test() -> None:
         async with rig(registration_timeout_s=0.05) as r:
