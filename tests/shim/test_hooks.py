@@ -17,6 +17,19 @@ from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
 pytestmark = pytest.mark.sim
 
 
+_FAULTS = (
+    CUDA
+    + """
+import json, os, socket
+def fault(**request):
+    with socket.socket(socket.AF_UNIX) as control:
+        control.connect(os.environ["SIMGPU_DIR"] + "/control.sock")
+        control.sendall(json.dumps(request).encode() + bytes([10]))
+        assert "ok" in json.loads(control.makefile().readline())
+"""
+)
+
+
 def _used(directory: Path, card: int = 0) -> int:
     return region.status(directory)[card].use.used_bytes
 
@@ -117,6 +130,26 @@ assert must(d.cuMemGetInfo()) == (0, 4 * GIB)
         directory,
     )
     assert region.status(directory)[0].use.refused_count == 0
+
+
+def test_a_free_that_the_driver_refuses_is_not_refunded(host: Host, grants: Grants) -> None:
+    """The card falls off the bus: while the driver holds the memory, the charge stays."""
+    directory = grants.make(2 * GIB)
+    host.python(
+        _FAULTS
+        + """
+fault(op="fail_allocs", card=0, count=1)
+assert d.cuMemAlloc(GIB)[0] == OOM
+assert must(d.cuMemGetInfo())[0] == 2 * GIB
+pointer = must(d.cuMemAlloc(GIB))
+fault(op="lose", card=0)
+codes = [d.cuMemFree(pointer)[0] for _ in range(3)]
+fault(op="restore", card=0)
+assert OK not in codes
+assert must(d.cuMemGetInfo())[0] == GIB
+""",
+        directory,
+    )
 
 
 def test_free_memory_is_no_more_than_the_neighbours_leave(host: Host, grants: Grants) -> None:
