@@ -95,8 +95,8 @@ class Service:
                 self._users.setdefault(key, set()).add(container.id)
             elif pod is not None and self._gets_card(pod, container.name):
                 _LOG.error(
-                    "unprotected pod=%s/%s container=%s: it has a grant and was made without this"
-                    " agent; delete the pod",
+                    "container without its card pod=%s/%s container=%s: it was made while this"
+                    " agent was away; delete the pod to have it made anew",
                     pod.namespace,
                     pod.name,
                     container.name,

@@ -354,7 +354,7 @@ def test_containers_made_without_the_agent_are_said_aloud(
             pass
 
     asyncio.run(work())
-    lines = [r.getMessage() for r in caplog.records if "unprotected" in r.getMessage()]
+    lines = [r.getMessage() for r in caplog.records if "without its card" in r.getMessage()]
     assert len(lines) == 1
     assert "pod=team/train-0 container=main" in lines[0]
 

@@ -1,0 +1,97 @@
+"""Work beside the loop: order, lateness, and jobs that never come back."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from nri_plugin.threads import Crew, Worker
+
+
+def test_results_and_exceptions_come_back() -> None:
+    async def work() -> None:
+        worker, crew = Worker("w"), Crew("c", 1)
+        for run in (worker.run, crew.run):
+            assert await run(lambda: 5, 60) == 5
+            with pytest.raises(ZeroDivisionError):
+                await run(lambda: 1 // 0, 60)
+        assert await worker.run(lambda: 6, 60) == 6
+
+    asyncio.run(work())
+
+
+def test_a_late_job_goes_on_and_keeps_its_place() -> None:
+    async def work() -> None:
+        worker, gate, order = Worker("w"), threading.Event(), list[int]()
+
+        def slow() -> None:
+            gate.wait()
+            order.append(1)
+
+        with pytest.raises(TimeoutError):
+            await worker.run(slow, 0.01)
+        second = asyncio.create_task(worker.run(lambda: order.append(2), 60))
+        await asyncio.sleep(0)
+        gate.set()
+        await second
+        assert order == [1, 2]
+
+    asyncio.run(work())
+
+
+def test_a_crew_that_hangs_says_so_at_once() -> None:
+    async def work() -> None:
+        crew, gate = Crew("c", 2), threading.Event()
+        stuck = [asyncio.create_task(crew.run(gate.wait, 60)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await crew.run(lambda: True, 60)
+        gate.set()
+        assert await asyncio.gather(*stuck) == [True, True]
+        for thread in threading.enumerate():
+            if thread.name == "c":
+                thread.join()
+        assert await crew.run(lambda: True, 60)
+
+    asyncio.run(work())
+
+
+def test_a_job_that_outlives_the_loop_hurts_nobody() -> None:
+    worker, gate, done = Worker("w"), threading.Event(), threading.Event()
+
+    def job() -> None:
+        gate.wait()
+
+    async def work() -> None:
+        with pytest.raises(TimeoutError):
+            await worker.run(job, 0.01)
+
+    asyncio.run(work())
+    gate.set()
+
+    async def after() -> None:
+        await worker.run(done.set, 60)
+
+    asyncio.run(after())
+    assert done.is_set()
+
+
+def test_a_hanging_job_does_not_keep_the_process() -> None:
+    script = (
+        "import asyncio, threading\n"
+        "from nri_plugin.threads import Worker\n"
+        "async def main():\n"
+        "    await Worker('w').run(threading.Event().wait, 0.01)\n"
+        "try:\n"
+        "    asyncio.run(main())\n"
+        "except TimeoutError:\n"
+        "    print('ended')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "ended\n"
