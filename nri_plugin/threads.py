@@ -11,6 +11,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -49,13 +50,14 @@ class Crew:
             raise TimeoutError
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
 
-        def work() -> None:
+        def holding_a_place() -> _T:
             try:
-                _perform(job, future)
+                return job()
             finally:
                 self._places.release()
 
-        threading.Thread(target=work, name=self._name, daemon=True).start()
+        target = partial(_perform, holding_a_place, future)
+        threading.Thread(target=target, name=self._name, daemon=True).start()
         async with asyncio.timeout(deadline_s):
             return await future
 
