@@ -26,38 +26,7 @@ struct sim_link {
 	pid_t owner;
 	int fd;
 	bool broken;
-	struct sim_link *next; /* all links of the process, for the fork handler */
 };
-
-static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct sim_link *all_links;
-static bool forks_watched;
-
-/* Another thread of the parent may have held a mutex at the fork; in the child nobody does. */
-static void after_fork_in_child(void)
-{
-	pthread_mutex_init(&all_mutex, NULL);
-	for (struct sim_link *link = all_links; link; link = link->next)
-		pthread_mutex_init(&link->mutex, NULL);
-}
-
-/* The list must not be in the middle of a change when it is copied. */
-static void before_fork(void)
-{
-	pthread_mutex_lock(&all_mutex);
-}
-
-static void after_fork_in_parent(void)
-{
-	pthread_mutex_unlock(&all_mutex);
-}
-
-/* Not pthread_once, which glibc has at GLIBC_2.34: containers bring older ones. */
-static void watch_forks(void)
-{
-	if (!__atomic_exchange_n(&forks_watched, true, __ATOMIC_ACQ_REL))
-		pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-}
 
 static bool send_all(int fd, const void *data, size_t bytes)
 {
@@ -205,10 +174,6 @@ static struct sim_link *open_link(const char *directory, const char *name, enum 
 	}
 	link->card.name[sizeof(link->card.name) - 1] = '\0';
 	link->card.driver_version[sizeof(link->card.driver_version) - 1] = '\0';
-	pthread_mutex_lock(&all_mutex);
-	link->next = all_links;
-	all_links = link;
-	pthread_mutex_unlock(&all_mutex);
 	return link;
 }
 
@@ -236,7 +201,6 @@ int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 	dir = opendir(directory);
 	if (!dir)
 		return 0;
-	watch_forks();
 	while (count < cap && (entry = readdir(dir))) {
 		const char *dot = strrchr(entry->d_name, '.');
 
@@ -254,17 +218,11 @@ int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 void sim_links_close(struct sim_link **links, int count)
 {
 	for (int i = 0; i < count; i++) {
-		struct sim_link **at;
-
-		pthread_mutex_lock(&all_mutex);
-		for (at = &all_links; *at && *at != links[i]; at = &(*at)->next)
-			;
-		if (*at)
-			*at = links[i]->next;
-		pthread_mutex_unlock(&all_mutex);
-		/* Closing a child's copy ends nothing: the parent still holds the connection. */
+		/* Closing a child's copy ends nothing: the parent still holds the connection. A
+		 * mutex that came over a fork may be held by a thread that is not here. */
 		close(links[i]->fd);
-		pthread_mutex_destroy(&links[i]->mutex);
+		if (sim_link_mine(links[i]))
+			pthread_mutex_destroy(&links[i]->mutex);
 		free(links[i]);
 		links[i] = NULL;
 	}

@@ -1,47 +1,44 @@
 /*
  * libnvidia-ml.so.1: start, end, the system and the way to a device.
  *
- * The lock is held for reading by every call and for writing by whoever opens or closes links, so a
- * shutdown in one thread waits for the questions of the others. A fork child works, as with the
- * real library: at its first call it opens links of its own.
+ * One lock around every call, as in the real library: a shutdown in one thread waits for the
+ * questions of the others. A fork child works too: at its first call it opens links of its own.
  */
 #define _GNU_SOURCE
 #include "nvml_cards.h"
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool forks_watched;
 static unsigned int init_count;
 static int card_count;
 static struct nvmlDevice_st cards[SIM_MAX_CARDS];
 
 static void before_fork(void)
 {
-	pthread_rwlock_wrlock(&lock);
+	pthread_mutex_lock(&lock);
 }
 
-static void after_fork_in_parent(void)
+static void after_fork(void)
 {
-	pthread_rwlock_unlock(&lock);
+	pthread_mutex_unlock(&lock);
 }
 
-static void after_fork_in_child(void)
-{
-	pthread_rwlock_init(&lock, NULL);
-}
-
+/* Under the lock. Not pthread_once, which glibc has at GLIBC_2.34: containers bring older ones. */
 static void watch_forks(void)
 {
-	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+	if (!forks_watched)
+		forks_watched = pthread_atfork(before_fork, after_fork, after_fork) == 0;
 }
 
-/* Held for writing. */
+/* Under the lock. */
 static int open_cards(void)
 {
 	struct sim_link *links[SIM_MAX_CARDS];
@@ -52,7 +49,7 @@ static int open_cards(void)
 	return card_count;
 }
 
-/* Held for writing. */
+/* Under the lock. */
 static void close_cards(void)
 {
 	for (int i = 0; i < card_count; i++)
@@ -60,35 +57,23 @@ static void close_cards(void)
 	card_count = 0;
 }
 
-/* Held for reading at return; taken anew for writing where the links are those of a parent. */
-static nvmlReturn_t hold_links(void)
+nvmlReturn_t nvml_enter_any(void)
 {
-	pthread_rwlock_rdlock(&lock);
-	if (init_count && card_count && !sim_link_mine(cards[0].link)) {
-		pthread_rwlock_unlock(&lock);
-		pthread_rwlock_wrlock(&lock);
-		if (init_count && card_count && !sim_link_mine(cards[0].link)) {
-			close_cards();
-			open_cards();
-		}
-		pthread_rwlock_unlock(&lock);
-		pthread_rwlock_rdlock(&lock);
-	}
+	pthread_mutex_lock(&lock);
 	if (!init_count) {
-		pthread_rwlock_unlock(&lock);
+		pthread_mutex_unlock(&lock);
 		return NVML_ERROR_UNINITIALIZED;
+	}
+	if (card_count && !sim_link_mine(cards[0].link)) {
+		close_cards();
+		open_cards();
 	}
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvml_enter_any(void)
-{
-	return hold_links();
-}
-
 nvmlReturn_t nvml_enter(nvmlDevice_t device)
 {
-	nvmlReturn_t result = hold_links();
+	nvmlReturn_t result = nvml_enter_any();
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -102,7 +87,7 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device)
 
 void nvml_leave(void)
 {
-	pthread_rwlock_unlock(&lock);
+	pthread_mutex_unlock(&lock);
 }
 
 int nvml_card_count(void)
@@ -162,13 +147,13 @@ NVML_API(nvmlInitWithFlags, unsigned int flags)
 
 	if (flags & ~(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	pthread_once(&fork_once, watch_forks);
-	pthread_rwlock_wrlock(&lock);
+	pthread_mutex_lock(&lock);
+	watch_forks();
 	if (!init_count && !open_cards())
 		result = NVML_ERROR_DRIVER_NOT_LOADED;
 	else
 		init_count++;
-	pthread_rwlock_unlock(&lock);
+	pthread_mutex_unlock(&lock);
 	return result;
 }
 
@@ -186,13 +171,13 @@ NVML_API(nvmlShutdown, void)
 {
 	nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
 
-	pthread_rwlock_wrlock(&lock);
+	pthread_mutex_lock(&lock);
 	if (init_count) {
 		if (!--init_count)
 			close_cards();
 		result = NVML_SUCCESS;
 	}
-	pthread_rwlock_unlock(&lock);
+	pthread_mutex_unlock(&lock);
 	return result;
 }
 

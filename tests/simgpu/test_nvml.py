@@ -376,6 +376,17 @@ def test_every_name_that_the_client_knows_is_there(build_dir: Path) -> None:
     assert set(listed) <= known
 
 
+def test_it_loads_in_images_since_2014(build_dir: Path) -> None:
+    printed = subprocess.run(
+        ["objdump", "-T", build_dir / "lib" / "simgpu" / "libnvidia-ml.so.1"],
+        check=True,
+        text=True,
+        capture_output=True,
+    ).stdout
+    needed = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([0-9.]+)", printed)}
+    assert max(needed) <= (2, 17)
+
+
 def test_layouts_are_nvidias(tmp_path: Path) -> None:
     ours = {
         "nvmlMemory_t": pynvml.c_nvmlMemory_t,
@@ -408,3 +419,28 @@ def test_layouts_are_nvidias(tmp_path: Path) -> None:
     for struct_name, member, value in map(json.loads, printed.splitlines()):
         found.setdefault(struct_name, {})[member] = value
     assert found == wanted
+
+
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_threads_and_forks_under_a_sanitizer(
+    shared_host: Host, tmp_path: Path, sanitizer: str
+) -> None:
+    program = tmp_path / "nvml_check"
+    sources = [ROOT / "simgpu/src" / name for name in ("client.c", "nvml.c", "nvml_device.c")]
+    subprocess.run(
+        [
+            *("gcc", "-std=c11", "-g", "-O1", "-pthread", "-I", ROOT / "simgpu/src"),
+            *(f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-o", program),
+            *(ROOT / "tests/simgpu/c/nvml_check.c", *sources),
+        ],
+        check=True,
+    )
+    done = subprocess.run(
+        # A fork child of a program with threads is what a sanitizer dislikes in itself.
+        [program],
+        env={"SIMGPU_DIR": str(shared_host.directory), "TSAN_OPTIONS": "die_after_fork=0"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
