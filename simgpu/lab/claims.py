@@ -102,7 +102,9 @@ class Story:
         """The tally; the exit status that goes with it."""
         self._console.print()
         if self.failed or not self.held:
-            self._console.print(Text(f"{len(self.failed)} claims do not hold:", style="bold red"))
+            self._console.print(
+                Text(f"claims that do not hold: {len(self.failed)}", style="bold red")
+            )
             for text in self.failed:
                 self._console.print(f"  ✗ {text}")
             return 1

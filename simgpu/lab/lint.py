@@ -35,7 +35,7 @@ def main() -> int:
             command += _c_files()
         with step(title) as shown:
             done = subprocess.run(command, cwd=_ROOT, text=True, capture_output=True)
-            shown.result = "" if done.returncode == 0 else "FAILED"
+            shown.failed = done.returncode != 0
         if done.returncode != 0:
             failed.append(title)
             sys.stdout.write(done.stdout + done.stderr)

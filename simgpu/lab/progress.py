@@ -25,12 +25,16 @@ def duration(seconds: float) -> str:
 
 
 class Step:
-    """One step under way; `note` tells what it is at, `result` what the closing line adds."""
+    """One step under way; `note` tells what it is at, `result` what its closing line adds.
+
+    `failed` marks it as failed where no exception does.
+    """
 
     def __init__(self, title: str, out: TextIO) -> None:
         self.title = title
         self.note = ""
         self.result = ""
+        self.failed = False
         self._out = out
         self._begun = time.monotonic()
         self._live = out.isatty()
@@ -45,7 +49,7 @@ class Step:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._done.set()
         self._thread.join()
-        mark = "✗" if kind else "✓"
+        mark = "✗" if kind or self.failed else "✓"
         tail = f"  {self.result}" if self.result else ""
         self._write(f"{mark} {self.title}{tail}  ({duration(self._elapsed())})\n")
 

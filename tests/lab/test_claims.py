@@ -28,7 +28,7 @@ def test_one_false_claim_fails_the_whole() -> None:
     code, text = _told(True, False)
     assert code == 1
     assert "✗ claim 1\n    found: something else" in text
-    assert "1 claims do not hold:" in text
+    assert "claims that do not hold: 1" in text
 
 
 def test_a_story_without_claims_proves_nothing() -> None:
