@@ -82,7 +82,7 @@ struct sim_memory {
 
 struct sim_launch {
 	uint64_t context;
-	uint64_t stream; /* 0: the default stream */
+	uint64_t stream;      /* 0: the default stream */
 	uint64_t duration_ns; /* SIM_DURATION_DEFAULT: as the card is configured */
 };
 

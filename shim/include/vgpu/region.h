@@ -38,8 +38,8 @@ const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t 
 
 /*
  * Attach this process: find the directory (/.gpuslice, where it exists, and nothing else; elsewhere
- * GPUSLICE_DIR), validate grant and region, retire slots of the dead, take a slot. Idempotent. VGPU_UNMANAGED where
- * there is no directory.
+ * GPUSLICE_DIR), validate grant and region, retire slots of the dead, take a slot. Idempotent.
+ * VGPU_UNMANAGED where there is no directory.
  */
 enum vgpu_result vgpu_attach(struct vgpu_error *error);
 
@@ -49,7 +49,8 @@ void vgpu_detach(void);
 /* The grant, read without attaching (a process that only looks, as nvidia-smi does). */
 enum vgpu_result vgpu_peek(struct vgpu_error *error);
 
-/* After vgpu_attach or vgpu_peek returned VGPU_OK: index of a card in the grant by its UUID's 16 bytes; -1: not granted. */
+/* After vgpu_attach or vgpu_peek returned VGPU_OK: index of a card in the grant by its UUID's 16
+ * bytes; -1: not granted. */
 int vgpu_card_of_uuid(const uint8_t uuid[16]);
 
 /* The newest limit (it can change at any time) and what the container's processes hold together. */
