@@ -33,9 +33,10 @@ DEFAULT_REGISTRATION_TIMEOUT_MS: Final = 5000
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 2000
 """What a runtime that does not tell (NRI before 0.7) waits."""
 
-FAILURE_POLICY: Final = nri.FailurePolicy(fail_request=True, keep_connected=True)
-"""Always sent; older runtimes ignore it. A request that we do not answer in time fails, and so does
-the next: a stuck agent holds up what it should decide until it is killed, and is not passed by."""
+FAILURE_POLICY: Final = nri.FailurePolicy(fail_request=True, keep_connected=False)
+"""Always sent; older runtimes ignore it. A request that we do not answer in time fails, and we are
+dropped: pods that need no card go on without us, pods with a grant require us by annotation, and no
+card comes to either."""
 
 
 class State(enum.Enum):

@@ -199,3 +199,26 @@ def test_defaults_and_block_devices(tmp_path: Path) -> None:
     own = cdi.load([tmp_path], status=node).devices["G"].own
     assert own.devices == (Device("/dev/sd", "b", 8, 1),)
     assert own.mounts == (Mount("/b", "/a", ("ro", "nosuid", "nodev", "rbind", "rprivate")),)
+
+
+def test_a_spec_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(spec({"name": "G"}))
+    assert list(cdi.load([tmp_path]).devices) == ["G"]
+    fresh = tmp_path / "fresh"
+    fresh.write_text(spec({"name": "H"}))
+    fresh.rename(path)
+    assert list(cdi.load([tmp_path]).devices) == ["H"]
+    edits = {"deviceNodes": [{"path": "/dev/late"}]}
+    path.write_text(spec({"name": "late", "containerEdits": edits}))
+    nodes = [FileNotFoundError(2, "No such file or directory"), node("/dev/nvidiactl")]
+
+    def status(path: str) -> os.stat_result:
+        answer = nodes.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    assert cdi.load([tmp_path], status=status).devices["late"].problem is not None
+    # The spec is the same, the host is not.
+    assert cdi.load([tmp_path], status=status).devices["late"].problem is None

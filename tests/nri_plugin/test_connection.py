@@ -340,7 +340,7 @@ def test_the_policy_is_sent_and_asks_to_fail() -> None:
     async def test() -> None:
         async with rig(nri_version=(0, 12, 5)) as r:
             await r.runtime.handshake()
-            assert (r.runtime.policy.fail_request, r.runtime.policy.keep_connected) == (True, True)
+            assert (r.runtime.policy.fail_request, r.runtime.policy.keep_connected) == (True, False)
             assert r.runtime.events == 0x2628
 
     run(test)

@@ -141,7 +141,7 @@ def test_a_recorded_handshake_in_every_cut(
     assert configured in heard
     assert heard[2:] == [events.Synchronize(3, 1999, (), ())]
     session.respond(3)
-    framed = bytes.fromhex("00000001000000150000000b000000010200120910a84c1a0408011001")
+    framed = bytes.fromhex("000000010000001300000009000000010200120710a84c1a020801")
     assert session.data_to_send() == framed + SYNCHRONIZE_REPLY
 
 
@@ -193,9 +193,9 @@ def test_configure_of_the_go_adaptation_and_a_single_event() -> None:
     session.data_to_send()
     session.receive_data(GO_CONFIGURE)
     sent = session.data_to_send()
-    assert sent[18:20] == b"\x12\x08"
+    assert sent[18:20] == b"\x12\x06"
     assert sent[20:22] == CONFIGURE_REPLY_EVENTS_8[-2:]
-    assert sent[22:] == bytes.fromhex("1a0408011001")
+    assert sent[22:] == bytes.fromhex("1a020801")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_only_known_events_are_subscribed(nri_version: str, subscribed: int) -> 
     assert response.events == configured.events == subscribed
     assert (response.failure_policy.fail_request, response.failure_policy.keep_connected) == (
         True,
-        True,
+        False,
     )
 
 
