@@ -1,0 +1,149 @@
+"""libcuda over the daemon, through NVIDIA's unmodified cuda-bindings and through C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import build
+from tests.simgpu.cuda_programs import PROGRAMS
+from tests.simgpu.host import GIB, ROOT, Host
+
+pytestmark = pytest.mark.sim
+
+CHECKS = (
+    "memory",
+    "contexts",
+    "threads",
+    "fork",
+    "fork-before",
+    "old-interface",
+    "streams",
+    "ptx",
+    "many",
+)
+
+
+def program(host: Host, name: str, *arguments: str, **extra: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simgpu.cuda_programs", name, *arguments],
+        cwd=ROOT,
+        env={**host.env(), **extra},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def start(host: Host, name: str, *arguments: str) -> subprocess.Popen[str]:
+    """A program that says something when it is ready, and then waits on its stdin."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.simgpu.cuda_programs", name, *arguments],
+        cwd=ROOT,
+        env=host.env(),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() in ("held\n", "ready\n"), child.wait()
+    return child
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_cuda_bindings(driver_host: Host, name: str) -> None:
+    program(driver_host, name)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_c(driver_host: Host, name: str) -> None:
+    assert driver_host.build_dir is not None
+    done = driver_host.run(driver_host.build_dir / "bin" / "cuda_check", name)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_c_under_sanitizers(host: Host, name: str) -> None:
+    host.build_dir = build("asan")
+    done = host.run(host.build_dir / "bin" / "cuda_check", name)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("visible", "left"),
+    [
+        ("0", "0"),
+        ("1", "1"),
+        ("1,0", "10"),
+        ("1,7,0", "1"),
+        ("0,0", "0"),
+        ("GPU-5e1f0a70-0000-4000-8000-000000000001", "1"),
+        ("GPU-5e1f0a70", "none"),
+        ("", "none"),
+        ("-1", "none"),
+        ("all", "none"),
+    ],
+)
+def test_visible_devices(driver_host: Host, visible: str, left: str) -> None:
+    program(driver_host, "visible_devices", left, CUDA_VISIBLE_DEVICES=visible)
+
+
+def test_without_cards(build_dir: Path, tmp_path: Path) -> None:
+    nowhere = Host(tmp_path / "absent", build_dir=build_dir)
+    program(nowhere, "no_device")
+
+
+def test_processes_share_one_pool_and_death_gives_back(driver_host: Host) -> None:
+    watcher = driver_host.connect(0)
+    first = start(driver_host, "hold", str(30 * GIB))
+    second = start(driver_host, "hold", str(9 * GIB + 1))
+    try:
+        assert watcher.free_bytes() == GIB - 512
+        assert set(watcher.processes()) == {first.pid, second.pid}
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        watcher.wait_for_free(31 * GIB - 512)
+    finally:
+        for child in (first, second):
+            child.kill()
+            child.communicate()
+    watcher.wait_for_free(40 * GIB)
+
+
+def test_a_lost_card_answers_errors(driver_host: Host) -> None:
+    child = start(driver_host, "lose_the_card")
+    driver_host.fault("lose")
+    child.communicate("lost\n")
+    assert child.returncode == 0
+
+
+def test_a_daemon_that_ends_is_a_lost_card(sim_dir: Path, build_dir: Path) -> None:
+    host = Host(sim_dir, build_dir=build_dir)
+    host.up()
+    child = start(host, "lose_the_card")
+    host.down()
+    child.communicate("lost\n")
+    assert child.returncode == 0
+
+
+def test_an_unreachable_card_is_no_device(driver_host: Host, tmp_path: Path) -> None:
+    """The library finds cards by their sockets: a directory with one socket is one card."""
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    os.symlink(driver_host.socket(1), cards / "1.sock")
+    (cards / "0.sock").write_text("not a socket")
+    one = subprocess.run(
+        [sys.executable, "-m", "tests.simgpu.cuda_programs", "visible_devices", "1"],
+        cwd=ROOT,
+        env={**driver_host.env(), "SIMGPU_DIR": str(tmp_path)},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert one.returncode == 0, one.stderr

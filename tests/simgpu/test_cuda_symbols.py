@@ -1,0 +1,207 @@
+"""Which names libcuda has, and what cuGetProcAddress answers for them."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from tests.simgpu.host import ROOT
+
+pytestmark = pytest.mark.sim
+
+LEGACY, PER_THREAD = 1, 2
+FOUND, NO_SYMBOL, NO_VERSION = 0, 1, 2
+SUCCESS, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED = 0, 1, 500, 801
+
+# Base name, version, flags -> the exported symbol.
+MEANINGS = [
+    ("cuMemAlloc", 2000, 0, "cuMemAlloc"),
+    ("cuMemAlloc", 3010, 0, "cuMemAlloc"),
+    ("cuMemAlloc", 3020, 0, "cuMemAlloc_v2"),
+    ("cuMemAlloc", 13000, PER_THREAD, "cuMemAlloc_v2"),
+    ("cuMemFree", 3019, 0, "cuMemFree"),
+    ("cuMemFree", 3020, 0, "cuMemFree_v2"),
+    ("cuMemGetInfo", 3020, LEGACY, "cuMemGetInfo_v2"),
+    ("cuDeviceTotalMem", 2000, 0, "cuDeviceTotalMem"),
+    ("cuDeviceTotalMem", 12080, 0, "cuDeviceTotalMem_v2"),
+    ("cuDeviceGetUuid", 9020, 0, "cuDeviceGetUuid"),
+    ("cuDeviceGetUuid", 11040, 0, "cuDeviceGetUuid_v2"),
+    ("cuCtxCreate", 2000, 0, "cuCtxCreate"),
+    ("cuCtxCreate", 3020, 0, "cuCtxCreate_v2"),
+    ("cuCtxCreate", 11040, 0, "cuCtxCreate_v3"),
+    ("cuCtxCreate", 12050, 0, "cuCtxCreate_v4"),
+    ("cuCtxSynchronize", 12090, 0, "cuCtxSynchronize"),
+    ("cuCtxSynchronize", 13000, 0, "cuCtxSynchronize_v2"),
+    ("cuDevicePrimaryCtxRelease", 10020, 0, "cuDevicePrimaryCtxRelease"),
+    ("cuDevicePrimaryCtxRelease", 11000, 0, "cuDevicePrimaryCtxRelease_v2"),
+    ("cuMemcpyHtoD", 2000, PER_THREAD, "cuMemcpyHtoD"),
+    ("cuMemcpyHtoD", 6050, PER_THREAD, "cuMemcpyHtoD_v2"),
+    ("cuMemcpyHtoD", 7000, LEGACY, "cuMemcpyHtoD_v2"),
+    ("cuMemcpyHtoD", 7000, PER_THREAD, "cuMemcpyHtoD_v2_ptds"),
+    ("cuLaunchKernel", 13000, 0, "cuLaunchKernel"),
+    ("cuLaunchKernel", 13000, PER_THREAD, "cuLaunchKernel_ptsz"),
+    ("cuStreamBeginCapture", 10000, PER_THREAD, "cuStreamBeginCapture_ptsz"),
+    ("cuStreamBeginCapture", 10010, PER_THREAD, "cuStreamBeginCapture_v2_ptsz"),
+    ("cuStreamGetCaptureInfo", 11030, 0, "cuStreamGetCaptureInfo_v2"),
+    ("cuMemAllocAsync", 11020, PER_THREAD, "cuMemAllocAsync_ptsz"),
+    ("cuGraphInstantiate", 11000, 0, "cuGraphInstantiate_v2"),
+    ("cuGraphInstantiate", 12000, 0, "cuGraphInstantiateWithFlags"),
+    ("cuGetProcAddress", 11030, 0, "cuGetProcAddress"),
+    ("cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"),
+]
+
+REFUSALS = [
+    ("cuMemAlloc", 1999, 0, NOT_FOUND, NO_VERSION),
+    ("cuMemAllocAsync", 11010, 0, NOT_FOUND, NO_VERSION),
+    ("cuMemAlloc_v2", 13000, 0, NOT_FOUND, NO_SYMBOL),
+    ("cuNoSuchFunction", 13000, 0, NOT_FOUND, NO_SYMBOL),
+    ("cuMemGetLocationInfo", 13000, 0, NOT_FOUND, NO_SYMBOL),
+    ("cuMemAlloc", 13010, 0, INVALID_VALUE, NO_SYMBOL),
+    ("cuMemAlloc", 13000, 3, INVALID_VALUE, NO_SYMBOL),
+]
+
+
+@pytest.fixture(scope="module")
+def library(build_dir: Path) -> Path:
+    return build_dir / "lib" / "simgpu" / "libcuda.so.1"
+
+
+@pytest.fixture(scope="module")
+def cuda(library: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(library))
+
+
+def exported(library: Path) -> set[str]:
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", library], text=True, capture_output=True, check=True
+    )
+    return {line.split()[2] for line in listed.stdout.splitlines()}
+
+
+def address(cuda: ctypes.CDLL, symbol: str) -> int | None:
+    return ctypes.cast(getattr(cuda, symbol), ctypes.c_void_p).value
+
+
+def ask(cuda: ctypes.CDLL, base: str, version: int, flags: int) -> tuple[int, int | None, int]:
+    pointer, status = ctypes.c_void_p(0xBAD), ctypes.c_int(-1)
+    code = cuda.cuGetProcAddress_v2(
+        base.encode(),
+        ctypes.byref(pointer),
+        version,
+        ctypes.c_uint64(flags),
+        ctypes.byref(status),
+    )
+    return code, pointer.value, status.value
+
+
+@pytest.mark.parametrize(("base", "version", "flags", "symbol"), MEANINGS)
+def test_meaning(cuda: ctypes.CDLL, base: str, version: int, flags: int, symbol: str) -> None:
+    assert ask(cuda, base, version, flags) == (SUCCESS, address(cuda, symbol), FOUND)
+    pointer = ctypes.c_void_p()
+    older = cuda.cuGetProcAddress(
+        base.encode(), ctypes.byref(pointer), version, ctypes.c_uint64(flags)
+    )
+    assert (older, pointer.value) == (SUCCESS, address(cuda, symbol))
+
+
+@pytest.mark.parametrize(("base", "version", "flags", "code", "status"), REFUSALS)
+def test_refusal(
+    cuda: ctypes.CDLL, base: str, version: int, flags: int, code: int, status: int
+) -> None:
+    assert ask(cuda, base, version, flags) == (code, None, status)
+
+
+def test_null_arguments(cuda: ctypes.CDLL) -> None:
+    pointer = ctypes.c_void_p()
+    assert cuda.cuGetProcAddress_v2(None, ctypes.byref(pointer), 13000, 0, None) == INVALID_VALUE
+    assert cuda.cuGetProcAddress_v2(b"cuInit", None, 13000, 0, None) == INVALID_VALUE
+    assert cuda.cuGetProcAddress_v2(b"cuInit", ctypes.byref(pointer), 13000, 0, None) == SUCCESS
+
+
+def test_every_row_of_both_lists(cuda: ctypes.CDLL, library: Path) -> None:
+    """Every row's symbol is exported and found at its version; nothing else is exported."""
+    rows: set[tuple[str, str, int, int]] = set()
+    for name in ("cuda.def", "cuda_unsupported.def"):
+        text = (ROOT / "simgpu" / "src" / name).read_text()
+        text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+        for kind, symbol, base, since, rest in re.findall(
+            r"^(\w+)\((\w+), (\w+), (\d+)(.*)\)$", text, flags=re.MULTILINE
+        ):
+            flags = PER_THREAD if kind == "PER_THREAD_NAME" else LEGACY
+            rows.add((symbol, base, int(since), flags))
+            if kind == "PER_THREAD":
+                suffix, twin_since = re.findall(r"(_ptsz|_ptds), (\d+)$", rest)[0]
+                rows.add((symbol + suffix, base, int(twin_since), PER_THREAD))
+    assert len(rows) > 600
+    for symbol, base, since, flags in sorted(rows):
+        assert ask(cuda, base, since, flags) == (SUCCESS, address(cuda, symbol), FOUND), symbol
+    assert exported(library) == {symbol for symbol, *_ in rows}
+
+
+def test_names_that_cuda_bindings_asks_for(cuda: ctypes.CDLL) -> None:
+    """What the bindings of a later CUDA know and this driver lacks is what came after 13.0."""
+    where = distribution("cuda-bindings").locate_file("cuda/bindings/cydriver.pxd")
+    asked = set(re.findall(r"cdef CUresult (cu\w+)\(", Path(str(where)).read_text()))
+    assert len(asked) > 500
+    lacking = {
+        name for name in asked if ask(cuda, re.sub(r"_v\d+$", "", name), 13000, 0)[0] != SUCCESS
+    }
+    assert len(lacking) < len(asked) // 10
+    assert all(re.search(LATER, name) for name in lacking), lacking
+
+
+LATER = re.compile(
+    r"LogicalEndpoint|Fabric|Clique|Cig$|Recapture|WithAttributesAsync|GetToolsId|GetLocalId"
+    r"|GetContainingGraph|Graph(Exec)?GetId|GraphNodeGetParams|ParamCount|DevResource"
+    r"|SmResourceSplit|Coredump|Checkpoint|LocationInfo|TensorMapSetAllocationClass"
+)
+
+
+def test_what_is_not_simulated_says_so(cuda: ctypes.CDLL) -> None:
+    text = (ROOT / "simgpu" / "src" / "cuda_unsupported.def").read_text()
+    names = re.findall(r"^(?:PER_THREAD_)?NAME\((\w+)", text, flags=re.MULTILINE)
+    assert len(names) > 400
+    for name in names:
+        assert getattr(cuda, name)() == NOT_SUPPORTED, name
+
+
+def test_loads_in_old_images(library: Path) -> None:
+    """glibc of 2012 and no other library; a container brings its own."""
+    read = subprocess.run(
+        ["objdump", "-p", "-T", library], text=True, capture_output=True, check=True
+    ).stdout
+    versions = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([\d.]+)", read)}
+    assert max(versions) <= (2, 17)
+    assert set(re.findall(r"NEEDED\s+(\S+)", read)) <= {
+        "libc.so.6",
+        "libpthread.so.0",
+        "ld-linux-x86-64.so.2",
+    }
+    assert re.findall(r"SONAME\s+(\S+)", read) == ["libcuda.so.1"]
+
+
+def test_calls_inside_the_library_stay_inside(cuda: ctypes.CDLL, tmp_path: Path) -> None:
+    """A preloaded library's cuMemFree_v2 does not see what cuMemFree does within the driver."""
+    source = tmp_path / "preloaded.c"
+    source.write_text("int cuMemFree_v2(unsigned long a) { (void)a; return 77; }\n")
+    preloaded = tmp_path / "preloaded.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", preloaded, source], check=True)
+    program = tmp_path / "program.c"
+    program.write_text(
+        "int cuMemFree(unsigned); int cuMemFree_v2(unsigned long);\n"
+        "int main(void) { return cuMemFree_v2(0) == 77 && cuMemFree(0) == 3 ? 0 : 1; }\n"
+    )
+    binary = tmp_path / "program"
+    directory = Path(cuda._name).parent
+    subprocess.run(["gcc", "-o", binary, program, f"-L{directory}", "-l:libcuda.so.1"], check=True)
+    done = subprocess.run(
+        [binary],
+        env={"LD_PRELOAD": str(preloaded), "LD_LIBRARY_PATH": str(directory)},
+        check=False,
+    )
+    assert done.returncode == 0

@@ -1,0 +1,131 @@
+"""The null driver: same answers as a driver, nothing behind them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simgpu.host import ROOT
+
+pytestmark = pytest.mark.sim
+
+PROLOGUE = """
+from cuda.bindings import driver
+R = driver.CUresult
+def ok(returned):
+    assert returned[0] is R.CUDA_SUCCESS, returned[0]
+    return returned[1] if len(returned) == 2 else returned[1:]
+ok(driver.cuInit(0))
+device = ok(driver.cuDeviceGet(0))
+ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(device))))
+"""
+
+
+def run(build_dir: Path, code: str, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROLOGUE + code],
+        cwd=ROOT,
+        env={**os.environ, "LD_LIBRARY_PATH": str(build_dir / "lib" / "null"), **environment},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_fills_and_empties(build_dir: Path) -> None:
+    run(
+        build_dir,
+        """
+assert ok(driver.cuDeviceGetCount()) == 1
+assert ok(driver.cuDeviceGetUuid(device)).bytes == b"null" + bytes([0, 0, 64, 0, 128]) + bytes(7)
+assert ok(driver.cuMemGetInfo()) == (4096, 4096)
+held = [ok(driver.cuMemAlloc(size)) for size in (1, 513, 2048)]
+assert ok(driver.cuMemGetInfo()) == (512, 4096)
+assert driver.cuMemAlloc(513)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
+held.append(ok(driver.cuMemAlloc(512)))
+assert len({int(pointer) for pointer in held}) == 4
+for pointer in held:
+    ok(driver.cuMemFree(pointer))
+    assert driver.cuMemFree(pointer)[0] is R.CUDA_ERROR_INVALID_VALUE
+assert ok(driver.cuMemGetInfo()) == (4096, 4096)
+assert driver.cuMemAlloc(0)[0] is R.CUDA_ERROR_INVALID_VALUE
+assert driver.cuMemAlloc(2**64 - 1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
+ok(driver.cuLaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
+""",
+        NULL_DRIVER_BYTES="4096",
+    )
+
+
+def test_refuses_every_third(build_dir: Path) -> None:
+    run(
+        build_dir,
+        """
+codes = [driver.cuMemAlloc(1)[0] for _ in range(6)]
+full, fine = R.CUDA_ERROR_OUT_OF_MEMORY, R.CUDA_SUCCESS
+assert codes == [fine, fine, full] * 2
+assert ok(driver.cuMemGetInfo())[0] == 2**30 * 40 - 4 * 512
+""",
+        NULL_DRIVER_FAIL_EVERY="3",
+    )
+
+
+@pytest.mark.parametrize("how", ["sleep", "busy"])
+def test_takes_time(build_dir: Path, how: str) -> None:
+    run(
+        build_dir,
+        """
+import time
+before = time.monotonic()
+ok(driver.cuMemFree(ok(driver.cuMemAlloc(1))))
+assert time.monotonic() - before >= 0.002
+""",
+        NULL_DRIVER_LATENCY_NS="1000000",
+        NULL_DRIVER_LATENCY=how,
+    )
+
+
+def test_versions(build_dir: Path) -> None:
+    cuda = ctypes.CDLL(str(build_dir / "lib" / "null" / "libcuda.so.1"))
+    pointer, status = ctypes.c_void_p(), ctypes.c_int()
+    for base, version, code, wanted in (
+        (b"cuMemAlloc", 3020, 0, 0),
+        (b"cuMemAlloc", 3010, 500, 2),
+        (b"cuNothing", 12000, 500, 1),
+    ):
+        got = cuda.cuGetProcAddress_v2(
+            base,
+            ctypes.byref(pointer),
+            version,
+            ctypes.c_uint64(0),
+            ctypes.byref(status),
+        )
+        assert (got, status.value) == (code, wanted)
+
+
+def test_threads_lose_nothing(build_dir: Path, tmp_path: Path) -> None:
+    """Eight threads at full speed: live allocations never overlap, and all comes back."""
+    binary = tmp_path / "null_race"
+    library = build_dir / "lib" / "null"
+    subprocess.run(
+        [
+            *("gcc", "-std=c11", "-O2", "-Wall", "-Werror", "-pthread", "-o", binary),
+            ROOT / "tests" / "simgpu" / "c" / "null_race.c",
+            *("-I", ROOT / "simgpu" / "src", "-I", ROOT / "simgpu" / "src" / "null"),
+            *(f"-L{library}", "-l:libcuda.so.1"),
+        ],
+        check=True,
+    )
+    done = subprocess.run(
+        [binary],
+        env={"LD_LIBRARY_PATH": str(library), "NULL_DRIVER_BYTES": "65536"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
