@@ -6,6 +6,7 @@ The only module of the agent that reads argv and the environment, or sets up log
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -49,8 +50,10 @@ async def _serve(chosen: settings.Settings) -> None:
 
 
 def _announce(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    # Whoever started us may have stopped reading; that is no reason to stop serving.
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

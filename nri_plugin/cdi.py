@@ -13,6 +13,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from contract import names
 from nri_plugin.model import CdiDevice, Device, Edits, Hook, HookStage, Mount, Specs
 
 _MAX_BYTES: Final = 4 << 20
+_YAML: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 _STAGES: Final = {stage.value: stage for stage in HookStage}
 _UNSUPPORTED: Final = ("additionalGids", "intelRdt", "netDevices")
@@ -71,13 +73,18 @@ def _spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
         return ()
 
 
+@lru_cache(maxsize=64)
+def _parse(path: Path, state: tuple[int, ...]) -> Any:
+    """The document as it stood in `state`: nvidia-ctk's YAML is long, and every container asks."""
+    data = path.read_bytes()
+    return json.loads(data) if path.suffix == ".json" else yaml.load(data, Loader=_YAML)
+
+
 def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
-    with path.open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise _SpecError(f"larger than {_MAX_BYTES} bytes")
-    text = data.decode()
-    document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+        raise _SpecError(f"not a file of at most {_MAX_BYTES} bytes")
+    document = _parse(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
     spec = _object("the spec", document)
     if spec.get("kind") != kind:
         return ()

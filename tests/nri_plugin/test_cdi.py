@@ -211,7 +211,10 @@ def test_a_spec_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert list(cdi.load([tmp_path]).devices) == ["H"]
     edits = {"deviceNodes": [{"path": "/dev/late"}]}
     path.write_text(spec({"name": "late", "containerEdits": edits}))
-    nodes = [FileNotFoundError(2, "No such file or directory"), node("/dev/nvidiactl")]
+    nodes: list[OSError | os.stat_result] = [
+        FileNotFoundError(2, "No such file or directory"),
+        node("/dev/nvidiactl"),
+    ]
 
     def status(path: str) -> os.stat_result:
         answer = nodes.pop(0)
