@@ -70,7 +70,9 @@ SLOT: Final = Struct(
         Field("uint32_t", "pid", "in the namespace `pid_namespace`"),
         Field("uint64_t", "start_ticks", "field 22 of /proc/PID/stat; 0: unknown"),
         Field("uint64_t", "pid_namespace", "inode of /proc/self/ns/pid; 0: unknown"),
-        Field("uint64_t", "generation", "how often the slot was taken; 0: it and all above are new"),
+        Field(
+            "uint64_t", "generation", "how often the slot was taken; 0: it and all above are new"
+        ),
         Field("uint64_t", "reserved", "zero", 4),
     ),
 )
