@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
@@ -72,3 +74,23 @@ print(library.cuGetProcAddress_v2(b"cuInit", ctypes.byref(found), 12000, ctypes.
     assert (
         host.python(program, grants.make(GIB)).stdout == host.python(program, preload=False).stdout
     )
+
+
+def test_a_driver_that_hands_out_inner_functions_is_still_covered(
+    build_dir: Path, library: Path
+) -> None:
+    """Recognised by asking it, at each version and flag; and its calls to its own exports end."""
+    odd = Host(library, build_dir / "lib" / "tests")
+    program = (
+        _GET_PROC
+        + """
+wrapper, old = address("cuMemFree_v2"), address("cuMemFree")
+for entry in ("cuGetProcAddress", "cuGetProcAddress_v2"):
+    for flags in (0, 1, 2):
+        print(get(b"cuMemFree", 12000, flags, entry)[1] == wrapper, where(wrapper),
+              get(b"cuMemFree", 3010, flags, entry)[1] == old, where(old))
+    print(get(b"cuMemAlloc", 12000, 0, entry)[:2])
+"""
+    )
+    row = "True libvgpu.so True libvgpu.so\n"
+    assert odd.python(program).stdout == (row * 3 + "(500, None)\n") * 2
