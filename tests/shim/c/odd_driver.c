@@ -48,21 +48,19 @@ static int inner_free_old(unsigned int dptr)
 
 int cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
 {
-	int status;
-
-	return cuGetProcAddress_v2(symbol, pfn, version, flags, &status);
-}
-
-int cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
-{
 	*pfn = NULL;
-	if (status)
-		*status = 0;
 	if (strcmp(symbol, "cuMemFree") == 0)
 		*pfn = version < 3020 ? (void *)inner_free_old
 		       : flags == 2   ? (void *)inner_free_per_thread
 				      : (void *)inner_free;
-	else if (status)
-		*status = 1;
 	return *pfn ? 0 : 500;
+}
+
+int cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
+{
+	int result = cuGetProcAddress(symbol, pfn, version, flags);
+
+	if (status)
+		*status = result != 0;
+	return result;
 }
