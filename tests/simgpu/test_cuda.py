@@ -18,6 +18,7 @@ pytestmark = pytest.mark.sim
 
 CHECKS = (
     "memory",
+    "handles",
     "contexts",
     "threads",
     "fork",

@@ -113,6 +113,21 @@ static void check_memory(void)
 	WANT(free_bytes(), all);
 }
 
+/* A handle that is gone stays wrong when its place is taken again. */
+static void check_handles(void)
+{
+	CUstream first, second;
+
+	begin();
+	OK(cuStreamCreate(&first, 0));
+	OK(cuStreamDestroy_v2(first));
+	OK(cuStreamCreate(&second, 0));
+	WANT(first == second, false);
+	WANT(cuStreamQuery(first), CUDA_ERROR_INVALID_HANDLE);
+	OK(cuStreamQuery(second));
+	WANT(cuEventQuery((CUevent)(void *)second), CUDA_ERROR_INVALID_HANDLE);
+}
+
 /* What a context holds goes with it; its handles are wrong afterwards, wherever they are. */
 static void check_contexts(void)
 {
