@@ -42,7 +42,10 @@ class Host:
         assert done.returncode == 0, done.stderr
 
     def down(self) -> None:
+        """Also: nothing that the clients did was a surprise to the daemon."""
         self.send_clients_away()
+        log = self.directory / "log"
+        assert not log.exists() or "Traceback" not in log.read_text(), log.read_text()
         done = simgpu("down", "--dir", self.directory)
         assert done.returncode == 0, done.stderr
         assert not self.directory.exists()

@@ -278,11 +278,21 @@ def test_down_ends_a_daemon_that_hangs_on_its_clients(host: Host) -> None:
         client.free_bytes()
 
 
-def test_a_killed_daemon_is_followed_by_a_new_one(host: Host) -> None:
+def kill_daemon(host: Host) -> None:
     os.kill(int((host.directory / "pid").read_text()), signal.SIGKILL)
     while (status := simgpu("status", "--dir", host.directory)).returncode == 0:
         time.sleep(0.01)
     assert "not up in" in status.stderr
+
+
+def test_down_cleans_up_after_a_killed_daemon(host: Host) -> None:
+    kill_daemon(host)
+    assert host.socket(0).exists()
+    host.down()
+
+
+def test_a_killed_daemon_is_followed_by_a_new_one(host: Host) -> None:
+    kill_daemon(host)
     host.up()
     assert host.connect(0).free_bytes() == TOTAL
 
