@@ -398,6 +398,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} checks[] = {
 	    {"memory", check_memory},
+	    {"handles", check_handles},
 	    {"contexts", check_contexts},
 	    {"threads", check_threads},
 	    {"fork", check_fork},
