@@ -45,10 +45,11 @@ class Host:
         """Also: nothing that the clients did was a surprise to the daemon."""
         self.send_clients_away()
         log = self.directory / "log"
-        assert not log.exists() or "Traceback" not in log.read_text(), log.read_text()
+        said = log.read_text() if log.exists() else ""
         done = simgpu("down", "--dir", self.directory)
         assert done.returncode == 0, done.stderr
         assert not self.directory.exists()
+        assert "Traceback" not in said, said
 
     def send_clients_away(self) -> None:
         """Ends every process and connection that this test has made."""
