@@ -67,8 +67,6 @@ static void *wrapper_of(const void *real)
 
 static void map_put(int at, void *real, enum vgpu_function hook)
 {
-	if (real == vgpu_wrapper(hook))
-		real = NULL;
 	__atomic_store_n(&map_wrapper[at], vgpu_wrapper(hook), __ATOMIC_RELAXED);
 	__atomic_store_n(&map_real[at], real, __ATOMIC_RELAXED);
 }
