@@ -154,14 +154,16 @@ def _environment(
     shares: Sequence[Share], cdi: Sequence[tuple[str, str]]
 ) -> Sequence[tuple[str, str]]:
     """Ours, then what the CDI specs add; ours win, as nvidia-ctk's specs set some of the keys."""
+    # HAMi-core reads 0 percent as no limit; the grant file says the exact value.
+    percents = [str(max(share.core_percent, 1)) for share in shares]
     ours = {
         names.ENV_VISIBLE_DEVICES: ",".join(share.uuid for share in shares),
-        names.ENV_CORE_LIMIT: str(shares[0].core_percent),
+        names.ENV_CORE_LIMIT: percents[0],
         names.ENV_SHARED_CACHE: names.SHARED_CACHE_PATH,
     }
     for index, share in enumerate(shares):
         ours[f"{names.ENV_MEMORY_LIMIT}_{index}"] = str(share.memory_bytes)
-        ours[f"{names.ENV_CORE_LIMIT}_{index}"] = str(share.core_percent)
+        ours[f"{names.ENV_CORE_LIMIT}_{index}"] = percents[index]
     return (*ours.items(), *((key, value) for key, value in cdi if key not in ours))
 
 

@@ -384,6 +384,14 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
     assert [d.path for d in first.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
 
 
+def test_no_percent_is_never_written_as_no_limit() -> None:
+    decision = decide(pod([HALF], {"main": [grant(A, 1, 0)]}))
+    assert isinstance(decision, Adjustment)
+    assert decision.shares[0].core_percent == 0
+    written = {v for k, v in decision.env if k.startswith(names.ENV_CORE_LIMIT)}
+    assert written == {"1"}
+
+
 def test_a_missing_id_means_the_minor() -> None:
     decision = decide(pod([replace(OTHER, id=None)]))
     assert isinstance(decision, Adjustment)
