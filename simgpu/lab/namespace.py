@@ -48,7 +48,7 @@ class Namespace:
 
     def enter(self, command: Sequence[str | Path]) -> list[str]:
         """`command` as it must be started to run inside."""
-        into = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--root", f"--wd={_ROOT}"]
+        into = ["nsenter", f"--target={self.pid}", "--mount", "--pid", f"--wd={_ROOT}"]
         return [*into, "--", *map(str, command)]
 
     def run(
