@@ -40,8 +40,10 @@ CUresult context_open(struct device *device, unsigned int flags, struct context 
 	struct sim_id id;
 	CUresult result;
 
-	/* Holes from allocations of many sizes are paid in addresses, of which there are plenty. */
-	if (!arena_reserve(&device->arena, device->card->memory_bytes * 8, false))
+	/* Holes between sizes are paid in addresses: plenty of them, or as many as there are. */
+	for (uint64_t share = 8; share && !device->arena.base; share /= 2)
+		arena_reserve(&device->arena, device->card->memory_bytes * share, false);
+	if (!device->arena.base)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = driver_result(
 	    sim_call(device->link, SIM_CONTEXT_CREATE, NULL, 0, &id, sizeof(id), NULL));

@@ -137,12 +137,19 @@ static void add_device(struct sim_link *link)
 	device->ordinal = driver.devices++;
 }
 
-/* The list ends at the first entry that names no card, or names one twice. */
+/*
+ * The program's cards, in its order: all of them, or those of the list. The list ends at the first
+ * entry that names no card, or names one twice. Links to cards that are not chosen are closed.
+ */
 static void choose_devices(struct sim_link **links, int count, const char *visible)
 {
 	bool chosen[SIM_MAX_CARDS] = {false};
 
-	while (visible) {
+	for (int i = 0; !visible && i < count; i++)
+		add_device(links[i]);
+	if (!visible)
+		return;
+	for (;;) {
 		size_t length = strcspn(visible, ",");
 		int link = link_named(links, count, visible, length);
 
@@ -150,15 +157,18 @@ static void choose_devices(struct sim_link **links, int count, const char *visib
 			break;
 		chosen[link] = true;
 		add_device(links[link]);
-		visible = visible[length] ? visible + length + 1 : NULL;
+		if (!visible[length])
+			break;
+		visible += length + 1;
 	}
+	for (int i = 0; i < count; i++)
+		if (!chosen[i])
+			sim_links_close(&links[i], 1);
 }
 
 static CUresult begin(void)
 {
-	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	struct sim_link *links[SIM_MAX_CARDS];
-	int count;
 	uint8_t *page;
 
 	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -168,13 +178,9 @@ static CUresult begin(void)
 		munmap(page, 4096);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	count = sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_CUDA);
-	if (visible)
-		choose_devices(links, count, visible);
-	for (int i = 0; !visible && i < count; i++)
-		add_device(links[i]);
+	choose_devices(links, sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_CUDA),
+		       getenv("CUDA_VISIBLE_DEVICES"));
 	if (!driver.devices) {
-		sim_links_close(links, count);
 		munmap(page, 4096);
 		return CUDA_ERROR_NO_DEVICE;
 	}

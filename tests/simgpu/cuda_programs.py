@@ -432,6 +432,11 @@ def errors_have_names() -> None:
     assert ok(driver.cuGetErrorName(R.CUDA_ERROR_OUT_OF_MEMORY)) == b"CUDA_ERROR_OUT_OF_MEMORY"
     assert ok(driver.cuGetErrorString(R.CUDA_ERROR_OUT_OF_MEMORY)) == b"out of memory"
     assert ok(driver.cuGetErrorString(R.CUDA_SUCCESS)) == b"no error"
+    for code in R:
+        # Those after 917 came with later drivers.
+        if code <= 917 or code is R.CUDA_ERROR_UNKNOWN:
+            assert ok(driver.cuGetErrorName(code)) == code.name.encode()
+            assert ok(driver.cuGetErrorString(code))
 
 
 def fork_child() -> None:

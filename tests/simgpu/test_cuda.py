@@ -117,6 +117,16 @@ def test_processes_share_one_pool_and_death_gives_back(driver_host: Host) -> Non
     watcher.wait_for_free(40 * GIB)
 
 
+def test_a_card_for_which_there_are_few_addresses(sim_dir: Path, build_dir: Path) -> None:
+    """Eight times its size is not to be had in 128 TiB of address space; less does."""
+    host = Host(sim_dir, options=["--card", "20Ti"], build_dir=build_dir)
+    host.up()
+    child = start(host, "hold", str(3 * GIB))
+    child.communicate("")
+    host.down()
+    assert child.returncode == 0
+
+
 def test_a_lost_card_answers_errors(driver_host: Host) -> None:
     child = start(driver_host, "lose_the_card")
     driver_host.fault("lose")

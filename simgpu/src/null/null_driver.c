@@ -90,15 +90,35 @@ CUresult cuDriverGetVersion(int *version)
 	return CUDA_SUCCESS;
 }
 
+static const struct {
+	int value;
+	const char *name, *text;
+} errors[] = {
+#define ERROR_ROW(name, value, text) {value, #name, text},
+    CUDA_ERRORS(ERROR_ROW)
+#undef ERROR_ROW
+};
+
 CUresult cuGetErrorName(int error, const char **name)
 {
-	*name = error ? "CUDA_ERROR" : "CUDA_SUCCESS";
-	return CUDA_SUCCESS;
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
+		if (errors[i].value == error) {
+			*name = errors[i].name;
+			return CUDA_SUCCESS;
+		}
+	}
+	return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGetErrorString(int error, const char **text)
 {
-	return cuGetErrorName(error, text);
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
+		if (errors[i].value == error) {
+			*text = errors[i].text;
+			return CUDA_SUCCESS;
+		}
+	}
+	return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuDeviceGetCount(int *count)
