@@ -152,6 +152,23 @@ def test_a_dead_clients_queued_work_does_not_hold_the_engine() -> None:
     assert card.launch(two, context_two, MS, now_ns=1 * SECOND_NS) == 1 * SECOND_NS + MS
 
 
+def test_work_that_had_not_begun_goes_with_its_owner() -> None:
+    card = card_of()
+    one, two = card.join(1), card.join(2)
+    context = card.context_create(one)
+    assert card.launch(one, context, 10 * MS, now_ns=0) == 10 * MS
+    card.launch(two, card.context_create(two), 100 * SECOND_NS, now_ns=0)
+    card.leave(two, now_ns=5 * MS)
+    assert card.launch(one, context, MS, now_ns=5 * MS) == 11 * MS
+
+
+def test_the_pool_as_a_client_sees_it() -> None:
+    card = card_of()
+    client = card.join(1)
+    card.memory_alloc(client, card.context_create(client), 512)
+    assert card.memory() == (TOTAL, TOTAL - 512)
+
+
 def test_promised_instants_outlive_a_neighbour() -> None:
     card = card_of()
     one, two = card.join(1), card.join(2)

@@ -86,6 +86,18 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         config.load(tmp_path / "absent.toml")
 
 
+def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "host.toml"
+    path.write_text("colour = 1")
+    with pytest.raises(ConfigError, match=r"host\.toml: colour: not a key"):
+        config.load(path)
+
+
+def test_no_size_is_not_a_size() -> None:
+    with pytest.raises(ConfigError, match="--card: missing"):
+        config.parse_bytes(None, "--card")
+
+
 @pytest.mark.parametrize(("text", "expected"), [("24GiB", 24 << 30), ("24Gi", 24 << 30), (5, 5)])
 def test_sizes_as_people_write_them(text: object, expected: int) -> None:
     assert config.parse_bytes(text, "--card") == expected

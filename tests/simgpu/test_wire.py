@@ -119,6 +119,11 @@ def test_what_no_library_sends_is_an_error(data: bytes, reason: str) -> None:
         list(Reader().feed(data))
 
 
+def test_a_reply_is_a_head_and_a_payload() -> None:
+    payload = wire.pack("sim_id", 7)
+    assert wire.reply(Status.OK, payload) == struct.pack("<IIQ", 0, 8, 7)
+
+
 def test_a_reply_is_never_longer_than_the_libraries_take() -> None:
     with pytest.raises(ValueError, match="reply of"):
         wire.reply(Status.OK, b"x" * (wire.PAYLOAD_BYTES + 1))
