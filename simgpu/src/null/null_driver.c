@@ -20,18 +20,25 @@
 #include <time.h>
 
 #define GRANULE_BYTES 512
-#define FIRST_ADDRESS 0x10000000000ull
-#define SLOTS	      (1u << 21) /* live allocations; a power of two */
+#define SLOTS	      (1u << 21) /* live allocations */
+/* A slot's two addresses: for what fits 2 MiB, and for what is larger (each as far from the next as
+ * the device is large). */
+#define SMALL_BYTES   (2ull << 20)
+#define SMALL_ADDRESS (1ull << 40)
+#define LARGE_ADDRESS (1ull << 44)
 
 static struct {
 	bool ready, sleeps;
 	uint64_t total_bytes, latency_ns, fail_every;
-	uint64_t used_bytes, next_address, allocations;
+	uint64_t used_bytes, allocations;
+	uint64_t free_slots;  /* tag << 32 | first free slot + 1: a stack */
+	uint64_t fresh_slots; /* those from here on were never used */
+	int large_shift;      /* large addresses are this far apart */
 } device;
 
 static struct slot {
-	uint64_t address; /* 0: free; 1: was used, keep looking */
-	uint64_t bytes;
+	uint64_t bytes; /* 0: free */
+	uint32_t next;	/* free slot below this one on the stack, + 1 */
 } *slots;
 
 static __thread CUcontext current;
@@ -79,7 +86,10 @@ CUresult cuInit(unsigned int flags)
 	device.latency_ns = number("NULL_DRIVER_LATENCY_NS", 0);
 	device.fail_every = number("NULL_DRIVER_FAIL_EVERY", 0);
 	device.sleeps = how && strcmp(how, "sleep") == 0;
-	device.next_address = FIRST_ADDRESS;
+	while (device.total_bytes >> device.large_shift)
+		device.large_shift++;
+	if (device.large_shift > 42)
+		return CUDA_ERROR_INVALID_VALUE;
 	device.ready = true;
 	return CUDA_SUCCESS;
 }
@@ -219,49 +229,74 @@ CUresult cuCtxSynchronize(void)
 	return CUDA_SUCCESS;
 }
 
-static uint32_t place_of(uint64_t address)
+/* The slot that was given back last, so that what is used stays near; SLOTS where all are used. */
+static uint32_t slot_take(void)
 {
-	return (uint32_t)((address / GRANULE_BYTES * 0x9e3779b97f4a7c15ull) >> 43) & (SLOTS - 1);
-}
+	uint64_t head = __atomic_load_n(&device.free_slots, __ATOMIC_ACQUIRE);
 
-/* Open addressing without a lock: a slot is claimed by its address. */
-static bool remember(uint64_t address, uint64_t bytes)
-{
-	for (uint32_t i = 0; i < SLOTS; i++) {
-		struct slot *slot = &slots[(place_of(address) + i) & (SLOTS - 1)];
-		uint64_t seen = __atomic_load_n(&slot->address, __ATOMIC_RELAXED);
+	while ((uint32_t)head) {
+		uint64_t tag = (head >> 32) + 1;
+		uint32_t next = __atomic_load_n(&slots[(uint32_t)head - 1].next, __ATOMIC_RELAXED);
 
-		if (seen <= 1 && __atomic_compare_exchange_n(&slot->address, &seen, address, false,
-							     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-			__atomic_store_n(&slot->bytes, bytes, __ATOMIC_RELEASE);
-			return true;
-		}
+		if (__atomic_compare_exchange_n(&device.free_slots, &head, tag << 32 | next, true,
+						__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			return (uint32_t)head - 1;
 	}
-	return false;
+	if (__atomic_load_n(&device.fresh_slots, __ATOMIC_RELAXED) >= SLOTS)
+		return SLOTS;
+	head = __atomic_fetch_add(&device.fresh_slots, 1, __ATOMIC_RELAXED);
+	return head < SLOTS ? (uint32_t)head : SLOTS;
 }
 
+static void slot_give(uint32_t slot)
+{
+	uint64_t head = __atomic_load_n(&device.free_slots, __ATOMIC_ACQUIRE);
+	uint64_t tag;
+
+	do {
+		tag = (head >> 32) + 1;
+		__atomic_store_n(&slots[slot].next, (uint32_t)head, __ATOMIC_RELAXED);
+	} while (!__atomic_compare_exchange_n(&device.free_slots, &head, tag << 32 | (slot + 1),
+					      true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+}
+
+/* The address of an allocation now remembered, or 0 where too many are live. */
+static uint64_t remember(uint64_t bytes)
+{
+	uint32_t slot = slot_take();
+
+	if (slot == SLOTS)
+		return 0;
+	__atomic_store_n(&slots[slot].bytes, bytes, __ATOMIC_RELEASE);
+	return bytes <= SMALL_BYTES ? SMALL_ADDRESS + slot * SMALL_BYTES
+				    : LARGE_ADDRESS + ((uint64_t)slot << device.large_shift);
+}
+
+/* How many bytes were at the address, which is free now; 0 where it is none of ours. */
 static uint64_t forget(uint64_t address)
 {
-	for (uint32_t i = 0; i < SLOTS; i++) {
-		struct slot *slot = &slots[(place_of(address) + i) & (SLOTS - 1)];
-		uint64_t seen = __atomic_load_n(&slot->address, __ATOMIC_ACQUIRE);
-		uint64_t bytes = __atomic_load_n(&slot->bytes, __ATOMIC_ACQUIRE);
+	bool large = address >= LARGE_ADDRESS;
+	uint64_t offset = address - (large ? LARGE_ADDRESS : SMALL_ADDRESS);
+	uint64_t stride = large ? 1ull << device.large_shift : SMALL_BYTES;
+	uint64_t slot = offset / stride;
+	uint64_t bytes;
 
-		if (!seen)
-			return 0;
-		if (seen == address)
-			return __atomic_compare_exchange_n(&slot->address, &seen, 1, false,
-							   __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)
-				   ? bytes
-				   : 0;
-	}
-	return 0;
+	if (offset % stride || slot >= SLOTS)
+		return 0;
+	bytes = __atomic_load_n(&slots[slot].bytes, __ATOMIC_ACQUIRE);
+	if (!bytes || (bytes > SMALL_BYTES) != large ||
+	    !__atomic_compare_exchange_n(&slots[slot].bytes, &bytes, 0, false, __ATOMIC_ACQ_REL,
+					 __ATOMIC_RELAXED))
+		return 0;
+	slot_give((uint32_t)slot);
+	return bytes;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
 	uint64_t charged = (bytes + GRANULE_BYTES - 1) & ~(uint64_t)(GRANULE_BYTES - 1);
 	uint64_t serial = __atomic_add_fetch(&device.allocations, 1, __ATOMIC_RELAXED);
+	uint64_t address;
 
 	if (!device.ready)
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -279,9 +314,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 			__atomic_sub_fetch(&device.used_bytes, charged, __ATOMIC_RELAXED);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	*out = __atomic_fetch_add(&device.next_address, charged, __ATOMIC_RELAXED);
-	if (remember(*out, charged))
+	address = remember(charged);
+	if (address) {
+		*out = address;
 		return CUDA_SUCCESS;
+	}
 	__atomic_sub_fetch(&device.used_bytes, charged, __ATOMIC_RELAXED);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
