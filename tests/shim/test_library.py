@@ -97,8 +97,10 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
 
 
 @pytest.mark.sim
-@pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="musl-gcc is not installed")
 def test_a_musl_program_runs_under_it(library: Path, tmp_path: Path) -> None:
+    if shutil.which("musl-gcc") is None:
+        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        missing("musl-gcc is not installed (make setup installs musl-tools)")
     source = tmp_path / "hello.c"
     source.write_text(
         "#include <dlfcn.h>\n"

@@ -22,11 +22,6 @@ _EVERY_WAY = [f"{way}:{name}" for way in _LOOKUPS for name in ("cuMemAlloc_v2", 
 
 
 @pytest.fixture
-def library(build_dir: Path) -> Path:
-    return build_dir / "lib" / "libvgpu.so"
-
-
-@pytest.fixture
 def driver(build_dir: Path) -> Path:
     return build_dir / "lib" / "null" / "libcuda.so.1"
 
