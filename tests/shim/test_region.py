@@ -1,4 +1,4 @@
-"""Attaching: which directory counts, and what becomes of files that are missing, damaged or foreign."""
+"""Attaching: which directory counts; files that are missing, damaged or of another grant."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_containers_directory_outranks_the_environment(box: Box) -> None:
     )
     with box.shell("unshare", "--mount", "sh", "-c", script, "sh") as shell:
         said = shell.ask("attach")
-    assert said.startswith(f"GRANT_MISSING ") and names.CONTAINER_DIR in said
+    assert said.startswith("GRANT_MISSING ") and names.CONTAINER_DIR in said
 
 
 def test_a_fork_child_of_one_who_looked_looks_for_itself(box: Box) -> None:
