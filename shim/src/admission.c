@@ -2,6 +2,7 @@
 #include "admission.h"
 
 #include <stdbool.h>
+#include <time.h>
 
 #include "hooks.h"
 #include "init.h"
@@ -11,6 +12,9 @@
 enum {
 	ALLOCATION_GRANULE_BYTES = 512, /* the driver's alignment of device memory */
 	CACHED_DEVICES = 64,
+	TEARDOWN_NS = 1000000000,
+	FIRST_PAUSE_NS = 1000000, /* doubled each time: 1 + 2 + ... + 512 ms */
+	PAUSES = 10,
 };
 
 static uint64_t min_bytes(uint64_t a, uint64_t b)
@@ -77,6 +81,18 @@ CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *rese
 	    vgpu_reserve(reservation->card, reservation->bytes) != VGPU_OK)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return CUDA_SUCCESS;
+}
+
+bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result, int *round)
+{
+	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << *round};
+
+	if (result != CUDA_ERROR_OUT_OF_MEMORY || reservation->card < 0 || *round == PAUSES ||
+	    !vgpu_dropped_within(TEARDOWN_NS))
+		return false;
+	++*round;
+	nanosleep(&pause, NULL);
+	return true;
 }
 
 void vgpu_cancel(const struct vgpu_reservation *reservation)

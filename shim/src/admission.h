@@ -6,6 +6,7 @@
 #ifndef VGPU_ADMISSION_H
 #define VGPU_ADMISSION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "vgpu/cuda_abi.h"
@@ -27,6 +28,13 @@ CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *rese
 /* The driver gave `address`. CUDA_ERROR_OUT_OF_MEMORY: it could not be written down; free it, then
  * refund. */
 CUresult vgpu_commit(const struct vgpu_reservation *reservation, uint64_t address);
+
+/*
+ * The driver refused a reserved allocation for want of memory: wait a little and say true, if the
+ * card may still hold what a process that just died is no longer charged for. `round` starts at 0;
+ * the rounds together wait at most about a second.
+ */
+bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result, int *round);
 
 void vgpu_cancel(const struct vgpu_reservation *reservation);
 

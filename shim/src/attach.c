@@ -169,6 +169,16 @@ static void recharge(struct vgpu_process *process, int card)
 				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
 }
 
+static bool reap_slots(struct vgpu_process *process, const struct vgpu_slots *slots,
+		       const struct vgpu_owner *except, bool attaching)
+{
+	bool any = vgpu_slots_reap(slots, except, attaching);
+
+	if (any)
+		__atomic_store_n(&process->last_drop_ns, vgpu_now_ns(), __ATOMIC_RELAXED);
+	return any;
+}
+
 static void drop_anchor(struct vgpu_process *process)
 {
 	if (process->anchor)
@@ -195,7 +205,7 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, struct v
 
 	if (!cast_anchor(process, fd))
 		return fail(error, VGPU_SYSTEM, errno, directory.path);
-	vgpu_slots_reap(&slots, NULL, true);
+	reap_slots(process, &slots, NULL, true);
 	VGPU_AT(ATTACH_REAPED);
 	if (!vgpu_slots_claim(&slots, &process->owner)) {
 		drop_anchor(process);
@@ -317,9 +327,17 @@ static bool reap(struct vgpu_process *process)
 		return false;
 	if (is_attached(process))
 		self = process->owner;
-	any = vgpu_slots_reap(&slots, &self, false);
+	any = reap_slots(process, &slots, &self, false);
 	syscall(SYS_close, slots.fd);
 	return any;
+}
+
+bool vgpu_dropped_within(uint64_t span_ns)
+{
+	struct vgpu_process *process = vgpu_process();
+	uint64_t last_ns = process ? __atomic_load_n(&process->last_drop_ns, __ATOMIC_RELAXED) : 0;
+
+	return last_ns && vgpu_now_ns() - last_ns < span_ns;
 }
 
 int vgpu_card_of_uuid(const uint8_t uuid[16])

@@ -33,13 +33,16 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int size_bytes)
 {
 	struct vgpu_reservation reservation;
 	CUresult result;
+	int round = 0;
 
 	if (!dptr || !size_bytes)
 		return real_cuMemAlloc(dptr, size_bytes);
 	result = vgpu_reserve_current(size_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = real_cuMemAlloc(dptr, size_bytes);
+	do
+		result = real_cuMemAlloc(dptr, size_bytes);
+	while (vgpu_await_teardown(&reservation, result, &round));
 	return settle(&reservation, result, *dptr, free_v1);
 }
 
@@ -47,13 +50,16 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
 {
 	struct vgpu_reservation reservation;
 	CUresult result;
+	int round = 0;
 
 	if (!dptr || !size_bytes)
 		return real_cuMemAlloc_v2(dptr, size_bytes);
 	result = vgpu_reserve_current(size_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = real_cuMemAlloc_v2(dptr, size_bytes);
+	do
+		result = real_cuMemAlloc_v2(dptr, size_bytes);
+	while (vgpu_await_teardown(&reservation, result, &round));
 	return settle(&reservation, result, *dptr, free_v2);
 }
 

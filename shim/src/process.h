@@ -33,6 +33,7 @@ struct vgpu_process {
 	struct vgpu_owner owner;
 	void *anchor; /* a mapping that keeps our slot's lock (attach.c) */
 	uint64_t last_reap_ns;
+	uint64_t last_drop_ns; /* when a reap of ours last dropped a dead process's charge */
 	struct vgpu_process_card cards[VGPU_MAX_CARDS];
 };
 

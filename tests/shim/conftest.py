@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,10 +111,25 @@ def host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
     """The simulated driver over a daemon with CARDS."""
-    directory = tmp_path_factory.mktemp("host")
+    with _simulated(build_dir, library, tmp_path_factory.mktemp("host")) as host:
+        yield host
+
+
+@pytest.fixture
+def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
+    """Like `host`, but a dead process's memory stays taken for a while, as on hardware."""
+    with _simulated(build_dir, library, tmp_path, "teardown_delay_s = 0.3\n") as host:
+        yield host
+
+
+@contextmanager
+def _simulated(
+    build_dir: Path, library: Path, directory: Path, settings: str = ""
+) -> Iterator[Host]:
     config = directory / "host.toml"
     config.write_text(
-        'driver_version = "580.65.06"\ncuda_version = 13000\n'
+        settings
+        + 'driver_version = "580.65.06"\ncuda_version = 13000\n'
         + "".join(
             f'[[card]]\nname = "NVIDIA SimGPU"\nuuid = "{uuid}"\nminor = {minor}\n'
             f'memory = "{size}"\npci_bus = {minor + 1}\n'

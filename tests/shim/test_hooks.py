@@ -319,6 +319,14 @@ def test_a_killed_process_gives_its_memory_back(host: Host, grants: Grants) -> N
     host.python(CUDA + "must(d.cuMemAlloc(GIB))", directory)
 
 
+def test_memory_that_the_card_frees_late_is_waited_for(slow_host: Host, grants: Grants) -> None:
+    """The dead process's charge is gone at once, its memory a moment later: no spurious refusal."""
+    directory = grants.make(GIB, 2 * GIB)
+    killed = CUDA + "import os; use(1); must(d.cuMemAlloc(2 * GIB)); os.kill(os.getpid(), 9)"
+    slow_host.run([sys.executable, "-c", killed], directory, status=-9)
+    slow_host.python(CUDA + "use(1); must(d.cuMemAlloc(2 * GIB))", directory)
+
+
 def test_cards_are_known_by_uuid(host: Host) -> None:
     """The fixture's cards are what the driver reports: the tests above rest on it."""
     listed = host.python(

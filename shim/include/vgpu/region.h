@@ -65,4 +65,10 @@ uint32_t vgpu_core_percent(int card);
 enum vgpu_result vgpu_reserve(int card, uint64_t bytes);
 void vgpu_refund(int card, uint64_t bytes);
 
+/*
+ * Did this process, in the last `span_ns`, drop a dead process's charge? The kernel does not order
+ * a lock's release against the driver's teardown: the card may hold the bytes a little longer.
+ */
+bool vgpu_dropped_within(uint64_t span_ns);
+
 #endif
