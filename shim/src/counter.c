@@ -196,5 +196,5 @@ uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int card)
 
 uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int card, uint32_t slot)
 {
-	return load_held(view, card, slot).low;
+	return load(&vgpu_view_slot_card(view, slot, card)->bytes);
 }

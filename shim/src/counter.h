@@ -72,7 +72,7 @@ uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct 
 
 uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int card);
 
-/* What the slot is charged now. The caller holds the process's lock. */
+/* What the slot is charged, but for an operation that nobody has helped yet. */
 uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int card, uint32_t slot);
 
 #endif

@@ -1,0 +1,68 @@
+"""`python -m bench NAME [--quick] [--check]`: a table, then one line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import Result
+
+BENCHES = {"shim": "reserve and refund beside an atomic add, a robust mutex and nothing"}
+
+
+def _where() -> dict[str, object]:
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def _table(result: Result) -> str:
+    lines = [list(result.header), *map(list, result.rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(result.header))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        epilog="\n".join(f"{name}: {about}" for name, about in BENCHES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=sorted(BENCHES))
+    parser.add_argument("--quick", action="store_true", help="within a minute, less exact")
+    parser.add_argument("--check", action="store_true", help="exit status 1 where a goal is missed")
+    options = parser.parse_args(arguments)
+    result: Result = importlib.import_module(f"bench.{options.name}").run(options.quick)
+    summary = {
+        "bench": options.name,
+        "where": _where(),
+        "figures": dict(result.figures),
+        "goals": {name: f"<= {goal}" for name, goal in result.at_most.items()},
+        "met": result.met,
+    }
+    sys.stdout.write(f"{_table(result)}\n{json.dumps(summary)}\n")
+    return 1 if options.check and not result.met else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
