@@ -173,6 +173,11 @@ class Lab:
             self._agent.kill(number)
         self._agent = None
 
+    def signal_agent(self, number: int) -> None:
+        """Stop it in its tracks, or let it go on."""
+        if self._agent is not None:
+            self._agent.signal(number)
+
     def times_ready(self) -> int:
         """How often the agent has registered and synchronised since the lab began."""
         if not self._agent_out.exists():

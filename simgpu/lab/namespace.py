@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,9 @@ class Namespace:
         if not self._outer.stdin.closed:
             self._outer.stdin.close()
             self._outer.stdout.close()
+        for process in self._started:
+            # A stopped nsenter would leave its child unreaped, and the namespace with it.
+            process.entering.send_signal(signal.SIGCONT)
         self._outer.wait(_END_S)
         for process in self._started:
             process.entering.wait(_END_S)
@@ -103,10 +107,19 @@ class Inside:
     def running(self) -> bool:
         return self.entering.poll() is None
 
-    def kill(self, number: int) -> None:
-        """Signal the process itself (nsenter passes no signal on) and wait for its end."""
+    def signal(self, number: int) -> None:
+        """Signal the process itself, since nsenter passes no signal on.
+
+        But it stops itself where its child stops, and then sees no end of it: wake it too.
+        """
         for pid in children(self.entering.pid):
             os.kill(pid, number)
+        if number == signal.SIGCONT:
+            self.entering.send_signal(number)
+
+    def kill(self, number: int) -> None:
+        """Signal the process and wait for its end."""
+        self.signal(number)
         self.entering.wait(_END_S)
 
 

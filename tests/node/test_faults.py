@@ -110,6 +110,20 @@ def test_an_agent_killed_with_9_leaves_limits_in_force(half: Container, lab: Lab
         assert probe(pod.run("main", OWN)).held_to(HALF)
 
 
+def test_an_agent_that_hangs_lets_no_container_through(lab: Lab) -> None:
+    """containerd drops a plugin that does not answer in time, and would go on without it."""
+    ready = lab.times_ready()
+    lab.signal_agent(signal.SIGSTOP)
+    try:
+        with lab.pod("late", lab.share({"main": [(0, HALF, 50)]})) as pod, pytest.raises(CriError):
+            pod.create("main", OWN)
+    finally:
+        lab.signal_agent(signal.SIGCONT)
+    lab.wait_until(lambda: lab.times_ready() > ready, "the agent to register again")
+    with lab.pod("later", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        assert probe(pod.run("main", OWN)).held_to(HALF)
+
+
 def test_the_agent_comes_back_after_containerd_restarts(half: Container, lab: Lab) -> None:
     ready = lab.times_ready()
     lab.containerd.stop()
