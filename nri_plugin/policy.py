@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from contract import allocation, grants, names, quantity
-from nri_plugin import brought
+from nri_plugin import injection
 from nri_plugin.errors import Reason, Refusal, Refused, refuse
 from nri_plugin.model import (
     Adjustment,
@@ -72,14 +72,14 @@ def _decide(
     else:
         by_container = _check_grants(granted, pool)
         if container.name not in by_container:
-            brought.check_env(container, _NO_CARD.env)
+            injection.check_env(container, _NO_CARD.env)
             return _NO_CARD
         shares = by_container[container.name]
         shared = False
     if paths.library is None:
         raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
     key = _key(pod, container, shared)
-    return brought.adjustment(container, key, shared, shares, specs, paths)
+    return injection.adjustment(container, key, shared, shares, specs, paths)
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry] | None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from contract import names
-from nri_plugin import brought, cdi, connection, policy, rootfs, translate
+from nri_plugin import cdi, connection, injection, policy, rootfs, translate
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, StoreError, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
@@ -197,7 +197,7 @@ class Service:
                 raise Refused(refuse(Reason.NOT_ADJUSTED))
             return
         adjust = request.adjust
-        lost = brought.missing_from(
+        lost = injection.missing_from(
             answer, translate.env(adjust.env), translate.mounts(adjust.mounts)
         )
         if lost is not None:

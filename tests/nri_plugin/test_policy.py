@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import CardGrant
-from nri_plugin import brought, policy
+from nri_plugin import injection, policy
 from nri_plugin.errors import Reason, Refusal
 from nri_plugin.model import (
     Adjustment,
@@ -448,9 +448,9 @@ def adjusted() -> Adjustment:
 def test_an_adjustment_that_stands() -> None:
     ours = adjusted()
     other = Mount("/opt/tools", "/tools")
-    assert brought.missing_from(ours, [*ours.env, ("X", "1")], [*ours.mounts, other]) is None
+    assert injection.missing_from(ours, [*ours.env, ("X", "1")], [*ours.mounts, other]) is None
     none = Adjustment(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
-    assert brought.missing_from(none, none.env, [other]) is None
+    assert injection.missing_from(none, none.env, [other]) is None
 
 
 def test_an_adjustment_that_was_changed() -> None:
@@ -479,7 +479,7 @@ def test_an_adjustment_that_was_changed() -> None:
         ),
     }
     for text, (env, mounts) in table.items():
-        lost = brought.missing_from(ours, env, mounts)
+        lost = injection.missing_from(ours, env, mounts)
         assert lost is not None
         assert lost.startswith(text)
 

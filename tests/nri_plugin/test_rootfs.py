@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import brought, rootfs
+from nri_plugin import injection, rootfs
 from nri_plugin.errors import Reason, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Card, CdiDevice, Container, Mount, Paths, Share, Specs
@@ -38,7 +38,7 @@ class Bundle:
         self.files.prepare(name, SHARES, shared=False)
         library = tmp_path / "libvgpu.so"
         library.write_bytes(b"\x7fELF")
-        adjustment = brought.adjustment(
+        adjustment = injection.adjustment(
             Container(name, "main"),
             name,
             False,
