@@ -216,6 +216,11 @@ class Shell:
                     return False
         raise AssertionError(f"no answer to {command!r}: stuck")
 
+    def resume(self, command: str) -> str:
+        """Go on from where it stopped itself, to the answer of the command it was in."""
+        os.kill(self.pid, signal.SIGCONT)
+        return self.answer(command)
+
     def kill_alone(self) -> None:
         """kill -9 this process; its children live on."""
         self._process.kill()

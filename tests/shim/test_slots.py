@@ -62,7 +62,7 @@ def test_a_fork_child_that_attaches_has_a_charge_of_its_own(box: Box) -> None:
         assert box.used_after_fresh_attach() == HELD + 700
         parent.kill_alone()
         assert box.used_after_fresh_attach() == 700
-    assert box.used_after_fresh_attach() == 0
+    until(lambda: box.used_after_fresh_attach() == 0, "the killed child's charge")
 
 
 def test_a_raw_clone_that_outlives_its_parent_keeps_nothing_of_it(box: Box) -> None:
@@ -192,6 +192,7 @@ def test_a_process_held_for_dead_takes_a_new_slot_with_what_it_holds(box: Box) -
         assert box.used_after_fresh_attach() == 0
         assert holder.ask("reserve 0 10") == "OK"
         assert box.use().used_bytes == HELD + 10
+        assert [slot.pid for slot in box.slots() if slot.state] == [holder.pid]
         holder.ask(f"refund 0 {HELD}")
         assert box.use().used_bytes == 10
         holder.kill_alone()
@@ -207,6 +208,22 @@ def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
         box.forge(0, "start_ticks", start)
         holder.ask("refund 0 1")
         assert box.used_after_fresh_attach() == HELD - 1
+
+
+@pytest.mark.parametrize(
+    "step", ["REAP_VERDICT", "COUNTER_READ", "COUNTER_HELPED", "DROP_READ", "DROP_SWAPPED"]
+)
+def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -> None:
+    """The reaper dawdles; meanwhile others reap, and a living process takes that very slot."""
+    with box.shell() as victim, box.shell() as dawdler, box.shell() as heir:
+        victim.ask(f"reserve 0 {HELD}")
+        victim.kill_alone()
+        assert dawdler.stops_at(step, 1, ["attach"])
+        assert heir.ask("reserve 0 77") == "OK"
+        assert [(slot.number, slot.pid) for slot in box.slots() if slot.state] == [(0, heir.pid)]
+        assert dawdler.resume("attach") == "OK"
+        assert box.use().used_bytes == 77
+        assert box.slots()[0].bytes == (77,)
 
 
 def test_at_the_limit_the_dead_are_found_without_an_attach(box: Box) -> None:
@@ -299,3 +316,18 @@ def test_a_proc_of_another_namespace_is_not_believed(box: Box, nested: list[str]
         assert box.used_after_fresh_attach() == HELD
         _end(inside, box, 0)
         assert box.used_after_fresh_attach() == 0
+
+
+@pytest.mark.parametrize("step", ["CLAIM_LOCKED", "CLAIM_LIVE", "CLAIM_NAMED"])
+def test_a_claim_cut_short_hides_no_slot_above_it(box: Box, step: str) -> None:
+    """Scans end at the first slot never taken: one half taken must not be such a slot."""
+    with box.shell() as first, box.shell() as second:
+        assert first.stops_at(step, 1, ["attach"])
+        assert second.ask(f"reserve 0 {HELD}") == "OK"
+        assert [slot.bytes[0] for slot in box.slots()] == [0, HELD]
+        first.kill_alone()
+        second.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+        with box.shell() as newcomer:
+            newcomer.ask("attach")
+            assert [slot.number for slot in box.slots() if slot.state] == [0]
