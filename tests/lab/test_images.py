@@ -68,10 +68,16 @@ def test_modes_links_and_parents(tmp_path: Path) -> None:
 
 def test_equal_content_is_packed_once(tmp_path: Path) -> None:
     first = archive(_images(), tmp_path)
-    stamp = first.stat().st_mtime_ns
+    inode = first.stat().st_ino
     assert archive(_images(), tmp_path) == first
-    assert first.stat().st_mtime_ns == stamp
+    assert first.stat().st_ino == inode
     assert archive(_images(b"two"), tmp_path) != first
+
+
+def test_the_cache_keeps_the_newest_few(tmp_path: Path) -> None:
+    made = [archive(_images(str(number).encode()), tmp_path) for number in range(6)]
+    assert made[-1].exists()
+    assert sorted(tmp_path.iterdir()) == sorted(made[-4:])
 
 
 def test_a_program_brings_the_libraries_that_it_names(tmp_path: Path) -> None:
