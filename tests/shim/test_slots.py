@@ -185,14 +185,17 @@ def test_a_reused_pid_is_another_process(box: Box) -> None:
 
 def test_a_process_held_for_dead_takes_a_new_slot_with_what_it_holds(box: Box) -> None:
     """Nameless and without its lock, a living process looks dead; it finds out and comes back."""
-    with box.shell() as holder:
+    with box.shell() as holder, box.shell() as neighbour:
         holder.ask(f"reserve 0 {HELD}")
+        neighbour.ask("attach")
         assert holder.ask("drop-lock") == "OK"
         box.forge(0, "start_ticks", 0)
-        assert box.used_after_fresh_attach() == 0
+        assert neighbour.ask(f"reserve 0 {LIMIT_BYTES}") == "OK", "it freed the holder's slot"
+        neighbour.ask(f"refund 0 {LIMIT_BYTES}")
         assert holder.ask("reserve 0 10") == "OK"
         assert box.use().used_bytes == HELD + 10
-        assert [slot.pid for slot in box.slots() if slot.state] == [holder.pid]
+        living = {slot.pid for slot in box.slots() if slot.state}
+        assert living == {holder.pid, neighbour.pid}
         holder.ask(f"refund 0 {HELD}")
         assert box.use().used_bytes == 10
         holder.kill_alone()
