@@ -1,0 +1,37 @@
+/* What attaching leaves for reserving: whether we are attached, and the region afresh. */
+#ifndef VGPU_ATTACH_H
+#define VGPU_ATTACH_H
+
+#include <stdbool.h>
+
+#include "process.h"
+#include "slots.h"
+#include "vgpu/region.h"
+
+static inline bool vgpu_is_attached(const struct vgpu_process *process)
+{
+	return __atomic_load_n(&process->attached, __ATOMIC_ACQUIRE);
+}
+
+static inline bool vgpu_is_mapped(const struct vgpu_process *process)
+{
+	return __atomic_load_n(&process->mapped, __ATOMIC_ACQUIRE);
+}
+
+/* The region through a description of one's own, if it still is the one that is mapped. */
+enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *os_errno);
+
+/*
+ * What we held before somebody took us for dead is held still; the limit was checked then. The
+ * caller holds the card's lock, or the slot is not in use yet.
+ */
+void vgpu_recharge(struct vgpu_process *process, int card);
+
+/* vgpu_slots_reap, remembering when it last found somebody. */
+bool vgpu_reap_slots(struct vgpu_process *process, const struct vgpu_slots *slots,
+		     const struct vgpu_owner *except, bool attaching);
+
+/* Attach anew, where somebody held us for dead and took our slot. */
+enum vgpu_result vgpu_attach_anew(struct vgpu_process *process);
+
+#endif

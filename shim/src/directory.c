@@ -1,0 +1,68 @@
+/* The directory of grant and region; see directory.h for the law. */
+#include "directory.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "file.h"
+#include "lock.h"
+
+/* Decided once; a fork child inherits the decision. */
+static struct {
+	struct vgpu_lock lock;
+	enum { UNDECIDED, NONE, FOUND } state;
+	char path[200];
+} directory;
+
+enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, int os_errno,
+			   const char *path)
+{
+	if (error) {
+		error->result = result;
+		error->os_errno = os_errno;
+		snprintf(error->path, sizeof(error->path), "%s", path);
+	}
+	return result;
+}
+
+/* Where the container's directory exists, in whatever state, the environment has no say. */
+static enum vgpu_result find_directory(struct vgpu_error *error)
+{
+	struct vgpu_file file;
+	const char *path = VGPU_CONTAINER_DIR;
+
+	if (!vgpu_file_at(path, &file) && errno == ENOENT) {
+		path = getenv(VGPU_ENV_DIR);
+		if (!path || !path[0]) {
+			__atomic_store_n(&directory.state, NONE, __ATOMIC_RELEASE);
+			return VGPU_OK;
+		}
+	}
+	if (strlen(path) >= sizeof(directory.path))
+		return vgpu_fail(error, VGPU_GRANT_MISSING, ENAMETOOLONG, path);
+	strcpy(directory.path, path);
+	__atomic_store_n(&directory.state, FOUND, __ATOMIC_RELEASE);
+	return VGPU_OK;
+}
+
+enum vgpu_result vgpu_directory_find(struct vgpu_error *error)
+{
+	enum vgpu_result result = VGPU_OK;
+
+	if (__atomic_load_n(&directory.state, __ATOMIC_ACQUIRE) == UNDECIDED) {
+		vgpu_lock(&directory.lock);
+		if (directory.state == UNDECIDED)
+			result = find_directory(error);
+		vgpu_unlock(&directory.lock);
+	}
+	if (result != VGPU_OK)
+		return result;
+	return directory.state == NONE ? vgpu_fail(error, VGPU_UNMANAGED, 0, "") : VGPU_OK;
+}
+
+void vgpu_directory_path(const char *file, char path[VGPU_PATH_BYTES])
+{
+	snprintf(path, VGPU_PATH_BYTES, "%s/%s", directory.path, file);
+}

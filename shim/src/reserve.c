@@ -1,0 +1,147 @@
+/*
+ * Reserving and refunding, and what is told of limits and use: region.h's hot half.
+ *
+ * Works under one card's lock on a slot that attach.c took; looks for the dead before it refuses or
+ * reports.
+ */
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "attach.h"
+#include "grant.h"
+
+#define REAP_PERIOD_NS UINT64_C(1000000)
+
+/* Look for the dead, if nobody here did so just now. True where some charge was dropped. */
+static bool reap(struct vgpu_process *process)
+{
+	uint64_t now_ns = vgpu_now_ns();
+	uint64_t last_ns = __atomic_load_n(&process->last_reap_ns, __ATOMIC_RELAXED);
+	struct vgpu_owner self = {UINT32_MAX, 0};
+	struct vgpu_slots slots = {&process->view, -1, &process->self};
+	int os_errno;
+	bool any;
+
+	if (now_ns - last_ns < REAP_PERIOD_NS ||
+	    !__atomic_compare_exchange_n(&process->last_reap_ns, &last_ns, now_ns, false,
+					 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return false;
+	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
+		return false;
+	if (vgpu_is_attached(process))
+		self = process->owner;
+	any = vgpu_reap_slots(process, &slots, &self, false);
+	syscall(SYS_close, slots.fd);
+	return any;
+}
+
+bool vgpu_dropped_within(uint64_t span_ns)
+{
+	struct vgpu_process *process = vgpu_process();
+	uint64_t last_ns = process ? __atomic_load_n(&process->last_drop_ns, __ATOMIC_RELAXED) : 0;
+
+	return last_ns && vgpu_now_ns() - last_ns < span_ns;
+}
+
+int vgpu_card_of_uuid(const uint8_t uuid[16])
+{
+	return vgpu_grant_find(uuid);
+}
+
+uint64_t vgpu_limit_bytes(int card)
+{
+	return vgpu_grant_limit_bytes(card);
+}
+
+uint32_t vgpu_core_percent(int card)
+{
+	return vgpu_grant_core_percent(card);
+}
+
+uint64_t vgpu_used_bytes(int card)
+{
+	struct vgpu_process *process = vgpu_process();
+	uint64_t held_bytes;
+
+	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
+		return 0;
+	held_bytes = __atomic_load_n(&process->cards[card].held_bytes, __ATOMIC_RELAXED);
+	if (vgpu_counter_used_bytes(&process->view, card) != held_bytes)
+		reap(process);
+	return vgpu_counter_used_bytes(&process->view, card);
+}
+
+/* One try under the card's lock: add (bytes > 0 and adding) or take off. VGPU_LOST: attach anew
+ * first. */
+static enum vgpu_applied change(struct vgpu_process *process, int card, bool adding, uint64_t bytes)
+{
+	struct vgpu_process_card *own = &process->cards[card];
+	enum vgpu_applied applied = VGPU_LOST;
+
+	vgpu_lock(&own->lock);
+	if (process->attached) {
+		vgpu_recharge(process, card);
+		applied = adding
+			      ? vgpu_counter_charge(&process->view, card, &process->owner, bytes,
+						    vgpu_grant_limit_bytes(card))
+			      : vgpu_counter_uncharge(&process->view, card, &process->owner, bytes);
+		if (applied == VGPU_APPLIED && adding)
+			__atomic_store_n(&own->held_bytes, own->held_bytes + bytes,
+					 __ATOMIC_RELAXED);
+		else if (applied == VGPU_APPLIED)
+			__atomic_store_n(&own->held_bytes,
+					 own->held_bytes > bytes ? own->held_bytes - bytes : 0,
+					 __ATOMIC_RELAXED);
+	}
+	vgpu_unlock(&own->lock);
+	return applied;
+}
+
+/* A lost slot is found out and replaced once or twice; a region that keeps losing it is broken. */
+#define TRIES 3
+
+static enum vgpu_result change_attached(struct vgpu_process *process, int card, bool adding,
+					uint64_t bytes)
+{
+	for (int tries = 0; tries < TRIES; tries++) {
+		enum vgpu_result result = vgpu_attach(NULL);
+
+		if (result != VGPU_OK)
+			return result;
+		if (card < 0 || card >= process->view.card_count)
+			return VGPU_OVER_LIMIT;
+		switch (change(process, card, adding, bytes)) {
+		case VGPU_APPLIED:
+			return VGPU_OK;
+		case VGPU_REFUSED:
+			return VGPU_OVER_LIMIT;
+		case VGPU_LOST:
+			result = vgpu_attach_anew(process);
+			if (result != VGPU_OK)
+				return result;
+		}
+	}
+	return VGPU_SYSTEM;
+}
+
+enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
+{
+	struct vgpu_process *process = vgpu_process();
+	enum vgpu_result result;
+
+	if (!process)
+		return VGPU_SYSTEM;
+	result = change_attached(process, card, true, bytes);
+	if (result == VGPU_OVER_LIMIT && reap(process))
+		result = change_attached(process, card, true, bytes);
+	return result;
+}
+
+void vgpu_refund(int card, uint64_t bytes)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	if (process && vgpu_is_attached(process))
+		change_attached(process, card, false, bytes);
+}
