@@ -1,0 +1,49 @@
+"""Setup asks before it acts: what is missing, and whether the environment is still right."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from simgpu.lab import setup
+
+
+def test_an_empty_path_lacks_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "_sbin_path", lambda: "/nonexistent")
+    assert {"gcc", "cmake", "make", "runc", "musl-tools", "util-linux"} <= set(
+        setup.missing_packages()
+    )
+
+
+@pytest.mark.parametrize(
+    ("lacking", "stops"), [(["runc"], False), (["gcc", "runc"], True)], ids=["runc", "gcc"]
+)
+def test_without_root_it_says_what_to_install(
+    lacking: list[str],
+    stops: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(setup, "missing_packages", lambda: lacking)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    wanted = f"sudo apt-get install --yes --no-install-recommends {' '.join(lacking)}"
+    if stops:
+        with pytest.raises(setup.SetupError, match=wanted):
+            setup.system_packages()
+    else:
+        setup.system_packages()
+        assert wanted in capsys.readouterr().err
+
+
+def test_another_requirement_makes_the_environment_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (setup.ROOT / "pyproject.toml").read_text()
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    (tmp_path / "pyproject.toml").write_text(text)
+    before = setup._fingerprint()
+    assert setup._fingerprint() == before
+    (tmp_path / "pyproject.toml").write_text(text.replace('"rich>=', '"rich>=99.'))
+    assert setup._fingerprint() != before
