@@ -19,7 +19,7 @@ from rich.text import Text
 
 from simgpu.lab.progress import duration
 
-_WIDTH: Final = 100
+_WIDTH: Final = 80
 _BAR_CELLS: Final = 40
 _FILLS: Final = (("█", "green"), ("▓", "yellow"), ("▒", "magenta"))
 _MASK: Final = "… s"
@@ -31,7 +31,7 @@ class Story:
     def __init__(self, out: TextIO, plain: bool, masked: bool) -> None:
         self._console = Console(
             file=out,
-            width=_WIDTH if plain else None,
+            width=_WIDTH if plain or not out.isatty() else None,
             color_system=None if plain else "auto",
             highlight=False,
             emoji=False,

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -36,6 +37,7 @@ _PERCENT: Final = 50
 _PROBE: Final = "/opt/lab/probe.py"
 _OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 _MIB: Final = 1 << 20
+_FOLD: Final = 76
 
 
 def _gib(size: int) -> str:
@@ -86,19 +88,16 @@ def tell(story: Story) -> None:
     """The whole story. Raises LabError, CriError where it cannot go on."""
     story.title(
         "gpuslice: half a card is half a card",
-        "the GPU is simulated; containerd, runc, NRI, CRI and NVIDIA's Python packages are real",
+        "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
     )
     probe = {_PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
     story.chapter("1  A node")
-    lab = Lab([_CARD], probe)
-    with story.doing(
-        f"one card of {_gib(_CARD)}, containerd {programs.CONTAINERD_VERSION}, images"
-    ):
-        lab.__enter__()
-    try:
+    with ExitStack() as stack:
+        with story.doing(
+            f"one card of {_gib(_CARD)}, containerd {programs.CONTAINERD_VERSION}, images"
+        ):
+            lab = stack.enter_context(Lab([_CARD], probe))
         _node(story, lab)
-    finally:
-        lab.__exit__(None, None, None)
 
 
 def _node(story: Story, lab: Lab) -> None:
@@ -124,14 +123,19 @@ def _node(story: Story, lab: Lab) -> None:
     story.chapter("Not enforced yet")
     story.say(
         f"gpu-core ({_PERCENT} % of the card's time) is carried to the container, but not kept; "
-        "nor is memory\ntaken by calls other than cuMemAlloc. A library inside the process is no "
+        "nor is memory taken by calls other than cuMemAlloc. A library inside the process is no "
         "sandbox: docs/security.md."
     )
 
 
 def _folded(annotation: str) -> str:
     """The annotation as it is, cut after commas so that it fits."""
-    return re.sub(r"(.{60}[^,]*,)(?=.)", r"\1\n  ", annotation)
+    lines = [""]
+    for part in re.findall(r"[^,]+,?", annotation):
+        if lines[-1] and len(lines[-1] + part) > _FOLD:
+            lines.append("")
+        lines[-1] += part
+    return "\n  ".join(lines)
 
 
 def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
@@ -264,7 +268,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m simgpu.lab.demo", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--plain", action="store_true", help="no colours, 100 columns")
+    parser.add_argument("--plain", action="store_true", help="no colours, 80 columns")
     parser.add_argument("--mask", action="store_true", help="hide what varies from run to run")
     parser.add_argument("--write-readme", action="store_true", help="put the output into README.md")
     chosen = parser.parse_args()
