@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .PHONY: help setup demo demo-node test lint bench clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\): *[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install what is missing (.venv, Debian packages as root, containerd), build the C
 	@$(PYTHON) -m simgpu.lab.setup
