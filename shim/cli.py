@@ -94,7 +94,9 @@ def _run(options: argparse.Namespace) -> int:
         grant_file.Card(card.uuid, _memory(options.memory, card), core_percent, card.minor)
         for card in cards.choose(cards.present(), options.card)
     ]
-    with tempfile.TemporaryDirectory(prefix="gpuslice-") as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="gpuslice-", dir=region.parent(os.environ)
+    ) as directory:
         region.create(Path(directory), granted)
         environment = _environment(os.environ, preload, directory)
         try:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from contract import grant_file, names, region_file
+
+_TMPFS: Final = Path("/dev/shm")
 
 
 class RegionDirectoryError(Exception):
@@ -25,6 +28,17 @@ class CardStatus:
 
     card: grant_file.Card
     use: region_file.CardUse
+
+
+def parent(environment: Mapping[str, str]) -> Path | None:
+    """Where a private directory for a grant belongs: on tmpfs, where there is one that we can use.
+
+    On overlayfs, which /tmp is on in many containers, a mapping does not keep a file lock, and
+    processes in nested PID namespaces would take each other for dead (docs/adr/0002). None: where
+    temporary files go, which TMPDIR chooses.
+    """
+    usable = os.access(_TMPFS, os.W_OK | os.X_OK)
+    return _TMPFS if usable and "TMPDIR" not in environment else None
 
 
 def create(directory: Path, cards: Sequence[grant_file.Card]) -> None:

@@ -220,6 +220,12 @@ def test_show_says_which_file_is_wrong(
     assert str(directory) in done.stderr
 
 
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to")
+def test_a_grant_lies_on_tmpfs_unless_tmpdir_chooses() -> None:
+    assert region.parent({}) == Path("/dev/shm")
+    assert region.parent({"TMPDIR": "/somewhere"}) is None
+
+
 def test_create_makes_what_the_readers_read(tmp_path: Path) -> None:
     card = grant_file.Card("GPU-x", 5, 6, 7)
     region.create(tmp_path, [card])
