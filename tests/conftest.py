@@ -6,13 +6,19 @@ skip: there the same reason is an error.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+_CLONE_NEWNS = 0x20000
+_MS_REC = 0x4000
+_MS_PRIVATE = 0x40000
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,6 +35,19 @@ def _why_no_node() -> str | None:
     return f"not installed: {', '.join(missing)} (make setup installs them)" if missing else None
 
 
+@functools.cache
+def _own_mounts() -> None:
+    """This process's own mount namespace: what tests mount is seen by their children alone, and
+    is gone with them, whatever ends them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for failed in (
+        libc.unshare(_CLONE_NEWNS),
+        libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None),
+    ):
+        if failed:
+            pytest.fail(f"no mount namespace: {os.strerror(ctypes.get_errno())}", pytrace=False)
+
+
 _TIERS = {"sim": _why_no_sim, "node": _why_no_node}
 
 
@@ -38,6 +57,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             continue
         reason = why_not()
         if reason is None:
+            if tier == "node":
+                _own_mounts()
             continue
         if os.environ.get("CI") == "true":
             pytest.fail(f"the {tier} tier may not skip under CI=true: {reason}", pytrace=False)

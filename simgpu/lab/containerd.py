@@ -42,6 +42,7 @@ temp = "{root}/tmp"
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      Root = "{directory}/runc"
       SystemdCgroup = false
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{pause}"
@@ -54,6 +55,9 @@ temp = "{root}/tmp"
     enable = true
 [plugins.'io.containerd.internal.v1.opt']
   path = "{directory}/opt"
+# These and runc's root would lie under /run/containerd, whatever `state` says.
+[plugins.'io.containerd.shim.v1.manager']
+  socket_dir = "{directory}/s"
 """
 
 

@@ -22,14 +22,16 @@ _UNSHARE: Final = (
     *("--pid", "--fork", "--kill-child", "--mount-proc"),
 )
 _END_S: Final = 30.0
+_PARENT_CHARS_MAX: Final = 18
+"""containerd takes 42 characters for the directory of its shims' sockets, whose paths must fit the
+107 of a unix socket; the lab's own part of it has 24."""
 
 
 class Namespace:
     """Mount and PID namespaces with a directory; after `close` all three are gone."""
 
     def __init__(self) -> None:
-        # Short, since a unix socket's path has room for 107 characters.
-        self.directory = Path(tempfile.mkdtemp(prefix="gpuslice-lab-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="gpuslice-lab-", dir=_parent()))
         self.cgroup = f"gpuslice-lab-{secrets.token_hex(4)}"
         command = [*_UNSHARE, sys.executable, "-m", "simgpu.lab.holder"]
         self._outer = subprocess.Popen(
@@ -95,6 +97,12 @@ class Namespace:
         self._outer.wait(_END_S)
         for process in self._started:
             process.entering.wait(_END_S)
+
+
+def _parent() -> str:
+    """Where the lab's directory lies: $TMPDIR, unless sockets would not fit below it."""
+    chosen = tempfile.gettempdir()
+    return chosen if len(chosen) <= _PARENT_CHARS_MAX else "/tmp"
 
 
 class Inside:

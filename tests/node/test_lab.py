@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import CriError, Process
 from simgpu.lab.lab import Lab
+from simgpu.lab.namespace import Namespace
 
 from .conftest import probe
 
@@ -39,6 +42,39 @@ def test_images_hold_no_driver(bare_lab: Lab) -> None:
 def test_the_runtimes_refusal_arrives_in_its_own_words(bare_lab: Lab) -> None:
     with bare_lab.pod("plain") as pod, pytest.raises(CriError, match=r"docker\.io/local/absent:1"):
         pod.create("main", Process("docker.io/local/absent:1"))
+
+
+_SYSTEM = ("/run", "/var", "/etc", "/opt")
+
+
+def test_nothing_lies_where_the_systems_containerd_keeps_it(bare_lab: Lab) -> None:
+    with bare_lab.pod("plain") as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE))
+        inside = psutil.Process(bare_lab.namespace.pid).children(recursive=True)
+        bound = {
+            connection.laddr
+            for process in inside
+            for connection in process.net_connections("unix")
+            if connection.laddr
+        }
+        assert any("/s/" in path for path in bound), "the shims listen somewhere"
+        assert not {path for path in bound if not path.startswith(f"{bare_lab.directory}/")}
+        for identity in (container.id, pod.id):
+            found = ["find", *_SYSTEM, "-xdev", "-name", f"*{identity}*"]
+            assert subprocess.run(found, capture_output=True, check=False).stdout == b""
+
+
+def test_a_temporary_directory_too_deep_for_sockets_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with contextlib.closing(Namespace()) as namespace:
+        assert namespace.directory.parent == Path("/tmp")
+
+
+def test_what_tests_mount_is_not_seen_outside() -> None:
+    ours, parents = (os.readlink(f"/proc/{pid}/ns/mnt") for pid in ("self", os.getppid()))
+    assert ours != parents
 
 
 _OWNER = """

@@ -16,7 +16,7 @@ from nri_plugin.errors import FilesError
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Share
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root: sudo make test")
+pytestmark = pytest.mark.node
 
 SHARES = (Share("GPU-1", 3, 5 << 30, 40), Share("GPU-2", 4, 1, 100))
 GRANT_ID = 7

@@ -15,6 +15,7 @@ from nri_plugin import injection, rootfs
 from nri_plugin.errors import Reason, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Card, CdiDevice, Container, Mount, Paths, Share, Specs
+from simgpu.lab import holder
 
 pytestmark = pytest.mark.node
 
@@ -47,6 +48,7 @@ class Bundle:
             Paths(str(tmp_path / "run"), str(library)),
         )
         self.mounts = adjustment.mounts[:PROTECTIVE]
+        self.cgroup = f"gpuslice-test-{os.getpid()}"
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
 
     def create(self, *more: Mount) -> None:
@@ -66,7 +68,7 @@ class Bundle:
             ],
             "linux": {
                 "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")],
-                "cgroupsPath": f"/gpuslice-test-{os.getpid()}/{self.id}",
+                "cgroupsPath": f"/{self.cgroup}/{self.id}",
             },
         }
         (self.path / "config.json").write_text(json.dumps(config))
@@ -92,6 +94,7 @@ class Bundle:
             [*self._runc, "delete", "--force", self.id], capture_output=True, check=False
         )
         self.files.sweep(frozenset())
+        holder.remove_cgroups(self.cgroup)
 
 
 @pytest.fixture
@@ -99,6 +102,8 @@ def bundle(tmp_path: Path) -> Iterator[Bundle]:
     bundle = Bundle(tmp_path, f"gpuslice-test-{os.getpid()}")
     yield bundle
     bundle.remove()
+    left = subprocess.run(["find", holder.CGROUPS, "-name", bundle.cgroup], capture_output=True)
+    assert left.stdout == b""
 
 
 def test_an_image_without_anything_of_ours_passes(bundle: Bundle) -> None:

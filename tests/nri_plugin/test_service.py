@@ -30,7 +30,7 @@ from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root: sudo make test")
+pytestmark = pytest.mark.node
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 TOTAL = 40 << 30
