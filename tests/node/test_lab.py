@@ -52,7 +52,7 @@ def test_nothing_lies_where_the_systems_containerd_keeps_it(bare_lab: Lab) -> No
         container = pod.run("main", Process(PYTHON_IMAGE))
         inside = psutil.Process(bare_lab.namespace.pid).children(recursive=True)
         bound = {
-            connection.laddr
+            str(connection.laddr)
             for process in inside
             for connection in process.net_connections("unix")
             if connection.laddr
