@@ -6,7 +6,7 @@ defines, structs); contract.h adds the guard, the strings and the asserts on eve
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -83,7 +83,11 @@ def _asserts(struct: Struct) -> Iterator[str]:
 
 
 def main() -> None:
-    directory = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(
+        prog="python -m contract.cheader", description="Write contract.h and layout.h for C."
+    )
+    parser.add_argument("directory", type=Path, help="shim/include/vgpu, in this project")
+    directory: Path = parser.parse_args().directory
     directory.joinpath("layout.h").write_text(layout_h())
     directory.joinpath("contract.h").write_text(contract_h())
 

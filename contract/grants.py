@@ -17,6 +17,8 @@ from contract import names
 
 VERSION: Final = 1
 _MAX_BYTES: Final = 2**63 - 1
+_TOP_KEYS: Final = frozenset({"v", "containers"})
+_CARD_KEYS: Final = frozenset({"id", "minor", "memory", "core"})
 
 
 class GrantsError(ValueError):
@@ -34,7 +36,7 @@ class CardGrant:
 
 
 Grants = Mapping[str, Sequence[CardGrant]]
-"""Container name to its cards, in the order in which the container sees them."""
+"""Container name to its cards. Inside, the driver numbers them by minor, whatever their order."""
 
 
 def encode(grants: Grants) -> str:
@@ -60,15 +62,34 @@ def decode(text: str) -> Grants:
     Raises GrantsError.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise GrantsError(f"not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("v") != VERSION:
+    if not isinstance(document, dict):
+        raise GrantsError(f"expected an object, got {type(document).__name__}")
+    if type(document.get("v")) is not int or document["v"] != VERSION:
         raise GrantsError(f'expected an object with "v":{VERSION}')
+    _check_keys("the annotation", document, _TOP_KEYS)
     containers = document.get("containers")
     if not isinstance(containers, dict):
         raise GrantsError("containers: expected an object by container name")
     return {name: _decode_cards(name, cards) for name, cards in containers.items()}
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """JSON lets a key stand twice, and readers differ in which one they take."""
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError(f"a key stands twice in {', '.join(key for key, _ in pairs)}")
+    return document
+
+
+def _check_keys(where: str, document: Mapping[str, object], allowed: frozenset[str]) -> None:
+    unknown = sorted(document.keys() - allowed)
+    if unknown:
+        raise GrantsError(
+            f"{where}: unknown {', '.join(unknown)}, allowed are {', '.join(sorted(allowed))}"
+        )
 
 
 def _decode_cards(name: str, cards: object) -> Sequence[CardGrant]:
@@ -84,6 +105,7 @@ def _decode_cards(name: str, cards: object) -> Sequence[CardGrant]:
 def _decode_card(where: str, card: object) -> CardGrant:
     if not isinstance(card, dict):
         raise GrantsError(f"{where}: expected an object, got {type(card).__name__}")
+    _check_keys(where, card, _CARD_KEYS)
     identity = card.get("id")
     if not isinstance(identity, str) or not identity:
         raise GrantsError(f"{where}.id: {identity!r}, expected a card's UUID")

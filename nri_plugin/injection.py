@@ -153,7 +153,11 @@ def _is_below(path: str, directory: str) -> bool:
 def _environment(
     shares: Sequence[Share], cdi: Sequence[tuple[str, str]]
 ) -> Sequence[tuple[str, str]]:
-    """Ours, then what the CDI specs add; ours win, as nvidia-ctk's specs set some of the keys."""
+    """Ours, then what the CDI specs add; ours win, as nvidia-ctk's specs set some of the keys.
+
+    HAMi-core takes the N in a key for the driver's number of the card, which follows the minors.
+    """
+    shares = sorted(shares, key=lambda share: share.minor)
     # HAMi-core reads 0 percent as no limit; the grant file says the exact value.
     percents = [str(max(share.core_percent, 1)) for share in shares]
     ours = {

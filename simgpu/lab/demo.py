@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -278,7 +279,11 @@ def main() -> int:
     if chosen.write_readme:
         README.write_text(in_readme(README.read_text(), sample()))
         return 0
-    return perform(sys.stdout, chosen.plain, chosen.mask)
+    try:
+        return perform(sys.stdout, chosen.plain, chosen.mask)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ndemo: interrupted; nothing of it is left\n")
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -26,8 +26,16 @@ def test_text() -> None:
 MALFORMED = [
     ("", "not JSON"),
     ("[" * 100_000, "not JSON"),
-    ("[]", '"v":1'),
+    ("[]", "expected an object, got list"),
     ('{"v":2,"containers":{}}', '"v":1'),
+    ('{"v":true,"containers":{}}', '"v":1'),
+    ('{"v":1,"containers":{},"pods":{}}', "unknown pods, allowed are containers, v"),
+    ('{"v":1,"containers":{},"containers":{}}', "a key stands twice in v, containers, containers"),
+    (
+        document(f"[{CARD}]").replace('"core"', '"cores":1,"core"'),
+        "containers.main[0]: unknown cores",
+    ),
+    (document(f"[{CARD}]").replace('"core"', '"core":1,"core"'), "a key stands twice in id"),
     ('{"v":1}', "containers: expected an object"),
     (document("{}"), "containers.main: expected a list of 1 to 16 cards"),
     (document("[]"), "containers.main: expected a list of 1 to 16 cards"),

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from simgpu.lab import demo
 
 pytestmark = pytest.mark.node
+
+
+def test_interrupted_it_says_so_and_leaves_nothing(build_dir: Path) -> None:
+    assert build_dir.is_dir()
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "simgpu.lab.demo", "--plain"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert begun.stdout is not None
+    for line in begun.stdout:
+        if line.startswith("2  "):
+            break
+    inside = psutil.Process(begun.pid).children(recursive=True)
+    assert any(process.name() == "containerd" for process in inside)
+    os.killpg(begun.pid, signal.SIGINT)
+    _, complaint = begun.communicate()
+    assert begun.returncode == 128 + signal.SIGINT
+    assert complaint.splitlines()[-1] == "demo: interrupted; nothing of it is left"
+    assert "Traceback" not in complaint
+    assert not any(process.is_running() for process in inside)
 
 
 def test_readme_shows_what_the_demo_prints(build_dir: Path) -> None:

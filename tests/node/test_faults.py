@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,35 @@ def test_an_agent_killed_with_9_leaves_limits_in_force(half: Container, lab: Lab
     assert probe(half).held_to(HALF)
     with lab.pod("later", lab.share({"main": [(0, HALF, 50)]})) as pod:
         assert probe(pod.run("main", OWN)).held_to(HALF)
+
+
+@pytest.mark.parametrize("after_ms", [0, 5, 10, 15, 20, 30])
+def test_an_agent_killed_while_a_container_is_made_gives_no_card_away(
+    lab: Lab, after_ms: int
+) -> None:
+    """At whatever step: refused, or limited, or, where nothing requires the agent, without a card."""
+    for written in (lab.share({"main": [(0, HALF, 50)]}), lab.allocated([(0, HALF, 50)])):
+        if not lab.agent_running:
+            lab.start_agent()
+        killing = threading.Timer(after_ms / 1000, lab.stop_agent, [signal.SIGKILL])
+        with lab.pod("torn", written) as pod:
+            killing.start()
+            try:
+                taken = probe(pod.run("main", OWN))
+            except CriError:
+                continue
+            finally:
+                killing.join()
+            assert taken.held_to(HALF) or not taken.driver
+
+
+def test_a_container_that_starts_while_the_agent_is_away_has_its_limit(lab: Lab) -> None:
+    """It came with the adjustment; only the look at the image is missed, as its preload shows."""
+    with lab.pod("made", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        container = pod.create("main", Process(PRELOAD_IMAGE))
+        lab.stop_agent()
+        container.start()
+        assert probe(container).held_to(HALF)
 
 
 def test_an_agent_that_hangs_lets_no_container_through(lab: Lab) -> None:

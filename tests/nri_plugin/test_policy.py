@@ -384,6 +384,19 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
     assert [d.path for d in first.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
 
 
+def test_the_environment_counts_cards_as_the_driver_does() -> None:
+    decision = decide(pod([HALF, OTHER], {"main": [grant(B, 2 * GIB, 7), grant(A, GIB, 5)]}))
+    assert isinstance(decision, Adjustment)
+    assert [share.uuid for share in decision.shares] == [B.uuid, A.uuid]
+    env = dict(decision.env)
+    assert env["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
+    assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT_0"]) == (str(GIB), "5")
+    assert (env["CUDA_DEVICE_MEMORY_LIMIT_1"], env["CUDA_DEVICE_SM_LIMIT_1"]) == (
+        str(2 * GIB),
+        "7",
+    )
+
+
 def test_no_percent_is_never_written_as_no_limit() -> None:
     decision = decide(pod([HALF], {"main": [grant(A, 1, 0)]}))
     assert isinstance(decision, Adjustment)
