@@ -96,6 +96,14 @@ CUresult context_drain(struct context *context)
 	return device_alive(link);
 }
 
+bool context_flags_are_good(unsigned int flags)
+{
+	unsigned int schedule = flags & CU_CTX_SCHED_MASK;
+
+	/* One way of waiting at most. */
+	return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && !(schedule & (schedule - 1));
+}
+
 static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, unsigned int version)
 {
 	struct context *context;
@@ -104,7 +112,7 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, uns
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!out || flags & ~(unsigned int)CU_CTX_FLAGS_MASK)
+	if (!out || !context_flags_are_good(flags))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = device_get(ordinal, &device);
 	if (result != CUDA_SUCCESS)
@@ -286,7 +294,7 @@ CUresult cuCtxSetFlags(unsigned int flags)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (flags & ~(unsigned int)CU_CTX_FLAGS_MASK)
+	if (!context_flags_are_good(flags))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	context->flags = flags;
 	return driver_leave(CUDA_SUCCESS);

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#define PITCH_MAX_BYTES 2147483647 /* CU_DEVICE_ATTRIBUTE_MAX_PITCH */
+
 enum side { SIDE_ANY, SIDE_HOST, SIDE_DEVICE };
 
 /* What every copy has in common: a current context, a stream, and whether to wait for it. */
@@ -74,6 +76,14 @@ struct rows {
 	size_t to_pitch, from_pitch, width, height;
 };
 
+/* From the first byte of the first row to the last of the last; false where no address space has
+ * that much. There is at least one row. */
+static bool extent(size_t pitch, size_t width, size_t height, uint64_t *bytes)
+{
+	return !__builtin_mul_overflow(height - 1, pitch, bytes) &&
+	       !__builtin_add_overflow(*bytes, width, bytes);
+}
+
 static CUresult copy_rows(struct submission how, const struct rows *rows, enum side to,
 			  enum side from)
 {
@@ -84,10 +94,11 @@ static CUresult copy_rows(struct submission how, const struct rows *rows, enum s
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (rows->width && rows->height) {
-		uint64_t last = rows->height - 1;
+		uint64_t written, taken;
 
-		if (!span_is_good(rows->to, last * rows->to_pitch + rows->width, to) ||
-		    !span_is_good(rows->from, last * rows->from_pitch + rows->width, from))
+		if (!extent(rows->to_pitch, rows->width, rows->height, &written) ||
+		    !extent(rows->from_pitch, rows->width, rows->height, &taken) ||
+		    !span_is_good(rows->to, written, to) || !span_is_good(rows->from, taken, from))
 			return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	}
 	result = finish(&how, ready_ns, link);
@@ -195,6 +206,17 @@ static CUresult side_of(int type, const void *host, CUdeviceptr device, uint64_t
 	return CUDA_SUCCESS;
 }
 
+/* Moves `*address` from a rectangle's origin to its first byte; false where there is none. */
+static bool enter_rectangle(uint64_t *address, size_t x, size_t y, size_t pitch, size_t width)
+{
+	uint64_t end, offset;
+
+	return *address && pitch <= PITCH_MAX_BYTES && !__builtin_add_overflow(x, width, &end) &&
+	       end <= pitch && !__builtin_mul_overflow(y, pitch, &offset) &&
+	       !__builtin_add_overflow(offset, x, &offset) &&
+	       !__builtin_add_overflow(*address, offset, address);
+}
+
 static CUresult copy_2d(struct submission how, const CUDA_MEMCPY2D *given)
 {
 	struct rows rows;
@@ -213,11 +235,11 @@ static CUresult copy_2d(struct submission how, const CUDA_MEMCPY2D *given)
 				 &from);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (given->dstXInBytes + rows.width > rows.to_pitch ||
-	    given->srcXInBytes + rows.width > rows.from_pitch)
+	if (!enter_rectangle(&rows.to, given->dstXInBytes, given->dstY, rows.to_pitch,
+			     rows.width) ||
+	    !enter_rectangle(&rows.from, given->srcXInBytes, given->srcY, rows.from_pitch,
+			     rows.width))
 		return CUDA_ERROR_INVALID_VALUE;
-	rows.to += given->dstY * rows.to_pitch + given->dstXInBytes;
-	rows.from += given->srcY * rows.from_pitch + given->srcXInBytes;
 	return copy_rows(how, &rows, to, from);
 }
 
@@ -243,13 +265,16 @@ static CUresult fill(struct submission how, const struct rows *rows, uint32_t va
 	struct sim_link *link;
 	CUresult result = begin(&how, &ready_ns, &link);
 	size_t row = rows->width * bytes;
+	uint64_t written;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (rows->to % bytes || rows->width > SIZE_MAX / bytes ||
-	    (rows->height > 1 && (rows->to_pitch % bytes || rows->to_pitch < row)) ||
-	    (row && rows->height &&
-	     !span_is_good(rows->to, (rows->height - 1) * rows->to_pitch + row, SIDE_DEVICE)))
+	    (rows->height > 1 && (rows->to_pitch % bytes || rows->to_pitch < row)))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (row && rows->height &&
+	    (!extent(rows->to_pitch, row, rows->height, &written) ||
+	     !span_is_good(rows->to, written, SIDE_DEVICE)))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	driver_unlock();
 	for (size_t y = 0; y < rows->height; y++) {

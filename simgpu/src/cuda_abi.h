@@ -173,6 +173,17 @@ typedef struct {
 } CUDA_MEMCPY2D;
 
 typedef struct {
+	int id;
+	union {
+		_Alignas(8) char bytes[64];
+		int cooperative;
+		struct {
+			unsigned int x, y, z;
+		} clusterDim;
+	} value;
+} CUlaunchAttribute;
+
+typedef struct {
 	unsigned int gridDimX;
 	unsigned int gridDimY;
 	unsigned int gridDimZ;
@@ -181,7 +192,7 @@ typedef struct {
 	unsigned int blockDimZ;
 	unsigned int sharedMemBytes;
 	CUstream hStream;
-	const void *attrs;
+	const CUlaunchAttribute *attrs;
 	unsigned int numAttrs;
 } CUlaunchConfig;
 
@@ -193,6 +204,19 @@ enum { CU_STREAM_NON_BLOCKING = 0x1 };
 enum { CU_EVENT_DISABLE_TIMING = 0x2, CU_EVENT_INTERPROCESS = 0x4, CU_EVENT_FLAGS_MASK = 0x7 };
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_UNIFIED };
 enum { CU_MEMHOSTALLOC_FLAGS_MASK = 0x7, CU_MEMHOSTALLOC_DEVICEMAP = 0x2 };
+enum {
+	CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
+	CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW = 1,
+	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
+	CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY = 3,
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
+	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
+	CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
+	CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP = 9,
+	CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN = 10,
+	CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
+};
 enum { CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2 };
 enum {
 	CU_GET_PROC_ADDRESS_SUCCESS,

@@ -63,7 +63,7 @@ struct context {
 	struct device *device;
 	uint64_t id; /* the daemon's */
 	unsigned int flags, api_version;
-	unsigned int retained; /* primary context: how often; it exists while this is not 0 */
+	unsigned int retained; /* primary context: how often; a reset leaves that as it is */
 	bool primary, alive;
 	struct stream legacy;
 	uint64_t blocking_done_ns, all_done_ns;
@@ -114,6 +114,7 @@ void wait_until_ns(uint64_t instant_ns);
 /* The calling thread's current context, alive. */
 CUresult context_current(struct context **context);
 CUresult context_get(CUcontext handle, struct context **context);
+bool context_flags_are_good(unsigned int flags);
 CUresult context_open(struct device *device, unsigned int flags, struct context *context);
 /* Destroys what lives in the context and its memory; the object itself stays. */
 CUresult context_close(struct context *context);

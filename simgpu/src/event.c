@@ -92,8 +92,8 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int flags)
 {
-	/* The one flag concerns capture, which is not simulated. */
-	if (flags > 1)
+	/* The one flag is valid in a capture alone, and no stream is ever capturing. */
+	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	return cuEventRecord(handle, stream);
 }
@@ -158,7 +158,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = flags > 1 ? CUDA_ERROR_INVALID_VALUE : stream_get(stream_handle, &stream);
+	result = flags ? CUDA_ERROR_INVALID_VALUE : stream_get(stream_handle, &stream);
 	if (result == CUDA_SUCCESS && event->recorded)
 		stream_submit(stream, event->reached_ns);
 	return driver_leave(result);

@@ -208,14 +208,14 @@ CUresult cuFuncIsLoaded(int *state, CUfunction handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Blocks of `threads` that a multiprocessor holds: by threads, and by shared memory. */
-static int resident_blocks(const struct device *device, int threads, size_t shared_bytes)
+int resident_blocks(const struct device *device, int threads, size_t shared_bytes)
 {
+	size_t shared_most = (size_t)of_device(device, DEVICE_SHARED_PER_MULTIPROCESSOR);
 	int warps = (threads + 31) / 32;
 	int blocks = of_device(device, DEVICE_THREADS_PER_MULTIPROCESSOR) / 32 / warps;
 	int most = of_device(device, DEVICE_BLOCKS_PER_MULTIPROCESSOR);
 	size_t each = shared_bytes + (size_t)of_device(device, DEVICE_RESERVED_SHARED_PER_BLOCK);
-	size_t fit = (size_t)of_device(device, DEVICE_SHARED_PER_MULTIPROCESSOR) / each;
+	size_t fit = shared_bytes <= shared_most ? shared_most / each : 0;
 
 	blocks = blocks < most ? blocks : most;
 	return (size_t)blocks < fit ? blocks : (int)fit;

@@ -10,7 +10,17 @@
 
 struct shape {
 	unsigned int grid[3], block[3], shared_bytes;
+	bool cooperative;
 };
+
+/* All blocks of a cooperative launch run at once, so the card must have room for them. */
+static bool blocks_fit(const struct shape *shape, const struct device *device, int threads)
+{
+	uint64_t blocks = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
+	uint64_t resident = (uint64_t)resident_blocks(device, threads, shape->shared_bytes);
+
+	return blocks <= resident * device->card->multiprocessors;
+}
 
 static CUresult check(const struct shape *shape, const struct function *function,
 		      const struct device *device, void **parameters, void **extra)
@@ -34,6 +44,8 @@ static CUresult check(const struct shape *shape, const struct function *function
 	if (function_attribute(function, device, 8, &most) != CUDA_SUCCESS ||
 	    shape->shared_bytes > (unsigned int)most)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (shape->cooperative && !blocks_fit(shape, device, (int)threads))
+		return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 	return CUDA_SUCCESS;
 }
 
@@ -104,7 +116,8 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned int grid_x, unsigned int gri
 			unsigned int block_z, unsigned int shared_bytes, CUstream stream,
 			void **parameters, void **extra)
 {
-	struct shape shape = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
+	struct shape shape = {
+	    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, false};
 
 	return launch(&shape, handle, stream, parameters, extra);
 }
@@ -114,20 +127,57 @@ CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsig
 				   unsigned int block_z, unsigned int shared_bytes, CUstream stream,
 				   void **parameters)
 {
-	return cuLaunchKernel(handle, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-			      shared_bytes, stream, parameters, NULL);
+	struct shape shape = {
+	    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true};
+
+	return launch(&shape, handle, stream, parameters, NULL);
 }
 
-/* Attributes say how a kernel is placed and ordered on the card; here there is one order. */
+/*
+ * Hints of where and in which order a kernel may run are taken, and change nothing: the card has
+ * one order. What would change what a program can see, clusters and events, is refused.
+ */
+static CUresult read_attribute(const CUlaunchAttribute *attribute, struct shape *shape)
+{
+	switch (attribute->id) {
+	case CU_LAUNCH_ATTRIBUTE_IGNORE:
+	case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+	case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+	case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+	case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+	case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+	case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+	case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+	case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+		return CUDA_SUCCESS;
+	case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+		shape->cooperative = attribute->value.cooperative != 0;
+		return CUDA_SUCCESS;
+	case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+		if (attribute->value.clusterDim.x == 1 && attribute->value.clusterDim.y == 1 &&
+		    attribute->value.clusterDim.z == 1)
+			return CUDA_SUCCESS;
+		return CUDA_ERROR_NOT_SUPPORTED;
+	default:
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void **parameters,
 			  void **extra)
 {
 	struct shape shape;
+	CUresult result = CUDA_SUCCESS;
 
 	if (!config || (config->numAttrs && !config->attrs))
 		return CUDA_ERROR_INVALID_VALUE;
 	shape = (struct shape){{config->gridDimX, config->gridDimY, config->gridDimZ},
 			       {config->blockDimX, config->blockDimY, config->blockDimZ},
-			       config->sharedMemBytes};
+			       config->sharedMemBytes,
+			       false};
+	for (unsigned int i = 0; result == CUDA_SUCCESS && i < config->numAttrs; i++)
+		result = read_attribute(&config->attrs[i], &shape);
+	if (result != CUDA_SUCCESS)
+		return result;
 	return launch(&shape, handle, config->hStream, parameters, extra);
 }

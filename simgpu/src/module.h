@@ -48,6 +48,8 @@ void module_free(struct module *module);
 
 CUresult function_attribute(const struct function *function, const struct device *device,
 			    int attribute, int *value);
+/* Blocks of `threads` that a multiprocessor holds: by threads, and by shared memory. */
+int resident_blocks(const struct device *device, int threads, size_t shared_bytes);
 CUresult function_set_attribute(struct function *function, int attribute, int value);
 
 #endif

@@ -23,6 +23,7 @@ enum {
 	ATTRIBUTE_IS_GPU_DIRECT_CAPABLE,
 	ATTRIBUTE_ACCESS_FLAGS,
 	ATTRIBUTE_LAST = ATTRIBUTE_ACCESS_FLAGS,
+	ATTRIBUTE_LAST_KNOWN = 21, /* of pools, mappings and decompression: not simulated */
 };
 
 /* An address as the attributes see it; everything 0 where the driver does not know it. */
@@ -96,9 +97,11 @@ static CUresult answer(const struct place *place, int attribute, void *out)
 
 static CUresult check(int attribute)
 {
-	if (attribute < ATTRIBUTE_CONTEXT || attribute > ATTRIBUTE_LAST)
+	if (attribute < ATTRIBUTE_CONTEXT || attribute > ATTRIBUTE_LAST_KNOWN)
 		return CUDA_ERROR_INVALID_VALUE;
-	return attribute == ATTRIBUTE_P2P_TOKENS ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+	return attribute == ATTRIBUTE_P2P_TOKENS || attribute > ATTRIBUTE_LAST
+		   ? CUDA_ERROR_NOT_SUPPORTED
+		   : CUDA_SUCCESS;
 }
 
 CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)

@@ -1,8 +1,9 @@
 /*
  * Primary contexts: one per device and process, shared by all who retain it.
  *
- * The handle stays the same for the life of the process; between the last release and the next
- * retain it names a destroyed context.
+ * The handle stays the same for the life of the process; between the last release, or a reset, and
+ * the next retain it names a destroyed context. A reset releases nothing: whoever retained the
+ * context still releases it.
  */
 #include "driver.h"
 
@@ -42,34 +43,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
 	return driver_leave(result == CUDA_SUCCESS ? retain(device, out) : result);
 }
 
-/* The device's primary context if it is alive, or INVALID_CONTEXT. */
-static CUresult active(CUdevice ordinal, struct context **context)
-{
-	struct device *device;
-	CUresult result = device_get(ordinal, &device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!device->primary || !device->primary->alive)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	*context = device->primary;
-	return CUDA_SUCCESS;
-}
-
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
-{
-	struct context *context;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = active(ordinal, &context);
-	if (result == CUDA_SUCCESS && --context->retained == 0)
-		result = context_close(context);
-	return driver_leave(result);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 {
 	struct device *device;
 	struct context *context;
@@ -78,10 +52,26 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS && active(ordinal, &context) == CUDA_SUCCESS) {
-		context->retained = 0;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	context = device->primary;
+	if (!context || !context->retained)
+		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (--context->retained == 0 && context->alive)
 		result = context_close(context);
-	}
+	return driver_leave(result);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS && device->primary && device->primary->alive)
+		result = context_close(device->primary);
 	if (result == CUDA_SUCCESS)
 		device->primary_flags = 0;
 	return driver_leave(result);
@@ -95,7 +85,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS && flags & ~(unsigned int)CU_CTX_FLAGS_MASK)
+	if (result == CUDA_SUCCESS && !context_flags_are_good(flags))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);

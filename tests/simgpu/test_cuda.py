@@ -17,16 +17,21 @@ from tests.simgpu.host import GIB, ROOT, Host
 pytestmark = pytest.mark.sim
 
 CHECKS = (
-    "memory",
-    "handles",
-    "contexts",
-    "threads",
-    "fork",
-    "fork-before",
-    "old-interface",
-    "streams",
-    "ptx",
-    "many",
+    ("cuda_check", "memory"),
+    ("cuda_check", "handles"),
+    ("cuda_check", "contexts"),
+    ("cuda_check", "threads"),
+    ("cuda_check", "fork"),
+    ("cuda_check", "fork-before"),
+    ("cuda_check", "old-interface"),
+    ("cuda_check", "streams"),
+    ("cuda_check", "ptx"),
+    ("cuda_check", "many"),
+    ("cuda_edges", "rectangles"),
+    ("cuda_edges", "flags"),
+    ("cuda_edges", "reset"),
+    ("cuda_edges", "launches"),
+    ("cuda_edges", "attributes"),
 )
 
 
@@ -62,18 +67,23 @@ def test_cuda_bindings(driver_host: Host, name: str) -> None:
     program(driver_host, name)
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_c(driver_host: Host, name: str) -> None:
+@pytest.mark.parametrize(("binary", "name"), CHECKS)
+def test_c(driver_host: Host, binary: str, name: str) -> None:
     assert driver_host.build_dir is not None
-    done = driver_host.run(driver_host.build_dir / "bin" / "cuda_check", name)
+    done = driver_host.run(driver_host.build_dir / "bin" / binary, name)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_c_under_sanitizers(host: Host, name: str) -> None:
+@pytest.mark.parametrize(("binary", "name"), CHECKS)
+def test_c_under_sanitizers(host: Host, binary: str, name: str) -> None:
     host.build_dir = build("asan")
-    done = host.run(host.build_dir / "bin" / "cuda_check", name)
+    done = host.run(host.build_dir / "bin" / binary, name)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_argument_may_be_missing(driver_host: Host) -> None:
+    done = driver_host.run(sys.executable, "-m", "tests.simgpu.null_arguments")
+    assert done.returncode == 0, done.stdout.splitlines()[-3:]
 
 
 @pytest.mark.parametrize(

@@ -7,27 +7,14 @@
  */
 #define _GNU_SOURCE
 #include "cuda_entry.h"
+#include "want.h"
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define WANT(expression, wanted)                                                                   \
-	do {                                                                                       \
-		long got_ = (long)(expression);                                                    \
-		long wanted_ = (long)(wanted);                                                     \
-		if (got_ != wanted_) {                                                             \
-			fprintf(stderr, "line %d: %s is %ld, not %ld\n", __LINE__, #expression,    \
-				got_, wanted_);                                                    \
-			exit(1);                                                                   \
-		}                                                                                  \
-	} while (0)
-#define OK(expression) WANT(expression, CUDA_SUCCESS)
 
 #define GRANULE 512u
 
