@@ -283,7 +283,7 @@ class Control:
         try:
             request = json.loads(line)
             return {"ok": True, **self._do(request)}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
     def _do(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -274,12 +274,12 @@ NVML_API(nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int le
 	ssize_t got;
 	int fd;
 
-	if (!name || !length)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	result = nvml_enter_any();
 	if (result != NVML_SUCCESS)
 		return result;
 	nvml_leave();
+	if (!name || !length)
+		return NVML_ERROR_INVALID_ARGUMENT;
 	snprintf(path, sizeof(path), "/proc/%u/cmdline", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)

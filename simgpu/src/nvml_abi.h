@@ -38,6 +38,7 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 #define NVML_CLOCK_COUNT		  4
 #define NVML_CLOCK_ID_COUNT		  4
 #define NVML_CLOCK_ID_CURRENT		  0
+#define NVML_CLOCK_ID_CUSTOMER_BOOST_MAX  3
 #define NVML_CLOCKS_EVENT_REASON_GPU_IDLE 1
 #define NVML_TEMPERATURE_GPU		  0
 #define NVML_TEMPERATURE_THRESHOLD_COUNT  8

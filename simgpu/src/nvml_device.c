@@ -192,8 +192,11 @@ NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, uns
 NVML_API(nvmlDeviceGetTemperatureV, nvmlDevice_t device, nvmlTemperature_v1_t *temperature)
 {
 	unsigned int celsius = 0;
-	nvmlReturn_t result;
+	struct sim_card card;
+	nvmlReturn_t result = describe(device, &card);
 
+	if (result != NVML_SUCCESS)
+		return result;
 	if (!temperature)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (temperature->version != NVML_TEMPERATURE_V1)
@@ -221,16 +224,17 @@ NVML_API(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t device, unsigned int th
 	return NVML_SUCCESS;
 }
 
-static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, bool current,
+static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned int id,
 			      unsigned int *mhz)
 {
+	bool current = id == NVML_CLOCK_ID_CURRENT;
 	struct sim_utilization load = {0};
 	struct sim_card card;
 	nvmlReturn_t result = describe(device, &card);
 
 	if (result != NVML_SUCCESS)
 		return result;
-	if (!mhz || type >= NVML_CLOCK_COUNT)
+	if (!mhz || type >= NVML_CLOCK_COUNT || id >= NVML_CLOCK_ID_COUNT)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (current)
 		result = ask_utilization(device, &load);
@@ -247,20 +251,18 @@ static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, bool curre
 
 NVML_API(nvmlDeviceGetClockInfo, nvmlDevice_t device, unsigned int type, unsigned int *mhz)
 {
-	return clock_mhz(device, type, true, mhz);
+	return clock_mhz(device, type, NVML_CLOCK_ID_CURRENT, mhz);
 }
 
 NVML_API(nvmlDeviceGetMaxClockInfo, nvmlDevice_t device, unsigned int type, unsigned int *mhz)
 {
-	return clock_mhz(device, type, false, mhz);
+	return clock_mhz(device, type, NVML_CLOCK_ID_CUSTOMER_BOOST_MAX, mhz);
 }
 
 NVML_API(nvmlDeviceGetClock, nvmlDevice_t device, unsigned int type, unsigned int id,
 	 unsigned int *mhz)
 {
-	if (id >= NVML_CLOCK_ID_COUNT)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	return clock_mhz(device, type, id == NVML_CLOCK_ID_CURRENT, mhz);
+	return clock_mhz(device, type, id, mhz);
 }
 
 NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)

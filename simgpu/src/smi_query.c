@@ -60,13 +60,16 @@ static const char *enabled(unsigned int mode)
 
 FIELD(timestamp)
 {
-	time_t now = time(NULL);
+	char seconds[SMI_TEXT / 2];
+	struct timespec now;
 	struct tm local;
 
 	(void)row;
-	if (!localtime_r(&now, &local))
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (!localtime_r(&now.tv_sec, &local))
 		return NVML_ERROR_UNKNOWN;
-	strftime(out, SMI_TEXT, "%Y/%m/%d %H:%M:%S.000", &local);
+	strftime(seconds, sizeof(seconds), "%Y/%m/%d %H:%M:%S", &local);
+	snprintf(out, SMI_TEXT, "%s.%03ld", seconds, now.tv_nsec / 1000000);
 	return NVML_SUCCESS;
 }
 

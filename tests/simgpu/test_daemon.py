@@ -218,6 +218,7 @@ def test_latency_on_order(host: Host) -> None:
         b'{"op": "lose"}',
         b'{"op": "latency", "card": 0, "call": "DANCE", "ns": 1}',
         b'{"op": "fail_allocs", "card": 0, "count": -1}',
+        pytest.param(b"[" * 50000, id="deep"),
     ],
 )
 def test_a_bad_order_is_refused_and_forgotten(shared_host: Host, line: bytes) -> None:

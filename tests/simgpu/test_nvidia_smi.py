@@ -80,6 +80,12 @@ def test_queries(driver_host: Host, fields: str, form: str, expected: str | None
     assert done.stdout == expected
 
 
+def test_the_time_of_a_query(idle_host: Host) -> None:
+    done = idle_host.smi("--query-gpu=timestamp", "--format=csv,noheader")
+    for line in done.stdout.splitlines():
+        assert re.fullmatch(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}", line)
+
+
 def test_queries_of_processes(driver_host: Host) -> None:
     child, _ = driver_host.peer(f"alloc={3 * GIB}", card=1)
     done = driver_host.smi("--query-compute-apps=pid,used_memory,gpu_uuid", "--format=csv")

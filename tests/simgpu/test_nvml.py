@@ -347,6 +347,17 @@ out = wrong
     assert out == []
 
 
+def exported_names(host: Host) -> set[str]:
+    assert host.build_dir is not None
+    printed = subprocess.run(
+        ["nm", "-D", "--defined-only", host.build_dir / "lib" / "simgpu" / "libnvidia-ml.so.1"],
+        check=True,
+        text=True,
+        capture_output=True,
+    ).stdout
+    return {line.split()[2] for line in printed.splitlines()}
+
+
 def test_every_code_has_its_text(idle_host: Host) -> None:
     texts = evaluate(idle_host, "out = {c: nvmlErrorString(c) for c in (*range(31), 999, 31, -1)}")
     assert texts[0] == "Success"
@@ -357,14 +368,39 @@ def test_every_code_has_its_text(idle_host: Host) -> None:
     assert len(set(texts.values())) == 31 + 1
 
 
-def test_every_name_that_the_client_knows_is_there(build_dir: Path) -> None:
-    printed = subprocess.run(
-        ["nm", "-D", "--defined-only", build_dir / "lib" / "simgpu" / "libnvidia-ml.so.1"],
-        check=True,
-        text=True,
-        capture_output=True,
-    ).stdout
-    exported = {line.split()[2] for line in printed.splitlines()}
+def test_no_argument_may_be_missing(idle_host: Host) -> None:
+    """Every simulated function, without init, device and place for the answer."""
+    listed = re.findall(
+        r"UNSUPPORTED\((\w+)\)", (ROOT / "simgpu/src/nvml_unsupported.def").read_text()
+    )
+    names = exported_names(idle_host)
+    names -= {*listed, "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown"}
+    names -= {"nvmlErrorString"}
+    uninitialised, without_device, without_place = raw(
+        idle_host,
+        f"""
+names, nothing = {sorted(names)}, [ctypes.c_void_p()] * 6
+before = {{name: lib[name](*nothing) for name in names}}
+nvmlInit()
+h = nvmlDeviceGetHandleByIndex(0)
+asked = [name for name in names if "Handle" not in name and "Count" not in name]
+asked = [name for name in asked if name.startswith("nvmlDevice")]
+out = (before, {{name: lib[name](*nothing) for name in names}},
+       {{name: lib[name](h, *nothing) for name in asked}})
+""",
+    )
+    # The library knows its own version without a driver, and looks for CUDA's by itself.
+    for name in ("nvmlSystemGetNVMLVersion", "nvmlSystemGetCudaDriverVersion"):
+        assert uninitialised.pop(name) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    assert uninitialised.pop("nvmlSystemGetCudaDriverVersion_v2") == 2
+    assert {*uninitialised.values()} == {pynvml.NVML_ERROR_UNINITIALIZED}, uninitialised
+    assert {*without_device.values()} == {pynvml.NVML_ERROR_INVALID_ARGUMENT}, without_device
+    assert {*without_place.values()} == {pynvml.NVML_ERROR_INVALID_ARGUMENT}, without_place
+    assert len(without_place) > 50
+
+
+def test_every_name_that_the_client_knows_is_there(idle_host: Host) -> None:
+    exported = exported_names(idle_host)
     assert all(name.startswith("nvml") and "_nvml" not in name for name in exported)
     source = Path(str(pynvml.__file__)).read_text()
     known = set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', source))
