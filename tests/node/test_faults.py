@@ -115,7 +115,7 @@ def test_an_agent_killed_with_9_leaves_limits_in_force(half: Container, lab: Lab
 def test_an_agent_killed_while_a_container_is_made_gives_no_card_away(
     lab: Lab, after_ms: int
 ) -> None:
-    """At whatever step: refused, or limited, or, where nothing requires the agent, without a card."""
+    """At whatever step: refused, limited, or, where nothing requires the agent, without a card."""
     for written in (lab.share({"main": [(0, HALF, 50)]}), lab.allocated([(0, HALF, 50)])):
         if not lab.agent_running:
             lab.start_agent()
