@@ -2,8 +2,9 @@
  * cuGetProcAddress: which entry a base name means, for a CUDA version and a kind of stream 0.
  *
  * The table is both lists of names, so every exported symbol can be found, and none that is not.
- * As on the driver, a version later than the driver's own is an invalid value, and a name that is
- * not there, or not yet at that version, is CUDA_ERROR_NOT_FOUND with the reason in the status.
+ * A version later than the driver's own is an invalid value. A name that is not there, or not yet
+ * at that version, is CUDA_ERROR_NOT_FOUND with the reason in the status: so drivers have answered,
+ * where NVIDIA's text promises CUDA_SUCCESS and a NULL pointer.
  */
 #include "cuda_entry.h"
 #include "cuda_unsupported.h"
