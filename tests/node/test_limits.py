@@ -49,9 +49,10 @@ def test_a_setuid_program_is_limited(half: Container) -> None:
     assert taken.held_to(HALF)
 
 
-def test_a_user_without_rights_is_limited(lab: Lab) -> None:
+def test_a_user_without_rights_on_a_root_that_is_read_only_is_limited(lab: Lab) -> None:
     with lab.pod("nobody", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        container = pod.run("main", Process(PYTHON_IMAGE, user=65534))
+        container = pod.run("main", Process(PYTHON_IMAGE, user=65534, read_only=True))
+        assert container.exec(["touch", "/tmp/x"]).code != 0
         taken = probe(container)
         assert taken.euid == 65534
         assert taken.held_to(HALF)

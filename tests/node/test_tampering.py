@@ -1,11 +1,13 @@
-"""Root inside a container, against what the agent put there: and the two ways out that remain."""
+"""Root inside a container, against what the agent put there: and the ways out that remain."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import NO_ETC_IMAGE
+from simgpu.lab.catalogue import NO_ETC_IMAGE, PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
@@ -36,6 +38,19 @@ ATTEMPTS = {
     "chmod": "chmod 777 {}",
     "link in its place": "ln -sf /tmp/nothing {} && test ! -d {}",
 }
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+def test_the_attempts_are_no_empty_threats(lab: Lab, attempt: str, tmp_path: Path) -> None:
+    """Each succeeds elsewhere; those that mount do so with the right to mount."""
+    with lab.pod("elsewhere") as pod:
+        container = pod.run(
+            "main", Process(PYTHON_IMAGE, mounts={"/mounted": tmp_path}, capabilities=["SYS_ADMIN"])
+        )
+        place = "/mounted" if "mount" in attempt else "/tmp/ours"
+        script = f"touch /tmp/ours && {attempt.format(place, place)}"
+        done = container.exec(["sh", "-c", script])
+        assert done.code == 0, done
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -69,6 +84,29 @@ def test_escape_that_remains_moving_etc_where_the_image_has_none(lab: Lab) -> No
         assert probe(container).held_to(HALF)
         assert container.exec(["mv", "/etc", "/etc2"]).code == 0
         assert probe(container).held_to(WHOLE)
+
+
+_OWN_NAMESPACE = [
+    *("unshare", "--map-root-user", "--mount", "sh", "-c"),
+    f"mount --bind /dev/null {names.CONTAINER_PRELOAD} && exec {PROBE}",
+]
+
+
+@pytest.mark.parametrize("user", [None, 1000], ids=["root", "a user without rights"])
+def test_escape_that_remains_a_user_namespace(lab: Lab, user: int | None) -> None:
+    """Its root may not unmount what came from outside, but may mount over it."""
+    with lab.pod("namespaced", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE, user=user))
+        assert probe(container, _OWN_NAMESPACE).held_to(WHOLE)
+        assert probe(container).held_to(HALF)
+
+
+def test_the_runtimes_seccomp_profile_closes_the_user_namespace(lab: Lab) -> None:
+    with lab.pod("confined", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE, seccomp=True))
+        refused = container.exec(_OWN_NAMESPACE)
+        assert refused.code != 0 and "unshare failed" in refused.err
+        assert probe(container).held_to(HALF)
 
 
 _COPY = f"""

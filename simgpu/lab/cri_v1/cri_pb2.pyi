@@ -587,6 +587,43 @@ class Capability(_message.Message):
 Global___Capability: _TypeAlias = Capability  # noqa: Y015
 
 @_typing.final
+class SecurityProfile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _ProfileType:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ProfileTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[SecurityProfile._ProfileType.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        RuntimeDefault: SecurityProfile._ProfileType.ValueType  # 0
+        Unconfined: SecurityProfile._ProfileType.ValueType  # 1
+        Localhost: SecurityProfile._ProfileType.ValueType  # 2
+
+    class ProfileType(_ProfileType, metaclass=_ProfileTypeEnumTypeWrapper): ...
+    RuntimeDefault: SecurityProfile.ProfileType.ValueType  # 0
+    Unconfined: SecurityProfile.ProfileType.ValueType  # 1
+    Localhost: SecurityProfile.ProfileType.ValueType  # 2
+
+    PROFILE_TYPE_FIELD_NUMBER: _builtins.int
+    LOCALHOST_REF_FIELD_NUMBER: _builtins.int
+    profile_type: Global___SecurityProfile.ProfileType.ValueType
+    localhost_ref: _builtins.str
+    def __init__(
+        self,
+        *,
+        profile_type: Global___SecurityProfile.ProfileType.ValueType = ...,
+        localhost_ref: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["localhost_ref", b"localhost_ref", "profile_type", b"profile_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecurityProfile: _TypeAlias = SecurityProfile  # noqa: Y015
+
+@_typing.final
 class LinuxContainerSecurityContext(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -594,8 +631,11 @@ class LinuxContainerSecurityContext(_message.Message):
     PRIVILEGED_FIELD_NUMBER: _builtins.int
     NAMESPACE_OPTIONS_FIELD_NUMBER: _builtins.int
     RUN_AS_USER_FIELD_NUMBER: _builtins.int
+    READONLY_ROOTFS_FIELD_NUMBER: _builtins.int
     RUN_AS_GROUP_FIELD_NUMBER: _builtins.int
+    SECCOMP_FIELD_NUMBER: _builtins.int
     privileged: _builtins.bool
+    readonly_rootfs: _builtins.bool
     @_builtins.property
     def capabilities(self) -> Global___Capability: ...
     @_builtins.property
@@ -604,6 +644,8 @@ class LinuxContainerSecurityContext(_message.Message):
     def run_as_user(self) -> Global___Int64Value: ...
     @_builtins.property
     def run_as_group(self) -> Global___Int64Value: ...
+    @_builtins.property
+    def seccomp(self) -> Global___SecurityProfile: ...
     def __init__(
         self,
         *,
@@ -611,11 +653,13 @@ class LinuxContainerSecurityContext(_message.Message):
         privileged: _builtins.bool = ...,
         namespace_options: Global___NamespaceOption | None = ...,
         run_as_user: Global___Int64Value | None = ...,
+        readonly_rootfs: _builtins.bool = ...,
         run_as_group: Global___Int64Value | None = ...,
+        seccomp: Global___SecurityProfile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "namespace_options", b"namespace_options", "run_as_group", b"run_as_group", "run_as_user", b"run_as_user"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "namespace_options", b"namespace_options", "run_as_group", b"run_as_group", "run_as_user", b"run_as_user", "seccomp", b"seccomp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "namespace_options", b"namespace_options", "privileged", b"privileged", "run_as_group", b"run_as_group", "run_as_user", b"run_as_user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "namespace_options", b"namespace_options", "privileged", b"privileged", "readonly_rootfs", b"readonly_rootfs", "run_as_group", b"run_as_group", "run_as_user", b"run_as_user", "seccomp", b"seccomp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
