@@ -58,6 +58,7 @@ CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, 
 	if (!options_are_good(jit_count, jit_options, jit_values) ||
 	    !options_are_good(count, options, values))
 		return CUDA_ERROR_INVALID_VALUE;
+	image_options(jit_count, jit_options, jit_values);
 	return load(out, image_read, image);
 }
 
@@ -68,6 +69,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit_option
 	if (!options_are_good(jit_count, jit_options, jit_values) ||
 	    !options_are_good(count, options, values))
 		return CUDA_ERROR_INVALID_VALUE;
+	image_options(jit_count, jit_options, jit_values);
 	return load(out, read_path, path);
 }
 

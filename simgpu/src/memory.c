@@ -33,8 +33,9 @@ static CUresult give_back(struct device *device, uint64_t id)
 }
 
 /* After the daemon granted `id`: the address, or nothing at all. */
-static CUresult place(CUcontext handle, struct device *device, bool low, uint64_t bytes,
-		      uint64_t id, CUdeviceptr *out)
+static CUresult place(CUcontext handle, struct device *device, bool low,
+		      const struct sim_alloc *granted, uint64_t bytes, uint64_t id,
+		      CUdeviceptr *out)
 {
 	struct arena *arena = low ? &device->low : &device->arena;
 	struct context *context;
@@ -43,6 +44,9 @@ static CUresult place(CUcontext handle, struct device *device, bool low, uint64_
 
 	driver_lock();
 	result = context_get(handle, &context);
+	/* A primary context may have gone and come back by the same handle. */
+	if (result == CUDA_SUCCESS && context->id != granted->context)
+		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	if (result == CUDA_SUCCESS && arena_reserve(arena, LOW_BYTES, true))
 		range = arena_take(arena, bytes);
 	if (range) {
@@ -84,7 +88,8 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low)
 	driver_unlock();
 	result = driver_result(sim_call(device->link, SIM_MEMORY_ALLOC, &request, sizeof(request),
 					&id, sizeof(id), NULL));
-	return result == CUDA_SUCCESS ? place(handle, device, low, bytes, id.id, out) : result;
+	return result == CUDA_SUCCESS ? place(handle, device, low, &request, bytes, id.id, out)
+				      : result;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)

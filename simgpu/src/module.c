@@ -12,6 +12,14 @@
 #define NEWEST_PTX	90 /* PTX ISA 9.0, of CUDA 13.0 */
 #define IMAGE_MAX_BYTES (64u << 20)
 
+enum {
+	JIT_WALL_TIME = 2,
+	JIT_INFO_LOG = 3,
+	JIT_INFO_LOG_BYTES = 4,
+	JIT_ERROR_LOG = 5,
+	JIT_ERROR_LOG_BYTES = 6,
+};
+
 static const uint8_t cubin_magic[] = {0x7f, 'E', 'L', 'F'};
 static const uint8_t fatbin_magic[] = {0x50, 0xed, 0x55, 0xba};
 static const uint8_t wrapper_magic[] = {0xb1, 0x43, 0x62, 0x46}; /* fatbinary as nvcc wraps it */
@@ -78,6 +86,35 @@ CUresult image_read_file(const char *path, struct ptx **ptx)
 	fclose(file);
 	free(text);
 	return result;
+}
+
+/* Where the value of an option stands, or NULL where it is not given. */
+static void **option(int wanted, unsigned int count, const int *options, void **values)
+{
+	for (unsigned int i = 0; i < count; i++)
+		if (options[i] == wanted)
+			return &values[i];
+	return NULL;
+}
+
+void image_options(unsigned int count, const int *options, void **values)
+{
+	static const int logs[][2] = {{JIT_INFO_LOG, JIT_INFO_LOG_BYTES},
+				      {JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES}};
+	void **seconds = option(JIT_WALL_TIME, count, options, values);
+
+	if (seconds)
+		*seconds = NULL;
+	for (int i = 0; i < 2; i++) {
+		void **text = option(logs[i][0], count, options, values);
+		void **bytes = option(logs[i][1], count, options, values);
+
+		if (text && *text && bytes && *bytes)
+			*(char *)*text = '\0';
+		/* The size of the buffer goes in, what was written to it comes out. */
+		if (bytes)
+			*bytes = NULL;
+	}
 }
 
 CUresult image_fits(const struct ptx *ptx, const struct device *device)
@@ -200,12 +237,12 @@ CUresult cuModuleLoadData(CUmodule *out, const void *image)
 	return load(out, image_read, image);
 }
 
-/* The options steer a compiler that is not here; the logs that they ask for stay as they are. */
 CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned int count, int *options,
 			    void **values)
 {
 	if (count && (!options || !values))
 		return CUDA_ERROR_INVALID_VALUE;
+	image_options(count, options, values);
 	return load(out, image_read, image);
 }
 

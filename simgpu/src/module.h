@@ -30,6 +30,8 @@ struct module {
 /* PTX from memory or from a file, checked against what the driver can load. */
 CUresult image_read(const void *image, struct ptx **ptx);
 CUresult image_read_file(const char *path, struct ptx **ptx);
+/* Leaves the compiler's logs empty, where `options` ask for them; the others have no effect. */
+void image_options(unsigned int count, const int *options, void **values);
 /* What the card of `device` can run. */
 CUresult image_fits(const struct ptx *ptx, const struct device *device);
 

@@ -30,8 +30,10 @@ CHECKS = (
     ("cuda_edges", "rectangles"),
     ("cuda_edges", "flags"),
     ("cuda_edges", "reset"),
+    ("cuda_edges", "reset-beside-allocation"),
     ("cuda_edges", "launches"),
     ("cuda_edges", "attributes"),
+    ("cuda_edges", "compiler-options"),
 )
 
 

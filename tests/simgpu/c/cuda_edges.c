@@ -3,9 +3,11 @@
  * exclude each other, launches that ask for what is not simulated. `cuda_edges NAME`, as
  * cuda_check.
  */
+#define _GNU_SOURCE
 #include "cuda_entry.h"
 #include "want.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #define HUGE_BYTES (SIZE_MAX / 2 + 1) /* twice that is 0 */
@@ -142,6 +144,44 @@ static void check_reset(void)
 	WANT(cuDevicePrimaryCtxRelease_v2(0), CUDA_ERROR_INVALID_CONTEXT);
 }
 
+static pthread_barrier_t together;
+
+static void *reset_and_retain(void *unused)
+{
+	CUcontext context;
+
+	pthread_barrier_wait(&together);
+	OK(cuDevicePrimaryCtxReset_v2(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	return unused;
+}
+
+/* Memory granted to the context's earlier life is gone, though the handle is alive again. */
+static void check_reset_beside_allocation(void)
+{
+	enum { ROUNDS = 500 };
+	size_t all, free_now, total;
+
+	begin();
+	OK(cuMemGetInfo_v2(&all, &total));
+	WANT(pthread_barrier_init(&together, NULL, 2), 0);
+	for (int round = 0; round < ROUNDS; round++) {
+		CUdeviceptr address;
+		pthread_t thread;
+		CUresult allocated, freed;
+
+		WANT(pthread_create(&thread, NULL, reset_and_retain, NULL), 0);
+		pthread_barrier_wait(&together);
+		allocated = cuMemAlloc_v2(&address, 4096);
+		WANT(pthread_join(thread, NULL), 0);
+		WANT(allocated == CUDA_SUCCESS || allocated == CUDA_ERROR_CONTEXT_IS_DESTROYED, 1);
+		freed = allocated == CUDA_SUCCESS ? cuMemFree_v2(address) : CUDA_SUCCESS;
+		WANT(freed == CUDA_SUCCESS || freed == CUDA_ERROR_INVALID_VALUE, 1);
+		OK(cuMemGetInfo_v2(&free_now, &total));
+		WANT(free_now, all);
+	}
+}
+
 static void check_launches(void)
 {
 	CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
@@ -206,15 +246,38 @@ static void check_attributes(void)
 	WANT(cuPointerGetAttribute(&out, 0, address), CUDA_ERROR_INVALID_VALUE);
 }
 
+static void check_compiler_options(void)
+{
+	char info[8] = "garbage", error[8] = "garbage";
+	int options[] = {3, 4, 5, 6, 2};
+	void *values[] = {info, (void *)sizeof(info), error, (void *)sizeof(error), &options};
+	CUlibrary library;
+	CUmodule module;
+
+	begin();
+	OK(cuModuleLoadDataEx(&module, ptx_text, 5, options, values));
+	WANT(strlen(info) + strlen(error), 0);
+	WANT((uintptr_t)values[1] | (uintptr_t)values[3] | (uintptr_t)values[4], 0);
+	/* A buffer of no bytes is not written to. */
+	info[0] = 'g';
+	OK(cuLibraryLoadData(&library, ptx_text, options, values, 5, NULL, NULL, 0));
+	WANT(info[0], 'g');
+	WANT(cuModuleLoadDataEx(&module, ptx_text, 1, NULL, values), CUDA_ERROR_INVALID_VALUE);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
 	} checks[] = {
-	    {"rectangles", check_rectangles}, {"flags", check_flags},
-	    {"reset", check_reset},	      {"launches", check_launches},
+	    {"rectangles", check_rectangles},
+	    {"flags", check_flags},
+	    {"reset", check_reset},
+	    {"reset-beside-allocation", check_reset_beside_allocation},
+	    {"launches", check_launches},
 	    {"attributes", check_attributes},
+	    {"compiler-options", check_compiler_options},
 	};
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(*checks); i++) {
