@@ -190,6 +190,18 @@ enum vgpu_result vgpu_attach(struct vgpu_error *error)
 	return result;
 }
 
+/* Who only looks takes no slot, but may have had one before exec; the caller holds setup. */
+static void retire_former_lives(struct vgpu_process *process)
+{
+	struct vgpu_slots slots = {&process->view, -1, &process->self};
+	int os_errno;
+
+	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
+		return;
+	vgpu_reap_slots(process, &slots, NULL, true);
+	syscall(SYS_close, slots.fd);
+}
+
 enum vgpu_result vgpu_peek(struct vgpu_error *error)
 {
 	struct vgpu_process *process = vgpu_process();
@@ -204,6 +216,8 @@ enum vgpu_result vgpu_peek(struct vgpu_error *error)
 		return result;
 	vgpu_lock(&process->setup);
 	result = look_locked(process, error);
+	if (result == VGPU_OK && !process->attached)
+		retire_former_lives(process);
 	vgpu_unlock(&process->setup);
 	return result;
 }

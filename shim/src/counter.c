@@ -110,9 +110,14 @@ static enum vgpu_applied apply(const struct vgpu_view *view, int card,
 	uint64_t *published = (uint64_t *)&entry->delta_bytes;
 	uint64_t *counter = &vgpu_view_card(view, card)->used_bytes;
 	struct word operation = {adding ? bytes : 0 - bytes, held.high + 1};
+	struct word former = load_word(published);
 	struct word from, to;
 
-	if (!owns(view, owner) || !swap_word(published, load_word(published), operation))
+	/* Read before the slot is found to be ours: what a next owner publishes stays. */
+	if (!owns(view, owner))
+		return VGPU_LOST;
+	VGPU_AT(APPLY_OWNED);
+	if (!swap_word(published, former, operation))
 		return VGPU_LOST;
 	VGPU_AT(APPLY_PUBLISHED);
 	do {
@@ -166,7 +171,8 @@ enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int card,
 	return apply(view, card, owner, held, false, bytes, VGPU_NO_LIMIT);
 }
 
-uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner)
+static uint64_t drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner,
+		     bool even_empty)
 {
 	struct vgpu_region_slot_card *entry = vgpu_view_slot_card(view, owner->slot, card);
 	uint64_t *counter = &vgpu_view_card(view, card)->used_bytes;
@@ -177,7 +183,7 @@ uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct 
 		held = load_word(&entry->bytes);
 		/* In this order: a new owner takes the next generation before its first operation.
 		 */
-		if (!owns(view, owner) || held.low == 0)
+		if (!owns(view, owner) || (held.low == 0 && !even_empty))
 			return 0;
 		VGPU_AT(DROP_READ);
 		to.low = minus(from.low, held.low);
@@ -187,6 +193,16 @@ uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct 
 	help(view, card, to.high);
 	VGPU_AT(DROP_DONE);
 	return held.low;
+}
+
+uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner)
+{
+	return drop(view, card, owner, false);
+}
+
+void vgpu_counter_renew(const struct vgpu_view *view, int card, const struct vgpu_owner *owner)
+{
+	drop(view, card, owner, true);
 }
 
 uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int card)

@@ -70,6 +70,12 @@ enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int card,
  */
 uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner);
 
+/*
+ * The same for a slot that is about to be taken, and with a new sequence number even where nothing
+ * is charged: what the last owner, held for dead, has published and not yet counted never will be.
+ */
+void vgpu_counter_renew(const struct vgpu_view *view, int card, const struct vgpu_owner *owner);
+
 uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int card);
 
 /* What the slot is charged, but for an operation that nobody has helped yet. */

@@ -31,8 +31,9 @@ struct vgpu_process {
 	uint64_t region_inode;
 	struct vgpu_identity self;
 	struct vgpu_owner owner;
-	void *anchor; /* a mapping that keeps our slot's lock (attach.c) */
-	uint64_t last_reap_ns;
+	void *anchor;	       /* a mapping that keeps our slot's lock (attach.c) */
+	uint64_t last_reap_ns; /* when a search for the dead last began, */
+	uint64_t reaped_ns;    /* and when the last one that is over had begun */
 	uint64_t last_drop_ns; /* when a reap of ours last dropped a dead process's charge */
 	struct vgpu_process_card cards[VGPU_MAX_CARDS];
 };

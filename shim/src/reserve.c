@@ -6,34 +6,59 @@
  */
 #include <stdbool.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "attach.h"
 #include "grant.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)
+#define REAP_PAUSE_NS  (REAP_PERIOD_NS / 4)
+#define REAP_PAUSES    400 /* a scan of all slots fits in, and then some */
 
-/* Look for the dead, if nobody here did so just now. True where some charge was dropped. */
+static void look_for_the_dead(struct vgpu_process *process)
+{
+	struct vgpu_owner self = {UINT32_MAX, 0};
+	struct vgpu_slots slots = {&process->view, -1, &process->self};
+	int os_errno;
+
+	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
+		return;
+	if (vgpu_is_attached(process))
+		self = process->owner;
+	vgpu_reap_slots(process, &slots, &self, false);
+	syscall(SYS_close, slots.fd);
+}
+
+/* Look for the dead, if nobody here began to just now; false: somebody did. */
 static bool reap(struct vgpu_process *process)
 {
 	uint64_t now_ns = vgpu_now_ns();
 	uint64_t last_ns = __atomic_load_n(&process->last_reap_ns, __ATOMIC_RELAXED);
-	struct vgpu_owner self = {UINT32_MAX, 0};
-	struct vgpu_slots slots = {&process->view, -1, &process->self};
-	int os_errno;
-	bool any;
 
 	if (now_ns - last_ns < REAP_PERIOD_NS ||
 	    !__atomic_compare_exchange_n(&process->last_reap_ns, &last_ns, now_ns, false,
 					 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return false;
-	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
-		return false;
-	if (vgpu_is_attached(process))
-		self = process->owner;
-	any = vgpu_reap_slots(process, &slots, &self, false);
-	syscall(SYS_close, slots.fd);
-	return any;
+	look_for_the_dead(process);
+	__atomic_store_n(&process->reaped_ns, now_ns, __ATOMIC_RELEASE);
+	return true;
+}
+
+/*
+ * A refusal must not be for the sake of somebody who died before it: until a search that began
+ * after this call is over, by whichever thread, wait for a turn. A millisecond or two.
+ */
+static void reap_afresh(struct vgpu_process *process)
+{
+	uint64_t since_ns = vgpu_now_ns();
+	struct timespec pause = {.tv_nsec = REAP_PAUSE_NS};
+
+	for (int pauses = 0; pauses < REAP_PAUSES && !reap(process); pauses++) {
+		if (__atomic_load_n(&process->reaped_ns, __ATOMIC_ACQUIRE) >= since_ns)
+			return;
+		nanosleep(&pause, NULL);
+	}
 }
 
 bool vgpu_dropped_within(uint64_t span_ns)
@@ -125,6 +150,14 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int card, 
 	return VGPU_SYSTEM;
 }
 
+static bool fits(const struct vgpu_process *process, int card, uint64_t bytes)
+{
+	uint64_t limit_bytes = vgpu_grant_limit_bytes(card);
+
+	return card >= 0 && card < process->view.card_count && bytes <= limit_bytes &&
+	       vgpu_counter_used_bytes(&process->view, card) <= limit_bytes - bytes;
+}
+
 enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process();
@@ -133,9 +166,10 @@ enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
 	if (!process)
 		return VGPU_SYSTEM;
 	result = change_attached(process, card, true, bytes);
-	if (result == VGPU_OVER_LIMIT && reap(process))
-		result = change_attached(process, card, true, bytes);
-	return result;
+	if (result != VGPU_OVER_LIMIT || bytes > vgpu_grant_limit_bytes(card))
+		return result;
+	reap_afresh(process);
+	return fits(process, card, bytes) ? change_attached(process, card, true, bytes) : result;
 }
 
 void vgpu_refund(int card, uint64_t bytes)

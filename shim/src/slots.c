@@ -154,7 +154,8 @@ static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner
 {
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 
-	vgpu_slots_drop(slots, owner);
+	for (int card = 0; card < slots->view->card_count; card++)
+		vgpu_counter_renew(slots->view, card, owner);
 	__atomic_store_n(&slot->state, VGPU_SLOT_LIVE, __ATOMIC_RELEASE);
 	VGPU_AT(CLAIM_LIVE);
 	__atomic_store_n(&slot->pid, slots->self->pid, __ATOMIC_RELAXED);

@@ -155,6 +155,16 @@ def test_exec_into_a_program_that_attaches_retires_the_former_life(box: Box) -> 
         assert holder.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
 
 
+def test_exec_into_a_program_that_only_looks_ends_the_charge(box: Box) -> None:
+    """Its maps show the region, as a holder's do; but it has no slot, so the slot is not its."""
+    with box.shell() as holder:
+        holder.ask(f"reserve 0 {HELD}")
+        holder.tell(f"exec {box.program} shell")
+        assert holder.ask("peek") == "OK"
+        assert holder.ask("used 0") == "0"
+        assert box.used_after_fresh_attach() == 0
+
+
 def test_the_end_of_a_thread_is_not_the_end_of_its_process(box: Box) -> None:
     with box.shell() as holder:
         assert holder.ask(f"thread reserve 0 {HELD}") == "OK"
@@ -213,6 +223,31 @@ def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
         assert box.used_after_fresh_attach() == HELD - 1
 
 
+@pytest.mark.parametrize("step", ["APPLY_OWNED", "APPLY_PUBLISHED", "COUNTER_HELPED"])
+def test_of_two_who_take_a_slot_for_theirs_neither_counts_for_the_other(
+    box: Box, step: str
+) -> None:
+    """Held for dead in its first allocation, with nothing charged yet; both stand at one number."""
+    with box.shell() as holder, box.shell() as heir, box.shell() as neighbour:
+        assert holder.ask("attach") == "OK"
+        assert holder.ask("drop-lock") == "OK"
+        assert neighbour.ask("reserve 0 100000") == "OK"
+        assert holder.stops_at(step, 2 if step == "COUNTER_HELPED" else 1, ["reserve 0 1000"])
+        box.forge(0, "start_ticks", 0)
+        assert box.used_after_fresh_attach() == 100000, "it freed the holder's slot"
+        assert heir.ask("attach") == "OK"
+        assert [slot.pid for slot in box.slots()] == [heir.pid, neighbour.pid]
+        assert heir.stops_at("APPLY_PUBLISHED", 1, ["reserve 0 7"])
+        assert holder.resume("reserve 0 1000") == "OK"
+        assert heir.resume("reserve 0 7") == "OK"
+        charged = {slot.pid: slot.bytes for slot in box.slots() if slot.state}
+        assert charged == {holder.pid: (1000,), heir.pid: (7,), neighbour.pid: (100000,)}
+        assert box.use().used_bytes == 101007
+        holder.kill_alone()
+        heir.kill_alone()
+        assert box.used_after_fresh_attach() == 100000
+
+
 @pytest.mark.parametrize(
     "step", ["REAP_VERDICT", "COUNTER_READ", "COUNTER_HELPED", "DROP_READ", "DROP_SWAPPED"]
 )
@@ -235,6 +270,19 @@ def test_at_the_limit_the_dead_are_found_without_an_attach(box: Box) -> None:
         assert victim.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
         victim.kill_alone()
         assert survivor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+
+
+def test_a_refusal_counts_no_dead_who_died_after_the_last_search(box: Box) -> None:
+    """Searches are a millisecond apart; the one that a refusal rests on comes after the death."""
+    with box.shell() as survivor:
+        survivor.ask("attach")
+        for _ in range(20):
+            with box.shell() as victim:
+                assert victim.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+                survivor.ask("used 0")
+                victim.kill_alone()
+            assert survivor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+            survivor.ask(f"refund 0 {LIMIT_BYTES}")
 
 
 def test_what_is_reported_as_used_has_no_dead_in_it(box: Box) -> None:

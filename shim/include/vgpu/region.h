@@ -60,7 +60,8 @@ uint32_t vgpu_core_percent(int card);
 
 /*
  * Reserve before the driver call, refund when it failed or after it freed. VGPU_OVER_LIMIT changes
- * nothing but the statistics; before it is returned, slots of dead processes are reaped once.
+ * nothing but the statistics; before it is returned, a search for the dead has begun and ended (at
+ * most one per millisecond begins, so a refusal can take a millisecond or two).
  */
 enum vgpu_result vgpu_reserve(int card, uint64_t bytes);
 void vgpu_refund(int card, uint64_t bytes);
