@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "process.h"
@@ -33,6 +34,8 @@ bool vgpu_trylock(struct vgpu_lock *lock)
 
 void vgpu_lock(struct vgpu_lock *lock)
 {
+	const struct timespec pause = {.tv_nsec = 50000};
+
 	for (uint32_t spins = 0; !take(lock, 0); spins++) {
 		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
 			__builtin_ia32_pause();
@@ -40,6 +43,8 @@ void vgpu_lock(struct vgpu_lock *lock)
 			syscall(SYS_sched_yield);
 		else if (take_from_the_dead(lock))
 			return;
+		else
+			nanosleep(&pause, NULL); /* to yield lets no lower priority run */
 	}
 }
 
