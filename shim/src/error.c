@@ -24,7 +24,8 @@ static const struct {
     [VGPU_REGION_READONLY] = {"the file that accounts GPU memory cannot be written",
 			      "; it must be mounted writable for this user"},
     [VGPU_NO_SLOT] = {"too many processes use the GPU in this container", "; end some of them"},
-    [VGPU_SYSTEM] = {"a system call failed while the GPU limits were set up", ""},
+    [VGPU_SYSTEM] = {"a system call failed while the GPU limits were set up",
+		     "; the program may try again"},
 };
 
 const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t out_bytes)

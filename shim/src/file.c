@@ -1,6 +1,7 @@
 /* Files by raw system calls; see file.h. */
 #include "file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -38,6 +39,11 @@ int vgpu_open(const char *path, int flags)
 {
 	return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
 			    0);
+}
+
+bool vgpu_is_shortage(int os_errno)
+{
+	return os_errno == EMFILE || os_errno == ENFILE || os_errno == ENOMEM;
 }
 
 long vgpu_read_some(const char *path, char *into, uint64_t room)

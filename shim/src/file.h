@@ -21,6 +21,9 @@ bool vgpu_file_at(const char *path, struct vgpu_file *file);
 /* O_CLOEXEC, and never waits (a FIFO would). Negative: errno says why. */
 int vgpu_open(const char *path, int flags);
 
+/* Of descriptors or memory, which says nothing about the file. */
+bool vgpu_is_shortage(int os_errno);
+
 /* Up to `room` bytes from the file's start, whatever the kernel hands out at once; -1: unreadable.
  */
 long vgpu_read_some(const char *path, char *into, uint64_t room);

@@ -133,7 +133,7 @@ static enum vgpu_result map(const char *path, const char **mapping, int *os_errn
 
 	*os_errno = fd < 0 ? errno : 0;
 	if (fd < 0)
-		return VGPU_GRANT_MISSING;
+		return vgpu_is_shortage(*os_errno) ? VGPU_SYSTEM : VGPU_GRANT_MISSING;
 	if (!vgpu_file_of(fd, &file) || !file.regular || file.bytes != VGPU_GRANT_FILE_BYTES)
 		result = VGPU_GRANT_INVALID;
 	else

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from collections.abc import Callable
 
 import pytest
@@ -71,6 +73,19 @@ def test_the_newest_copy_counts(box: Box) -> None:
         with box.shell() as shell:
             shell.ask("attach")
             assert shell.ask("limit 0") == str(limit)
+
+
+def test_without_descriptors_it_is_the_descriptors_that_are_named(box: Box) -> None:
+    """Nothing is wrong with the grant, and the same process may try again."""
+    with box.shell() as shell:
+        assert shell.ask("used 0") == "0", "it has started"
+        there = len(os.listdir(f"/proc/{shell.pid}/fd"))
+        former = resource.prlimit(shell.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(shell.pid, resource.RLIMIT_NOFILE, (there, former[1]))
+        said = shell.ask("attach")
+        assert said.startswith("SYSTEM ") and os.strerror(errno.EMFILE) in said
+        resource.prlimit(shell.pid, resource.RLIMIT_NOFILE, former)
+        assert shell.ask("attach") == "OK"
 
 
 def test_limits_change_while_running(box: Box) -> None:

@@ -60,7 +60,7 @@ print("alive")
         directory,
     )
     assert done.stdout == "[800, 800, 3]\nalive\n"
-    assert re.fullmatch(r"gpuslice: no GPU for this process: [^\n]+; [^\n]+\n", done.stderr)
+    assert re.fullmatch(r"gpuslice: no GPU for this process: [^;\n]+; [^;\n]+\n", done.stderr)
     assert str(directory) in done.stderr
 
 
