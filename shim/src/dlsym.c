@@ -44,7 +44,8 @@ static void *loader(enum loader_function function)
 
 	if (real)
 		return real;
-	if (vgpu_object_by_definition("__libc_start_main", &object))
+	if (vgpu_object_by_soname("libc.so.6", &object) ||
+	    vgpu_object_by_definition("__libc_start_main", &object))
 		real = vgpu_object_function(&object, LOADER_NAMES[function]);
 	if (!real && vgpu_object_by_soname("libdl.so.2", &object))
 		real = vgpu_object_function(&object, LOADER_NAMES[function]);

@@ -17,6 +17,22 @@ from tests.shim.conftest import Host
 _SOURCES = Path(library_module.__file__).resolve().parent / "src"
 _NEWEST_GLIBC = (2, 17)
 _HELLO = '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }\n'
+_WRAPS_START = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+typedef void function(void);
+typedef int start(int (*)(void), int, char **, function *, function *, function *, void *);
+int __libc_start_main(int (*main)(void), int argc, char **argv, function *init, function *fini,
+                      function *rtld_fini, void *stack_end)
+{
+    start *real = (start *)dlsym(RTLD_NEXT, "__libc_start_main");
+
+    if (write(1, "started\\n", 8) != 8)
+        return 1;
+    return real(main, argc, argv, init, fini, rtld_fini, stack_end);
+}
+"""
 
 
 def _output(*command: str | Path) -> str:
@@ -116,6 +132,26 @@ def test_a_musl_program_runs_under_it(library: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 0)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_another_preload_that_wraps_the_start_of_programs_finds_dlsym(
+    library: Path, tmp_path: Path, ours_first: bool
+) -> None:
+    source = tmp_path / "start.c"
+    source.write_text(_WRAPS_START)
+    other = tmp_path / "start.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", other], check=True)
+    preload = [library, other] if ours_first else [other, library]
+    done = subprocess.run(
+        ["true"],
+        env={"LD_PRELOAD": " ".join(map(str, preload)), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("started\n", "", 0)
 
 
 @pytest.mark.sim
