@@ -19,6 +19,7 @@ _FORWARDED: Final = (
     signal.SIGWINCH,
     signal.SIGCONT,
 )
+_IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 _SI_KERNEL: Final = 0x80
 
 
@@ -31,7 +32,9 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would never arrive
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
-        child = os.posix_spawnp(command[0], [*command], environment, setsigmask=before)
+        child = os.posix_spawnp(
+            command[0], [*command], environment, setsigmask=before, setsigdef=_IGNORED_BY_PYTHON
+        )
         return _wait(child, waited)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -142,6 +142,14 @@ def test_run_ends_as_its_command_ends(shim: Shim, command: list[str], status: in
     shim("run", "--memory", "1GiB", "--", *command, status=status)
 
 
+def test_run_hands_on_no_signal_that_python_ignores(shim: Shim) -> None:
+    """Else `yes | head` would complain of a broken pipe."""
+    done = shim(
+        "run", "--memory", "1GiB", "--", "sh", "-c", "kill -PIPE $$", status=128 + signal.SIGPIPE
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_run_passes_arguments_and_output_on(shim: Shim) -> None:
     done = shim("run", "--memory", "1GiB", "--", "printf", "%s,", "-x", "--memory", "--", "a b")
     assert done.stdout == "-x,--memory,--,a b,"
