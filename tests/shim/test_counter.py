@@ -11,7 +11,7 @@ pytestmark = pytest.mark.sim
 ROUNDS = 2000
 
 
-@pytest.mark.parametrize("processes", [2, 3, 5, 8])
+@pytest.mark.parametrize("processes", range(2, 9))
 def test_of_racers_for_the_last_bytes_exactly_one_wins(box: Box, processes: int) -> None:
     won_by_none, won_by_one, won_by_more, over = map(
         int, box.run("race", str(processes), str(ROUNDS), str(LIMIT_BYTES), "exact").split()
@@ -29,8 +29,9 @@ def test_a_check_before_the_allocation_overshoots(box: Box) -> None:
     assert over == 1
 
 
-def test_three_thousand_kills_leave_the_counter_at_zero(box: Box) -> None:
-    assert int(box.run("loop", "3000", "8", "exact")) == 0
+def test_kills_leave_the_counter_at_zero(box: Box) -> None:
+    """As often as the control below; test_processes.py has three thousand, through the driver."""
+    assert int(box.run("loop", "400", "8", "exact")) == 0
     assert box.used_after_fresh_attach() == 0
     assert all(sum(slot.bytes) == 0 for slot in box.slots())
 

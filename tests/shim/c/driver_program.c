@@ -1,0 +1,282 @@
+/*
+ * A program as people write them: linked with -lcuda, knowing nothing of any limit. It allocates
+ * from many processes and threads at once.
+ *
+ *   race PROCESSES ROUNDS   for the last granule of what is free; prints the rounds won by none, by
+ *                           one and by more, and the most bytes that all held at once
+ *   kill PROCESSES WIDTH    kills that many in the middle of it, WIDTH of them at a time
+ *   threads COUNT           as many threads start CUDA at once; prints the bytes they hold, waits
+ *   fork COUNT              as many children while a thread allocates; each allocates for itself
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* From cuda.h. */
+typedef struct CUctx_st *CUcontext;
+int cuInit(unsigned int flags);
+int cuDevicePrimaryCtxRetain(CUcontext *context, int device);
+int cuCtxSetCurrent(CUcontext context);
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes);
+int cuMemFree_v2(unsigned long long address);
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
+
+enum {
+	OUT_OF_MEMORY = 2,
+	GRANULE_BYTES = 512,
+	MAX_WIDTH = 64,
+	HELD = 64,
+	MAX_LATENCY_NS = 1000000
+};
+
+static void must(int good, const char *what)
+{
+	if (good)
+		return;
+	fprintf(stderr, "%s\n", what);
+	_exit(1);
+}
+
+static void begin(void)
+{
+	CUcontext context;
+
+	must(!cuInit(0), "cuInit");
+	must(!cuDevicePrimaryCtxRetain(&context, 0) && !cuCtxSetCurrent(context), "context");
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* Shared by the processes; `arrived` counts arrivals at the barrier and never goes back. */
+struct arena {
+	uint64_t arrived, wins, held_bytes, most_held_bytes, won_by[3];
+	uint64_t ready[MAX_WIDTH];
+};
+
+static struct arena *arena;
+
+static void barrier(uint64_t processes)
+{
+	uint64_t ticket = __atomic_add_fetch(&arena->arrived, 1, __ATOMIC_ACQ_REL);
+	uint64_t all = (ticket + processes - 1) / processes * processes;
+
+	while (__atomic_load_n(&arena->arrived, __ATOMIC_ACQUIRE) < all)
+		sched_yield();
+}
+
+/* Counted apart from the library, and only while the driver holds it for us. */
+static int allocate(unsigned long long *address, size_t bytes)
+{
+	int code = cuMemAlloc_v2(address, bytes);
+	uint64_t held, most = __atomic_load_n(&arena->most_held_bytes, __ATOMIC_ACQUIRE);
+
+	must(!code || code == OUT_OF_MEMORY, "cuMemAlloc");
+	if (code)
+		return 0;
+	held = __atomic_add_fetch(&arena->held_bytes, bytes, __ATOMIC_ACQ_REL);
+	while (held > most && !__atomic_compare_exchange_n(&arena->most_held_bytes, &most, held, 0,
+							   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		;
+	return 1;
+}
+
+static void release(unsigned long long address, size_t bytes)
+{
+	__atomic_sub_fetch(&arena->held_bytes, bytes, __ATOMIC_ACQ_REL);
+	must(!cuMemFree_v2(address), "cuMemFree");
+}
+
+/* Each racer's driver has a latency of its own, from none to a millisecond. */
+static void set_latency(uint64_t index, uint64_t processes)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%" PRIu64, index * MAX_LATENCY_NS / (processes - 1));
+	setenv("NULL_DRIVER_LATENCY_NS", text, 1);
+	setenv("NULL_DRIVER_LATENCY", "sleep", 1);
+}
+
+static void racer(uint64_t index, uint64_t processes, int rounds)
+{
+	unsigned long long base, address;
+	size_t free_bytes, total_bytes;
+
+	set_latency(index, processes);
+	begin();
+	must(!cuMemGetInfo_v2(&free_bytes, &total_bytes), "cuMemGetInfo");
+	barrier(processes);
+	if (index == 0)
+		must(allocate(&base, total_bytes - GRANULE_BYTES), "all but the last granule");
+	for (int round = 0; round < rounds; round++) {
+		int won;
+
+		barrier(processes);
+		won = allocate(&address, GRANULE_BYTES);
+		__atomic_add_fetch(&arena->wins, (uint64_t)won, __ATOMIC_ACQ_REL);
+		barrier(processes);
+		if (index == 0) {
+			arena->won_by[arena->wins > 2 ? 2 : arena->wins]++;
+			arena->wins = 0;
+		}
+		if (won)
+			release(address, GRANULE_BYTES);
+	}
+}
+
+static int race(uint64_t processes, int rounds)
+{
+	int failed = 0, status;
+
+	for (uint64_t index = 0; index < processes; index++)
+		if (fork() == 0) {
+			racer(index, processes, rounds);
+			_exit(0);
+		}
+	while (wait(&status) > 0)
+		failed |= status;
+	printf("%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", arena->won_by[0],
+	       arena->won_by[1], arena->won_by[2], arena->most_held_bytes);
+	return failed != 0;
+}
+
+static void allocate_and_free(uint64_t random, uint64_t *ready)
+{
+	struct {
+		unsigned long long address;
+		size_t bytes;
+	} held[HELD] = {0}, *entry;
+
+	begin();
+	__atomic_store_n(ready, 1, __ATOMIC_RELEASE);
+	for (;;) {
+		entry = &held[next_random(&random) % HELD];
+		if (entry->bytes) {
+			release(entry->address, entry->bytes);
+			entry->bytes = 0;
+		} else {
+			entry->bytes = 1 + next_random(&random) % (1 << 20);
+			if (!allocate(&entry->address, entry->bytes))
+				entry->bytes = 0;
+		}
+	}
+}
+
+static void kill_all(int width, uint64_t *random)
+{
+	pid_t pids[MAX_WIDTH];
+
+	for (int index = 0; index < width; index++) {
+		next_random(random);
+		arena->ready[index] = 0;
+		pids[index] = fork();
+		if (pids[index] == 0)
+			allocate_and_free(*random, &arena->ready[index]);
+	}
+	for (int index = 0; index < width; index++)
+		while (!__atomic_load_n(&arena->ready[index], __ATOMIC_ACQUIRE))
+			must(waitpid(pids[index], NULL, WNOHANG) == 0, "ended by itself");
+	for (int index = 0; index < width; index++) {
+		struct timespec pause = {0, (long)(next_random(random) % 200000)};
+		int status;
+
+		nanosleep(&pause, NULL);
+		kill(pids[index], SIGKILL);
+		must(waitpid(pids[index], &status, 0) == pids[index] && WIFSIGNALED(status) &&
+			 WTERMSIG(status) == SIGKILL,
+		     "not killed by us");
+	}
+}
+
+static int kill_many(int processes, int width)
+{
+	uint64_t random = 2463534242;
+
+	for (int left = processes; left > 0; left -= width)
+		kill_all(left < width ? left : width, &random);
+	return 0;
+}
+
+static void *start_and_hold(void *unused)
+{
+	unsigned long long address;
+
+	while (!__atomic_load_n(&arena->ready[0], __ATOMIC_ACQUIRE))
+		;
+	begin();
+	must(allocate(&address, GRANULE_BYTES), "a granule");
+	return unused;
+}
+
+static int threads(int count)
+{
+	pthread_t running[MAX_WIDTH];
+
+	for (int i = 0; i < count; i++)
+		must(!pthread_create(&running[i], NULL, start_and_hold, NULL), "thread");
+	__atomic_store_n(&arena->ready[0], 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < count; i++)
+		pthread_join(running[i], NULL);
+	printf("%" PRIu64 "\n", arena->held_bytes);
+	fflush(stdout);
+	getchar();
+	return 0;
+}
+
+static void *forever(void *unused)
+{
+	allocate_and_free(88172645463325252, &arena->ready[0]);
+	return unused;
+}
+
+static int fork_meanwhile(int count)
+{
+	unsigned long long address;
+	pthread_t busy;
+	int status;
+
+	begin();
+	must(!pthread_create(&busy, NULL, forever, NULL), "thread");
+	while (!__atomic_load_n(&arena->ready[0], __ATOMIC_ACQUIRE))
+		sched_yield();
+	for (int i = 0; i < count; i++) {
+		if (fork() == 0) {
+			must(!cuMemAlloc_v2(&address, GRANULE_BYTES), "the child's granule");
+			must(!cuMemFree_v2(address), "its return");
+			_exit(0);
+		}
+		must(wait(&status) > 0 && status == 0, "a child");
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	int first = argc > 2 ? atoi(argv[2]) : 0, second = argc > 3 ? atoi(argv[3]) : 0;
+
+	arena =
+	    mmap(NULL, sizeof(*arena), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	must(argc > 2 && arena != MAP_FAILED, "usage: race|kill|threads|fork NUMBER [NUMBER]");
+	if (!strcmp(argv[1], "race"))
+		return race((uint64_t)first, second);
+	if (!strcmp(argv[1], "kill"))
+		return kill_many(first, second);
+	if (!strcmp(argv[1], "threads"))
+		return threads(first);
+	return fork_meanwhile(first);
+}
