@@ -221,6 +221,10 @@ class Shell:
         os.kill(self.pid, signal.SIGCONT)
         return self.answer(command)
 
+    def ended_by(self) -> int:
+        """The signal that ends it, by itself."""
+        return -self._process.wait(ANSWER_DEADLINE_S)
+
     def kill_alone(self) -> None:
         """kill -9 this process; its children live on."""
         self._process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import os
 import shutil
+import signal
 import struct
 import subprocess
 from collections.abc import Callable
@@ -92,6 +93,14 @@ def test_a_broken_region_is_refused_by_name_and_the_process_lives(
         assert str(box.region) in said
         assert shell.ask("reserve 0 1") == code
         assert shell.ask("used 0") == "0"
+
+
+def test_a_region_truncated_while_mapped_ends_the_process_before_it_gets_more(box: Box) -> None:
+    with box.shell() as shell:
+        assert shell.ask("reserve 0 1000") == "OK"
+        os.truncate(box.region, 0)
+        shell.tell("reserve 0 1")
+        assert shell.ended_by() == signal.SIGBUS
 
 
 def test_a_region_mended_is_accepted_by_the_same_process(box: Box) -> None:
