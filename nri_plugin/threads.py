@@ -57,7 +57,11 @@ class Crew:
                 self._places.release()
 
         target = partial(_perform, holding_a_place, future)
-        threading.Thread(target=target, name=self._name, daemon=True).start()
+        try:
+            threading.Thread(target=target, name=self._name, daemon=True).start()
+        except RuntimeError:  # the process may have no more threads
+            self._places.release()
+            raise
         async with asyncio.timeout(deadline_s):
             return await future
 

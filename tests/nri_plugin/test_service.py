@@ -375,6 +375,24 @@ def test_a_container_that_was_not_adjusted_does_not_start(
     asyncio.run(work())
 
 
+@pytest.mark.parametrize(
+    "lost",
+    ["/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"],
+)
+def test_a_container_that_lost_one_of_our_mounts_does_not_start(host: Host, lost: str) -> None:
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
+            kept = [mount for mount in made.mounts if mount.destination != lost]
+            assert len(kept) == len(made.mounts) - 1
+            del made.mounts[:]
+            made.mounts.extend(kept)
+            with pytest.raises(RequestFailed, match="did not ask this agent"):
+                await runtime.notify("StartContainer", pod(allocated=HALF), made)
+
+    asyncio.run(work())
+
+
 def test_a_container_that_cannot_be_examined_does_not_start(host: Host) -> None:
     async def work() -> None:
         async with serving(host.service()) as runtime:

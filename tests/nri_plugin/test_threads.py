@@ -57,6 +57,20 @@ def test_a_crew_that_hangs_says_so_at_once() -> None:
     asyncio.run(work())
 
 
+def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> None:
+        crew = Crew("c", 1)
+        with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+            patched.setattr(threading.Thread, "start", no_more)
+            await crew.run(lambda: 1, 60)
+        assert await crew.run(lambda: 2, 60) == 2
+
+    asyncio.run(work())
+
+
 def test_a_job_that_outlives_the_loop_hurts_nobody() -> None:
     worker, gate, done = Worker("w"), threading.Event(), threading.Event()
 
