@@ -26,6 +26,9 @@ def main() -> int:
         level=logging.DEBUG if chosen.verbose else logging.INFO,
         format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
     )
+    if os.geteuid() != 0:
+        _LOG.error("the node agent needs root: it mounts the files that containers get")
+        return 1
     # Directories under the store must be open to the containers' users, whoever starts us.
     os.umask(0o022)
     try:

@@ -293,6 +293,12 @@ async def _serve_for_ever(
                 on_ready=ready,
             )
             _LOG.warning("connection ended socket=%s", settings.nri_socket)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            _LOG.warning(
+                "nobody listens socket=%s error=%s: is containerd running, with NRI on?",
+                settings.nri_socket,
+                error.strerror,
+            )
         except (OSError, NriError) as error:
             _LOG.warning("connection failed socket=%s error=%s", settings.nri_socket, error)
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))

@@ -22,6 +22,7 @@ from contract import allocation, grant_file, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import CardGrant
 from nri_plugin import connection, service
+from nri_plugin.__main__ import main as agent_main
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.messages import nri_pb2 as nri
@@ -451,7 +452,9 @@ def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert agent.stdout is not None
+    assert agent.stdout is not None and agent.stderr is not None
+    told = next(line for line in agent.stderr if str(host.socket) in line)
+    assert "is containerd running, with NRI on?" in told
 
     async def one_life() -> None:
         connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()
@@ -481,3 +484,12 @@ def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
     assert output == ""
     assert agent.returncode == 0, log
     assert "Traceback" not in log
+
+
+def test_without_root_it_says_so(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["nri_plugin", "--library", str(host.library)])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert agent_main() == 1
+    assert "needs root" in caplog.text
