@@ -6,8 +6,6 @@
  */
 #include "driver.h"
 
-#include <stddef.h>
-
 #define STACK_CONTEXTS 64
 
 static __thread struct {
@@ -33,6 +31,16 @@ CUresult context_get(CUcontext handle, struct context **out)
 CUresult context_current(struct context **out)
 {
 	return context_get(stack.depth ? stack.context[stack.depth - 1] : NULL, out);
+}
+
+CUresult context_enter(CUcontext handle, struct context **context)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = handle ? context_get(handle, context) : context_current(context);
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
 CUresult context_open(struct device *device, unsigned int flags, struct context *context)
@@ -94,14 +102,6 @@ CUresult context_drain(struct context *context)
 	driver_unlock();
 	wait_until_ns(done_ns);
 	return device_alive(link);
-}
-
-bool context_flags_are_good(unsigned int flags)
-{
-	unsigned int schedule = flags & CU_CTX_SCHED_MASK;
-
-	/* One way of waiting at most. */
-	return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && !(schedule & (schedule - 1));
 }
 
 static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, unsigned int version)
@@ -245,21 +245,10 @@ CUresult cuCtxGetCurrent(CUcontext *out)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Enters with `handle`'s context, or with the current one where it is NULL. */
-static CUresult enter(CUcontext handle, struct context **context)
-{
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = handle ? context_get(handle, context) : context_current(context);
-	return result == CUDA_SUCCESS ? result : driver_leave(result);
-}
-
 CUresult cuCtxGetDevice_v2(CUdevice *out, CUcontext handle)
 {
 	struct context *context;
-	CUresult result = enter(handle, &context);
+	CUresult result = context_enter(handle, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -274,36 +263,10 @@ CUresult cuCtxGetDevice(CUdevice *out)
 	return cuCtxGetDevice_v2(out, NULL);
 }
 
-CUresult cuCtxGetFlags(unsigned int *flags)
-{
-	struct context *context;
-	CUresult result = enter(NULL, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!flags)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*flags = context->flags;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxSetFlags(unsigned int flags)
-{
-	struct context *context;
-	CUresult result = enter(NULL, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!context_flags_are_good(flags))
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	context->flags = flags;
-	return driver_leave(CUDA_SUCCESS);
-}
-
 CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
 {
 	struct context *context;
-	CUresult result = enter(handle, &context);
+	CUresult result = context_enter(handle, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -316,7 +279,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
 {
 	struct context *context;
-	CUresult result = enter(handle, &context);
+	CUresult result = context_enter(handle, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -329,7 +292,7 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
 CUresult cuCtxSynchronize_v2(CUcontext handle)
 {
 	struct context *context;
-	CUresult result = enter(handle, &context);
+	CUresult result = context_enter(handle, &context);
 
 	return result == CUDA_SUCCESS ? context_drain(context) : result;
 }
@@ -337,117 +300,4 @@ CUresult cuCtxSynchronize_v2(CUcontext handle)
 CUresult cuCtxSynchronize(void)
 {
 	return cuCtxSynchronize_v2(NULL);
-}
-
-/* The settings are kept and given back; the simulated card has no use for them. */
-CUresult cuCtxGetLimit(size_t *value, int limit)
-{
-	struct context *context;
-	CUresult result = enter(NULL, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!value)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
-		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
-	*value = context->limits[limit];
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxSetLimit(int limit, size_t value)
-{
-	struct context *context;
-	CUresult result = enter(NULL, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
-		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
-	context->limits[limit] = value;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-static CUresult get_config(int *value, size_t offset)
-{
-	struct context *context;
-	CUresult result = enter(NULL, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!value)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*value = *(int *)((char *)context + offset);
-	return driver_leave(CUDA_SUCCESS);
-}
-
-static CUresult set_config(int value, int last, size_t offset)
-{
-	struct context *context;
-	CUresult result = enter(NULL, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (value < 0 || value > last)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*(int *)((char *)context + offset) = value;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxGetCacheConfig(int *config)
-{
-	return get_config(config, offsetof(struct context, cache_config));
-}
-
-CUresult cuCtxSetCacheConfig(int config)
-{
-	return set_config(config, 3, offsetof(struct context, cache_config));
-}
-
-CUresult cuCtxGetSharedMemConfig(int *config)
-{
-	return get_config(config, offsetof(struct context, shared_config));
-}
-
-CUresult cuCtxSetSharedMemConfig(int config)
-{
-	return set_config(config, 2, offsetof(struct context, shared_config));
-}
-
-CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-	struct context *context;
-	CUresult result = enter(NULL, &context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (least)
-		*least = 0;
-	if (greatest)
-		*greatest = -5;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxResetPersistingL2Cache(void)
-{
-	struct context *context;
-	CUresult result = enter(NULL, &context);
-
-	return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
-}
-
-/* No stream is ever capturing, so the mode has nothing to decide; it is kept for its owner. */
-CUresult cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	static __thread int current;
-	int previous = current;
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!mode || *mode < 0 || *mode > 2)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	current = *mode;
-	*mode = previous;
-	return driver_leave(CUDA_SUCCESS);
 }

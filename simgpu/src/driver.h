@@ -114,6 +114,8 @@ void wait_until_ns(uint64_t instant_ns);
 /* The calling thread's current context, alive. */
 CUresult context_current(struct context **context);
 CUresult context_get(CUcontext handle, struct context **context);
+/* Takes the lock with `handle`'s context, or with the current one where it is NULL. */
+CUresult context_enter(CUcontext handle, struct context **context);
 bool context_flags_are_good(unsigned int flags);
 CUresult context_open(struct device *device, unsigned int flags, struct context *context);
 /* Destroys what lives in the context and its memory; the object itself stays. */

@@ -1,7 +1,8 @@
 /*
  * NVML's view of the cards: which there are, and how to ask one of them.
  *
- * nvml.c owns the links and their lock; nvml_device.c answers questions through this header.
+ * nvml.c owns the links and their lock; nvml_device.c and nvml_load.c answer questions through this
+ * header.
  */
 #ifndef SIMGPU_NVML_CARDS_H
 #define SIMGPU_NVML_CARDS_H
@@ -27,6 +28,9 @@ void nvml_leave(void);
 int nvml_card_count(void);
 nvmlDevice_t nvml_card(int index);
 unsigned int nvml_index(nvmlDevice_t device);
+
+/* What the card is, for who has not entered. */
+nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_card *card);
 
 /* One request to the card, its status as NVML says it. */
 nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,

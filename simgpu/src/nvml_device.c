@@ -1,36 +1,18 @@
 /*
  * libnvidia-ml.so.1: questions to one device.
  *
- * Memory, processes and utilization are the daemon's; identity comes with the link. Temperature,
- * power and clocks follow from utilization by the fixed rules below, so that tools show something
- * that moves; docs/simgpu.md says so.
+ * Memory and processes are the daemon's; identity comes with the link. What moves with the load is
+ * in nvml_load.c.
  */
 #define _GNU_SOURCE
 #include "nvml_cards.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PCI_DEVICE_ID	 0x20b010deu /* an A100's, of vendor 0x10de */
 #define PCI_SUBSYSTEM_ID 0x145f10deu
-
-#define IDLE_CELSIUS   34u
-#define LOAD_CELSIUS   36u /* added at full load */
-#define IDLE_MILLIWATT 55000u
-#define IDLE_CLOCK_MHZ 210u
-
-static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization *out)
-{
-	nvmlReturn_t result = nvml_enter(device);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	result = nvml_ask(device, SIM_UTILIZATION, out, sizeof(*out), NULL);
-	nvml_leave();
-	return result;
-}
 
 static nvmlReturn_t ask_memory(nvmlDevice_t device, struct sim_memory *out)
 {
@@ -43,7 +25,7 @@ static nvmlReturn_t ask_memory(nvmlDevice_t device, struct sim_memory *out)
 	return result;
 }
 
-static nvmlReturn_t describe(nvmlDevice_t device, struct sim_card *out)
+nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_card *out)
 {
 	nvmlReturn_t result = nvml_enter(device);
 
@@ -59,7 +41,7 @@ static nvmlReturn_t describe(nvmlDevice_t device, struct sim_card *out)
 	NVML_API(function, nvmlDevice_t device, type *value)                                       \
 	{                                                                                          \
 		struct sim_card card;                                                              \
-		nvmlReturn_t result = describe(device, &card);                                     \
+		nvmlReturn_t result = nvml_describe(device, &card);                                \
                                                                                                    \
 		if (result == NVML_SUCCESS && !value)                                              \
 			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
@@ -114,7 +96,7 @@ CARD_NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
 	NVML_API(function, nvmlDevice_t device, type *first, type *second)                         \
 	{                                                                                          \
 		struct sim_card card;                                                              \
-		nvmlReturn_t result = describe(device, &card);                                     \
+		nvmlReturn_t result = nvml_describe(device, &card);                                \
                                                                                                    \
 		if (result == NVML_SUCCESS && (!first || !second))                                 \
 			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
@@ -130,140 +112,6 @@ CARD_PAIR(nvmlDeviceGetEccMode, unsigned int, NVML_FEATURE_ENABLED, NVML_FEATURE
 CARD_PAIR(nvmlDeviceGetCudaComputeCapability, int, card.capability_major, card.capability_minor)
 CARD_PAIR(nvmlDeviceGetPowerManagementLimitConstraints, unsigned int, card.power_limit_mw / 4,
 	  card.power_limit_mw)
-
-/* A number that moves with the load. */
-#define LOAD_NUMBER(function, type, expression)                                                    \
-	NVML_API(function, nvmlDevice_t device, type *value)                                       \
-	{                                                                                          \
-		struct sim_utilization load;                                                       \
-		struct sim_card card;                                                              \
-		nvmlReturn_t result = describe(device, &card);                                     \
-                                                                                                   \
-		if (result == NVML_SUCCESS && !value)                                              \
-			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
-		if (result == NVML_SUCCESS)                                                        \
-			result = ask_utilization(device, &load);                                   \
-		if (result == NVML_SUCCESS)                                                        \
-			*value = (type)(expression);                                               \
-		return result;                                                                     \
-	}
-
-static unsigned int power_mw(const struct sim_card *card, const struct sim_utilization *load)
-{
-	unsigned int idle_mw =
-	    card->power_limit_mw < IDLE_MILLIWATT ? card->power_limit_mw : IDLE_MILLIWATT;
-
-	return idle_mw +
-	       (unsigned int)((uint64_t)(card->power_limit_mw - idle_mw) * load->gpu_percent / 100);
-}
-
-LOAD_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, power_mw(&card, &load))
-LOAD_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long,
-	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
-LOAD_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long,
-	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
-
-NVML_API(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, nvmlUtilization_t *utilization)
-{
-	struct sim_utilization load;
-	nvmlReturn_t result = ask_utilization(device, &load);
-
-	if (result == NVML_SUCCESS && !utilization)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS) {
-		utilization->gpu = load.gpu_percent;
-		utilization->memory = load.memory_percent;
-	}
-	return result;
-}
-
-NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, unsigned int *celsius)
-{
-	struct sim_utilization load;
-	nvmlReturn_t result = ask_utilization(device, &load);
-
-	if (result == NVML_SUCCESS && (!celsius || sensor != NVML_TEMPERATURE_GPU))
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS)
-		*celsius = IDLE_CELSIUS + LOAD_CELSIUS * load.gpu_percent / 100;
-	return result;
-}
-
-NVML_API(nvmlDeviceGetTemperatureV, nvmlDevice_t device, nvmlTemperature_v1_t *temperature)
-{
-	unsigned int celsius = 0;
-	struct sim_card card;
-	nvmlReturn_t result = describe(device, &card);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!temperature)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (temperature->version != NVML_TEMPERATURE_V1)
-		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	result = nvmlDeviceGetTemperature(device, temperature->sensorType, &celsius);
-	if (result == NVML_SUCCESS)
-		temperature->temperature = (int)celsius;
-	return result;
-}
-
-NVML_API(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t device, unsigned int threshold,
-	 unsigned int *celsius)
-{
-	static const unsigned int values[NVML_TEMPERATURE_THRESHOLD_COUNT] = {92, 89, 95, 85};
-	struct sim_card card;
-	nvmlReturn_t result = describe(device, &card);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!celsius || threshold >= NVML_TEMPERATURE_THRESHOLD_COUNT)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (!values[threshold])
-		return NVML_ERROR_NOT_SUPPORTED;
-	*celsius = values[threshold];
-	return NVML_SUCCESS;
-}
-
-static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned int id,
-			      unsigned int *mhz)
-{
-	bool current = id == NVML_CLOCK_ID_CURRENT;
-	struct sim_utilization load = {0};
-	struct sim_card card;
-	nvmlReturn_t result = describe(device, &card);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!mhz || type >= NVML_CLOCK_COUNT || id >= NVML_CLOCK_ID_COUNT)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (current)
-		result = ask_utilization(device, &load);
-	if (result != NVML_SUCCESS)
-		return result;
-	if (type == NVML_CLOCK_MEM)
-		*mhz = card.memory_clock_khz / 1000;
-	else if (current && !load.gpu_percent)
-		*mhz = IDLE_CLOCK_MHZ;
-	else
-		*mhz = card.clock_khz / 1000;
-	return NVML_SUCCESS;
-}
-
-NVML_API(nvmlDeviceGetClockInfo, nvmlDevice_t device, unsigned int type, unsigned int *mhz)
-{
-	return clock_mhz(device, type, NVML_CLOCK_ID_CURRENT, mhz);
-}
-
-NVML_API(nvmlDeviceGetMaxClockInfo, nvmlDevice_t device, unsigned int type, unsigned int *mhz)
-{
-	return clock_mhz(device, type, NVML_CLOCK_ID_CUSTOMER_BOOST_MAX, mhz);
-}
-
-NVML_API(nvmlDeviceGetClock, nvmlDevice_t device, unsigned int type, unsigned int id,
-	 unsigned int *mhz)
-{
-	return clock_mhz(device, type, id, mhz);
-}
 
 NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
 {
@@ -320,7 +168,7 @@ NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar
 NVML_API(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned int length)
 {
 	struct sim_card card;
-	nvmlReturn_t result = describe(device, &card);
+	nvmlReturn_t result = nvml_describe(device, &card);
 
 	return result == NVML_SUCCESS ? nvml_copy_text(card.name, name, length) : result;
 }
@@ -329,7 +177,7 @@ NVML_API(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned int length
 {
 	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
 	struct sim_card card;
-	nvmlReturn_t result = describe(device, &card);
+	nvmlReturn_t result = nvml_describe(device, &card);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -340,7 +188,7 @@ NVML_API(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned int length
 NVML_API(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
 	struct sim_card card;
-	nvmlReturn_t result = describe(device, &card);
+	nvmlReturn_t result = nvml_describe(device, &card);
 
 	if (result == NVML_SUCCESS && !pci)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -387,7 +235,7 @@ NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_ty
 	 unsigned int counter_type, unsigned long long *count)
 {
 	struct sim_card card;
-	nvmlReturn_t result = describe(device, &card);
+	nvmlReturn_t result = nvml_describe(device, &card);
 
 	if (result == NVML_SUCCESS && (!count || error_type > 1 || counter_type > 1))
 		return NVML_ERROR_INVALID_ARGUMENT;

@@ -84,6 +84,25 @@ int smi_query_gpu(const struct smi_selection *cards, const char *fields,
 int smi_query_apps(const struct smi_selection *cards, const char *fields,
 		   const struct smi_format *format);
 
+/* A card, or a process on a card. */
+struct smi_row {
+	nvmlDevice_t device;
+	unsigned int index;
+	const nvmlProcessInfo_t *process;
+};
+
+/* What can be asked of a row; `unit` is NULL where there is none. */
+struct smi_field {
+	const char *name;
+	const char *alias;
+	const char *unit;
+	nvmlReturn_t (*read)(const struct smi_row *row, char *out);
+};
+
+/* The field of that name or alias, or NULL. */
+const struct smi_field *smi_gpu_field(const char *name, int length);
+const struct smi_field *smi_apps_field(const char *name, int length);
+
 /* Names of all the fields, one per line. */
 void smi_print_gpu_fields(void);
 void smi_print_apps_fields(void);

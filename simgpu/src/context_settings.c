@@ -1,0 +1,152 @@
+/*
+ * What a context can be told: kept and given back, since the simulated card has no use for it.
+ */
+#include "driver.h"
+
+#include <stddef.h>
+
+bool context_flags_are_good(unsigned int flags)
+{
+	unsigned int schedule = flags & CU_CTX_SCHED_MASK;
+
+	/* One way of waiting at most. */
+	return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && !(schedule & (schedule - 1));
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!flags)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*flags = context->flags;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSetFlags(unsigned int flags)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!context_flags_are_good(flags))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	context->flags = flags;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetLimit(size_t *value, int limit)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
+		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
+	*value = context->limits[limit];
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
+		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
+	context->limits[limit] = value;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult get_config(int *value, size_t offset)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*value = *(int *)((char *)context + offset);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult set_config(int value, int last, size_t offset)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (value < 0 || value > last)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*(int *)((char *)context + offset) = value;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetCacheConfig(int *config)
+{
+	return get_config(config, offsetof(struct context, cache_config));
+}
+
+CUresult cuCtxSetCacheConfig(int config)
+{
+	return set_config(config, 3, offsetof(struct context, cache_config));
+}
+
+CUresult cuCtxGetSharedMemConfig(int *config)
+{
+	return get_config(config, offsetof(struct context, shared_config));
+}
+
+CUresult cuCtxSetSharedMemConfig(int config)
+{
+	return set_config(config, 2, offsetof(struct context, shared_config));
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = -5;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxResetPersistingL2Cache(void)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
+}
+
+/* No stream is ever capturing, so the mode has nothing to decide; it is kept for its owner. */
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	static __thread int current;
+	int previous = current;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!mode || *mode < 0 || *mode > 2)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	current = *mode;
+	*mode = previous;
+	return driver_leave(CUDA_SUCCESS);
+}
