@@ -59,7 +59,8 @@ CARD: Final = Struct(
         Field("uint64_t", "refused_count", "reservations refused at the limit"),
         Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
         Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
-        Field("uint64_t", "reserved", "zero", 5),
+        Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC; when a dead process's charge went"),
+        Field("uint64_t", "reserved", "zero", 4),
     ),
 )
 SLOT: Final = Struct(
@@ -70,9 +71,7 @@ SLOT: Final = Struct(
         Field("uint32_t", "pid", "in the namespace `pid_namespace`"),
         Field("uint64_t", "start_ticks", "field 22 of /proc/PID/stat; 0: unknown"),
         Field("uint64_t", "pid_namespace", "inode of /proc/self/ns/pid; 0: unknown"),
-        Field(
-            "uint64_t", "generation", "how often the slot was taken; 0: it and all above are new"
-        ),
+        Field("uint64_t", "generation", "another for each owner; 0: it and all above are new"),
         Field("uint64_t", "reserved", "zero", 4),
     ),
 )

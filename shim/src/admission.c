@@ -88,7 +88,7 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << *round};
 
 	if (result != CUDA_ERROR_OUT_OF_MEMORY || reservation->card < 0 || *round == PAUSES ||
-	    !vgpu_dropped_within(TEARDOWN_NS))
+	    !vgpu_dropped_within(reservation->card, TEARDOWN_NS))
 		return false;
 	++*round;
 	nanosleep(&pause, NULL);

@@ -102,16 +102,6 @@ void vgpu_recharge(struct vgpu_process *process, int card)
 				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
 }
 
-bool vgpu_reap_slots(struct vgpu_process *process, const struct vgpu_slots *slots,
-		     const struct vgpu_owner *except, bool attaching)
-{
-	bool any = vgpu_slots_reap(slots, except, attaching);
-
-	if (any)
-		__atomic_store_n(&process->last_drop_ns, vgpu_now_ns(), __ATOMIC_RELAXED);
-	return any;
-}
-
 static void drop_anchor(struct vgpu_process *process)
 {
 	if (process->anchor)
@@ -139,7 +129,7 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const ch
 
 	if (!cast_anchor(process, fd))
 		return vgpu_fail(error, VGPU_SYSTEM, errno, path);
-	vgpu_reap_slots(process, &slots, NULL, true);
+	vgpu_slots_reap(&slots, NULL, true);
 	VGPU_AT(ATTACH_REAPED);
 	if (!vgpu_slots_claim(&slots, &process->owner)) {
 		drop_anchor(process);
@@ -198,7 +188,7 @@ static void retire_former_lives(struct vgpu_process *process)
 
 	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
 		return;
-	vgpu_reap_slots(process, &slots, NULL, true);
+	vgpu_slots_reap(&slots, NULL, true);
 	syscall(SYS_close, slots.fd);
 }
 

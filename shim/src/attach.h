@@ -27,10 +27,6 @@ enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *o
  */
 void vgpu_recharge(struct vgpu_process *process, int card);
 
-/* vgpu_slots_reap, remembering when it last found somebody. */
-bool vgpu_reap_slots(struct vgpu_process *process, const struct vgpu_slots *slots,
-		     const struct vgpu_owner *except, bool attaching);
-
 /* Attach anew, where somebody held us for dead and took our slot. */
 enum vgpu_result vgpu_attach_anew(struct vgpu_process *process);
 

@@ -34,7 +34,6 @@ struct vgpu_process {
 	void *anchor;	       /* a mapping that keeps our slot's lock (attach.c) */
 	uint64_t last_reap_ns; /* when a search for the dead last began, */
 	uint64_t reaped_ns;    /* and when the last one that is over had begun */
-	uint64_t last_drop_ns; /* when a reap of ours last dropped a dead process's charge */
 	struct vgpu_process_card cards[VGPU_MAX_CARDS];
 };
 

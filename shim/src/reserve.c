@@ -26,7 +26,7 @@ static void look_for_the_dead(struct vgpu_process *process)
 		return;
 	if (vgpu_is_attached(process))
 		self = process->owner;
-	vgpu_reap_slots(process, &slots, &self, false);
+	vgpu_slots_reap(&slots, &self, false);
 	syscall(SYS_close, slots.fd);
 }
 
@@ -61,11 +61,15 @@ static void reap_afresh(struct vgpu_process *process)
 	}
 }
 
-bool vgpu_dropped_within(uint64_t span_ns)
+bool vgpu_dropped_within(int card, uint64_t span_ns)
 {
 	struct vgpu_process *process = vgpu_process();
-	uint64_t last_ns = process ? __atomic_load_n(&process->last_drop_ns, __ATOMIC_RELAXED) : 0;
+	uint64_t last_ns;
 
+	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
+		return false;
+	last_ns =
+	    __atomic_load_n(&vgpu_view_card(&process->view, card)->last_drop_ns, __ATOMIC_RELAXED);
 	return last_ns && vgpu_now_ns() - last_ns < span_ns;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "process.h"
 #include "step.h"
 
 static struct flock byte_of(uint32_t slot, short type)
@@ -50,13 +51,12 @@ static uint32_t state_of(const struct vgpu_region_slot *slot)
 	return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
 }
 
-bool vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
-	bool any = false;
-
 	for (int card = 0; card < slots->view->card_count; card++)
-		any |= vgpu_counter_drop(slots->view, card, owner) != 0;
-	return any;
+		if (vgpu_counter_drop(slots->view, card, owner))
+			__atomic_store_n(&vgpu_view_card(slots->view, card)->last_drop_ns,
+					 vgpu_now_ns(), __ATOMIC_RELAXED);
 }
 
 /*
@@ -106,10 +106,8 @@ void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 	unlock(slots->fd, owner->slot);
 }
 
-bool vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except, bool newcomer)
+void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except, bool newcomer)
 {
-	bool any = false;
-
 	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
 		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
 		/* Read before the verdict, and compared after it: the verdict is about this holder.
@@ -123,14 +121,13 @@ bool vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *ex
 		/* A free slot is charged where its last owner, held for dead, was in mid-operation.
 		 */
 		if (state_of(slot) == VGPU_SLOT_FREE) {
-			any |= vgpu_slots_drop(slots, &owner);
+			vgpu_slots_drop(slots, &owner);
 		} else if (is_dead(slots, number, newcomer)) {
 			VGPU_AT(REAP_VERDICT);
-			any |= vgpu_slots_drop(slots, &owner);
+			vgpu_slots_drop(slots, &owner);
 			vgpu_slots_free(slots, &owner);
 		}
 	}
-	return any;
 }
 
 /*

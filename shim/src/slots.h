@@ -24,17 +24,16 @@ struct vgpu_slots {
 /*
  * Drop the charges of dead processes and free their slots, `except` (may be NULL) aside. With
  * `newcomer`, slots under our own identity are a former life's (before exec, or lost), and dead.
- * True where anything was dropped.
  */
-bool vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
+void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
 		     bool newcomer);
 
 /* Take the lowest free slot; its lock stays with the open file description of slots->fd. False:
  * none. */
 bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner);
 
-/* Drop the slot's charges, if it still is in this generation. True where there were any. */
-bool vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
+/* Drop the slot's charges, if it still is in this generation, and note when. */
+void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
 
 /* Free the slot, if it still is in this generation and nobody holds its lock. */
 void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner);

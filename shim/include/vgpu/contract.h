@@ -50,7 +50,8 @@ _Static_assert(offsetof(struct vgpu_region_card, reserved_line) == 16, "reserved
 _Static_assert(offsetof(struct vgpu_region_card, refused_count) == 64, "refused_count");
 _Static_assert(offsetof(struct vgpu_region_card, last_refused_bytes) == 72, "last_refused_bytes");
 _Static_assert(offsetof(struct vgpu_region_card, over_refund_count) == 80, "over_refund_count");
-_Static_assert(offsetof(struct vgpu_region_card, reserved) == 88, "reserved");
+_Static_assert(offsetof(struct vgpu_region_card, last_drop_ns) == 88, "last_drop_ns");
+_Static_assert(offsetof(struct vgpu_region_card, reserved) == 96, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_slot) == 64, "vgpu_region_slot");
 _Static_assert(offsetof(struct vgpu_region_slot, state) == 0, "state");

@@ -61,7 +61,8 @@ struct vgpu_region_card {
 	uint64_t refused_count; /* reservations refused at the limit */
 	uint64_t last_refused_bytes; /* size of the latest of them */
 	uint64_t over_refund_count; /* refunds of more than the process held, clamped */
-	uint64_t reserved[5]; /* zero */
+	uint64_t last_drop_ns; /* CLOCK_MONOTONIC; when a dead process's charge went */
+	uint64_t reserved[4]; /* zero */
 };
 
 /* One process: who it is; `card_count` times vgpu_region_slot_card follow. */
@@ -70,7 +71,7 @@ struct vgpu_region_slot {
 	uint32_t pid; /* in the namespace `pid_namespace` */
 	uint64_t start_ticks; /* field 22 of /proc/PID/stat; 0: unknown */
 	uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
-	uint64_t generation; /* how often the slot was taken; 0: it and all above are new */
+	uint64_t generation; /* another for each owner; 0: it and all above are new */
 	uint64_t reserved[4]; /* zero */
 };
 

@@ -67,9 +67,10 @@ enum vgpu_result vgpu_reserve(int card, uint64_t bytes);
 void vgpu_refund(int card, uint64_t bytes);
 
 /*
- * Did this process, in the last `span_ns`, drop a dead process's charge? The kernel does not order
- * a lock's release against the driver's teardown: the card may hold the bytes a little longer.
+ * Did anybody, in the last `span_ns`, drop a dead process's charge on that card? The kernel does
+ * not order a lock's release against the driver's teardown: the card may hold the bytes a little
+ * longer.
  */
-bool vgpu_dropped_within(uint64_t span_ns);
+bool vgpu_dropped_within(int card, uint64_t span_ns);
 
 #endif

@@ -222,6 +222,8 @@ static void answer(const char *command, char *out)
 		vgpu_refund(card, bytes);
 	else if (!strcmp(verb, "used"))
 		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_used_bytes(card));
+	else if (!strcmp(verb, "dropped"))
+		snprintf(out, LINE_BYTES, "%d", vgpu_dropped_within(card, bytes));
 	else if (!strcmp(verb, "limit"))
 		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_limit_bytes(card));
 	else if (!strcmp(verb, "core"))
