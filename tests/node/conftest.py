@@ -48,8 +48,11 @@ def probe(container: Container, command: Sequence[str] = (PROBE,)) -> Taken:
 
 
 def hold_all(container: Container) -> None:
-    """A process in the container that takes all it can and keeps it."""
-    script = f"{PROBE} hold >/tmp/said 2>&1 & until test -s /tmp/said; do :; done"
+    """A process in the container that takes all it can and keeps it; its number is in /tmp/pid."""
+    script = (
+        f"rm -f /tmp/said; {PROBE} hold >/tmp/said 2>&1 & echo $! >/tmp/pid; "
+        "until test -s /tmp/said; do :; done"
+    )
     assert container.exec(["sh", "-c", script]).code == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,7 +12,7 @@ from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB, LAUNCHER, PROBE, SETUID_PROBE, hold_all, probe
+from .conftest import GIB, LAUNCHER, PROBE, SETUID_PROBE, Taken, hold_all, probe
 
 pytestmark = pytest.mark.node
 
@@ -150,6 +151,48 @@ def test_containers_of_a_koordinator_pod_share_one_limit(lab: Lab) -> None:
         hold_all(one)
         refused = probe(two)
         assert (refused.total, refused.free, refused.more) == (HALF, 0, 2)
+
+
+_SEED = (
+    '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
+    '"koordinator.sh/gpu-memory":"20Gi","koordinator.sh/gpu-memory-ratio":"50"}}]}'
+)
+"""Koordinator's annotation as its documents show it: without an id, the minor tells the card."""
+
+
+def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> None:
+    """Each has its own PID namespace: the lock of the dead decides."""
+    labels = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"}
+    with lab.pod("seed", {names.ANNOTATION_DEVICE_ALLOCATED: _SEED}, labels) as pod:
+        one, two = (pod.run(name, Process(PYTHON_IMAGE)) for name in ("one", "two"))
+        hold_all(one)
+        assert probe(two).free == 0
+        assert one.exec(["sh", "-c", "kill -9 $(cat /tmp/pid)"]).code == 0
+        assert probe(two).held_to(HALF)
+        hold_all(one)
+        one.stop()
+        assert probe(two).held_to(HALF)
+
+
+def test_a_container_that_is_made_again_has_its_share_anew(lab: Lab) -> None:
+    with lab.pod("again", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        for _ in range(2):
+            container = pod.run("main", Process(PYTHON_IMAGE))
+            hold_all(container)
+            container.stop()
+            container.remove()
+        assert probe(pod.run("main", Process(PYTHON_IMAGE))).held_to(HALF)
+
+
+def test_thirty_pods_made_at_once_have_each_its_limit(lab: Lab) -> None:
+    annotations = lab.share({"main": [(0, GIB, 1)]})
+
+    def taken(number: int) -> Taken:
+        with lab.pod(f"one-of-many-{number}", annotations) as pod:
+            return probe(pod.run("main", Process(PYTHON_IMAGE)))
+
+    with ThreadPoolExecutor(30) as at_once:
+        assert all(one.held_to(GIB) for one in at_once.map(taken, range(30)))
 
 
 def test_sixteen_cards_come_in_a_reply_of_more_than_5_kb(
