@@ -1,0 +1,81 @@
+/*
+ * A driver as of 2009, with addresses of 32 bits, whose memory goes as a test tells it: it can
+ * refuse to free, and it can free by itself, as when a context ends. Addresses start over then.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+	unsigned char bytes[16];
+} CUuuid;
+
+int cuInit(unsigned int flags);
+int cuCtxGetDevice(int *device);
+int cuDeviceGetUuid_v2(CUuuid *uuid, int device);
+int cuMemAlloc(unsigned int *address, unsigned int bytes);
+int cuMemFree(unsigned int address);
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes);
+int cuMemFree_v2(unsigned long long address);
+void old_driver_set(int refuses_to_free);
+void old_driver_forget(void);
+
+enum { INVALID_VALUE = 1, ECC_UNCORRECTABLE = 214, FIRST_ADDRESS = 0x10000, APART_BYTES = 0x1000 };
+
+static unsigned int next_address = FIRST_ADDRESS;
+static int refuses;
+
+void old_driver_set(int refuses_to_free)
+{
+	refuses = refuses_to_free;
+}
+
+void old_driver_forget(void)
+{
+	next_address = FIRST_ADDRESS;
+}
+
+int cuInit(unsigned int flags)
+{
+	return flags ? INVALID_VALUE : 0;
+}
+
+int cuCtxGetDevice(int *device)
+{
+	*device = 0;
+	return 0;
+}
+
+int cuDeviceGetUuid_v2(CUuuid *uuid, int device)
+{
+	memset(uuid->bytes, 0xaa, sizeof(uuid->bytes));
+	return device ? INVALID_VALUE : 0;
+}
+
+int cuMemAlloc(unsigned int *address, unsigned int bytes)
+{
+	*address = next_address;
+	next_address += APART_BYTES;
+	return bytes ? 0 : INVALID_VALUE;
+}
+
+int cuMemFree(unsigned int address)
+{
+	if (refuses)
+		return ECC_UNCORRECTABLE;
+	return address < FIRST_ADDRESS || address >= next_address ? INVALID_VALUE : 0;
+}
+
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
+{
+	unsigned int narrow;
+	int code = cuMemAlloc(&narrow, bytes ? 1 : 0);
+
+	*address = narrow;
+	return code;
+}
+
+int cuMemFree_v2(unsigned long long address)
+{
+	return cuMemFree((unsigned int)address);
+}

@@ -1,0 +1,111 @@
+"""What is charged through the driver's odd answers: 32-bit entries, frees refused, frees unasked.
+
+Over tests/shim/c/old_driver.c, whose memory goes as the program tells it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file
+from shim import region
+from tests.shim.conftest import Host
+
+pytestmark = pytest.mark.sim
+
+_LIMIT_BYTES = 1 << 20
+_SOURCE = Path(__file__).parent / "c" / "old_driver.c"
+_BEGIN = f"""
+import ctypes, os
+from pathlib import Path
+from shim import region
+LIMIT = {_LIMIT_BYTES}
+library = ctypes.CDLL("libcuda.so.1")
+assert library.cuInit(0) == 0
+narrow, wide, size = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
+def used():
+    return region.status(Path(os.environ["GPUSLICE_DIR"]))[0].use.used_bytes
+def alloc(bytes):
+    address = narrow()
+    return library.cuMemAlloc(ctypes.byref(address), narrow(bytes)), address
+def alloc_v2(bytes):
+    address = wide()
+    return library.cuMemAlloc_v2(ctypes.byref(address), size(bytes)), address
+"""
+
+
+@pytest.fixture(scope="module")
+def old_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    directory = tmp_path_factory.mktemp("old")
+    flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-Bsymbolic")
+    driver = directory / "libcuda.so.1"
+    subprocess.run(["gcc", *flags, "-Wl,-soname,libcuda.so.1", "-o", driver, _SOURCE], check=True)
+    return Host(library, directory)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    card = grant_file.Card("GPU-" + "aa" * 16, _LIMIT_BYTES, 100, 0)
+    region.create(tmp_path, [card])
+    return tmp_path
+
+
+def test_the_entries_of_32_bits_charge_and_refund(old_host: Host, directory: Path) -> None:
+    old_host.python(
+        _BEGIN
+        + """
+code, first = alloc(1000)
+assert (code, used()) == (0, 1024)
+code, second = alloc(LIMIT - 1024)
+assert (code, used()) == (0, LIMIT)
+assert alloc(1)[0] == 2
+assert library.cuMemFree(first) == 0
+assert used() == LIMIT - 1024
+assert library.cuMemFree_v2(wide(second.value)) == 0, "either entry frees what the other gave"
+assert used() == 0
+""",
+        directory,
+    )
+
+
+def test_a_free_that_failed_can_succeed_later_and_counts_once(
+    old_host: Host, directory: Path
+) -> None:
+    old_host.python(
+        _BEGIN
+        + """
+_, address = alloc_v2(4096)
+library.old_driver_set(1)
+assert [library.cuMemFree_v2(address) for _ in range(3)] == [214] * 3
+assert used() == 4096, "the driver holds it still"
+assert alloc_v2(LIMIT - 4095)[0] == 2
+library.old_driver_set(0)
+assert library.cuMemFree_v2(address) == 0
+assert used() == 0
+assert library.cuMemFree_v2(address) == 0, "this driver does not mind"
+assert used() == 0
+""",
+        directory,
+    )
+
+
+def test_what_the_driver_frees_by_itself_is_refunded_when_its_address_comes_again(
+    old_host: Host, directory: Path
+) -> None:
+    old_host.python(
+        _BEGIN
+        + """
+_, first = alloc_v2(4096)
+library.old_driver_forget()
+assert used() == 4096, "nobody told us: too strict until then"
+_, again = alloc_v2(512)
+assert again.value == first.value
+assert used() == 512
+assert library.cuMemFree_v2(again) == 0
+assert used() == 0
+""",
+        directory,
+    )
