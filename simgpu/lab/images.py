@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from simgpu.lab.scratch import scratch
+
 _FORMAT: Final = 1
 _KEPT: Final = 4
 """Archives in the cache: the demo's, the tests', and the same of another checkout."""
@@ -101,10 +103,9 @@ def archive(images: Sequence[Image], directory: Path) -> Path:
     if path.exists():
         os.utime(path)
         return path
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".packing-", dir=directory) as scratch:
-        packed = Path(scratch) / "archive.tar"
-        _pack(images, packed, Path(scratch))
+    with scratch(directory, ".packing-") as packing:
+        packed = packing / "archive.tar"
+        _pack(images, packed, packing)
         packed.rename(path)
     _forget(directory, path)
     return path
@@ -141,21 +142,21 @@ def _key(images: Sequence[Image]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _pack(images: Sequence[Image], target: Path, scratch: Path) -> None:
+def _pack(images: Sequence[Image], target: Path, packing: Path) -> None:
     blobs: dict[str, Path] = {}
     layers: dict[int, dict[str, Any]] = {}
     manifests = []
 
     def keep(data: bytes, kind: str) -> dict[str, Any]:
         digest = hashlib.sha256(data).hexdigest()
-        blobs[digest] = scratch / digest
+        blobs[digest] = packing / digest
         blobs[digest].write_bytes(data)
         return _descriptor(kind, digest, len(data))
 
     for image in images:
         for layer in image.layers:
             if id(layer) not in layers:
-                path, digest = _pack_layer(layer, scratch)
+                path, digest = _pack_layer(layer, packing)
                 blobs[digest] = path
                 layers[id(layer)] = _descriptor("layer.v1.tar", digest, path.stat().st_size)
         mine = [layers[id(layer)] for layer in image.layers]
@@ -185,8 +186,8 @@ def _descriptor(kind: str, digest: str, size: int) -> dict[str, Any]:
     return {"mediaType": _MEDIA.format(kind), "digest": f"sha256:{digest}", "size": size}
 
 
-def _pack_layer(layer: Layer, scratch: Path) -> tuple[Path, str]:
-    handle, name = tempfile.mkstemp(prefix="layer-", dir=scratch)
+def _pack_layer(layer: Layer, packing: Path) -> tuple[Path, str]:
+    handle, name = tempfile.mkstemp(prefix="layer-", dir=packing)
     os.close(handle)
     path = Path(name)
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:

@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import venv
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from simgpu.lab.progress import Step, step
+from simgpu.lab.scratch import scratch
 
 CONTAINERD_VERSION: Final = "2.4.2"
 _MODULE: Final = f"github.com/containerd/containerd/v2/cmd/{{}}@v{CONTAINERD_VERSION}"
@@ -99,30 +99,27 @@ def _build(environ: Mapping[str, str]) -> Programs:
             f"build cache; {final.parent} has {free >> 20} MiB. GPUSLICE_CACHE, GOMODCACHE and "
             "GOCACHE choose other places."
         )
-    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
-    whole = scratch / final.name
-    whole.mkdir()
-    try:
-        go = _go(environ, scratch / "go")
+    with scratch(final.parent, ".building-") as building:
+        whole = building / final.name
+        whole.mkdir()
+        go = _go(environ, building / "go")
         with step(f"building containerd {CONTAINERD_VERSION} with Go, once") as shown:
-            _compile(go, whole, {**_go_caches(go, scratch), **environ}, shown)
+            _compile(go, whole, {**_go_caches(go, building), **environ}, shown)
             size = sum((whole / name).stat().st_size for name in _PROGRAMS)
             shown.result = f"{size / 1e6:.0f} MB"
         shutil.rmtree(final, ignore_errors=True)
         whole.rename(final)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return Programs(final)
 
 
-def _go_caches(go: Path, scratch: Path) -> Mapping[str, str]:
+def _go_caches(go: Path, building: Path) -> Mapping[str, str]:
     """Where somebody uses Go, his caches serve, now and later; else they go with the build.
 
     They hold 1.2 GB when it is done.
     """
-    if not go.is_relative_to(scratch):
+    if not go.is_relative_to(building):
         return {}
-    places = {"GOMODCACHE": scratch / "modules", "GOCACHE": scratch / "objects"}
+    places = {"GOMODCACHE": building / "modules", "GOCACHE": building / "objects"}
     return {name: str(place) for name, place in places.items()}
 
 

@@ -1,0 +1,50 @@
+"""Scratch directories: gone with their user, or with the next one where theirs was killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from simgpu.lab.scratch import scratch
+
+_USER = """
+import signal, sys
+from pathlib import Path
+from simgpu.lab.scratch import scratch
+with scratch(Path(sys.argv[1]), ".making-") as ours:
+    (ours / "much").write_text("x")
+    sys.stdout.write(f"{ours}\\n")
+    sys.stdout.flush()
+    signal.pause()
+"""
+
+
+def test_it_is_gone_afterwards_and_what_was_moved_out_stays(tmp_path: Path) -> None:
+    with scratch(tmp_path / "cache", ".making-") as ours:
+        (ours / "made").write_text("x")
+        (ours / "made").rename(tmp_path / "cache" / "made")
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["made"]
+
+
+def test_what_a_killed_user_left_goes_and_a_living_one_keeps_his(tmp_path: Path) -> None:
+    users = [
+        subprocess.Popen(
+            [sys.executable, "-c", _USER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    places = []
+    for user in users:
+        assert user.stdout is not None
+        places.append(Path(user.stdout.readline().strip()))
+    killed, living = users
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert (places[0] / "much").exists()
+    with scratch(tmp_path, ".making-") as ours:
+        assert set(tmp_path.iterdir()) == {places[1], ours}
+    living.send_signal(signal.SIGKILL)
+    for user in users:
+        user.communicate()
