@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -117,9 +118,9 @@ def virtual_environment() -> None:
     if _STAMP.exists() and _STAMP.read_text() == _fingerprint():
         return
     python = VENV / "bin" / "python"
-    if not python.exists():
+    if not (VENV / "bin" / "pip").exists():  # it comes last
         with step("making .venv"):
-            _run([sys.executable, "-m", "venv", str(VENV)])
+            _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
     with step("installing Python packages into .venv") as shown:
         _run([str(python), "-m", "pip", "install", "--quiet", *_requirements()])
         shown.result = f"{len(_requirements())} named in pyproject.toml"
@@ -150,6 +151,9 @@ def main() -> int:
     except (SetupError, programs.ProgramsError) as error:
         sys.stderr.write(f"\nsetup: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("\nsetup: interrupted; the next one goes on from here\n")
+        return 128 + signal.SIGINT
     return 0
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,27 @@ def test_another_requirement_makes_the_environment_stale(
     assert setup._fingerprint() == before
     (tmp_path / "pyproject.toml").write_text(text.replace('"rich>=', '"rich>=99.'))
     assert setup._fingerprint() != before
+
+
+def test_an_environment_that_was_half_made_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is interrupted has an interpreter, but no pip yet."""
+    environment = tmp_path / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    monkeypatch.setattr(setup, "VENV", environment)
+    monkeypatch.setattr(setup, "_STAMP", environment / "stamp")
+    monkeypatch.setattr(setup, "_requirements", lambda: ["pip"])
+    setup.virtual_environment()
+    assert (environment / "stamp").read_text() == setup._fingerprint()
+
+
+def test_interrupted_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup, "system_packages", interrupted)
+    assert setup.main() == 128 + signal.SIGINT
+    assert "interrupted" in capsys.readouterr().err
