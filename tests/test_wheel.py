@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"contract", "nri_plugin", "shim", "simgpu"}
+# What is imported by another name than it is installed by.
+DISTRIBUTIONS = {"google": "protobuf", "pynvml": "nvidia-ml-py", "yaml": "PyYAML"}
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +33,36 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_library_beside_its_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "shim/libvgpu.so" in names
+    assert {"simgpu/lib/simgpu/libcuda.so.1", "simgpu/lib/simgpu/libnvidia-ml.so.1"} <= {*names}
+    assert zipfile.ZipFile(wheel).getinfo("simgpu/bin/nvidia-smi").external_attr >> 16 & 0o111
     assert wheel.name.startswith("gpuslice-0.1.0-py3-none-linux_")
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == PACKAGES
     assert not [name for name in names if name.endswith((".c", ".def", "CMakeLists.txt"))]
+
+
+def imported(source: bytes) -> set[str]:
+    """Top-level names of the modules that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {each.name.split(".")[0] for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.sim
+def test_what_is_installed_declares_what_it_imports(wheel: Path) -> None:
+    """The lab, which only `make` runs, takes what the tests take."""
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    required = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
+    declared = {re.split("[<>=]", each)[0] for each in required if "extra ==" not in each}
+    foreign: set[str] = set()
+    for name in archive.namelist():
+        if name.endswith(".py") and not name.startswith("simgpu/lab/"):
+            foreign |= imported(archive.read(name)) - sys.stdlib_module_names - PACKAGES
+    assert {DISTRIBUTIONS.get(name, name) for name in foreign} == declared
 
 
 @pytest.mark.sim
