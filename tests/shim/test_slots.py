@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -169,6 +171,46 @@ def test_the_end_of_a_thread_is_not_the_end_of_its_process(box: Box) -> None:
     with box.shell() as holder:
         assert holder.ask(f"thread reserve 0 {HELD}") == "OK"
         assert box.used_after_fresh_attach() == HELD
+
+
+@pytest.mark.parametrize("step", ["APPLY_PUBLISHED", "COUNTER_SWAPPED", "APPLY_DONE"])
+def test_a_thread_that_ends_inside_a_reservation_wedges_no_other(box: Box, step: str) -> None:
+    """Whatever it had counted by then stays, until the process ends."""
+    with box.shell() as holder:
+        assert holder.ask("attach") == "OK"
+        assert holder.ask(f"end {step} 1") == "OK"
+        holder.ask("thread reserve 0 1000")
+        assert holder.ask("reserve 0 7") == "OK"
+        assert box.use().used_bytes == (7 if step == "APPLY_PUBLISHED" else 1007)
+        holder.kill_alone()
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_who_has_no_descriptors_left_takes_nobody_for_dead(box: Box) -> None:
+    """One is left for the region, and none for /proc."""
+    with box.shell() as holder, box.shell() as poor:
+        assert holder.ask(f"reserve 0 {HELD}") == "OK"
+        assert poor.ask("attach") == "OK"
+        there = len(os.listdir(f"/proc/{poor.pid}/fd"))
+        hard = resource.prlimit(poor.pid, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(poor.pid, resource.RLIMIT_NOFILE, (there + 1, hard))
+        assert poor.ask(f"reserve 0 {LIMIT_BYTES}") == "OVER_LIMIT"
+        assert box.use().used_bytes == HELD
+        holder.kill_alone()
+        assert poor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK", "gone is seen without any"
+
+
+def test_a_process_whose_maps_may_not_be_read_counts_as_alive(box: Box) -> None:
+    """As where a program of one user looks at another's; here, one without capabilities."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root, to give capabilities up (setpriv)")
+    with box.shell() as holder, box.shell("setpriv", "--bounding-set=-all") as stranger:
+        assert holder.ask(f"reserve 0 {HELD}") == "OK"
+        assert holder.ask("drop-lock") == "OK"
+        assert stranger.ask("attach") == "OK"
+        assert stranger.ask("used 0") == str(HELD)
+        holder.kill_alone()
+        until(lambda: stranger.ask("used 0") == "0", "the dead process's bytes")
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["lock-held", "lock-dropped"])

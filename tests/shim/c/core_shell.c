@@ -3,7 +3,7 @@
  *
  * Each command is one function of region.h, or one thing that a program may do to us: fork, clone,
  * close every descriptor, exec, end a thread. `stop STEP N` makes the process stop itself (SIGSTOP)
- * at the Nth passage of that step (src/step.h).
+ * at the Nth passage of that step (src/step.h); `end STEP N` ends the thread that passes there.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -31,11 +31,15 @@ static const char *const step_names[] = {
 };
 
 static int armed_step = -1, armed_passes;
+static bool armed_ends_thread;
 
 void vgpu_step(enum vgpu_step step)
 {
-	if ((int)step == armed_step && --armed_passes == 0)
-		kill(getpid(), SIGSTOP);
+	if ((int)step != armed_step || --armed_passes != 0)
+		return;
+	if (armed_ends_thread)
+		syscall(SYS_exit, 0);
+	kill(getpid(), SIGSTOP);
 }
 
 static const char *name_of(enum vgpu_result result)
@@ -68,10 +72,11 @@ static void say_result(enum vgpu_result result, const struct vgpu_error *error, 
 			 vgpu_error_text(error, text, sizeof(text)));
 }
 
-static void do_stop(const char *rest, char *out)
+static void do_arm(bool ends_thread, const char *rest, char *out)
 {
 	char name[64];
 
+	armed_ends_thread = ends_thread;
 	sscanf(rest, "%63s %d", name, &armed_passes);
 	for (armed_step = VGPU_STEP_COUNT - 1; armed_step >= 0; armed_step--)
 		if (!strcmp(step_names[armed_step], name))
@@ -231,7 +236,9 @@ static void answer(const char *command, char *out)
 	else if (!strcmp(verb, "card"))
 		do_card(rest, out);
 	else if (!strcmp(verb, "stop"))
-		do_stop(rest, out);
+		do_arm(false, rest, out);
+	else if (!strcmp(verb, "end"))
+		do_arm(true, rest, out);
 	else if (!strcmp(verb, "fork"))
 		do_child(false, rest, out);
 	else if (!strcmp(verb, "clone"))
