@@ -165,9 +165,14 @@ def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
     story.chapter("4  Each takes all that it is told is free, and then one granule more")
     ada.serve()
     bob.serve()
-    for actor, held in ((ada, [ada]), (bob, [ada, bob])):
+    taken: dict[str, int] = {}
+    for actor in (ada, bob):
         got = actor.ask("fill")
-        _bar(story, held)
+        taken[actor.name] = got["asked"]
+        story.card(
+            [(name, size / _CARD) for name, size in taken.items()],
+            f"{_gib(_CARD - _free_outside(lab))} of {_gib(_CARD)}",
+        )
         full = got["code"] == "CUDA_SUCCESS" and got["asked"] == _HALF
         story.claim(f"{actor.name}: cuMemAlloc of {_gib(_HALF)} succeeds", full, got)
         refused = got["granule"] == _OOM
@@ -177,13 +182,6 @@ def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
             story.claim("bob goes on: writes 64 MiB, reads them back unharmed", done["right"], done)
     free = _free_outside(lab)
     story.claim("seen from outside, by nvidia-smi on the node, the card is full", free == 0, free)
-
-
-def _bar(story: Story, held: Sequence[Actor]) -> None:
-    story.card(
-        [(actor.name, _HALF / _CARD) for actor in held],
-        f"{_gib(_HALF * len(held))} of {_gib(_CARD)}",
-    )
 
 
 def _free_outside(lab: Lab) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import signal
 import subprocess
@@ -12,6 +14,7 @@ import psutil
 import pytest
 
 from simgpu.lab import demo
+from simgpu.lab.lab import Lab
 
 pytestmark = pytest.mark.node
 
@@ -45,3 +48,16 @@ def test_readme_shows_what_the_demo_prints(build_dir: Path) -> None:
     assert demo.in_readme(written, demo.sample()) == written, (
         "README's sample is stale: python -m simgpu.lab.demo --write-readme"
     )
+
+
+def test_a_library_that_limits_nothing_fails_the_demo(
+    build_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert build_dir.is_dir()
+    idle = tmp_path / "idle.so"
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", idle], check=True)
+    monkeypatch.setattr(demo, "Lab", functools.partial(Lab, library=idle))
+    out = io.StringIO()
+    assert demo.perform(out, plain=True, masked=True) == 1
+    assert "✗ each sees half of the card, whoever asks" in out.getvalue()
+    assert "40.0 GiB of 40.0 GiB" in out.getvalue(), "the bar shows what is so, not what should be"
