@@ -140,7 +140,7 @@ CUresult cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice ordinal)
 
 CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice ordinal)
 {
-	return create(out, flags, ordinal, 3020);
+	return create(out, flags, ordinal, CONTEXT_API_VERSION);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int flags,
@@ -148,7 +148,7 @@ CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int 
 {
 	if (affinity || count)
 		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-	return create(out, flags, ordinal, 11040);
+	return create(out, flags, ordinal, CONTEXT_API_VERSION);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevice ordinal)
@@ -163,7 +163,7 @@ CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevic
 		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 	if (parameters && parameters->cig)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	return create(out, flags, ordinal, 12050);
+	return create(out, flags, ordinal, CONTEXT_API_VERSION);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext handle)

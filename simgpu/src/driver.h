@@ -57,6 +57,8 @@ struct stream {
 };
 
 #define SIM_CONTEXT_LIMITS 7
+/* Of every context but those of the interface before CUDA 3.2, whichever call made it. */
+#define CONTEXT_API_VERSION 3020
 
 struct context {
 	struct object object;

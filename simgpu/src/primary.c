@@ -25,7 +25,7 @@ static CUresult retain(struct device *device, CUcontext *out)
 		result = context_open(device, device->primary_flags, context);
 		if (result != CUDA_SUCCESS)
 			return result;
-		context->api_version = SIM_CUDA_VERSION;
+		context->api_version = CONTEXT_API_VERSION;
 	}
 	context->retained++;
 	*out = object_handle(context);

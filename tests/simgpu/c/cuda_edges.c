@@ -234,10 +234,20 @@ static void check_launches(void)
 
 static void check_attributes(void)
 {
+	unsigned int version;
+	CUcontext context;
 	CUdeviceptr address;
 	uint64_t out;
 
 	begin();
+	OK(cuCtxGetApiVersion(NULL, &version));
+	WANT(version, 3020);
+	OK(cuCtxCreate_v4(&context, NULL, 0, 0));
+	OK(cuCtxGetApiVersion(context, &version));
+	WANT(version, 3020);
+	OK(cuCtxCreate(&context, 0, 0));
+	OK(cuCtxGetApiVersion(context, &version));
+	WANT(version, 3010);
 	OK(cuMemAlloc_v2(&address, 1));
 	/* Of pools and mappings, which are not simulated; and one that CUDA 13.0 has not. */
 	for (int attribute = 17; attribute <= 21; attribute++)
