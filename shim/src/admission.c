@@ -30,6 +30,12 @@ static uint64_t charge_bytes(uint64_t size_bytes)
 	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;
 }
 
+/* The largest allocation whose charge fits: what is called free, a program may ask for at once. */
+static uint64_t allocatable_bytes(uint64_t left_bytes)
+{
+	return left_bytes & ~(uint64_t)(ALLOCATION_GRANULE_BYTES - 1);
+}
+
 /* Of a MIG instance the first call names the instance and the second its card. */
 static int find_card(CUdevice device)
 {
@@ -152,6 +158,6 @@ struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t fr
 	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
 	view.total_bytes = min_bytes(limit_bytes, total_bytes);
 	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
-	view.free_bytes = min_bytes(left_bytes, free_bytes);
+	view.free_bytes = min_bytes(allocatable_bytes(left_bytes), free_bytes);
 	return view;
 }

@@ -60,6 +60,27 @@ assert must(d.cuMemGetInfo()) == (3 * GIB, 3 * GIB)
     assert (status.refused_count, status.last_refused_bytes) == (6, 512)
 
 
+@pytest.mark.parametrize("limit_bytes", [GIB + 76, GIB - 1, 513, 511])
+def test_what_is_called_free_can_be_allocated_at_once(
+    host: Host, grants: Grants, limit_bytes: int
+) -> None:
+    """A third of a card is no whole number of granules, in which the driver counts."""
+    host.python(
+        CUDA
+        + NVML
+        + f"""
+whole = {limit_bytes} // 512 * 512
+assert must(d.cuMemGetInfo()) == (whole, {limit_bytes})
+assert pynvml.nvmlDeviceGetMemoryInfo(card(0)).free == whole
+if whole:
+    must(d.cuMemAlloc(whole))
+assert d.cuMemAlloc(1)[0] == OOM
+assert must(d.cuMemGetInfo()) == (0, {limit_bytes})
+""",
+        grants.make(limit_bytes),
+    )
+
+
 def test_processes_share_one_limit(host: Host, grants: Grants) -> None:
     host.python(
         CUDA
