@@ -6,7 +6,6 @@ replaced: it lies under its own SHA-256, and appears there whole, by one rename.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import tempfile
@@ -60,10 +59,11 @@ def publish(store_dir: Path, source: Path | None = None) -> Path:
             os.chmod(temporary, 0o755)
             _write_synced(Path(temporary) / names.FILE_LIBRARY, content)
             # A directory does not replace one that has a file in it: whoever is first wins.
-            with contextlib.suppress(FileExistsError, OSError):
+            try:
                 os.rename(temporary, published.parent)
-            if not published.exists():
-                raise LibraryError(f"{published.parent} is there, but not {published.name} in it")
+            except OSError as error:
+                if not published.exists():
+                    raise LibraryError(f"{published.parent}: {error.strerror}") from error
         _sync_directory(store_dir)
     if sha256(published) != digest:
         raise LibraryError(

@@ -226,6 +226,15 @@ def test_publish_fills_a_directory_that_was_left_empty(tmp_path: Path, source: P
     assert published.read_bytes() == b"the library"
 
 
+def test_publish_says_why_it_cannot(tmp_path: Path, source: Path) -> None:
+    taken = tmp_path / "store" / library_module.sha256(source)
+    taken.mkdir(parents=True)
+    (taken / "another file").touch()
+    with pytest.raises(library_module.LibraryError, match=f"{taken.name}: Directory not empty"):
+        library_module.publish(tmp_path / "store", source)
+    assert [entry.name for entry in taken.parent.iterdir()] == [taken.name]
+
+
 def test_publish_from_many_at_once(tmp_path: Path, source: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from shim import library;"
