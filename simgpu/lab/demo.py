@@ -25,6 +25,7 @@ from simgpu.lab.claims import Story
 from simgpu.lab.containerd import ContainerdError
 from simgpu.lab.cri import Container, CriError, Pod, Process
 from simgpu.lab.lab import BUILD, LIBRARY, Lab, LabError
+from simgpu.lab.namespace import NamespaceError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
@@ -239,11 +240,20 @@ def _why_not() -> str | None:
     return f"not built: {', '.join(missing)}; run make setup" if missing else None
 
 
+_CANNOT_GO_ON: Final = (
+    LabError,
+    CriError,
+    ContainerdError,
+    NamespaceError,
+    programs.ProgramsError,
+)
+
+
 def perform(out: TextIO, plain: bool, masked: bool) -> int:
     story = Story(out, plain, masked)
     try:
         tell(story)
-    except (LabError, CriError, ContainerdError) as error:
+    except _CANNOT_GO_ON as error:
         story.claim("the demo runs to its end", False, error)
     return story.end()
 

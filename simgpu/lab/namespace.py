@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,10 @@ _END_S: Final = 30.0
 _PARENT_CHARS_MAX: Final = 18
 """containerd takes 42 characters for the directory of its shims' sockets, whose paths must fit the
 107 of a unix socket; the lab's own part of it has 24."""
+
+
+class NamespaceError(RuntimeError):
+    """This machine does not let us make namespaces; the text says what would."""
 
 
 class Namespace:
@@ -45,7 +50,12 @@ class Namespace:
         )
         assert self._outer.stdout is not None
         if self._outer.stdout.readline() != "held\n":
-            raise RuntimeError("cannot open a mount and a PID namespace here (see the line above)")
+            self._outer.communicate()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise NamespaceError(
+                "this root may not make a mount and a PID namespace (see the line above); "
+                "a machine that is a container itself must be a privileged one"
+            )
         self.pid = children(self._outer.pid)[0]
         self._started: list[Inside] = []
 

@@ -72,6 +72,23 @@ def test_a_temporary_directory_too_deep_for_sockets_is_not_used(
         assert namespace.directory.parent == Path("/tmp")
 
 
+def test_a_root_that_may_not_mount_is_told_and_leaves_nothing(build_dir: Path) -> None:
+    assert build_dir.is_dir()
+    place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short enough to be used
+    without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    done = subprocess.run(
+        [*without, sys.executable, "-m", "simgpu.lab.demo", "--plain"],
+        env={**os.environ, "TMPDIR": str(place)},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "must be a privileged one" in " ".join(done.stdout.split())
+    assert "Traceback" not in done.stderr
+    place.rmdir()
+
+
 def test_what_tests_mount_is_not_seen_outside() -> None:
     ours, parents = (os.readlink(f"/proc/{pid}/ns/mnt") for pid in ("self", os.getppid()))
     assert ours != parents
