@@ -41,42 +41,6 @@
 	lookup dlsym, vgpu_dlsym_target, vgpu_dlsym, %rdx
 	lookup dlvsym, vgpu_dlvsym_target, vgpu_dlvsym, %rcx
 
-#elif defined(__aarch64__)
-
-	.macro lookup entry, target, answer, caller
-	.globl \entry
-	.type \entry, @function
-\entry:
-	.cfi_startproc
-	hint #34 /* bti c */
-	stp x29, x30, [sp, #-48]!
-	.cfi_def_cfa_offset 48
-	.cfi_offset 29, -48
-	.cfi_offset 30, -40
-	mov x29, sp
-	stp x0, x1, [sp, #16]
-	str x2, [sp, #32]
-	mov x0, x1
-	bl \target
-	mov x16, x0
-	ldp x0, x1, [sp, #16]
-	ldr x2, [sp, #32]
-	ldp x29, x30, [sp], #48
-	.cfi_restore 29
-	.cfi_restore 30
-	.cfi_def_cfa_offset 0
-	cbz x16, 1f
-	br x16
-1:	mov \caller, x30
-	b \answer
-	.cfi_endproc
-	.size \entry, . - \entry
-	.endm
-
-	.text
-	lookup dlsym, vgpu_dlsym_target, vgpu_dlsym, x2
-	lookup dlvsym, vgpu_dlvsym_target, vgpu_dlvsym, x3
-
 #else
 #error "dlsym needs a few instructions for this machine"
 #endif
