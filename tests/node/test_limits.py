@@ -200,10 +200,15 @@ def test_sixteen_cards_come_in_a_reply_of_more_than_5_kb(
 ) -> None:
     """NRI's transport drops a frame above 4,096 bytes that starts a message: it must be split."""
     with Lab([GIB] * names.MAX_CARDS, test_programs) as lab:  # type: ignore[arg-type]
+        spec = lab.sim_dir / "cdi" / "nvidia.json"
+        document = json.loads(spec.read_text())
+        document["containerEdits"]["env"] = [f"LONG={'x' * 5000}"]
+        spec.write_text(json.dumps(document))
         lab.start_agent()
         shares = [(index, GIB // 2, 50) for index in range(names.MAX_CARDS)]
         with lab.pod("all", lab.share({"main": shares})) as pod:
             container = pod.run("main", Process(PYTHON_IMAGE))
+            assert container.exec(["bash", "-c", "echo ${#LONG}"]).out == "5000\n"
             assert probe(container).held_to(GIB // 2)
             query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
             assert container.exec(query).out.split() == ["512"] * names.MAX_CARDS
