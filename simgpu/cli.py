@@ -215,6 +215,9 @@ def _fault(home: Home, arguments: argparse.Namespace) -> None:
         names = " ".join(name.upper() for name in wanted) or "nothing"
         raise CommandError(f"{arguments.fault} takes {names} after it")
     for name, text in zip(wanted, arguments.operands, strict=True):
+        if name == "call" and text not in Op.__members__:
+            allowed = " ".join(Op.__members__)
+            raise CommandError(f"{arguments.fault}: no operation {text!r}; there are {allowed}")
         if name != "call" and not text.isdigit():
             raise CommandError(f"{arguments.fault}: {text!r} is not a number")
         request[name] = text if name == "call" else int(text)

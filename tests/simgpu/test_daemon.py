@@ -325,6 +325,13 @@ def test_help_teaches_with_an_example() -> None:
     assert "MEMORY_ALLOC 1000000" in simgpu("fault", "--help").stdout
 
 
+def test_a_fault_of_an_unknown_operation_names_those_there_are(host: Host) -> None:
+    wrong = ["--card", "0", "latency", "alloc", "5"]
+    done = simgpu("fault", "--dir", host.directory, *wrong)
+    assert done.returncode == 1
+    assert "no operation 'alloc'" in done.stderr and "MEMORY_ALLOC" in done.stderr
+
+
 def test_status_tells_what_is_used(host: Host) -> None:
     host.peer(f"alloc={10 * GIB}")
     host.fault("lose", card=1)
