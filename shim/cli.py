@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="run | show")
+    commands = parser.add_subparsers(required=True, metavar="run | show | path")
     run = commands.add_parser(
         "run",
         help="run a command under a limit",
@@ -77,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="what a grant allows, and what is used of it")
     show.add_argument("directory", type=Path, metavar="DIR", help="holds `grant` and `region`")
     show.set_defaults(action=_show)
+    path = commands.add_parser("path", help="where libvgpu.so is, for the node agent's --library")
+    path.set_defaults(action=_path)
     return parser
 
 
@@ -154,6 +156,11 @@ def _show(options: argparse.Namespace) -> int:
     for row in rows:
         fixed = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
         sys.stdout.write(f"{fixed}  {row[3]}\n")
+    return 0
+
+
+def _path(_: argparse.Namespace) -> int:
+    sys.stdout.write(f"{library.find()}\n")
     return 0
 
 

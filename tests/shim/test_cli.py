@@ -234,6 +234,10 @@ def test_a_grant_lies_on_tmpfs_unless_tmpdir_chooses() -> None:
     assert region.parent({"TMPDIR": "/somewhere"}) is None
 
 
+def test_path_says_where_the_library_is(shim: Shim, library: Path) -> None:
+    assert shim("path").stdout == f"{library}\n"
+
+
 def test_create_makes_what_the_readers_read(tmp_path: Path) -> None:
     card = grant_file.Card("GPU-x", 5, 6, 7)
     region.create(tmp_path, [card])

@@ -1,4 +1,4 @@
-"""The file libvgpu.so: what it exports, what it needs, where it loads, and how it is published."""
+"""The file libvgpu.so: what it exports, what it needs, and where it loads and is found."""
 
 from __future__ import annotations
 
@@ -174,77 +174,6 @@ def test_programs_without_cuda_do_not_notice(
     ours = null_host.run(command, tmp_path)
     assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
     assert ours.stderr == ""
-
-
-# --- publishing --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "built.so"
-    path.write_bytes(b"the library")
-    return path
-
-
-def test_publish_places_the_file_under_its_hash(tmp_path: Path, source: Path) -> None:
-    store = tmp_path / "deep" / "store"
-    published = library_module.publish(store, source)
-    assert published == store / library_module.sha256(source) / "libvgpu.so"
-    assert published.read_bytes() == b"the library"
-    assert published.stat().st_mode & 0o777 == 0o755
-    assert published.parent.stat().st_mode & 0o777 == 0o755
-    assert [entry.name for entry in store.iterdir()] == [published.parent.name]
-
-
-def test_publish_again_touches_nothing(tmp_path: Path, source: Path) -> None:
-    first = library_module.publish(tmp_path / "store", source)
-    before = first.stat()
-    assert library_module.publish(tmp_path / "store", source) == first
-    assert first.stat() == before
-
-
-def test_publish_of_another_release_keeps_the_old_one(tmp_path: Path, source: Path) -> None:
-    old = library_module.publish(tmp_path / "store", source)
-    source.write_bytes(b"a newer library")
-    new = library_module.publish(tmp_path / "store", source)
-    assert (old.read_bytes(), new.read_bytes()) == (b"the library", b"a newer library")
-
-
-def test_publish_never_overwrites_and_says_what_is_wrong(tmp_path: Path, source: Path) -> None:
-    published = library_module.publish(tmp_path / "store", source)
-    published.chmod(0o755)
-    published.write_bytes(b"tampered")
-    with pytest.raises(library_module.LibraryError, match="is not the file that its directory"):
-        library_module.publish(tmp_path / "store", source)
-    assert published.read_bytes() == b"tampered"
-
-
-def test_publish_fills_a_directory_that_was_left_empty(tmp_path: Path, source: Path) -> None:
-    published = tmp_path / "store" / library_module.sha256(source) / "libvgpu.so"
-    published.parent.mkdir(parents=True)
-    assert library_module.publish(tmp_path / "store", source) == published
-    assert published.read_bytes() == b"the library"
-
-
-def test_publish_says_why_it_cannot(tmp_path: Path, source: Path) -> None:
-    taken = tmp_path / "store" / library_module.sha256(source)
-    taken.mkdir(parents=True)
-    (taken / "another file").touch()
-    with pytest.raises(library_module.LibraryError, match=f"{taken.name}: Directory not empty"):
-        library_module.publish(tmp_path / "store", source)
-    assert [entry.name for entry in taken.parent.iterdir()] == [taken.name]
-
-
-def test_publish_from_many_at_once(tmp_path: Path, source: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from shim import library;"
-        "library.publish(Path(sys.argv[1]), Path(sys.argv[2]))"
-    )
-    command: list[str | Path] = [sys.executable, "-c", program, tmp_path / "store", source]
-    root = _SOURCES.parent.parent
-    running = [subprocess.Popen(command, cwd=root) for _ in range(6)]
-    assert [process.wait() for process in running] == [0] * 6
-    assert len(list((tmp_path / "store").iterdir())) == 1
 
 
 @pytest.mark.sim
