@@ -1,7 +1,7 @@
 """`make setup`: everything a fresh machine lacks, each step once. Standard library only.
 
 Each step has a question (is it there, and of these inputs?) and an act, so that a second run asks
-the questions alone and needs no network. This is the only place that calls apt-get.
+the questions alone and needs no network. Only it calls apt-get, and `.ci/run` where make lacks.
 """
 
 from __future__ import annotations
