@@ -8,6 +8,7 @@ states its limit. Knows no format; mux.py and ttrpc.py do.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import Generic, TypeVar
 
@@ -20,7 +21,7 @@ Steps = Generator[None, None, R]
 """A piece of grammar: suspends while bytes are missing, returns an R."""
 
 
-class Parser(Generic[T]):
+class Parser(ABC, Generic[T]):
     """Turns a byte stream into values of type T."""
 
     def __init__(self) -> None:
@@ -47,9 +48,9 @@ class Parser(Generic[T]):
         parsed, self._parsed = self._parsed, []
         return parsed
 
+    @abstractmethod
     def _grammar(self) -> Steps[None]:
         """The grammar: an endless generator that calls `_emit`."""
-        raise NotImplementedError
 
     def _emit(self, value: T) -> None:
         self._parsed.append(value)

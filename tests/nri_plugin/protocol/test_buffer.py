@@ -49,8 +49,3 @@ def test_a_number_over_the_limit_breaks_the_stream_for_good() -> None:
         parser.feed(b"\x0a")
     with pytest.raises(LocalProtocolError, match="broke before"):
         parser.feed(b"\x01a")
-
-
-def test_a_parser_without_a_grammar_is_a_mistake() -> None:
-    with pytest.raises(NotImplementedError):
-        Parser[bytes]()
