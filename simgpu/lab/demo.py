@@ -207,12 +207,7 @@ def _refusals(story: Story, lab: Lab) -> None:
     good = lab.allocated([(0, _HALF, _PERCENT)])[names.ANNOTATION_DEVICE_ALLOCATED]
     bad = good.replace('"20Gi"', '"half of it"')
     with lab.pod("eve", {names.ANNOTATION_DEVICE_ALLOCATED: bad}) as pod:
-        try:
-            pod.create("main", Process(PYTHON_IMAGE))
-        except CriError as refusal:
-            text = str(refusal)
-        else:
-            text = "the container was created"
+        text = _refusal(pod)
     start = text.find("gpuslice refuses")
     if start >= 0:
         story.quote(text[start:])
@@ -220,17 +215,21 @@ def _refusals(story: Story, lab: Lab) -> None:
 
     lab.stop_agent()
     with lab.pod("zoe", lab.share({"main": [(0, _HALF, _PERCENT)]})) as pod:
-        try:
-            pod.create("main", Process(PYTHON_IMAGE))
-        except CriError as refusal:
-            text = str(refusal)
-        else:
-            text = "the container was created"
+        text = _refusal(pod)
     story.claim(
         "without the agent, containerd refuses a pod that has a share",
         "required plugin" in text,
         text,
     )
+
+
+def _refusal(pod: Pod) -> str:
+    """What containerd says to a container in `pod`; the claims look for the words of a refusal."""
+    try:
+        pod.create("main", Process(PYTHON_IMAGE))
+    except CriError as refusal:
+        return str(refusal)
+    return "the container was created"
 
 
 def _why_not() -> str | None:
