@@ -64,13 +64,12 @@ int vgpu_card_of_device(CUdevice device)
 	return card;
 }
 
-CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *reservation)
+CUresult vgpu_card_of_current(int *card)
 {
 	CUdevice device;
 	CUresult result;
 
-	reservation->card = VGPU_CARD_UNMANAGED;
-	reservation->bytes = charge_bytes(size_bytes);
+	*card = VGPU_CARD_UNMANAGED;
 	switch (vgpu_gate_use()) {
 	case VGPU_GATE_OPEN:
 		return CUDA_SUCCESS;
@@ -80,9 +79,18 @@ CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *rese
 		break;
 	}
 	result = real_cuCtxGetDevice(&device);
-	if (result != CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS)
+		*card = vgpu_card_of_device(device);
+	return result;
+}
+
+CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *reservation)
+{
+	CUresult result = vgpu_card_of_current(&reservation->card);
+
+	reservation->bytes = charge_bytes(size_bytes);
+	if (result != CUDA_SUCCESS || reservation->card == VGPU_CARD_UNMANAGED)
 		return result;
-	reservation->card = vgpu_card_of_device(device);
 	if (reservation->card == VGPU_CARD_NOT_GRANTED ||
 	    vgpu_reserve(reservation->card, reservation->bytes) != VGPU_OK)
 		return CUDA_ERROR_OUT_OF_MEMORY;

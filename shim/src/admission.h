@@ -11,7 +11,7 @@
 
 #include "vgpu/cuda_abi.h"
 
-/* Card of a reservation in a process without limits. */
+/* In place of a card's index: the process has no limits; the grant has no such card. */
 enum { VGPU_CARD_UNMANAGED = -2, VGPU_CARD_NOT_GRANTED = -1 };
 
 struct vgpu_reservation {
@@ -21,12 +21,12 @@ struct vgpu_reservation {
 
 /*
  * Reserve for an allocation on the current context's device. After CUDA_SUCCESS exactly one of
- * commit and refund must follow; after anything else, the wrapper returns it.
+ * commit and cancel must follow; after anything else, the wrapper returns it.
  */
 CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *reservation);
 
 /* The driver gave `address`. CUDA_ERROR_OUT_OF_MEMORY: it could not be written down; free it, then
- * refund. */
+ * cancel. */
 CUresult vgpu_commit(const struct vgpu_reservation *reservation, uint64_t address);
 
 /*
@@ -42,9 +42,11 @@ void vgpu_cancel(const struct vgpu_reservation *reservation);
  */
 CUresult vgpu_free(uint64_t address, CUresult (*driver_free)(uint64_t address));
 
-/* Card of a device, and of the current context's; VGPU_CARD_NOT_GRANTED where the grant lacks it.
- */
+/* Card of a device; VGPU_CARD_NOT_GRANTED where the grant lacks it. */
 int vgpu_card_of_device(CUdevice device);
+
+/* Card of the current context's device; what is not CUDA_SUCCESS, the wrapper returns. */
+CUresult vgpu_card_of_current(int *card);
 
 /* What a card may look like to this process: limits applied to what the driver said of it. */
 struct vgpu_memory_view {

@@ -77,21 +77,12 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 {
 	struct vgpu_memory_view view;
-	CUdevice device;
-	CUresult result;
+	int card;
+	CUresult result = vgpu_card_of_current(&card);
 
-	switch (vgpu_gate_use()) {
-	case VGPU_GATE_OPEN:
-		return CUDA_SUCCESS;
-	case VGPU_GATE_SHUT:
-		return CUDA_ERROR_NOT_INITIALIZED;
-	case VGPU_GATE_MANAGED:
-		break;
-	}
-	result = real_cuCtxGetDevice(&device);
-	if (result != CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS || card == VGPU_CARD_UNMANAGED)
 		return result;
-	view = vgpu_view_of(vgpu_card_of_device(device), *total_bytes, *free_bytes);
+	view = vgpu_view_of(card, *total_bytes, *free_bytes);
 	*free_bytes = view.free_bytes;
 	*total_bytes = view.total_bytes;
 	return CUDA_SUCCESS;

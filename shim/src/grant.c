@@ -11,6 +11,7 @@
 #include "crc32.h"
 #include "file.h"
 #include "lock.h"
+#include "uuid.h"
 
 #define COPIES	   2
 #define COPY_BYTES (VGPU_GRANT_CHECKSUM_OFFSET + sizeof(uint32_t))
@@ -50,25 +51,10 @@ static uint64_t sequence_at(const char *mapping, int index)
 			       __ATOMIC_ACQUIRE);
 }
 
-/* "GPU-" and 32 hexadecimal digits with dashes anywhere; what is not a digit is skipped. */
-static void parse_uuid(const char *text, uint8_t uuid[16])
+/* A card with a malformed UUID has all zeros, which no card answers to. */
+static void uuid_of(const struct vgpu_grant_card *card, uint8_t uuid[16])
 {
-	int digits = 0;
-
-	memset(uuid, 0, 16);
-	if (!strncmp(text, "GPU-", 4))
-		text += 4;
-	for (int i = 0; text[i] && digits < 32; i++) {
-		char c = text[i] | 0x20;
-		int value = c >= '0' && c <= '9'   ? c - '0'
-			    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-						   : -1;
-
-		if (value < 0)
-			continue;
-		uuid[digits / 2] |= (uint8_t)(value << (digits % 2 ? 0 : 4));
-		digits++;
-	}
+	(void)vgpu_uuid_parse(card->uuid, sizeof(card->uuid), uuid);
 }
 
 static bool valid(const union copy *copy)
@@ -105,7 +91,7 @@ static bool same_grant(const union copy *copy)
 	if (copy->is.head.grant_id != grant.id || (int)copy->is.head.card_count != grant.card_count)
 		return false;
 	for (int card = 0; card < grant.card_count; card++) {
-		parse_uuid(copy->is.cards[card].uuid, uuid);
+		uuid_of(&copy->is.cards[card], uuid);
 		if (memcmp(uuid, grant.uuids[card], sizeof(uuid)) != 0)
 			return false;
 	}
@@ -162,7 +148,7 @@ static enum vgpu_result load_locked(const char *path, int *os_errno)
 	grant.id = copy.is.head.grant_id;
 	grant.card_count = (int)copy.is.head.card_count;
 	for (int card = 0; card < grant.card_count; card++)
-		parse_uuid(copy.is.cards[card].uuid, grant.uuids[card]);
+		uuid_of(&copy.is.cards[card], grant.uuids[card]);
 	take_limits(&copy, seen);
 	__atomic_store_n(&grant.mapping, mapping, __ATOMIC_RELEASE);
 	return VGPU_OK;

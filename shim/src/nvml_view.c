@@ -7,43 +7,16 @@
 #include "admission.h"
 #include "hooks.h"
 #include "init.h"
+#include "uuid.h"
 #include "vgpu/region.h"
-
-static int nibble(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
-}
-
-/* "GPU-" or "MIG-", then 32 hex digits with dashes between groups. */
-static bool parse_uuid(const char *text, uint8_t uuid[16])
-{
-	int digits = 0;
-
-	for (text += 4; *text && digits < 32; text++) {
-		int value = nibble(*text);
-		if (value < 0 && *text != '-')
-			return false;
-		if (value >= 0) {
-			uuid[digits / 2] = (uint8_t)(uuid[digits / 2] << 4 | value);
-			digits++;
-		}
-	}
-	return digits == 32 && !*text;
-}
 
 static int card_of(nvmlDevice_t device)
 {
 	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
-	uint8_t uuid[16] = {0};
+	uint8_t uuid[16];
 
-	if (real_nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS || !text[0] ||
-	    !text[1] || !text[2] || !text[3] || !parse_uuid(text, uuid))
+	if (real_nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS ||
+	    !vgpu_uuid_parse(text, sizeof(text), uuid))
 		return VGPU_CARD_NOT_GRANTED;
 	return vgpu_card_of_uuid(uuid);
 }

@@ -1,0 +1,14 @@
+/* A card's UUID as text, in grants and in NVML's answers, to the 16 bytes that CUDA gives. */
+#ifndef VGPU_UUID_H
+#define VGPU_UUID_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * "GPU-" or "MIG-", then 32 hexadecimal digits, with dashes anywhere between. Reads at most `room`
+ * characters. False, and `uuid` all zero, where the text is anything else.
+ */
+bool vgpu_uuid_parse(const char *text, uint32_t room, uint8_t uuid[16]);
+
+#endif
