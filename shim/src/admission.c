@@ -4,14 +4,11 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "hooks.h"
-#include "init.h"
 #include "ledger.h"
 #include "vgpu/region.h"
 
 enum {
 	ALLOCATION_GRANULE_BYTES = 512, /* the driver's alignment of device memory */
-	CACHED_DEVICES = 64,
 	TEARDOWN_NS = 1000000000,
 	FIRST_PAUSE_NS = 1000000, /* doubled each time: 1 + 2 + ... + 512 ms */
 	PAUSES = 10,
@@ -36,58 +33,12 @@ static uint64_t allocatable_bytes(uint64_t left_bytes)
 	return left_bytes & ~(uint64_t)(ALLOCATION_GRANULE_BYTES - 1);
 }
 
-/* Of a MIG instance the first call names the instance and the second its card. */
-static int find_card(CUdevice device)
-{
-	CUuuid uuid;
-	int card = VGPU_CARD_NOT_GRANTED;
-
-	if (real_cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS)
-		card = vgpu_card_of_uuid(uuid.bytes);
-	if (card < 0 && real_cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
-		card = vgpu_card_of_uuid(uuid.bytes);
-	return card < 0 ? VGPU_CARD_NOT_GRANTED : card;
-}
-
-/* Ordinals keep their card for the life of the process. Cached as card + 1; 0 is unknown. */
-int vgpu_card_of_device(CUdevice device)
-{
-	static uint8_t cache[CACHED_DEVICES];
-	bool cacheable = device >= 0 && device < CACHED_DEVICES;
-	int card = cacheable ? __atomic_load_n(&cache[device], __ATOMIC_RELAXED) - 1 : -1;
-
-	if (card >= 0)
-		return card;
-	card = find_card(device);
-	if (card >= 0 && cacheable)
-		__atomic_store_n(&cache[device], (uint8_t)(card + 1), __ATOMIC_RELAXED);
-	return card;
-}
-
-CUresult vgpu_card_of_current(int *card)
-{
-	CUdevice device;
-	CUresult result;
-
-	*card = VGPU_CARD_UNMANAGED;
-	switch (vgpu_gate_use()) {
-	case VGPU_GATE_OPEN:
-		return CUDA_SUCCESS;
-	case VGPU_GATE_SHUT:
-		return CUDA_ERROR_NOT_INITIALIZED;
-	case VGPU_GATE_MANAGED:
-		break;
-	}
-	result = real_cuCtxGetDevice(&device);
-	if (result == CUDA_SUCCESS)
-		*card = vgpu_card_of_device(device);
-	return result;
-}
-
 CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *reservation)
 {
-	CUresult result = vgpu_card_of_current(&reservation->card);
+	struct vgpu_place place;
+	CUresult result = vgpu_place_current(&place);
 
+	reservation->card = place.card;
 	reservation->bytes = charge_bytes(size_bytes);
 	if (result != CUDA_SUCCESS || reservation->card == VGPU_CARD_UNMANAGED)
 		return result;

@@ -9,13 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "vgpu/cuda_abi.h"
-
-/* In place of a card's index: the process has no limits; the grant has no such card. */
-enum { VGPU_CARD_UNMANAGED = -2, VGPU_CARD_NOT_GRANTED = -1 };
+#include "place.h"
 
 struct vgpu_reservation {
-	int card; /* index in the grant, or one of the above */
+	int card; /* index in the grant, or one of place.h's */
 	uint64_t bytes;
 };
 
@@ -41,12 +38,6 @@ void vgpu_cancel(const struct vgpu_reservation *reservation);
 /* Free through `driver_free`, and refund if it did free. Unknown addresses just reach the driver.
  */
 CUresult vgpu_free(uint64_t address, CUresult (*driver_free)(uint64_t address));
-
-/* Card of a device; VGPU_CARD_NOT_GRANTED where the grant lacks it. */
-int vgpu_card_of_device(CUdevice device);
-
-/* Card of the current context's device; what is not CUDA_SUCCESS, the wrapper returns. */
-CUresult vgpu_card_of_current(int *card);
 
 /* What a card may look like to this process: limits applied to what the driver said of it. */
 struct vgpu_memory_view {

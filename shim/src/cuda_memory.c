@@ -4,7 +4,6 @@
  */
 #include "admission.h"
 #include "hooks.h"
-#include "init.h"
 
 static CUresult free_v1(uint64_t address)
 {
@@ -77,12 +76,12 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 {
 	struct vgpu_memory_view view;
-	int card;
-	CUresult result = vgpu_card_of_current(&card);
+	struct vgpu_place place;
+	CUresult result = vgpu_place_current(&place);
 
-	if (result != CUDA_SUCCESS || card == VGPU_CARD_UNMANAGED)
+	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
 		return result;
-	view = vgpu_view_of(card, *total_bytes, *free_bytes);
+	view = vgpu_view_of(place.card, *total_bytes, *free_bytes);
 	*free_bytes = view.free_bytes;
 	*total_bytes = view.total_bytes;
 	return CUDA_SUCCESS;
@@ -120,15 +119,13 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 
 static uint64_t total_of(CUdevice device, uint64_t total_bytes)
 {
-	switch (vgpu_gate_use()) {
-	case VGPU_GATE_OPEN:
-		return total_bytes;
-	case VGPU_GATE_SHUT:
+	struct vgpu_place place;
+
+	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS)
 		return 0;
-	case VGPU_GATE_MANAGED:
-		break;
-	}
-	return vgpu_view_of(vgpu_card_of_device(device), total_bytes, 0).total_bytes;
+	return place.card == VGPU_CARD_UNMANAGED
+		   ? total_bytes
+		   : vgpu_view_of(place.card, total_bytes, 0).total_bytes;
 }
 
 CUresult cuDeviceTotalMem(unsigned int *total_bytes, CUdevice device)

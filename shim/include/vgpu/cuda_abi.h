@@ -15,6 +15,7 @@ typedef int CUresult; /* an enum in cuda.h, passed as an int */
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned int CUdeviceptr_v1;
+typedef struct CUctx_st *CUcontext;
 
 typedef struct {
 	unsigned char bytes[16];

@@ -1,0 +1,38 @@
+/*
+ * Whose memory a call takes: which card of the grant, and which life of a context.
+ *
+ * What a context holds goes with it, but its handle may come again (a primary context's always
+ * does): so charges carry a number that names one life of a context, and no handle. Knows the
+ * driver and the grant, and nothing of charges.
+ */
+#ifndef VGPU_PLACE_H
+#define VGPU_PLACE_H
+
+#include <stdint.h>
+
+#include "vgpu/cuda_abi.h"
+
+/* In place of a card's index: the process has no limits; the grant has no such card. */
+enum { VGPU_CARD_UNMANAGED = -2, VGPU_CARD_NOT_GRANTED = -1 };
+
+struct vgpu_place {
+	int card;	  /* index in the grant, or one of the above */
+	uint32_t context; /* one life of a context; 0: no context that is known */
+};
+
+/*
+ * Where the current context, a context (NULL: the current one) and a device lie; a device's place
+ * has context 0. What is not CUDA_SUCCESS, the wrapper returns; an unmanaged process succeeds.
+ */
+CUresult vgpu_place_current(struct vgpu_place *place);
+CUresult vgpu_place_of_context(CUcontext context, struct vgpu_place *place);
+CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place);
+
+/*
+ * A life is about to end: from here on the handle means another. Returns what it was called, 0
+ * where nobody asked for it; if the driver then refuses, put it back.
+ */
+struct vgpu_place vgpu_place_detach(CUcontext context);
+void vgpu_place_put_back(CUcontext context, struct vgpu_place place);
+
+#endif

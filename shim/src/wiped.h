@@ -1,0 +1,30 @@
+/*
+ * Pages of the process's own that a fork child finds empty: anonymous memory that the kernel wipes
+ * there (MADV_WIPEONFORK; raw clone too). Before Linux 4.14 the maker's process id is compared
+ * instead, and a child maps pages of its own.
+ *
+ * No malloc: a hook may run while the program's own allocator is in any state.
+ */
+#ifndef VGPU_WIPED_H
+#define VGPU_WIPED_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* What the pages begin with; a type that lies in them has it as its first member. */
+struct vgpu_wiped {
+	pid_t owner; /* 0: the kernel wipes */
+};
+
+/* Find or make, for what vgpu_wiped_pages does not answer at once. */
+void *vgpu_wiped_slow(struct vgpu_wiped **at, size_t bytes);
+
+/* The pages kept at `at`, made and all zero at first use; NULL where the kernel gives none. */
+static inline void *vgpu_wiped_pages(struct vgpu_wiped **at, size_t bytes)
+{
+	struct vgpu_wiped *pages = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+
+	return pages && !pages->owner ? pages : vgpu_wiped_slow(at, bytes);
+}
+
+#endif
