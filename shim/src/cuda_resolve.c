@@ -15,8 +15,9 @@
 
 enum {
 	LATEST = 13030, /* the newest API whose names were compared with hooks.def */
-	ANY_STREAM = 1 << CU_GET_PROC_ADDRESS_DEFAULT | 1 << CU_GET_PROC_ADDRESS_LEGACY_STREAM |
-		     1 << CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+	LEGACY_STREAM = 1 << CU_GET_PROC_ADDRESS_DEFAULT | 1 << CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+	PER_THREAD_STREAM = 1 << CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+	ANY_STREAM = LEGACY_STREAM | PER_THREAD_STREAM,
 	FLAG_COUNT = 3,
 };
 
@@ -28,6 +29,9 @@ static const struct meaning {
 } MEANINGS[] = {
 #define CUDA_HOOK(symbol, base, first, last, flags, params, args)                                  \
 	{VGPU_ID_##symbol, base, first, last, flags},
+#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+	{VGPU_ID_##symbol, base, first, last, LEGACY_STREAM},                                      \
+	    {VGPU_ID_##symbol##suffix, base, twin_first, last, PER_THREAD_STREAM},
 #define NVML_HOOK(symbol, params, args)
 #include "hooks.def"
 };

@@ -2,7 +2,9 @@
  * hooks.def, expanded: an id, a prototype and a typed caller for each function.
  *
  * Wrappers are written under the driver's own names; `real_NAME(...)` reaches the driver and, where
- * the driver lacks the function or is not loaded, answers with its library's "not found" code.
+ * the driver lacks the function or is not loaded, answers with its library's "not found" code. A
+ * wrapper of two stream twins is `on_NAME(real, ...)`, and `as_NAME(real, ...)` the twin that was
+ * called; hooks.c has the exported pair.
  */
 #ifndef VGPU_HOOKS_H
 #define VGPU_HOOKS_H
@@ -36,6 +38,13 @@ enum vgpu_function {
 	__attribute__((visibility("default"))) vgpu_returns_##library symbol params;
 #include "hooks.def"
 
+#define VGPU_BARE(...) __VA_ARGS__
+
+#define HOOK(symbol, library, params, args)
+#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params);
+#include "hooks.def"
+
 /* The driver's functions as last seen; NULL: not looked for, or not there. */
 extern void *vgpu_real[VGPU_FUNCTION_COUNT];
 
@@ -56,6 +65,15 @@ static inline void *vgpu_real_pointer(enum vgpu_function function)
 		return real ? real args : vgpu_absent_##library;                                   \
 	}
 #define REAL(symbol, library, params, args) HOOK(symbol, library, params, args)
+#include "hooks.def"
+
+#define HOOK(symbol, library, params, args)
+#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+	static inline CUresult as_##symbol(enum vgpu_function twin, VGPU_BARE params)              \
+	{                                                                                          \
+		CUresult(*real) params = (CUresult(*) params)vgpu_real_pointer(twin);              \
+		return real ? real args : CUDA_ERROR_NOT_FOUND;                                    \
+	}
 #include "hooks.def"
 
 #endif
