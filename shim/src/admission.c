@@ -33,17 +33,18 @@ static uint64_t allocatable_bytes(uint64_t left_bytes)
 	return left_bytes & ~(uint64_t)(ALLOCATION_GRANULE_BYTES - 1);
 }
 
-CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *reservation)
+uint64_t vgpu_whole_blocks(int card, uint64_t size_bytes)
 {
-	struct vgpu_place place;
-	CUresult result = vgpu_place_current(&place);
+	(void)card;
+	return charge_bytes(size_bytes);
+}
 
-	reservation->card = place.card;
-	reservation->bytes = charge_bytes(size_bytes);
-	if (result != CUDA_SUCCESS || reservation->card == VGPU_CARD_UNMANAGED)
-		return result;
-	if (reservation->card == VGPU_CARD_NOT_GRANTED ||
-	    vgpu_reserve(reservation->card, reservation->bytes) != VGPU_OK)
+CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
+{
+	*out = (struct vgpu_reservation){.place = place, .bytes = bytes};
+	if (place.card == VGPU_CARD_UNMANAGED)
+		return CUDA_SUCCESS;
+	if (place.card == VGPU_CARD_NOT_GRANTED || vgpu_reserve(place.card, bytes) != VGPU_OK)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return CUDA_SUCCESS;
 }
@@ -52,8 +53,8 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 {
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << *round};
 
-	if (result != CUDA_ERROR_OUT_OF_MEMORY || reservation->card < 0 || *round == PAUSES ||
-	    !vgpu_dropped_within(reservation->card, TEARDOWN_NS))
+	if (result != CUDA_ERROR_OUT_OF_MEMORY || reservation->place.card < 0 || *round == PAUSES ||
+	    !vgpu_dropped_within(reservation->place.card, TEARDOWN_NS))
 		return false;
 	++*round;
 	nanosleep(&pause, NULL);
@@ -62,18 +63,19 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 
 void vgpu_cancel(const struct vgpu_reservation *reservation)
 {
-	if (reservation->card >= 0)
-		vgpu_refund(reservation->card, reservation->bytes);
+	if (reservation->place.card >= 0)
+		vgpu_refund(reservation->place.card, reservation->bytes);
 }
 
-CUresult vgpu_commit(const struct vgpu_reservation *reservation, uint64_t address)
+CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key)
 {
-	struct vgpu_charge charge = {.bytes = reservation->bytes, .card = reservation->card};
+	struct vgpu_charge charge = {reservation->bytes, reservation->place.card,
+				     reservation->place.context};
 	struct vgpu_charge replaced;
 
-	if (reservation->card < 0)
+	if (reservation->place.card < 0)
 		return CUDA_SUCCESS;
-	switch (vgpu_ledger_put(address, charge, &replaced)) {
+	switch (vgpu_ledger_put(kind, key, charge, &replaced)) {
 	case VGPU_LEDGER_ADDED:
 		return CUDA_SUCCESS;
 	case VGPU_LEDGER_REPLACED:
@@ -85,25 +87,63 @@ CUresult vgpu_commit(const struct vgpu_reservation *reservation, uint64_t addres
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/*
- * The entry is taken before the driver frees, because the address may be given to another thread
- * the moment it is free; the charge is refunded after, because until then the card's memory is
- * held.
- */
-CUresult vgpu_free(uint64_t address, CUresult (*driver_free)(uint64_t address))
+CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
+		     uint64_t after_bytes)
 {
-	struct vgpu_charge charge, replaced;
-	bool known = vgpu_ledger_take(address, &charge);
-	CUresult result = driver_free(address);
+	int card = reservation->place.card;
+	uint64_t charged_bytes = before_bytes + reservation->bytes;
 
-	if (!known)
-		return result;
-	if (result == CUDA_SUCCESS)
-		vgpu_refund(charge.card, charge.bytes);
-	else
-		(void)vgpu_ledger_put(address, charge,
-				      &replaced); /* if it fails: charged until we end */
-	return result;
+	if (card < 0 || charged_bytes == after_bytes)
+		return CUDA_SUCCESS;
+	if (charged_bytes > after_bytes)
+		vgpu_refund(card, charged_bytes - after_bytes);
+	else if (vgpu_reserve(card, after_bytes - charged_bytes) != VGPU_OK)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return CUDA_SUCCESS;
+}
+
+bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
+{
+	*charge = (struct vgpu_charge){.card = VGPU_CARD_UNMANAGED};
+	return vgpu_ledger_take(kind, key, charge);
+}
+
+void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
+		  CUresult driver_said)
+{
+	struct vgpu_charge replaced;
+
+	if (charge->card < 0)
+		return;
+	if (driver_said == CUDA_SUCCESS)
+		vgpu_refund(charge->card, charge->bytes);
+	else /* if that fails: charged until we end */
+		(void)vgpu_ledger_put(kind, key, *charge, &replaced);
+}
+
+void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes)
+{
+	struct vgpu_charge owner = {.card = place.card, .context = place.context};
+	uint64_t key = (uint64_t)place.context << 32 | (uint32_t)place.card;
+	int64_t changed_bytes;
+
+	if (place.card < 0)
+		return;
+	changed_bytes = vgpu_ledger_adjust(VGPU_KIND_MEASURED, key, owner, delta_bytes);
+	if (changed_bytes > 0)
+		(void)vgpu_charge(place.card, (uint64_t)changed_bytes);
+	else if (changed_bytes < 0)
+		vgpu_refund(place.card, -(uint64_t)changed_bytes);
+}
+
+void vgpu_forget_context(uint32_t context)
+{
+	uint64_t bytes[VGPU_MAX_CARDS];
+
+	vgpu_ledger_forget(context, bytes);
+	for (int card = 0; card < VGPU_MAX_CARDS; card++)
+		if (bytes[card])
+			vgpu_refund(card, bytes[card]);
 }
 
 struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t free_bytes)

@@ -1,7 +1,8 @@
 /*
- * May this allocation happen? Reserve, then call the driver, then commit or refund.
+ * May this allocation happen? Reserve, call the driver, then commit or cancel.
  *
- * Between the wrappers, which know driver calls, and region.h and ledger.h, which know none.
+ * Between the wrappers, which know driver calls, and region.h and ledger.h, which know none. A
+ * place that is not managed makes everything here a no-op; one that is not granted is refused.
  */
 #ifndef VGPU_ADMISSION_H
 #define VGPU_ADMISSION_H
@@ -9,22 +10,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ledger.h"
 #include "place.h"
+#include "vgpu/cuda_abi.h"
 
 struct vgpu_reservation {
-	int card; /* index in the grant, or one of place.h's */
+	struct vgpu_place place;
 	uint64_t bytes;
 };
 
-/*
- * Reserve for an allocation on the current context's device. After CUDA_SUCCESS exactly one of
- * commit and cancel must follow; after anything else, the wrapper returns it.
- */
-CUresult vgpu_reserve_current(uint64_t size_bytes, struct vgpu_reservation *reservation);
+/* What device memory of that size costs the card: whole blocks. */
+uint64_t vgpu_whole_blocks(int card, uint64_t size_bytes);
 
-/* The driver gave `address`. CUDA_ERROR_OUT_OF_MEMORY: it could not be written down; free it, then
- * cancel. */
-CUresult vgpu_commit(const struct vgpu_reservation *reservation, uint64_t address);
+/* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow; after anything else, the
+ * wrapper returns it. */
+CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out);
 
 /*
  * The driver refused a reserved allocation for want of memory: wait a little and say true, if the
@@ -33,11 +33,46 @@ CUresult vgpu_commit(const struct vgpu_reservation *reservation, uint64_t addres
  */
 bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result, int *round);
 
+/* `result = call`, as long as the driver's refusal may be due to the dead. */
+#define VGPU_CALL_RESERVED(result, reservation, call)                                              \
+	do {                                                                                       \
+		int vgpu_round_ = 0;                                                               \
+		do                                                                                 \
+			(result) = (call);                                                         \
+		while (vgpu_await_teardown((reservation), (result), &vgpu_round_));                \
+	} while (0)
+
+/* Nothing came of it. */
 void vgpu_cancel(const struct vgpu_reservation *reservation);
 
-/* Free through `driver_free`, and refund if it did free. Unknown addresses just reach the driver.
+/* The driver gave what `key` names. CUDA_ERROR_OUT_OF_MEMORY: it could not be written down; undo
+ * with the driver, then cancel. */
+CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key);
+
+/*
+ * For amounts that the driver tells after the call: apart from the reservation the place was
+ * charged before_bytes, and shall now be charged after_bytes, the reservation's included.
+ * CUDA_ERROR_OUT_OF_MEMORY: that is more than was reserved, and does not fit; nothing changed: undo
+ * with the driver, then cancel.
  */
-CUresult vgpu_free(uint64_t address, CUresult (*driver_free)(uint64_t address));
+CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
+		     uint64_t after_bytes);
+
+/*
+ * A free: take before the driver frees, because the key may be given to another thread the moment
+ * it is free; release after, because until then the card's memory is held. False, and a `charge`
+ * that release ignores: not ours, the driver alone answers.
+ */
+bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
+void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
+		  CUresult driver_said);
+
+/* What the driver was seen to take by itself, or to give back: charged without asking the limit,
+ * never below 0 for a place. */
+void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes);
+
+/* The driver has destroyed the context: whatever it held is refunded. */
+void vgpu_forget_context(uint32_t context);
 
 /* What a card may look like to this process: limits applied to what the driver said of it. */
 struct vgpu_memory_view {

@@ -4,6 +4,7 @@
  */
 #include "admission.h"
 #include "hooks.h"
+#include "init.h"
 
 static CUresult free_v1(uint64_t address)
 {
@@ -15,12 +16,22 @@ static CUresult free_v2(uint64_t address)
 	return real_cuMemFree_v2(address);
 }
 
+static CUresult reserve(uint64_t size_bytes, struct vgpu_reservation *reservation)
+{
+	struct vgpu_place place;
+	CUresult result = vgpu_place_current(&place);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, size_bytes), reservation);
+}
+
 /* What became of a reserved allocation, once the driver has answered. */
-static CUresult settle(const struct vgpu_reservation *reservation, CUresult result,
-		       uint64_t address, CUresult (*driver_free)(uint64_t address))
+static CUresult keep(const struct vgpu_reservation *reservation, CUresult result, uint64_t address,
+		     CUresult (*driver_free)(uint64_t address))
 {
 	if (result == CUDA_SUCCESS) {
-		result = vgpu_commit(reservation, address);
+		result = vgpu_commit(reservation, VGPU_KIND_MEMORY, address);
 		if (result == CUDA_SUCCESS || driver_free(address) != CUDA_SUCCESS)
 			return result;
 	}
@@ -32,44 +43,49 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int size_bytes)
 {
 	struct vgpu_reservation reservation;
 	CUresult result;
-	int round = 0;
 
 	if (!dptr || !size_bytes)
 		return real_cuMemAlloc(dptr, size_bytes);
-	result = vgpu_reserve_current(size_bytes, &reservation);
+	result = reserve(size_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	do
-		result = real_cuMemAlloc(dptr, size_bytes);
-	while (vgpu_await_teardown(&reservation, result, &round));
-	return settle(&reservation, result, *dptr, free_v1);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc(dptr, size_bytes));
+	return keep(&reservation, result, *dptr, free_v1);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
 {
 	struct vgpu_reservation reservation;
 	CUresult result;
-	int round = 0;
 
 	if (!dptr || !size_bytes)
 		return real_cuMemAlloc_v2(dptr, size_bytes);
-	result = vgpu_reserve_current(size_bytes, &reservation);
+	result = reserve(size_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	do
-		result = real_cuMemAlloc_v2(dptr, size_bytes);
-	while (vgpu_await_teardown(&reservation, result, &round));
-	return settle(&reservation, result, *dptr, free_v2);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc_v2(dptr, size_bytes));
+	return keep(&reservation, result, *dptr, free_v2);
+}
+
+static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t address))
+{
+	struct vgpu_charge charge;
+	CUresult result;
+
+	vgpu_take(VGPU_KIND_MEMORY, address, &charge);
+	result = driver_free(address);
+	vgpu_release(VGPU_KIND_MEMORY, address, &charge, result);
+	return result;
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr)
 {
-	return vgpu_free(dptr, free_v1);
+	return free_known(dptr, free_v1);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-	return vgpu_free(dptr, free_v2);
+	return free_known(dptr, free_v2);
 }
 
 /* Limits applied to what the driver said of the current context's device. */
@@ -117,15 +133,16 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	return result;
 }
 
+/* A process that may not use the card sees none of it. */
 static uint64_t total_of(CUdevice device, uint64_t total_bytes)
 {
 	struct vgpu_place place;
 
 	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS)
 		return 0;
-	return place.card == VGPU_CARD_UNMANAGED
-		   ? total_bytes
-		   : vgpu_view_of(place.card, total_bytes, 0).total_bytes;
+	if (place.card == VGPU_CARD_UNMANAGED)
+		return total_bytes;
+	return vgpu_view_of(place.card, total_bytes, 0).total_bytes;
 }
 
 CUresult cuDeviceTotalMem(unsigned int *total_bytes, CUdevice device)

@@ -22,9 +22,11 @@
 enum { SHARD_BITS = 6, SHARD_COUNT = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
 
 struct entry {
-	uint64_t address; /* 0: free */
+	uint64_t key;
 	uint64_t bytes;
-	int32_t card;
+	uint32_t context;
+	uint8_t card;
+	uint8_t kind; /* 0: free */
 };
 
 struct shard {
@@ -71,30 +73,36 @@ static struct ledger *get_ledger(void)
 	return ledger;
 }
 
-/* Driver addresses differ in their middle bits; multiplying spreads them to the top. */
-static uint64_t spread(uint64_t address)
+/* Addresses differ in their middle bits; multiplying spreads them to the top. */
+static uint64_t spread(enum vgpu_kind kind, uint64_t key)
 {
-	return address * UINT64_C(0x9e3779b97f4a7c15);
+	return (key + ((uint64_t)kind << 56)) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static struct shard *shard_of(struct ledger *ledger, uint64_t address)
+static struct shard *shard_of(struct ledger *ledger, enum vgpu_kind kind, uint64_t key)
 {
-	return &ledger->shards[spread(address) >> (64 - SHARD_BITS)];
+	return &ledger->shards[spread(kind, key) >> (64 - SHARD_BITS)];
 }
 
-static uint64_t home_of(const struct shard *shard, uint64_t address)
+static uint64_t home_of(const struct shard *shard, enum vgpu_kind kind, uint64_t key)
 {
-	return spread(address) << SHARD_BITS >> (64 - __builtin_ctzll(shard->capacity));
+	return spread(kind, key) << SHARD_BITS >> (64 - __builtin_ctzll(shard->capacity));
 }
 
-/* The address's entry, or the free one where it belongs. The table has a free one. */
-static struct entry *find(const struct shard *shard, uint64_t address)
+/* The key's entry, or the free one where it belongs. The table has a free one. */
+static struct entry *find(const struct shard *shard, enum vgpu_kind kind, uint64_t key)
 {
-	uint64_t at = home_of(shard, address);
+	uint64_t at = home_of(shard, kind, key);
 
-	while (shard->entries[at].address && shard->entries[at].address != address)
+	while (shard->entries[at].kind &&
+	       (shard->entries[at].key != key || shard->entries[at].kind != kind))
 		at = (at + 1) & (shard->capacity - 1);
 	return &shard->entries[at];
+}
+
+static struct vgpu_charge charge_in(const struct entry *entry)
+{
+	return (struct vgpu_charge){entry->bytes, entry->card, entry->context};
 }
 
 /* Make room for one more; the old table stays as it is until the new one is complete. */
@@ -110,34 +118,14 @@ static bool grow(struct shard *shard)
 	if (!larger.entries)
 		return shard->capacity && shard->count + 1 < shard->capacity;
 	for (uint64_t i = 0; i < shard->capacity; i++)
-		if (shard->entries[i].address)
-			*find(&larger, shard->entries[i].address) = shard->entries[i];
+		if (shard->entries[i].kind)
+			*find(&larger, shard->entries[i].kind, shard->entries[i].key) =
+			    shard->entries[i];
 	if (shard->entries)
 		munmap(shard->entries, shard->capacity * sizeof(struct entry));
 	shard->entries = larger.entries;
 	shard->capacity = larger.capacity;
 	return true;
-}
-
-enum vgpu_ledger_put vgpu_ledger_put(uint64_t address, struct vgpu_charge charge,
-				     struct vgpu_charge *replaced)
-{
-	struct ledger *ledger = get_ledger();
-	enum vgpu_ledger_put result = VGPU_LEDGER_NO_MEMORY;
-
-	if (!ledger)
-		return result;
-	struct shard *shard = shard_of(ledger, address);
-	vgpu_lock(&shard->lock);
-	if (grow(shard)) {
-		struct entry *entry = find(shard, address);
-		result = entry->address ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED;
-		*replaced = (struct vgpu_charge){.bytes = entry->bytes, .card = entry->card};
-		shard->count += !entry->address;
-		*entry = (struct entry){address, charge.bytes, charge.card};
-	}
-	vgpu_unlock(&shard->lock);
-	return result;
 }
 
 /* Close the gap: every entry behind it that may not be reached across a free place moves up. */
@@ -146,8 +134,8 @@ static void remove_entry(struct shard *shard, struct entry *entry)
 	uint64_t mask = shard->capacity - 1;
 	uint64_t gap = (uint64_t)(entry - shard->entries);
 
-	for (uint64_t at = (gap + 1) & mask; shard->entries[at].address; at = (at + 1) & mask) {
-		uint64_t home = home_of(shard, shard->entries[at].address);
+	for (uint64_t at = (gap + 1) & mask; shard->entries[at].kind; at = (at + 1) & mask) {
+		uint64_t home = home_of(shard, shard->entries[at].kind, shard->entries[at].key);
 		if (((at - home) & mask) >= ((at - gap) & mask)) {
 			shard->entries[gap] = shard->entries[at];
 			gap = at;
@@ -157,19 +145,58 @@ static void remove_entry(struct shard *shard, struct entry *entry)
 	shard->count--;
 }
 
-bool vgpu_ledger_take(uint64_t address, struct vgpu_charge *charge)
+static void enter(struct shard *shard, struct entry *entry, enum vgpu_kind kind, uint64_t key,
+		  struct vgpu_charge charge)
+{
+	shard->count += !entry->kind;
+	*entry = (struct entry){.key = key,
+				.bytes = charge.bytes,
+				.context = charge.context,
+				.card = (uint8_t)charge.card,
+				.kind = (uint8_t)kind};
+}
+
+enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct vgpu_charge charge,
+				     struct vgpu_charge *replaced)
+{
+	struct ledger *ledger = get_ledger();
+	enum vgpu_ledger_put result = VGPU_LEDGER_NO_MEMORY;
+
+	if (!ledger)
+		return result;
+	struct shard *shard = shard_of(ledger, kind, key);
+	vgpu_lock(&shard->lock);
+	if (grow(shard)) {
+		struct entry *entry = find(shard, kind, key);
+		result = entry->kind ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED;
+		*replaced = charge_in(entry);
+		enter(shard, entry, kind, key, charge);
+	}
+	vgpu_unlock(&shard->lock);
+	return result;
+}
+
+/* The ledger, if this process has entered anything. */
+static struct ledger *own_ledger(void)
 {
 	struct ledger *ledger = __atomic_load_n(&the_ledger, __ATOMIC_ACQUIRE);
+
+	return ledger && (!ledger->owner || ledger->owner == getpid()) ? ledger : NULL;
+}
+
+bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
+{
+	struct ledger *ledger = own_ledger();
 	bool known = false;
 
-	if (!ledger || !address || (ledger->owner && ledger->owner != getpid()))
+	if (!ledger)
 		return false;
-	struct shard *shard = shard_of(ledger, address);
+	struct shard *shard = shard_of(ledger, kind, key);
 	vgpu_lock(&shard->lock);
 	if (shard->capacity) {
-		struct entry *entry = find(shard, address);
-		known = entry->address != 0;
-		*charge = (struct vgpu_charge){.bytes = entry->bytes, .card = entry->card};
+		struct entry *entry = find(shard, kind, key);
+		known = entry->kind != 0;
+		*charge = charge_in(entry);
 		if (known)
 			remove_entry(shard, entry);
 	}
@@ -177,9 +204,56 @@ bool vgpu_ledger_take(uint64_t address, struct vgpu_charge *charge)
 	return known;
 }
 
+int64_t vgpu_ledger_adjust(enum vgpu_kind kind, uint64_t key, struct vgpu_charge owner,
+			   int64_t delta_bytes)
+{
+	struct ledger *ledger = get_ledger();
+	int64_t changed_bytes = 0;
+
+	if (!ledger)
+		return 0;
+	struct shard *shard = shard_of(ledger, kind, key);
+	vgpu_lock(&shard->lock);
+	if (grow(shard)) {
+		struct entry *entry = find(shard, kind, key);
+		uint64_t old_bytes = entry->bytes; /* 0 in a free one */
+		uint64_t less_bytes = delta_bytes < 0 ? -(uint64_t)delta_bytes : 0;
+		owner.bytes = delta_bytes < 0
+				  ? old_bytes - (less_bytes < old_bytes ? less_bytes : old_bytes)
+				  : old_bytes + (uint64_t)delta_bytes;
+		changed_bytes = (int64_t)(owner.bytes - old_bytes);
+		if (owner.bytes)
+			enter(shard, entry, kind, key, owner);
+		else if (entry->kind)
+			remove_entry(shard, entry);
+	}
+	vgpu_unlock(&shard->lock);
+	return changed_bytes;
+}
+
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MAX_CARDS])
+{
+	struct ledger *ledger = own_ledger();
+
+	memset(bytes, 0, VGPU_MAX_CARDS * sizeof(*bytes));
+	for (int i = 0; ledger && context && i < SHARD_COUNT; i++) {
+		struct shard *shard = &ledger->shards[i];
+		vgpu_lock(&shard->lock);
+		for (uint64_t at = 0; at < shard->capacity; at++) {
+			struct entry *entry = &shard->entries[at];
+			/* What moves into the place is looked at too. */
+			while (entry->kind && entry->context == context) {
+				bytes[entry->card] += entry->bytes;
+				remove_entry(shard, entry);
+			}
+		}
+		vgpu_unlock(&shard->lock);
+	}
+}
+
 uint64_t vgpu_ledger_count(void)
 {
-	struct ledger *ledger = __atomic_load_n(&the_ledger, __ATOMIC_ACQUIRE);
+	struct ledger *ledger = own_ledger();
 	uint64_t count = 0;
 
 	for (int i = 0; ledger && i < SHARD_COUNT; i++)

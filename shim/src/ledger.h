@@ -1,8 +1,9 @@
 /*
- * What this process has allocated and is charged for: address -> {bytes, card}.
+ * What this process holds and is charged for: (kind, key) -> {bytes, card, context}.
  *
- * Knows neither CUDA nor the shared region. Safe from any thread. A fork child starts with an empty
- * ledger: the driver's memory is its parent's, and so is the charge.
+ * Knows neither CUDA nor the shared region; what a key means is the business of whoever enters it.
+ * Safe from any thread. A fork child starts with an empty ledger: the driver's memory is its
+ * parent's, and so is the charge.
  */
 #ifndef VGPU_LEDGER_H
 #define VGPU_LEDGER_H
@@ -10,23 +11,48 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "vgpu/contract.h"
+
+/* What a key names. Each kind has keys of its own. */
+enum vgpu_kind {
+	VGPU_KIND_MEMORY = 1, /* device memory by its address */
+	VGPU_KIND_ARRAY,      /* CUarray */
+	VGPU_KIND_MIPMAP,     /* CUmipmappedArray */
+	VGPU_KIND_PHYSICAL,   /* CUmemGenericAllocationHandle */
+	VGPU_KIND_EXTERNAL,   /* CUexternalMemory */
+	VGPU_KIND_IPC,	      /* an address that another process's memory is mapped at */
+	VGPU_KIND_MEASURED,   /* what the driver took by itself: admission.c's alone */
+};
+
 struct vgpu_charge {
 	uint64_t bytes;
-	int32_t card; /* index in the grant */
+	int32_t card;	  /* index in the grant */
+	uint32_t context; /* id of the context that dies with it; 0: none does */
 };
 
 enum vgpu_ledger_put {
 	VGPU_LEDGER_ADDED,
-	VGPU_LEDGER_REPLACED, /* the address was known: the driver freed it behind our back */
+	VGPU_LEDGER_REPLACED, /* the key was known: the driver freed it behind our back */
 	VGPU_LEDGER_NO_MEMORY,
 };
 
-/* Enter a charge; `address` is not 0. Of an entry replaced, `replaced` tells what it held. */
-enum vgpu_ledger_put vgpu_ledger_put(uint64_t address, struct vgpu_charge charge,
+/* Enter a charge. Of an entry replaced, `replaced` tells what it held. */
+enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct vgpu_charge charge,
 				     struct vgpu_charge *replaced);
 
-/* Take an entry out; false where the address is unknown. */
-bool vgpu_ledger_take(uint64_t address, struct vgpu_charge *charge);
+/* Take an entry out; false where the key is unknown. */
+bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
+
+/*
+ * Add to an entry's bytes or take off, never below 0; an entry that is not there is entered, one
+ * that comes to 0 leaves. Returns what the entry's bytes really changed by; 0 where there is no
+ * memory for it.
+ */
+int64_t vgpu_ledger_adjust(enum vgpu_kind kind, uint64_t key, struct vgpu_charge owner,
+			   int64_t delta_bytes);
+
+/* Take out all entries of a context (not 0): `bytes` has what they came to on each card. */
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MAX_CARDS]);
 
 /* Entries now in the ledger. */
 uint64_t vgpu_ledger_count(void);

@@ -101,9 +101,15 @@ uint64_t vgpu_used_bytes(int card)
 	return vgpu_counter_used_bytes(&process->view, card);
 }
 
-/* One try under the card's lock: add (bytes > 0 and adding) or take off. VGPU_LOST: attach anew
- * first. */
-static enum vgpu_applied change(struct vgpu_process *process, int card, bool adding, uint64_t bytes)
+enum change {
+	ADD,	    /* if the limit allows it */
+	ADD_IN_USE, /* whatever the limit */
+	TAKE_OFF,
+};
+
+/* One try under the card's lock. VGPU_LOST: attach anew first. */
+static enum vgpu_applied apply(struct vgpu_process *process, int card, enum change change,
+			       uint64_t bytes)
 {
 	struct vgpu_process_card *own = &process->cards[card];
 	enum vgpu_applied applied = VGPU_LOST;
@@ -111,11 +117,12 @@ static enum vgpu_applied change(struct vgpu_process *process, int card, bool add
 	vgpu_lock(&own->lock);
 	if (process->attached) {
 		vgpu_recharge(process, card);
-		applied = adding
-			      ? vgpu_counter_charge(&process->view, card, &process->owner, bytes,
-						    vgpu_grant_limit_bytes(card))
-			      : vgpu_counter_uncharge(&process->view, card, &process->owner, bytes);
-		if (applied == VGPU_APPLIED && adding)
+		applied = change == TAKE_OFF
+			      ? vgpu_counter_uncharge(&process->view, card, &process->owner, bytes)
+			      : vgpu_counter_charge(&process->view, card, &process->owner, bytes,
+						    change == ADD ? vgpu_grant_limit_bytes(card)
+								  : VGPU_NO_LIMIT);
+		if (applied == VGPU_APPLIED && change != TAKE_OFF)
 			__atomic_store_n(&own->held_bytes, own->held_bytes + bytes,
 					 __ATOMIC_RELAXED);
 		else if (applied == VGPU_APPLIED)
@@ -130,7 +137,7 @@ static enum vgpu_applied change(struct vgpu_process *process, int card, bool add
 /* A lost slot is found out and replaced once or twice; a region that keeps losing it is broken. */
 #define TRIES 3
 
-static enum vgpu_result change_attached(struct vgpu_process *process, int card, bool adding,
+static enum vgpu_result change_attached(struct vgpu_process *process, int card, enum change change,
 					uint64_t bytes)
 {
 	for (int tries = 0; tries < TRIES; tries++) {
@@ -140,7 +147,7 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int card, 
 			return result;
 		if (card < 0 || card >= process->view.card_count)
 			return VGPU_OVER_LIMIT;
-		switch (change(process, card, adding, bytes)) {
+		switch (apply(process, card, change, bytes)) {
 		case VGPU_APPLIED:
 			return VGPU_OK;
 		case VGPU_REFUSED:
@@ -169,11 +176,11 @@ enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
 
 	if (!process)
 		return VGPU_SYSTEM;
-	result = change_attached(process, card, true, bytes);
+	result = change_attached(process, card, ADD, bytes);
 	if (result != VGPU_OVER_LIMIT || bytes > vgpu_grant_limit_bytes(card))
 		return result;
 	reap_afresh(process);
-	return fits(process, card, bytes) ? change_attached(process, card, true, bytes) : result;
+	return fits(process, card, bytes) ? change_attached(process, card, ADD, bytes) : result;
 }
 
 void vgpu_refund(int card, uint64_t bytes)
@@ -181,5 +188,12 @@ void vgpu_refund(int card, uint64_t bytes)
 	struct vgpu_process *process = vgpu_process();
 
 	if (process && vgpu_is_attached(process))
-		change_attached(process, card, false, bytes);
+		change_attached(process, card, TAKE_OFF, bytes);
+}
+
+enum vgpu_result vgpu_charge(int card, uint64_t bytes)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	return process ? change_attached(process, card, ADD_IN_USE, bytes) : VGPU_SYSTEM;
 }

@@ -66,6 +66,9 @@ uint32_t vgpu_core_percent(int card);
 enum vgpu_result vgpu_reserve(int card, uint64_t bytes);
 void vgpu_refund(int card, uint64_t bytes);
 
+/* Charge what is in use already, whatever the limit. */
+enum vgpu_result vgpu_charge(int card, uint64_t bytes);
+
 /*
  * Did anybody, in the last `span_ns`, drop a dead process's charge on that card? The kernel does
  * not order a lock's release against the driver's teardown: the card may hold the bytes a little

@@ -21,6 +21,8 @@
 		}                                                                                  \
 	} while (0)
 
+#define KIND VGPU_KIND_MEMORY
+
 /* xorshift64: the same sequence for the same seed, everywhere. */
 static uint64_t next_random(uint64_t *state)
 {
@@ -46,14 +48,14 @@ static void test_oracle(uint64_t seed)
 		struct vgpu_charge *held = &oracle[which];
 		/* Phases that mostly add and mostly take: the tables grow, then empty. */
 		if (next_random(&state) % 100 < (step / 50000 % 2 ? 30u : 70u)) {
-			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16)};
-			enum vgpu_ledger_put put = vgpu_ledger_put(address, charge, &got);
+			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16), 0};
+			enum vgpu_ledger_put put = vgpu_ledger_put(KIND, address, charge, &got);
 			MUST(put == (held->bytes ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED));
 			MUST(!held->bytes || (got.bytes == held->bytes && got.card == held->card));
 			count += !held->bytes;
 			*held = charge;
 		} else {
-			bool known = vgpu_ledger_take(address, &got);
+			bool known = vgpu_ledger_take(KIND, address, &got);
 			MUST(known == (held->bytes != 0));
 			MUST(!known || (got.bytes == held->bytes && got.card == held->card));
 			count -= known;
@@ -62,9 +64,9 @@ static void test_oracle(uint64_t seed)
 		MUST(vgpu_ledger_count() == count);
 	}
 	for (uint64_t which = 0; which < ADDRESSES; which++)
-		MUST(vgpu_ledger_take((which + 1) * stride, &got) == (oracle[which].bytes != 0));
+		MUST(vgpu_ledger_take(KIND, (which + 1) * stride, &got) ==
+		     (oracle[which].bytes != 0));
 	MUST(vgpu_ledger_count() == 0);
-	MUST(!vgpu_ledger_take(0, &got));
 }
 
 enum { THREADS = 8, PER_THREAD = 20000 };
@@ -77,15 +79,16 @@ static void *churn(void *argument)
 
 	for (int round = 0; round < 3; round++) {
 		for (uint64_t i = 0; i < PER_THREAD; i++) {
-			struct vgpu_charge charge = {base + i, (int)(i % 16)};
-			MUST(vgpu_ledger_put((base + i) * 512, charge, &got) == VGPU_LEDGER_ADDED);
+			struct vgpu_charge charge = {base + i, (int)(i % 16), 0};
+			MUST(vgpu_ledger_put(KIND, (base + i) * 512, charge, &got) ==
+			     VGPU_LEDGER_ADDED);
 			if (i % 3 == 0) {
-				MUST(vgpu_ledger_take((base + i) * 512, &got));
+				MUST(vgpu_ledger_take(KIND, (base + i) * 512, &got));
 				MUST(got.bytes == base + i);
 			}
 		}
 		for (uint64_t i = 0; i < PER_THREAD; i++)
-			MUST(vgpu_ledger_take((base + i) * 512, &got) == (i % 3 != 0));
+			MUST(vgpu_ledger_take(KIND, (base + i) * 512, &got) == (i % 3 != 0));
 	}
 	return NULL;
 }
@@ -103,22 +106,22 @@ static void test_threads(void)
 
 static void test_fork(void)
 {
-	struct vgpu_charge charge = {4096, 0}, got;
+	struct vgpu_charge charge = {4096, 0, 0}, got;
 	int status;
 
 	for (uint64_t i = 1; i <= 1000; i++)
-		MUST(vgpu_ledger_put(i * 512, charge, &got) == VGPU_LEDGER_ADDED);
+		MUST(vgpu_ledger_put(KIND, i * 512, charge, &got) == VGPU_LEDGER_ADDED);
 	pid_t child = fork();
 	if (child == 0) {
-		MUST(!vgpu_ledger_take(512, &got));
+		MUST(!vgpu_ledger_take(KIND, 512, &got));
 		MUST(vgpu_ledger_count() == 0);
-		MUST(vgpu_ledger_put(512, charge, &got) == VGPU_LEDGER_ADDED);
-		MUST(vgpu_ledger_take(512, &got) && got.bytes == 4096);
+		MUST(vgpu_ledger_put(KIND, 512, charge, &got) == VGPU_LEDGER_ADDED);
+		MUST(vgpu_ledger_take(KIND, 512, &got) && got.bytes == 4096);
 		_exit(0);
 	}
 	MUST(waitpid(child, &status, 0) == child && status == 0);
 	MUST(vgpu_ledger_count() == 1000);
-	MUST(vgpu_ledger_take(512, &got) && got.bytes == 4096);
+	MUST(vgpu_ledger_take(KIND, 512, &got) && got.bytes == 4096);
 }
 
 static void test_million(void)
@@ -127,12 +130,12 @@ static void test_million(void)
 	struct vgpu_charge got;
 
 	for (uint64_t i = 1; i <= MILLION; i++) {
-		struct vgpu_charge charge = {i, 0};
-		MUST(vgpu_ledger_put(i << 21, charge, &got) == VGPU_LEDGER_ADDED);
+		struct vgpu_charge charge = {i, 0, 0};
+		MUST(vgpu_ledger_put(KIND, i << 21, charge, &got) == VGPU_LEDGER_ADDED);
 	}
 	MUST(vgpu_ledger_count() == MILLION);
 	for (uint64_t i = MILLION; i >= 1; i--)
-		MUST(vgpu_ledger_take(i << 21, &got) && got.bytes == i);
+		MUST(vgpu_ledger_take(KIND, i << 21, &got) && got.bytes == i);
 	MUST(vgpu_ledger_count() == 0);
 }
 
