@@ -17,7 +17,7 @@ from tests.shim.conftest import Host
 pytestmark = pytest.mark.sim
 
 _LIMIT_BYTES = 1 << 30
-_GRANULE_BYTES = 512
+_GRANULE_BYTES = 2 << 20
 _NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _SOURCE = Path(__file__).parent / "c" / "driver_program.c"
 

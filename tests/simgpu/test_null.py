@@ -44,21 +44,72 @@ def test_fills_and_empties(build_dir: Path) -> None:
         """
 assert ok(driver.cuDeviceGetCount()) == 1
 assert ok(driver.cuDeviceGetUuid(device)).bytes == b"null" + bytes([0, 0, 64, 0, 128]) + bytes(7)
-assert ok(driver.cuMemGetInfo()) == (4096, 4096)
-held = [ok(driver.cuMemAlloc(size)) for size in (1, 513, 2048)]
-assert ok(driver.cuMemGetInfo()) == (512, 4096)
-assert driver.cuMemAlloc(513)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
-held.append(ok(driver.cuMemAlloc(512)))
-assert len({int(pointer) for pointer in held}) == 4
+MIB = 2**20
+assert ok(driver.cuMemGetInfo()) == (8 * MIB, 8 * MIB)
+held = [ok(driver.cuMemAlloc(size)) for size in (2 * MIB + 1, 1)]
+assert ok(driver.cuMemGetInfo()) == (2 * MIB, 8 * MIB)
+assert driver.cuMemAlloc(2 * MIB + 1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
+held.append(ok(driver.cuMemAlloc(2 * MIB)))
+held += [ok(driver.cuMemAlloc(512)) for _ in range(4095)]
+assert driver.cuMemAlloc(1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
+assert len({int(pointer) for pointer in held}) == len(held)
+assert all(int(pointer) % 512 == 0 for pointer in held)
+assert len({int(pointer) >> 21 for pointer in held}) == 3
 for pointer in held:
+    assert driver.cuMemFree(int(pointer) + 256)[0] is R.CUDA_ERROR_INVALID_VALUE
     ok(driver.cuMemFree(pointer))
     assert driver.cuMemFree(pointer)[0] is R.CUDA_ERROR_INVALID_VALUE
-assert ok(driver.cuMemGetInfo()) == (4096, 4096)
+assert ok(driver.cuMemGetInfo()) == (8 * MIB, 8 * MIB)
 assert driver.cuMemAlloc(0)[0] is R.CUDA_ERROR_INVALID_VALUE
 assert driver.cuMemAlloc(2**64 - 1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
 ok(driver.cuLaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
 """,
-        NULL_DRIVER_BYTES="4096",
+        NULL_DRIVER_BYTES=str(8 << 20),
+    )
+
+
+def test_small_ones_share_blocks_by_size(build_dir: Path) -> None:
+    """Half a block is the largest that shares one."""
+    run(
+        build_dir,
+        """
+MIB = 2**20
+for size, blocks in ((1, 1), (4096, 4), (MIB // 2, 500), (MIB, 1000), (MIB + 1, 2000)):
+    held = [ok(driver.cuMemAlloc(size)) for _ in range(2000)]
+    free, total = ok(driver.cuMemGetInfo())
+    assert total - free == blocks * 2 * MIB, (size, total - free)
+    for pointer in held[::2] + held[1::2]:
+        ok(driver.cuMemFree(pointer))
+    assert ok(driver.cuMemGetInfo()) == (total, total)
+""",
+    )
+
+
+def test_a_pool_keeps_what_was_freed_until_the_next_synchronisation(build_dir: Path) -> None:
+    run(
+        build_dir,
+        """
+MIB, A = 2**20, driver.CUmemPool_attribute
+pool = ok(driver.cuDeviceGetDefaultMemPool(device))
+def reserved():
+    return int(ok(driver.cuMemPoolGetAttribute(pool, A.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)))
+def used():
+    return int(ok(driver.cuMemPoolGetAttribute(pool, A.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)))
+free, total = ok(driver.cuMemGetInfo())
+small, large = ok(driver.cuMemAllocAsync(512, 0)), ok(driver.cuMemAllocAsync(40 * MIB, 0))
+assert (reserved(), used()) == (64 * MIB, 40 * MIB + 512)
+assert ok(driver.cuMemGetInfo()) == (free - 64 * MIB, total)
+ok(driver.cuMemFreeAsync(large, 0))
+assert (reserved(), used()) == (64 * MIB, 512)
+assert int(ok(driver.cuMemAllocAsync(40 * MIB, 0))) and reserved() == 64 * MIB
+ok(driver.cuMemFree(large))
+ok(driver.cuStreamSynchronize(0))
+assert reserved() == 2 * MIB
+ok(driver.cuMemFreeAsync(small, 0))
+ok(driver.cuMemPoolTrimTo(pool, 0))
+assert ok(driver.cuMemGetInfo()) == (free, total)
+assert driver.cuMemFreeAsync(small, 0)[0] is R.CUDA_ERROR_INVALID_VALUE
+""",
     )
 
 
@@ -69,7 +120,7 @@ def test_refuses_every_third(build_dir: Path) -> None:
 codes = [driver.cuMemAlloc(1)[0] for _ in range(6)]
 full, fine = R.CUDA_ERROR_OUT_OF_MEMORY, R.CUDA_SUCCESS
 assert codes == [fine, fine, full] * 2
-assert ok(driver.cuMemGetInfo())[0] == 2**30 * 40 - 4 * 512
+assert ok(driver.cuMemGetInfo())[0] == 2**30 * 40 - 2 * 2**20
 """,
         NULL_DRIVER_FAIL_EVERY="3",
     )
@@ -97,6 +148,7 @@ def test_versions(build_dir: Path) -> None:
         (b"cuMemAlloc", 3020, 0, 0),
         (b"cuMemAlloc", 3010, 500, 2),
         (b"cuNothing", 12000, 500, 1),
+        (b"cuMemAllocAsync", 11010, 500, 2),
     ):
         got = cuda.cuGetProcAddress_v2(
             base,
@@ -123,7 +175,7 @@ def test_threads_lose_nothing(build_dir: Path, tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [binary],
-        env={"LD_LIBRARY_PATH": str(library), "NULL_DRIVER_BYTES": "65536"},
+        env={"LD_LIBRARY_PATH": str(library), "NULL_DRIVER_BYTES": str(32 << 20)},
         text=True,
         capture_output=True,
         check=False,

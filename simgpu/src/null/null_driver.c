@@ -12,37 +12,21 @@
  *   NULL_DRIVER_FAIL_EVERY       every n-th allocation is refused: CUDA_ERROR_OUT_OF_MEMORY
  */
 #define _GNU_SOURCE
-#include "null_entry.h"
+#include "null_driver.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define GRANULE_BYTES 512
-#define SLOTS	      (1u << 21) /* live allocations */
-/* A slot's two addresses: for what fits 2 MiB, and for what is larger (each as far from the next as
- * the device is large). */
-#define SMALL_BYTES   (2ull << 20)
-#define SMALL_ADDRESS (1ull << 40)
-#define LARGE_ADDRESS (1ull << 44)
-
 static struct {
 	bool ready, sleeps;
-	uint64_t total_bytes, latency_ns, fail_every;
-	uint64_t used_bytes, allocations;
-	uint64_t free_slots;  /* tag << 32 | first free slot + 1: a stack */
-	uint64_t fresh_slots; /* those from here on were never used */
-	int large_shift;      /* large addresses are this far apart */
+	uint64_t total_bytes, latency_ns, fail_every, allocations;
 } device;
 
-static struct slot {
-	uint64_t bytes; /* 0: free */
-	uint32_t next;	/* free slot below this one on the stack, + 1 */
-} *slots;
-
 static __thread CUcontext current;
-static char primary; /* its address is the handle of the one context */
+static char primary,
+    some_stream; /* their addresses are the handles of the one context and of every stream */
 
 static uint64_t number(const char *name, uint64_t otherwise)
 {
@@ -51,7 +35,7 @@ static uint64_t number(const char *name, uint64_t otherwise)
 	return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-static void take_time(void)
+void null_take_time(void)
 {
 	struct timespec now, span = {.tv_sec = (time_t)(device.latency_ns / 1000000000u),
 				     .tv_nsec = (long)(device.latency_ns % 1000000000u)};
@@ -79,17 +63,12 @@ CUresult cuInit(unsigned int flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (device.ready)
 		return CUDA_SUCCESS;
-	slots = calloc(SLOTS, sizeof(*slots));
-	if (!slots)
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	device.total_bytes = number("NULL_DRIVER_BYTES", 40ull << 30);
 	device.latency_ns = number("NULL_DRIVER_LATENCY_NS", 0);
 	device.fail_every = number("NULL_DRIVER_FAIL_EVERY", 0);
 	device.sleeps = how && strcmp(how, "sleep") == 0;
-	while (device.total_bytes >> device.large_shift)
-		device.large_shift++;
-	if (device.large_shift > 42)
-		return CUDA_ERROR_INVALID_VALUE;
+	if (!null_memory_begin(device.total_bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	device.ready = true;
 	return CUDA_SUCCESS;
 }
@@ -224,79 +203,9 @@ CUresult cuCtxGetDevice(CUdevice *out)
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult cuCtxSynchronize(void)
+CUresult null_may_allocate(const void *out, size_t bytes)
 {
-	return CUDA_SUCCESS;
-}
-
-/* The slot that was given back last, so that what is used stays near; SLOTS where all are used. */
-static uint32_t slot_take(void)
-{
-	uint64_t head = __atomic_load_n(&device.free_slots, __ATOMIC_ACQUIRE);
-
-	while ((uint32_t)head) {
-		uint64_t tag = (head >> 32) + 1;
-		uint32_t next = __atomic_load_n(&slots[(uint32_t)head - 1].next, __ATOMIC_RELAXED);
-
-		if (__atomic_compare_exchange_n(&device.free_slots, &head, tag << 32 | next, true,
-						__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-			return (uint32_t)head - 1;
-	}
-	if (__atomic_load_n(&device.fresh_slots, __ATOMIC_RELAXED) >= SLOTS)
-		return SLOTS;
-	head = __atomic_fetch_add(&device.fresh_slots, 1, __ATOMIC_RELAXED);
-	return head < SLOTS ? (uint32_t)head : SLOTS;
-}
-
-static void slot_give(uint32_t slot)
-{
-	uint64_t head = __atomic_load_n(&device.free_slots, __ATOMIC_ACQUIRE);
-	uint64_t tag;
-
-	do {
-		tag = (head >> 32) + 1;
-		__atomic_store_n(&slots[slot].next, (uint32_t)head, __ATOMIC_RELAXED);
-	} while (!__atomic_compare_exchange_n(&device.free_slots, &head, tag << 32 | (slot + 1),
-					      true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
-}
-
-/* The address of an allocation now remembered, or 0 where too many are live. */
-static uint64_t remember(uint64_t bytes)
-{
-	uint32_t slot = slot_take();
-
-	if (slot == SLOTS)
-		return 0;
-	__atomic_store_n(&slots[slot].bytes, bytes, __ATOMIC_RELEASE);
-	return bytes <= SMALL_BYTES ? SMALL_ADDRESS + slot * SMALL_BYTES
-				    : LARGE_ADDRESS + ((uint64_t)slot << device.large_shift);
-}
-
-/* How many bytes were at the address, which is free now; 0 where it is none of ours. */
-static uint64_t forget(uint64_t address)
-{
-	bool large = address >= LARGE_ADDRESS;
-	uint64_t offset = address - (large ? LARGE_ADDRESS : SMALL_ADDRESS);
-	uint64_t stride = large ? 1ull << device.large_shift : SMALL_BYTES;
-	uint64_t slot = offset / stride;
-	uint64_t bytes;
-
-	if (offset % stride || slot >= SLOTS)
-		return 0;
-	bytes = __atomic_load_n(&slots[slot].bytes, __ATOMIC_ACQUIRE);
-	if (!bytes || (bytes > SMALL_BYTES) != large ||
-	    !__atomic_compare_exchange_n(&slots[slot].bytes, &bytes, 0, false, __ATOMIC_ACQ_REL,
-					 __ATOMIC_RELAXED))
-		return 0;
-	slot_give((uint32_t)slot);
-	return bytes;
-}
-
-CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
-{
-	uint64_t charged = (bytes + GRANULE_BYTES - 1) & ~(uint64_t)(GRANULE_BYTES - 1);
 	uint64_t serial = __atomic_add_fetch(&device.allocations, 1, __ATOMIC_RELAXED);
-	uint64_t address;
 
 	if (!device.ready)
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -304,48 +213,103 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!out || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	take_time();
-	if (charged < bytes || (device.fail_every && serial % device.fail_every == 0))
+	null_take_time();
+	return device.fail_every && serial % device.fail_every == 0 ? CUDA_ERROR_OUT_OF_MEMORY
+								    : CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+{
+	CUresult result = null_may_allocate(out, bytes);
+	uint64_t address;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	address = null_memory_take(NULL_HEAP_DEVICE, bytes);
+	if (!address)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (charged > device.total_bytes ||
-	    __atomic_add_fetch(&device.used_bytes, charged, __ATOMIC_RELAXED) >
-		device.total_bytes) {
-		if (charged <= device.total_bytes)
-			__atomic_sub_fetch(&device.used_bytes, charged, __ATOMIC_RELAXED);
+	*out = address;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch_bytes, size_t width_bytes,
+			    size_t height, unsigned int element_bytes)
+{
+	size_t pitch = (width_bytes + 511) & ~(size_t)511;
+
+	if (!pitch_bytes || (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) ||
+	    !width_bytes || !height || pitch < width_bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (height > SIZE_MAX / pitch)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	address = remember(charged);
-	if (address) {
-		*out = address;
-		return CUDA_SUCCESS;
-	}
-	__atomic_sub_fetch(&device.used_bytes, charged, __ATOMIC_RELAXED);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	*pitch_bytes = pitch;
+	return cuMemAlloc_v2(out, pitch * height);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
+{
+	return flags == 1 || flags == 2 ? cuMemAlloc_v2(out, bytes) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
-	uint64_t bytes;
-
 	if (!device.ready)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!address)
 		return CUDA_SUCCESS;
-	take_time();
-	bytes = forget(address);
-	__atomic_sub_fetch(&device.used_bytes, bytes, __ATOMIC_RELAXED);
-	return bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	null_take_time();
+	return null_memory_give(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
-	uint64_t used_bytes = __atomic_load_n(&device.used_bytes, __ATOMIC_RELAXED);
-
 	if (!current)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	/* A refused allocation is counted for a moment. */
-	*free_bytes = used_bytes < device.total_bytes ? device.total_bytes - used_bytes : 0;
+	*free_bytes = device.total_bytes - null_memory_used_bytes();
 	*total_bytes = device.total_bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const void *properties, int option)
+{
+	if (!bytes || !properties || option < 0 || option > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	*bytes = NULL_BLOCK_BYTES;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *out, unsigned int flags)
+{
+	*out = (CUstream)(void *)&some_stream;
+	return flags > 1 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream handle)
+{
+	return handle == (CUstream)(void *)&some_stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *out)
+{
+	(void)handle;
+	*out = context();
+	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, int *status)
+{
+	(void)handle;
+	*status = 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	static __thread int own;
+	int former = own;
+
+	own = *mode;
+	*mode = former;
 	return CUDA_SUCCESS;
 }
 
@@ -359,13 +323,31 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream handle)
+{
+	(void)graph, (void)handle;
+	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* Per-thread default streams: nothing is ever pending, so a stream is a stream. */
+#define NULL_ALIAS(symbol, suffix, since, params)                                                  \
+	CUresult symbol##suffix params __attribute__((alias(#symbol)));
+NULL_TWINS(NULL_ALIAS)
+#undef NULL_ALIAS
+
 static const struct {
 	const char *base;
 	int since;
+	uint64_t stream; /* the cuGetProcAddress flag that wants it; 0: any that has no other */
 	void (*function)(void);
 } rows[] = {
-#define NULL_ROW(symbol, base, since, params) {#base, since, (void (*)(void))symbol},
+#define NULL_ROW(symbol, base, since, params) {#base, since, 0, (void (*)(void))symbol},
     NULL_ENTRIES(NULL_ROW)
+#undef NULL_ROW
+#define NULL_ROW(symbol, suffix, since, params)                                                    \
+	{#symbol, since, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,                            \
+	 (void (*)(void))symbol##suffix},
+	NULL_TWINS(NULL_ROW) NULL_POOL_TWINS(NULL_ROW)
 #undef NULL_ROW
 };
 
@@ -375,13 +357,13 @@ CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uin
 	int latest = 0;
 	bool known = false;
 
-	(void)flags;
 	*function = NULL;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
 		if (strcmp(rows[i].base, base) != 0)
 			continue;
 		known = true;
-		if (rows[i].since > version || rows[i].since < latest)
+		if (rows[i].since > version || rows[i].since < latest ||
+		    (rows[i].stream && rows[i].stream != flags))
 			continue;
 		latest = rows[i].since;
 		memcpy(function, &rows[i].function, sizeof(rows[i].function));

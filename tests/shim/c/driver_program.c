@@ -33,7 +33,7 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 
 enum {
 	OUT_OF_MEMORY = 2,
-	GRANULE_BYTES = 512,
+	GRANULE_BYTES = 2 << 20,
 	MAX_WIDTH = 64,
 	HELD = 64,
 	MAX_LATENCY_NS = 1000000

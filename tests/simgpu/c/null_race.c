@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { THREADS = 8, ROUNDS = 20000, EACH = 24 };
+enum { THREADS = 8, ROUNDS = 20000, EACH = 24, BYTES = 2 << 20 };
 
 static uint64_t held_bytes;
 static size_t total_bytes;
@@ -27,14 +27,19 @@ static void *thread_body(void *unused)
 	must(!cuDevicePrimaryCtxRetain(&context, 0) && !cuCtxSetCurrent(context), "context");
 	for (int round = 0; round < ROUNDS; round++) {
 		int count = 0;
+		CUdeviceptr small = 0;
 
-		while (count < EACH && !cuMemAlloc_v2(&address[count], 512)) {
-			must(__atomic_add_fetch(&held_bytes, 512, __ATOMIC_SEQ_CST) <= total_bytes,
+		while (count < EACH && !cuMemAlloc_v2(&address[count], BYTES)) {
+			must(__atomic_add_fetch(&held_bytes, BYTES, __ATOMIC_SEQ_CST) <=
+				 total_bytes,
 			     "over the device's size");
 			count++;
 		}
+		/* Small ones come and go between; only whole blocks are counted. */
+		if (cuMemAlloc_v2(&small, 1 + round % 4096) == CUDA_SUCCESS)
+			must(!cuMemFree_v2(small), "a small allocation is lost");
 		while (count) {
-			__atomic_sub_fetch(&held_bytes, 512, __ATOMIC_SEQ_CST);
+			__atomic_sub_fetch(&held_bytes, BYTES, __ATOMIC_SEQ_CST);
 			must(!cuMemFree_v2(address[--count]), "an allocation is lost");
 		}
 	}

@@ -1,0 +1,16 @@
+/*
+ * What the null driver's files know of each other: its entries (null_entry.h), its memory
+ * (null_memory.h), and what every allocation begins with.
+ */
+#ifndef SIMGPU_NULL_DRIVER_H
+#define SIMGPU_NULL_DRIVER_H
+
+#include "null_entry.h"
+#include "null_memory.h"
+
+/* The checks, the latency and the injected refusals of an allocation. */
+CUresult null_may_allocate(const void *out, size_t bytes);
+
+void null_take_time(void);
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * The null driver's memory: numbers for addresses, given as a card gives them.
+ *
+ * What fits half a block is placed inside 2 MiB blocks by a suballocator, aligned to 512 bytes;
+ * what is larger gets whole blocks of its own. Every operation costs the same with one allocation
+ * or two million alive. A pool keeps what was freed until it is trimmed, in pieces of 32 MiB.
+ */
+#ifndef SIMGPU_NULL_MEMORY_H
+#define SIMGPU_NULL_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NULL_BLOCK_BYTES (UINT64_C(2) << 20)
+
+enum null_heap { NULL_HEAP_DEVICE, NULL_HEAP_POOL, NULL_HEAP_COUNT };
+
+/* Empty memory of that size; false where there is no room for the tables. Nobody uses it yet. */
+bool null_memory_begin(uint64_t total_bytes);
+
+/* The address, or 0: it does not fit, or too many are alive. */
+uint64_t null_memory_take(enum null_heap heap, uint64_t bytes);
+
+/* false: nothing lives at that address. */
+bool null_memory_give(uint64_t address);
+
+uint64_t null_memory_used_bytes(void);
+
+/* What the pool holds of the card; what lives in it. */
+uint64_t null_pool_reserved_bytes(void);
+uint64_t null_pool_used_bytes(void);
+
+/* Give back what the pool holds unused, down to at least keep_bytes. */
+void null_pool_trim(uint64_t keep_bytes);
+
+#endif
