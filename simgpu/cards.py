@@ -198,12 +198,18 @@ class Card:
         """Share of the last second in which the engine was busy; memory is taken as half of it."""
         self._not_lost()
         self._forget_done(now_ns)
-        since_ns = now_ns - SECOND_NS
-        busy_ns = sum(
-            max(0, min(work.end_ns, now_ns) - max(work.start_ns, since_ns)) for work in self._engine
-        )
-        percent = busy_ns * 100 // SECOND_NS
+        percent = sum(_busy_ns(work, now_ns) for work in self._engine) * 100 // SECOND_NS
         return Utilization(percent, percent // 2)
+
+    def process_utilization(self, now_ns: int) -> list[tuple[int, int]]:
+        """(pid, percent of the last second), by pid, of the processes with a context."""
+        busy_ns = {row.pid: 0 for row in self.processes()}
+        self._forget_done(now_ns)
+        for work in self._engine:
+            owner = self._clients.get(work.client)
+            if owner and owner.pid in busy_ns:
+                busy_ns[owner.pid] += _busy_ns(work, now_ns)
+        return [(pid, spent_ns * 100 // SECOND_NS) for pid, spent_ns in busy_ns.items()]
 
     def _take_id(self) -> int:
         taken = self._next_id
@@ -245,3 +251,8 @@ class Card:
     def _forget_done(self, now_ns: int) -> None:
         while self._engine and self._engine[0].end_ns < now_ns - SECOND_NS:
             self._engine.popleft()
+
+
+def _busy_ns(work: _Busy, now_ns: int) -> int:
+    """How much of the last second the piece of work took."""
+    return max(0, min(work.end_ns, now_ns) - max(work.start_ns, now_ns - SECOND_NS))

@@ -82,10 +82,19 @@ def _utilization(card: Card, _client: int, _: tuple[int, ...], now_ns: int) -> b
     return wire.pack("sim_utilization", *card.utilization(now_ns))
 
 
+def _process_utilization(card: Card, _client: int, _: tuple[int, ...], now_ns: int) -> bytes:
+    most = wire.PAYLOAD_BYTES // wire.STRUCTS["sim_process_utilization"].size
+    return b"".join(
+        wire.pack("sim_process_utilization", pid, percent)
+        for pid, percent in card.process_utilization(now_ns)[:most]
+    )
+
+
 _ANYBODY: Final[Mapping[Op, _Handler]] = {
     Op.MEMORY_INFO: _memory_info,
     Op.PROCESSES: _processes,
     Op.UTILIZATION: _utilization,
+    Op.PROCESS_UTILIZATION: _process_utilization,
 }
 _CUDA_ONLY: Final[Mapping[Op, _Handler]] = {
     Op.CONTEXT_CREATE: _context_create,

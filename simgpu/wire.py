@@ -33,6 +33,7 @@ class Op(enum.IntEnum):
     LAUNCH = 7
     PROCESSES = 8
     UTILIZATION = 9
+    PROCESS_UTILIZATION = 10
 
 
 class Status(enum.IntEnum):
@@ -62,6 +63,7 @@ STRUCTS: Final = {
     "sim_instant": struct.Struct("<Q"),
     "sim_process": struct.Struct("<QII"),
     "sim_utilization": struct.Struct("<II"),
+    "sim_process_utilization": struct.Struct("<II"),
 }
 
 # What each operation carries there and back; None: nothing.
@@ -75,6 +77,7 @@ _REQUEST_STRUCT: Final[dict[Op, str | None]] = {
     Op.LAUNCH: "sim_launch",
     Op.PROCESSES: None,
     Op.UTILIZATION: None,
+    Op.PROCESS_UTILIZATION: None,
 }
 
 

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -139,6 +140,14 @@ nvmlReturn_t nvml_copy_text(const char *text, char *out, unsigned int out_bytes)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	memcpy(out, text, bytes);
 	return NVML_SUCCESS;
+}
+
+unsigned long long nvml_now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
 }
 
 NVML_API(nvmlInitWithFlags, unsigned int flags)

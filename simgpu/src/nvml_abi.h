@@ -44,6 +44,10 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 #define NVML_TEMPERATURE_THRESHOLD_COUNT  8
 #define NVML_MEMORY_V2			  0x02000028
 #define NVML_TEMPERATURE_V1		  0x0100000c
+#define NVML_PROCESS_DETAIL_LIST_V1	  0x01000018
+#define NVML_PROCESSES_UTILIZATION_V1	  0x01000018
+#define NVML_PROCESS_MODE_COMPUTE	  0
+#define NVML_PROCESS_MODE_MPS		  2
 #define NVML_FEATURE_DISABLED		  0
 #define NVML_FEATURE_ENABLED		  1
 
@@ -93,6 +97,48 @@ typedef struct {
 	unsigned long long usedGpuMemory;
 	unsigned int gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_t;
+
+typedef struct {
+	unsigned int pid;
+	unsigned long long usedGpuMemory;
+	unsigned int gpuInstanceId, computeInstanceId;
+	unsigned long long usedGpuCcProtectedMemory;
+} nvmlProcessDetail_v1_t;
+
+typedef struct {
+	unsigned int version, mode, numProcArrayEntries;
+	nvmlProcessDetail_v1_t *procArray;
+} nvmlProcessDetailList_v1_t;
+
+typedef struct {
+	unsigned int pid;
+	unsigned long long timeStamp;
+	unsigned int smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
+
+typedef struct {
+	unsigned long long timeStamp;
+	unsigned int pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+} nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct {
+	unsigned int version, processSamplesCount;
+	unsigned long long lastSeenTimeStamp;
+	nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+
+typedef struct {
+	unsigned int gpuUtilization, memoryUtilization;
+	unsigned long long maxMemoryUsage, time, startTime;
+	unsigned int isRunning, reserved[5];
+} nvmlAccountingStats_t;
+
+typedef struct {
+	unsigned int pid, isRunning, gpuUtilization, memoryUtilization;
+	unsigned long long maxMemoryUsage;
+	unsigned int sampleCount;
+	unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
+} nvmlAccountingStats_v2_t;
 
 /* Declares and defines an exported function: the definition in the .c file is the only mention. */
 #define NVML_API(name, ...)                                                                        \

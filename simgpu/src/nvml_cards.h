@@ -42,4 +42,7 @@ void nvml_format_uuid(const struct sim_card *card, char *text);
 /* Copies with the final NUL, or says INSUFFICIENT_SIZE. */
 nvmlReturn_t nvml_copy_text(const char *text, char *out, unsigned int out_bytes);
 
+/* Microseconds since 1970, as NVML stamps its samples. */
+unsigned long long nvml_now_us(void);
+
 #endif

@@ -1,14 +1,13 @@
 /*
  * libnvidia-ml.so.1: questions to one device.
  *
- * Memory and processes are the daemon's; identity comes with the link. What moves with the load is
- * in nvml_load.c.
+ * Memory is the daemon's; identity comes with the link. What moves with the load is in nvml_load.c,
+ * who uses the card in nvml_processes.c.
  */
 #define _GNU_SOURCE
 #include "nvml_cards.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define PCI_DEVICE_ID	 0x20b010deu /* an A100's, of vendor 0x10de */
@@ -146,25 +145,6 @@ NVML_API(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, nvmlMemory_v2_t *memor
 	return result;
 }
 
-/* The window through which the CPU sees the card: the next power of two, and nobody looks. */
-NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
-{
-	unsigned long long window = 1;
-	struct sim_memory pool;
-	nvmlReturn_t result = ask_memory(device, &pool);
-
-	if (result == NVML_SUCCESS && !bar1)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS) {
-		while (window < pool.total_bytes)
-			window *= 2;
-		bar1->bar1Total = window;
-		bar1->bar1Free = window;
-		bar1->bar1Used = 0;
-	}
-	return result;
-}
-
 NVML_API(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned int length)
 {
 	struct sim_card card;
@@ -243,85 +223,3 @@ NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_ty
 		*count = 0;
 	return result;
 }
-
-/* A context is what makes a process a compute process, whether it holds memory or not. */
-static nvmlReturn_t compute_processes(nvmlDevice_t device, unsigned int *count, void *rows,
-				      size_t row_bytes)
-{
-	nvmlReturn_t result = nvml_enter(device);
-	struct sim_process *found;
-	unsigned int room;
-	uint32_t got = 0;
-
-	if (result != NVML_SUCCESS)
-		return result;
-	found = malloc(SIM_PAYLOAD_BYTES);
-	if (found)
-		result = nvml_ask(device, SIM_PROCESSES, found, SIM_PAYLOAD_BYTES, &got);
-	else
-		result = NVML_ERROR_MEMORY;
-	nvml_leave();
-	if (result == NVML_SUCCESS && (!count || (*count && !rows)))
-		result = NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS) {
-		room = *count;
-		*count = (unsigned int)(got / sizeof(found[0]));
-		if (room < *count)
-			result = NVML_ERROR_INSUFFICIENT_SIZE;
-	}
-	for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++) {
-		nvmlProcessInfo_t row = {
-		    .pid = found[i].pid,
-		    .usedGpuMemory = found[i].bytes,
-		    .gpuInstanceId = NVML_VALUE_NOT_AVAILABLE,
-		    .computeInstanceId = NVML_VALUE_NOT_AVAILABLE,
-		};
-
-		memcpy((char *)rows + i * row_bytes, &row, row_bytes);
-	}
-	free(found);
-	return result;
-}
-
-_Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_t) == 24,
-	       "the older row is the head of the newer one");
-
-NVML_API(nvmlDeviceGetComputeRunningProcesses_v3, nvmlDevice_t device, unsigned int *count,
-	 nvmlProcessInfo_t *rows)
-{
-	return compute_processes(device, count, rows, sizeof(*rows));
-}
-
-NVML_API(nvmlDeviceGetComputeRunningProcesses_v2, nvmlDevice_t device, unsigned int *count,
-	 nvmlProcessInfo_t *rows)
-{
-	return compute_processes(device, count, rows, sizeof(*rows));
-}
-
-NVML_API(nvmlDeviceGetComputeRunningProcesses, nvmlDevice_t device, unsigned int *count,
-	 nvmlProcessInfo_v1_t *rows)
-{
-	return compute_processes(device, count, rows, sizeof(*rows));
-}
-
-/* No graphics and no MPS on these cards: there are never such processes. */
-#define NO_PROCESSES(function)                                                                     \
-	NVML_API(function, nvmlDevice_t device, unsigned int *count, void *rows)                   \
-	{                                                                                          \
-		struct sim_memory alive;                                                           \
-		nvmlReturn_t result = ask_memory(device, &alive);                                  \
-                                                                                                   \
-		(void)rows;                                                                        \
-		if (result == NVML_SUCCESS && !count)                                              \
-			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
-		if (result == NVML_SUCCESS)                                                        \
-			*count = 0;                                                                \
-		return result;                                                                     \
-	}
-
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)

@@ -17,15 +17,16 @@
 #define SIM_DURATION_DEFAULT 0xffffffffffffffff
 
 enum sim_op {
-	SIM_HELLO = 1,	     /* sim_hello -> sim_card */
-	SIM_CONTEXT_CREATE,  /* - -> sim_id */
-	SIM_CONTEXT_DESTROY, /* sim_id -> -; frees the memory that belongs to it */
-	SIM_MEMORY_ALLOC,    /* sim_alloc -> sim_id */
-	SIM_MEMORY_FREE,     /* sim_id -> - */
-	SIM_MEMORY_INFO,     /* - -> sim_memory */
-	SIM_LAUNCH,	     /* sim_launch -> sim_instant: when the work will be done */
-	SIM_PROCESSES,	     /* - -> array of sim_process */
-	SIM_UTILIZATION,     /* - -> sim_utilization */
+	SIM_HELLO = 1,		 /* sim_hello -> sim_card */
+	SIM_CONTEXT_CREATE,	 /* - -> sim_id */
+	SIM_CONTEXT_DESTROY,	 /* sim_id -> -; frees the memory that belongs to it */
+	SIM_MEMORY_ALLOC,	 /* sim_alloc -> sim_id */
+	SIM_MEMORY_FREE,	 /* sim_id -> - */
+	SIM_MEMORY_INFO,	 /* - -> sim_memory */
+	SIM_LAUNCH,		 /* sim_launch -> sim_instant: when the work will be done */
+	SIM_PROCESSES,		 /* - -> array of sim_process */
+	SIM_UTILIZATION,	 /* - -> sim_utilization */
+	SIM_PROCESS_UTILIZATION, /* - -> array of sim_process_utilization */
 };
 
 enum sim_status {
@@ -98,6 +99,11 @@ struct sim_process {
 
 struct sim_utilization {
 	uint32_t gpu_percent, memory_percent; /* of the last second */
+};
+
+struct sim_process_utilization {
+	uint32_t pid;
+	uint32_t gpu_percent; /* of the last second */
 };
 
 #endif

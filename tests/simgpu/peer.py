@@ -84,6 +84,8 @@ def main(path: str, *commands: str) -> None:
         name, _, value = command.partition("=")
         if name == "alloc":
             peer.make(Op.MEMORY_ALLOC, context, int(value))
+        elif name == "launch":
+            peer.make(Op.LAUNCH, context, 0, int(value))
         elif name == "fork":
             child = os.fork()
             if child == 0:

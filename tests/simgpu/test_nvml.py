@@ -7,6 +7,7 @@ import ctypes
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,37 @@ def test_what_a_tool_asks_first(idle_host: Host) -> None:
 def test_a_card_describes_itself(idle_host: Host, expression: str, expected: object) -> None:
     value = evaluate(idle_host, f"out = {expression}")
     assert (tuple(value) if isinstance(expected, tuple) else value) == expected
+
+
+def test_every_question_about_processes_is_answered_with_everybody(driver_host: Host) -> None:
+    """The real thing, which a library in front must hide: the processes of the whole host."""
+    nobody = evaluate(
+        driver_host,
+        "out = (nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0),"
+        " nvmlDeviceGetAccountingPids(h), code(nvmlDeviceGetProcessUtilization, h, 0),"
+        " code(nvmlDeviceGetProcessesUtilizationInfo, h, 0),"
+        " code(nvmlDeviceGetAccountingStats, h, 1), nvmlDeviceGetBAR1MemoryInfo(h).bar1Used)",
+    )
+    assert nobody == ([], [], *[pynvml.NVML_ERROR_NOT_FOUND] * 3, 0)
+    one, _ = driver_host.peer(f"alloc={10 * GIB}", f"launch={10**10}")
+    two, _ = driver_host.peer(f"alloc={5 * GIB}")
+    time.sleep(0.1)
+    details, pids, loads, infos, most, bar1 = evaluate(
+        driver_host,
+        f"""
+details = nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0)
+stats = nvmlDeviceGetAccountingStats(h, {one.pid})
+out = ({{d.pid: d.usedGpuMemory for d in details}}, nvmlDeviceGetAccountingPids(h),
+       {{s.pid: s.smUtil for s in nvmlDeviceGetProcessUtilization(h, 0)}},
+       {{s.pid: s.smUtil for s in nvmlDeviceGetProcessesUtilizationInfo(h, 0)}},
+       (stats.maxMemoryUsage, nvmlDeviceGetAccountingStats_v2(h, {two.pid}).maxMemoryUsage),
+       nvmlDeviceGetBAR1MemoryInfo(h).bar1Used)""",
+    )
+    assert details == {one.pid: 10 * GIB, two.pid: 5 * GIB}
+    assert set(pids) == set(details) == set(loads)
+    assert 0 < loads[one.pid] <= infos[one.pid] <= 100 and loads[two.pid] == infos[two.pid] == 0
+    assert most == (10 * GIB, 5 * GIB)
+    assert bar1 == 4 << 20
 
 
 def test_a_card_is_found_by_each_of_its_names(idle_host: Host) -> None:
@@ -432,6 +464,13 @@ def test_layouts_are_nvidias(tmp_path: Path) -> None:
         "nvmlPciInfo_t": pynvml.nvmlPciInfo_t,
         "nvmlPciInfo_v2_t": pynvml.nvmlPciInfo_v2_t,
         "nvmlProcessInfo_t": pynvml.c_nvmlProcessInfo_v3_t,
+        "nvmlProcessDetail_v1_t": pynvml.c_nvmlProcessDetail_v1_t,
+        "nvmlProcessDetailList_v1_t": pynvml.c_nvmlProcessDetailList_v1_t,
+        "nvmlProcessUtilizationSample_t": pynvml.c_nvmlProcessUtilizationSample_t,
+        "nvmlProcessUtilizationInfo_v1_t": pynvml.c_nvmlProcessUtilizationInfo_v1_t,
+        "nvmlProcessesUtilizationInfo_v1_t": pynvml.c_nvmlProcessesUtilizationInfo_v1_t,
+        "nvmlAccountingStats_t": pynvml.c_nvmlAccountingStats_t,
+        "nvmlAccountingStats_v2_t": pynvml.c_nvmlAccountingStats_v2_t,
     }
     renamed = {"nvmlPciInfo_v2_t": {f"reserved{n}": f"reserved[{n}]" for n in range(4)}}
     wanted: dict[str, dict[str, int]] = {}
@@ -457,12 +496,15 @@ def test_layouts_are_nvidias(tmp_path: Path) -> None:
     assert found == wanted
 
 
+_SANITIZED = ("client.c", "nvml.c", "nvml_device.c", "nvml_processes.c")
+
+
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_threads_and_forks_under_a_sanitizer(
     shared_host: Host, tmp_path: Path, sanitizer: str
 ) -> None:
     program = tmp_path / "nvml_check"
-    sources = [ROOT / "simgpu/src" / name for name in ("client.c", "nvml.c", "nvml_device.c")]
+    sources = [ROOT / "simgpu/src" / name for name in _SANITIZED]
     subprocess.run(
         [
             *("gcc", "-std=c11", "-g", "-O1", "-pthread", "-I", ROOT / "simgpu/src"),
