@@ -135,8 +135,9 @@ class Card:
         self._charge(owner, -self._host.context_overhead_bytes)
 
     def memory_alloc(self, client: int, context: int, size_bytes: int) -> int:
+        """Memory of a context goes with it; that of context 0 belongs to the client alone."""
         owner = self._alive(client)
-        inside = self._context(owner, context)
+        inside = self._context(owner, context) if context else None
         if size_bytes <= 0:
             raise CardError(Status.INVALID_VALUE)
         if self.failing_allocs:
@@ -149,7 +150,8 @@ class Card:
         self._charge(owner, charged)
         allocation = self._take_id()
         owner.allocations[allocation] = (context, charged)
-        inside.allocations.add(allocation)
+        if inside:
+            inside.allocations.add(allocation)
         return allocation
 
     def memory_free(self, client: int, allocation: int) -> None:
@@ -235,7 +237,8 @@ class Card:
 
     def _release(self, owner: _Client, allocation: int) -> None:
         context, charged = owner.allocations.pop(allocation)
-        owner.contexts[context].allocations.discard(allocation)
+        if context:
+            owner.contexts[context].allocations.discard(allocation)
         self._charge(owner, -charged)
 
     def _abandon_work(self, client: int, now_ns: int) -> None:

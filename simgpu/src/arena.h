@@ -16,12 +16,14 @@
 
 struct range {
 	uint64_t base;
-	uint64_t bytes;	  /* as asked for; 0: not in use */
-	uint64_t id;	  /* the daemon's */
-	uint64_t context; /* serial of the context it belongs to */
+	uint64_t bytes;	     /* as asked for; 0: not in use */
+	uint64_t id;	     /* the daemon's */
+	uint64_t context;    /* serial of the context it belongs to; 0: none's */
+	struct chunk *chunk; /* of a memory pool: what is allocated lies within */
 };
 
 struct arena_block;
+struct chunk;
 
 struct arena {
 	uint64_t base; /* 0: nothing reserved yet */

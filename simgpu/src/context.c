@@ -4,7 +4,7 @@
  * A stack holds handles, so that a context destroyed by another thread is found out when it is
  * used: CUDA_ERROR_CONTEXT_IS_DESTROYED, as against INVALID_CONTEXT where none is current.
  */
-#include "driver.h"
+#include "pool.h"
 
 #define STACK_CONTEXTS 64
 
@@ -43,15 +43,20 @@ CUresult context_enter(CUcontext handle, struct context **context)
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
+bool device_addresses(struct device *device)
+{
+	/* Holes between sizes are paid in addresses: plenty of them, or as many as there are. */
+	for (uint64_t share = 8; share && !device->arena.base; share /= 2)
+		arena_reserve(&device->arena, device->card->memory_bytes * share, false);
+	return device->arena.base;
+}
+
 CUresult context_open(struct device *device, unsigned int flags, struct context *context)
 {
 	struct sim_id id;
 	CUresult result;
 
-	/* Holes between sizes are paid in addresses: plenty of them, or as many as there are. */
-	for (uint64_t share = 8; share && !device->arena.base; share /= 2)
-		arena_reserve(&device->arena, device->card->memory_bytes * share, false);
-	if (!device->arena.base)
+	if (!device_addresses(device))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = driver_result(
 	    sim_call(device->link, SIM_CONTEXT_CREATE, NULL, 0, &id, sizeof(id), NULL));
@@ -96,12 +101,12 @@ CUresult context_close(struct context *context)
 
 CUresult context_drain(struct context *context)
 {
-	struct sim_link *link = context->device->link;
+	struct device *device = context->device;
 	uint64_t done_ns = context->all_done_ns;
 
 	driver_unlock();
 	wait_until_ns(done_ns);
-	return device_alive(link);
+	return pools_synchronised(device);
 }
 
 static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, unsigned int version)

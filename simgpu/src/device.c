@@ -169,9 +169,10 @@ static const struct {
 	{107, 0},	   {108, 0},		      /* persisting L2 */
 	{109, 0},	   {110, 0},	 {111, 1024}, /* reserved shared memory per block */
 	{112, 0},	   {113, 0},	 {114, 0},
-	{115, 0}, /* memory pools: not simulated */
+	{115, 1}, /* memory pools */
 	{116, 0},	   {117, 0},	 {118, 0},
-	{119, 0},	   {120, 0}, /* clusters: not simulated */
+	{119, 1}, /* memory pools travel as file descriptors */
+	{120, 0}, /* clusters: not simulated */
 	{121, 0},	   {122, 0},	 {123, 0},
 	{124, 0},	   {125, 0}, /* IPC: not simulated */
 	{126, 1},	   {127, 0},	 {128, 0},

@@ -26,6 +26,7 @@ enum object_kind {
 	OBJECT_FUNCTION,
 	OBJECT_LIBRARY,
 	OBJECT_KERNEL,
+	OBJECT_POOL,
 };
 
 /* First member of everything that a handle names. */
@@ -81,6 +82,7 @@ struct device {
 	unsigned int primary_flags;
 	struct arena arena; /* device addresses */
 	struct arena low;   /* those that fit the 32-bit interface of before CUDA 3.2 */
+	struct pool *default_pool, *current_pool; /* NULL until they are asked for */
 };
 
 struct driver {
@@ -106,6 +108,8 @@ static inline CUresult driver_leave(CUresult result)
 CUresult driver_result(enum sim_status status);
 
 CUresult device_get(CUdevice ordinal, struct device **device);
+/* Reserves the device's addresses, if that was not done before. */
+bool device_addresses(struct device *device);
 CUresult device_attribute(const struct device *device, int attribute, int *value);
 
 /* CLOCK_MONOTONIC. */
@@ -129,6 +133,8 @@ CUresult device_alive(struct sim_link *link);
 
 /* The stream that a handle means for the calling thread and its current context. */
 CUresult stream_get(CUstream handle, struct stream **stream);
+/* Tells a stream from all others of the process. */
+uint64_t stream_serial(const struct stream *stream);
 /* When a stream has done all that it must wait for. */
 uint64_t stream_ready_ns(const struct stream *stream);
 /* Notes that work submitted to the stream is done at that instant. */

@@ -3,7 +3,7 @@
  *
  * Known when the event is recorded, since the daemon told when the work before it will be done.
  */
-#include "driver.h"
+#include "pool.h"
 
 struct event {
 	struct object object;
@@ -112,17 +112,17 @@ CUresult cuEventQuery(CUevent handle)
 CUresult cuEventSynchronize(CUevent handle)
 {
 	struct event *event;
-	struct sim_link *link;
+	struct device *device;
 	uint64_t reached_ns;
 	CUresult result = enter(handle, &event);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	reached_ns = event->recorded ? event->reached_ns : 0;
-	link = event->context->device->link;
+	device = event->context->device;
 	driver_unlock();
 	wait_until_ns(reached_ns);
-	return device_alive(link);
+	return pools_synchronised(device);
 }
 
 CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)

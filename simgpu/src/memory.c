@@ -4,7 +4,7 @@
  * The lock is not held while the daemon is asked, so that threads are served as they come; what was
  * looked up before is looked up again.
  */
-#include "driver.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ struct range *memory_find(uint64_t address, struct device **device)
 		*device = &driver.device[i];
 		range = range ? range : arena_find(&driver.device[i].low, address);
 		if (range)
-			return range;
+			return range->chunk ? chunk_find(range->chunk, address) : range;
 	}
 	return NULL;
 }
@@ -166,6 +166,10 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	range = memory_find(address, &device);
 	if (!range || range->base != address)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (range->chunk) {
+		chunk_free(range->chunk, address, 0, 0);
+		return driver_leave(CUDA_SUCCESS);
+	}
 	/* The address is free before the bytes are: another thread may get it, never both. */
 	id = range->id;
 	arena_give(device->arena.base && arena_find(&device->arena, address) == range

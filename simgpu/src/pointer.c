@@ -1,7 +1,7 @@
 /*
  * What the driver knows of an address: device memory, host memory that it allocated, or nothing.
  */
-#include "driver.h"
+#include "pool.h"
 
 #include <string.h>
 
@@ -22,8 +22,9 @@ enum {
 	ATTRIBUTE_ALLOWED_HANDLE_TYPES,
 	ATTRIBUTE_IS_GPU_DIRECT_CAPABLE,
 	ATTRIBUTE_ACCESS_FLAGS,
-	ATTRIBUTE_LAST = ATTRIBUTE_ACCESS_FLAGS,
-	ATTRIBUTE_LAST_KNOWN = 21, /* of pools, mappings and decompression: not simulated */
+	ATTRIBUTE_MEMPOOL_HANDLE,
+	ATTRIBUTE_LAST = ATTRIBUTE_MEMPOOL_HANDLE,
+	ATTRIBUTE_LAST_KNOWN = 21, /* of mappings and decompression: not simulated */
 };
 
 /* An address as the attributes see it; everything 0 where the driver does not know it. */
@@ -32,6 +33,7 @@ struct place {
 	uint64_t address, base, bytes, buffer;
 	int ordinal;
 	CUcontext context;
+	CUmemoryPool pool;
 };
 
 static struct place find(uint64_t address)
@@ -50,6 +52,8 @@ static struct place find(uint64_t address)
 		place.bytes = range->bytes;
 		place.buffer = range->id;
 		place.ordinal = device->ordinal;
+		if (range->chunk)
+			place.pool = object_handle(chunk_pool(range->chunk));
 		while ((context = object_next(OBJECT_CONTEXT, &at)))
 			if (context->object.serial == range->context)
 				place.context = object_handle(context);
@@ -87,6 +91,7 @@ static CUresult answer(const struct place *place, int attribute, void *out)
 	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = {&(uint64_t){0}, sizeof(uint64_t), true},
 	    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = {&(int){0}, sizeof(int), true},
 	    [ATTRIBUTE_ACCESS_FLAGS] = {&(unsigned int){3}, sizeof(unsigned int), true},
+	    [ATTRIBUTE_MEMPOOL_HANDLE] = {&place->pool, sizeof(place->pool), true},
 	};
 
 	if (!place->known || !rows[attribute].value || (place->host && !rows[attribute].host_too))
@@ -138,6 +143,7 @@ CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **outs
 	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = 8,
 	    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = 4,
 	    [ATTRIBUTE_ACCESS_FLAGS] = 4,
+	    [ATTRIBUTE_MEMPOOL_HANDLE] = 8,
 	};
 	struct place place;
 	CUresult result = driver_enter();

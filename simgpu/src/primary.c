@@ -5,7 +5,7 @@
  * the next retain it names a destroyed context. A reset releases nothing: whoever retained the
  * context still releases it.
  */
-#include "driver.h"
+#include "pool.h"
 
 #include <stddef.h>
 
@@ -64,6 +64,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 {
+	struct chunk *gone = NULL;
 	struct device *device;
 	CUresult result = driver_enter();
 
@@ -72,9 +73,13 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS && device->primary && device->primary->alive)
 		result = context_close(device->primary);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
 		device->primary_flags = 0;
-	return driver_leave(result);
+		pools_forget(device, &gone);
+	}
+	driver_unlock();
+	chunks_give_back(gone);
+	return result;
 }
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)

@@ -5,7 +5,7 @@
  * so a stream is a number that only grows. Data moves when a copy is submitted: kernels compute
  * nothing, so no one can tell. A blocking stream and the legacy stream wait for each other.
  */
-#include "driver.h"
+#include "pool.h"
 
 static __thread bool zero_is_per_thread;
 static __thread char this_thread; /* its address tells threads apart */
@@ -60,6 +60,12 @@ CUresult stream_get(CUstream handle, struct stream **out)
 		return own_stream(context, out);
 	*out = handle == CU_STREAM_LEGACY ? &context->legacy : object_get(handle, OBJECT_STREAM);
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* The legacy stream has no serial of its own. */
+uint64_t stream_serial(const struct stream *stream)
+{
+	return stream->object.serial ? stream->object.serial : stream->context->object.serial;
 }
 
 uint64_t stream_ready_ns(const struct stream *stream)
@@ -162,17 +168,17 @@ CUresult cuStreamQuery(CUstream handle)
 CUresult cuStreamSynchronize(CUstream handle)
 {
 	struct stream *stream;
-	struct sim_link *link;
+	struct device *device;
 	uint64_t ready_ns;
 	CUresult result = enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	ready_ns = stream_ready_ns(stream);
-	link = stream->context->device->link;
+	device = stream->context->device;
 	driver_unlock();
 	wait_until_ns(ready_ns);
-	return device_alive(link);
+	return pools_synchronised(device);
 }
 
 CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
@@ -236,8 +242,7 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 		return result;
 	if (!id)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	/* The legacy stream has no serial of its own. */
-	*id = stream->object.serial ? stream->object.serial : stream->context->object.serial;
+	*id = stream_serial(stream);
 	return driver_leave(CUDA_SUCCESS);
 }
 

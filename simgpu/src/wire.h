@@ -73,7 +73,7 @@ struct sim_id {
 };
 
 struct sim_alloc {
-	uint64_t context; /* id of a context of this process */
+	uint64_t context; /* id of a context of this process; 0: of none */
 	uint64_t bytes;
 };
 

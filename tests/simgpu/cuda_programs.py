@@ -72,7 +72,7 @@ def devices() -> None:
             (32, attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE),
             (1024, attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
             (1, attribute.CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
-            (0, attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED),
+            (1, attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED),
         ):
             assert ok(driver.cuDeviceGetAttribute(key, device)) == wanted, key
 

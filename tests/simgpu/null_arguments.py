@@ -58,7 +58,15 @@ class Parameter(NamedTuple):
         return "*" in self.type or self.type in HANDLES
 
 
-HANDLES: Final = ("CUcontext", "CUevent", "CUmodule", "CUfunction", "CUlibrary", "CUkernel")
+HANDLES: Final = (
+    "CUcontext",
+    "CUevent",
+    "CUmodule",
+    "CUfunction",
+    "CUlibrary",
+    "CUkernel",
+    "CUmemoryPool",
+)
 WIDE: Final = ("size_t", "uint64_t", "CUdeviceptr", "CUstream", "CUoccupancyB2DSize", *HANDLES)
 
 
@@ -86,6 +94,7 @@ class Good:
         }
         module, library = (ctypes.c_void_p(self.of_type[key]) for key in ("CUmodule", "CUlibrary"))
         self.of_type["CUfunction"] = self._made("cuModuleGetFunction", module, b"none")
+        self.of_type["CUmemoryPool"] = self._made("cuDeviceGetDefaultMemPool", 0)
         self.of_type["CUkernel"] = self._made("cuLibraryGetKernel", library, b"none")
 
     def _made(self, symbol: str, *arguments: Any) -> int:

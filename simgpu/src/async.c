@@ -1,0 +1,140 @@
+/*
+ * Stream-ordered memory: taken from a pool when the call is made, free when the stream gets there.
+ *
+ * Where the card has no room for another chunk, the pools of the device are trimmed once and the
+ * card is asked again.
+ */
+#include "pool.h"
+
+/* Asks the card for a chunk. Without the lock. */
+static CUresult reserve(struct device *device, uint64_t bytes, struct sim_id *id)
+{
+	struct sim_alloc request = {.context = 0, .bytes = bytes};
+
+	return driver_result(sim_call(device->link, SIM_MEMORY_ALLOC, &request, sizeof(request), id,
+				      sizeof(*id), NULL));
+}
+
+static CUresult reserve_or_trim(struct device *device, uint64_t bytes, struct sim_id *id)
+{
+	CUresult result = reserve(device, bytes, id);
+	struct chunk *gone = NULL;
+	struct pool *pool;
+	uint32_t at = 0;
+
+	if (result != CUDA_ERROR_OUT_OF_MEMORY)
+		return result;
+	driver_lock();
+	while ((pool = object_next(OBJECT_POOL, &at)))
+		if (pool->device == device)
+			pool_trim(pool, 0, &gone);
+	driver_unlock();
+	if (!gone)
+		return result;
+	chunks_give_back(gone);
+	return reserve(device, bytes, id);
+}
+
+/* With the lock; returns without it. The pool may be destroyed while the card is asked. */
+static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream, CUdeviceptr *out)
+{
+	CUmemoryPool handle = object_handle(pool);
+	struct device *device = pool->device;
+	uint64_t grown_bytes = pool_growth_bytes(bytes);
+	struct sim_id id;
+	CUresult result;
+
+	if (pool->max_bytes && pool->reserved_bytes + grown_bytes > pool->max_bytes)
+		grown_bytes = (bytes + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
+	if (pool->max_bytes && pool->reserved_bytes + grown_bytes > pool->max_bytes)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	driver_unlock();
+	result = reserve_or_trim(device, grown_bytes, &id);
+	if (result != CUDA_SUCCESS)
+		return result;
+	driver_lock();
+	pool = object_get(handle, OBJECT_POOL);
+	if (!pool || pool->destroyed)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (!device_addresses(device) || !pool_grow(pool, grown_bytes, id.id))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS) {
+		*out = pool_take(pool, bytes, stream);
+		return driver_leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+	}
+	driver_unlock();
+	sim_call(device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL);
+	return result;
+}
+
+/* From the named pool, or from the current one of the stream's device where it is NULL. */
+static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bool named,
+			 CUstream stream_handle)
+{
+	struct stream *stream;
+	struct device *device;
+	struct pool *pool = NULL;
+	uint64_t address;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = stream_get(stream_handle, &stream);
+	if (result == CUDA_SUCCESS && (!out || !bytes))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	device = stream->context->device;
+	if (named)
+		pool = object_get(handle, OBJECT_POOL);
+	else
+		pool = device->current_pool ? device->current_pool : pool_default(device);
+	if (!pool || pool->destroyed || pool->imported)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (bytes > pool->device->card->memory_bytes)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	address = pool_take(pool, bytes, stream_serial(stream));
+	if (!address)
+		return grow_and_take(pool, bytes, stream_serial(stream), out);
+	*out = address;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+	return allocate(out, bytes, NULL, false, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	return allocate(out, bytes, pool, true, stream);
+}
+
+/* Memory of cuMemAlloc may be freed so, too: once the stream has got there. */
+static CUresult free_plain(uint64_t address, uint64_t ready_ns)
+{
+	driver_unlock();
+	wait_until_ns(ready_ns);
+	return cuMemFree_v2(address);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
+{
+	struct stream *stream;
+	struct device *device;
+	struct range *range;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = stream_get(stream_handle, &stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	range = memory_find(address, &device);
+	if (!range || range->base != address)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!range->chunk)
+		return free_plain(address, stream_ready_ns(stream));
+	chunk_free(range->chunk, address, stream_serial(stream), stream_ready_ns(stream));
+	return driver_leave(CUDA_SUCCESS);
+}

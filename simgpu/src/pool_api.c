@@ -1,0 +1,255 @@
+/*
+ * cuMemPool*: pools as programs name, tune and trim them. Their memory is pool.c's matter.
+ *
+ * Pools in device memory alone; those of hosts and of managed memory are not supported.
+ */
+#include "pool.h"
+
+#include <string.h>
+
+static CUresult enter(CUmemoryPool handle, struct pool **pool)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*pool = object_get(handle, OBJECT_POOL);
+	return *pool && !(*pool)->destroyed ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+/* A pool's handle for a question about a device. */
+static CUresult pool_of_device(CUmemoryPool *out, CUdevice ordinal, bool current)
+{
+	struct device *device;
+	struct pool *pool;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	pool = current && device->current_pool ? device->current_pool : pool_default(device);
+	if (!pool)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	*out = object_handle(pool);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal)
+{
+	return pool_of_device(out, ordinal, false);
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal)
+{
+	return pool_of_device(out, ordinal, true);
+}
+
+CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
+{
+	struct device *device;
+	struct pool *pool;
+	CUresult result = enter(handle, &pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = device_get(ordinal, &device);
+	if (result == CUDA_SUCCESS && (pool->device != device || pool->imported))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		device->current_pool = pool;
+	return driver_leave(result);
+}
+
+/* The questions by location, of CUDA 13. */
+static CUresult location_check(const CUmemLocation *location, int type)
+{
+	if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED)
+		return CUDA_ERROR_INVALID_VALUE;
+	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_SUCCESS
+							     : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
+{
+	CUresult result = location_check(location, type);
+
+	return result == CUDA_SUCCESS ? pool_of_device(out, location->id, false) : result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
+{
+	CUresult result = location_check(location, type);
+
+	return result == CUDA_SUCCESS ? pool_of_device(out, location->id, true) : result;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
+{
+	CUresult result = location_check(location, type);
+
+	return result == CUDA_SUCCESS ? cuDeviceSetMemPool(location->id, pool) : result;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
+{
+	struct device *device;
+	struct pool *pool;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	    properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
+	if (device_get(properties->location.id, &device) != CUDA_SUCCESS)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	pool = pool_new(device);
+	if (!pool)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	pool->handle_types = properties->handleTypes;
+	pool->max_bytes = properties->maxSize;
+	*out = object_handle(pool);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+/* What is still allocated from it stays, and takes the pool along when it is freed. */
+CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+	struct chunk *gone = NULL;
+	struct pool *pool;
+	CUresult result = enter(handle, &pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (pool->is_default)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (pool->device->current_pool == pool)
+		pool->device->current_pool = NULL;
+	pool->destroyed = true;
+	pool->threshold_bytes = 0;
+	pool_trim(pool, 0, &gone);
+	driver_unlock();
+	chunks_give_back(gone);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
+{
+	struct chunk *gone = NULL;
+	struct pool *pool;
+	CUresult result = enter(handle, &pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pool_trim(pool, keep_bytes, &gone);
+	driver_unlock();
+	chunks_give_back(gone);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int attribute, void *value)
+{
+	struct pool *pool;
+	CUresult result = enter(handle, &pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const uint64_t words[] = {
+	    [CU_MEMPOOL_ATTR_RELEASE_THRESHOLD] = pool->threshold_bytes,
+	    [CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT] = pool->reserved_bytes,
+	    [CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH] = pool->reserved_high_bytes,
+	    [CU_MEMPOOL_ATTR_USED_MEM_CURRENT] = pool->used_bytes,
+	    [CU_MEMPOOL_ATTR_USED_MEM_HIGH] = pool->used_high_bytes,
+	};
+	if (!value || attribute < CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES ||
+	    attribute > CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
+		memcpy(value, &pool->reuse[attribute - 1], sizeof(int));
+	else
+		memcpy(value, &words[attribute], sizeof(uint64_t));
+	return driver_leave(CUDA_SUCCESS);
+}
+
+/* A high watermark can be set to zero alone: it is then what is current. */
+static CUresult reset_high(uint64_t *high_bytes, uint64_t current_bytes, uint64_t value)
+{
+	if (value)
+		return CUDA_ERROR_INVALID_VALUE;
+	*high_bytes = current_bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value)
+{
+	struct pool *pool;
+	CUresult result = enter(handle, &pool);
+	uint64_t word;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!value)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+	    attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
+		memcpy(&pool->reuse[attribute - 1], value, sizeof(int));
+		return driver_leave(CUDA_SUCCESS);
+	}
+	memcpy(&word, value, sizeof(word));
+	switch (attribute) {
+	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+		pool->threshold_bytes = word;
+		break;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+		result = reset_high(&pool->reserved_high_bytes, pool->reserved_bytes, word);
+		break;
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+		result = reset_high(&pool->used_high_bytes, pool->used_bytes, word);
+		break;
+	default:
+		result = CUDA_ERROR_INVALID_VALUE;
+	}
+	return driver_leave(result);
+}
+
+/* There is no peer access between simulated cards, but for a card's access to itself. */
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
+{
+	struct device *device;
+	struct pool *pool;
+	CUresult result = enter(handle, &pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!map && count)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
+		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+		    device_get(map[i].location.id, &device) != CUDA_SUCCESS)
+			result = CUDA_ERROR_INVALID_VALUE;
+		else if (device != pool->device)
+			result = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+		else if (map[i].flags != CU_MEM_ACCESS_READWRITE)
+			result = CUDA_ERROR_INVALID_VALUE; /* its own it keeps */
+	}
+	return driver_leave(result);
+}
+
+CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool handle, CUmemLocation *location)
+{
+	struct device *device;
+	struct pool *pool;
+	CUresult result = enter(handle, &pool);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+	    device_get(location->id, &device) != CUDA_SUCCESS)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*flags = device == pool->device ? CU_MEM_ACCESS_READWRITE : 0;
+	return driver_leave(CUDA_SUCCESS);
+}
