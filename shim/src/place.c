@@ -23,6 +23,7 @@ enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16, CACHED_DEVICES =
 struct handle {
 	uint64_t meaning; /* life << 32 | card; 0: none */
 	CUcontext context;
+	uint32_t earlier; /* another number of the same life: see vgpu_place_put_back */
 };
 
 struct table {
@@ -82,11 +83,11 @@ static struct handle *place_for(struct table *table, CUcontext context)
 	return found;
 }
 
-static void write_down(struct handle *handle, CUcontext context, struct vgpu_place place)
+static void write_down(struct handle *handle, CUcontext context, uint64_t meaning)
 {
 	__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&handle->context, context, __ATOMIC_RELEASE);
-	__atomic_store_n(&handle->meaning, meaning_of(place), __ATOMIC_RELEASE);
+	__atomic_store_n(&handle->meaning, meaning, __ATOMIC_RELEASE);
 }
 
 /* Number this life of the context, or learn which number another thread gave it meanwhile. */
@@ -101,37 +102,67 @@ static void begin_life(struct table *table, CUcontext context, struct vgpu_place
 	} else if (handle) {
 		table->lives += 1 + (table->lives == UINT32_MAX);
 		place->context = table->lives;
-		write_down(handle, context, *place);
+		write_down(handle, context, meaning_of(*place));
+		handle->earlier = 0;
 	}
 	vgpu_unlock(&table->lock);
 }
 
-struct vgpu_place vgpu_place_detach(CUcontext context)
+struct vgpu_life vgpu_place_detach(CUcontext context)
 {
-	struct vgpu_place place = {VGPU_CARD_UNMANAGED, 0};
+	struct vgpu_life life = {.context = context};
 	struct table *table = get_table();
+	struct handle *handle;
 
 	if (!table || !context)
-		return place;
+		return life;
 	vgpu_lock(&table->lock);
-	if (known(table, context, &place))
-		__atomic_store_n(&place_for(table, context)->meaning, 0, __ATOMIC_RELEASE);
+	handle = place_for(table, context);
+	if (handle && handle->meaning) {
+		life.meaning = handle->meaning;
+		life.ids[0] = (uint32_t)(handle->meaning >> 32);
+		life.ids[1] = handle->earlier;
+		__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
+	}
 	vgpu_unlock(&table->lock);
-	return place;
+	return life;
 }
 
-void vgpu_place_put_back(CUcontext context, struct vgpu_place place)
+/*
+ * Another thread may have met the context meanwhile and given it a second number; both are kept. Of
+ * three, the first is let go of: what it holds stays charged until it is freed.
+ */
+void vgpu_place_put_back(const struct vgpu_life *life)
 {
 	struct table *table = get_table();
 	struct handle *handle;
 
-	if (!table || !place.context)
+	if (!table || !life->meaning)
 		return;
 	vgpu_lock(&table->lock);
-	handle = place_for(table, context);
-	if (handle)
-		write_down(handle, context, place);
+	handle = place_for(table, life->context);
+	if (handle && handle->meaning) {
+		handle->earlier = life->ids[0];
+	} else if (handle) {
+		write_down(handle, life->context, life->meaning);
+		handle->earlier = life->ids[1];
+	}
 	vgpu_unlock(&table->lock);
+}
+
+CUcontext vgpu_place_context_on(int card)
+{
+	struct table *table = get_table();
+	CUcontext found = NULL;
+
+	if (!table)
+		return NULL;
+	vgpu_lock(&table->lock);
+	for (int i = 0; i < HANDLES && !found; i++)
+		if (table->handles[i].meaning && (int)(uint32_t)table->handles[i].meaning == card)
+			found = table->handles[i].context;
+	vgpu_unlock(&table->lock);
+	return found;
 }
 
 /* Of a MIG instance the first call names the instance and the second its card. */

@@ -28,11 +28,21 @@ CUresult vgpu_place_current(struct vgpu_place *place);
 CUresult vgpu_place_of_context(CUcontext context, struct vgpu_place *place);
 CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place);
 
+/* One life of a context as it is told to end: what its charges carry. */
+struct vgpu_life {
+	CUcontext context;
+	uint64_t meaning; /* place.c's */
+	uint32_t ids[2]; /* two, if an end that the driver refused once gave it a second; 0: none */
+};
+
 /*
- * A life is about to end: from here on the handle means another. Returns what it was called, 0
- * where nobody asked for it; if the driver then refuses, put it back.
+ * A life is about to end: from here on the handle means another. What the driver refuses to end is
+ * put back.
  */
-struct vgpu_place vgpu_place_detach(CUcontext context);
-void vgpu_place_put_back(CUcontext context, struct vgpu_place place);
+struct vgpu_life vgpu_place_detach(CUcontext context);
+void vgpu_place_put_back(const struct vgpu_life *life);
+
+/* Some context on that card that has been met and not ended; NULL: none. */
+CUcontext vgpu_place_context_on(int card);
 
 #endif

@@ -171,6 +171,27 @@ CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevic
 	return create(out, flags, ordinal, CONTEXT_API_VERSION);
 }
 
+/* A program's own context, and not another way to end a primary one. */
+static CUresult get_own(CUcontext handle, struct context **context)
+{
+	CUresult result = context_get(handle, context);
+
+	if (result == CUDA_SUCCESS && (*context)->primary)
+		result = CUDA_ERROR_INVALID_CONTEXT;
+	return result;
+}
+
+static CUresult end(CUcontext handle, struct context *context)
+{
+	CUresult result;
+
+	if (stack.depth && stack.context[stack.depth - 1] == handle)
+		stack.depth--;
+	result = context_close(context);
+	object_free(context);
+	return result;
+}
+
 CUresult cuCtxDestroy_v2(CUcontext handle)
 {
 	struct context *context;
@@ -178,15 +199,38 @@ CUresult cuCtxDestroy_v2(CUcontext handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = context_get(handle, &context);
-	if (result != CUDA_SUCCESS || context->primary)
-		return driver_leave(result == CUDA_ERROR_CONTEXT_IS_DESTROYED
-					? result
-					: CUDA_ERROR_INVALID_CONTEXT);
-	if (stack.depth && stack.context[stack.depth - 1] == handle)
-		stack.depth--;
-	result = context_close(context);
-	object_free(context);
+	result = get_own(handle, &context);
+	return driver_leave(result == CUDA_SUCCESS ? end(handle, context) : result);
+}
+
+CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || flags)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = stack.depth ? stack.context[stack.depth - 1] : NULL;
+	result = get_own(*out, &context);
+	if (result == CUDA_SUCCESS)
+		context->attached++;
+	return driver_leave(result);
+}
+
+CUresult cuCtxDetach(CUcontext handle)
+{
+	struct context *context;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = get_own(handle, &context);
+	if (result == CUDA_SUCCESS && context->attached)
+		context->attached--;
+	else if (result == CUDA_SUCCESS)
+		result = end(handle, context);
 	return driver_leave(result);
 }
 

@@ -66,6 +66,7 @@ struct context {
 	struct device *device;
 	uint64_t id; /* the daemon's */
 	unsigned int flags, api_version;
+	unsigned int attached; /* how often more than by its creation */
 	unsigned int retained; /* primary context: how often; a reset leaves that as it is */
 	bool primary, alive;
 	struct stream legacy;

@@ -1,0 +1,146 @@
+/*
+ * Contexts end, and what they hold goes with them: each way to end one, and what it means to its
+ * charges.
+ *
+ * The life is detached before the driver is asked, so that what another thread allocates through
+ * the same handle from then on belongs to the next life; it is forgotten when the driver has ended
+ * it, and put back when it has not.
+ */
+#include <stdbool.h>
+
+#include "admission.h"
+#include "hooks.h"
+#include "place.h"
+
+enum { PRIMARIES = 64 };
+
+/* The handle of each device's primary context, which never changes; NULL: nobody retained it. */
+static CUcontext primaries[PRIMARIES];
+
+static CUcontext *primary_of(CUdevice device)
+{
+	return device >= 0 && device < PRIMARIES ? &primaries[device] : NULL;
+}
+
+static void end_life(const struct vgpu_life *life, bool ended)
+{
+	if (!ended) {
+		vgpu_place_put_back(life);
+		return;
+	}
+	for (int i = 0; i < 2; i++)
+		if (life->ids[i])
+			vgpu_forget_context(life->ids[i]);
+}
+
+static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
+{
+	struct vgpu_life life = vgpu_place_detach(context);
+	CUresult result = driver_destroy(context);
+
+	end_life(&life, result == CUDA_SUCCESS);
+	return result;
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+	return destroy(context, real_cuCtxDestroy);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	return destroy(context, real_cuCtxDestroy_v2);
+}
+
+/* Whoever attached detaches, and the last one ends it: the driver then knows it no more. */
+CUresult cuCtxDetach(CUcontext context)
+{
+	struct vgpu_life life = vgpu_place_detach(context);
+	CUresult result = real_cuCtxDetach(context);
+	unsigned int version;
+
+	end_life(&life, result == CUDA_SUCCESS &&
+			    real_cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS);
+	return result;
+}
+
+/* A green context has a handle of its own, beside the context that programs work in. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+	CUcontext context = NULL;
+
+	if (!green || real_cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
+		return real_cuGreenCtxDestroy(green);
+	struct vgpu_life life = vgpu_place_detach(context);
+	CUresult result = real_cuGreenCtxDestroy(green);
+	end_life(&life, result == CUDA_SUCCESS);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	CUresult result = real_cuDevicePrimaryCtxRetain(context, device);
+	CUcontext *primary = primary_of(device);
+
+	if (result == CUDA_SUCCESS && primary)
+		__atomic_store_n(primary, *context, __ATOMIC_RELAXED);
+	return result;
+}
+
+/* Programs may have come by it without a retain that we saw; asking does not change what is. */
+static CUcontext find_primary(CUdevice device)
+{
+	CUcontext *primary = primary_of(device);
+	CUcontext context = primary ? __atomic_load_n(primary, __ATOMIC_RELAXED) : NULL;
+	unsigned int flags;
+	int active = 0;
+
+	if (context || real_cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS ||
+	    !active || cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+		return context;
+	(void)real_cuDevicePrimaryCtxRelease_v2(device);
+	return context;
+}
+
+/* A release ends it if it was the last one; only the driver knows how often it was retained. */
+static CUresult release(CUdevice device, CUresult (*driver_release)(CUdevice device))
+{
+	struct vgpu_life life = vgpu_place_detach(find_primary(device));
+	CUresult result = driver_release(device);
+	unsigned int flags;
+	int active = 1;
+
+	if (result == CUDA_SUCCESS)
+		(void)real_cuDevicePrimaryCtxGetState(device, &flags, &active);
+	end_life(&life, !active);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	return release(device, real_cuDevicePrimaryCtxRelease);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	return release(device, real_cuDevicePrimaryCtxRelease_v2);
+}
+
+static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device))
+{
+	struct vgpu_life life = vgpu_place_detach(find_primary(device));
+	CUresult result = driver_reset(device);
+
+	end_life(&life, result == CUDA_SUCCESS);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+	return reset(device, real_cuDevicePrimaryCtxReset);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	return reset(device, real_cuDevicePrimaryCtxReset_v2);
+}

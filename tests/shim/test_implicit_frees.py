@@ -1,0 +1,179 @@
+"""What goes with its context is refunded: each way to end one, and the ways not to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.shim.clients import CUDA
+from tests.shim.conftest import GIB, Grants, Host
+
+pytestmark = pytest.mark.sim
+
+# Every amount is counted from what the contexts themselves hold: `held` tells the program's own.
+_BEGIN = (
+    CUDA
+    + """
+import ctypes, os
+from pathlib import Path
+from shim import region
+library = ctypes.CDLL("libcuda.so.1")
+def used():
+    return region.status(Path(os.environ["GPUSLICE_DIR"]))[0].use.used_bytes
+def create():
+    return must(d.cuCtxCreate(None, 0, 0))
+def inside(context, size):
+    must(d.cuCtxPushCurrent(context))
+    address = must(d.cuMemAlloc(size))
+    must(d.cuCtxPopCurrent())
+    return address
+def handle(context):
+    return ctypes.c_void_p(int(context))
+idle = used()
+"""
+)
+
+_ENDS = {
+    "cuCtxDestroy": "library.cuCtxDestroy(handle(context))",
+    "cuCtxDestroy_v2": "library.cuCtxDestroy_v2(handle(context))",
+    "cuCtxDetach": "library.cuCtxDetach(handle(context))",
+}
+
+
+@pytest.mark.parametrize("call", _ENDS)
+def test_a_context_takes_what_it_holds_with_it(host: Host, grants: Grants, call: str) -> None:
+    host.python(
+        _BEGIN
+        + f"""
+mine = must(d.cuMemAlloc(64 * MIB))
+before = used()
+context = create()
+for _ in range(3):
+    inside(context, 32 * MIB)
+assert used() >= before + 96 * MIB
+assert {_ENDS[call]} == 0
+assert used() == before, "the other context holds what it held"
+must(d.cuMemFree(mine))
+assert used() == idle
+""",
+        grants.make(2 * GIB),
+    )
+
+
+_PRIMARY_ENDS = {
+    "cuDevicePrimaryCtxRelease": "library.cuDevicePrimaryCtxRelease(0)",
+    "cuDevicePrimaryCtxRelease_v2": "library.cuDevicePrimaryCtxRelease_v2(0)",
+    "cuDevicePrimaryCtxReset": "library.cuDevicePrimaryCtxReset(0)",
+    "cuDevicePrimaryCtxReset_v2": "library.cuDevicePrimaryCtxReset_v2(0)",
+}
+
+
+@pytest.mark.parametrize("call", _PRIMARY_ENDS)
+def test_a_primary_context_comes_again_under_its_handle_with_nothing(
+    host: Host, grants: Grants, call: str
+) -> None:
+    host.python(
+        _BEGIN
+        + f"""
+for _ in range(3):
+    must(d.cuMemAlloc(512 * MIB))
+    must(d.cuMemAlloc(64 * MIB))
+    assert used() == idle + 576 * MIB
+    assert {_PRIMARY_ENDS[call]} == 0
+    assert used() == 0
+    use(0)
+    assert used() == idle
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_a_primary_context_retained_twice_and_released_once_keeps(
+    host: Host, grants: Grants
+) -> None:
+    host.python(
+        _BEGIN
+        + """
+use(0)
+address = must(d.cuMemAlloc(512 * MIB))
+must(d.cuDevicePrimaryCtxRelease(0))
+assert used() == idle + 512 * MIB
+must(d.cuMemAlloc(64 * MIB))
+must(d.cuMemFree(address))
+assert used() == idle + 64 * MIB
+must(d.cuDevicePrimaryCtxRelease(0))
+assert used() == 0
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_an_attached_context_lasts_until_the_last_detach(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+context = create()
+again = ctypes.c_void_p()
+assert library.cuCtxAttach(ctypes.byref(again), 0) == 0
+inside(context, 64 * MIB)
+full = used()
+assert library.cuCtxDetach(again) == 0
+assert used() == full
+assert library.cuCtxDetach(again) == 0
+assert used() == idle
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_a_context_that_the_driver_will_not_end_keeps(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+address = must(d.cuMemAlloc(512 * MIB))
+primary = must(d.cuCtxGetCurrent())
+INVALID_CONTEXT = 201
+for name in ("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"):
+    assert library[name](handle(primary)) == INVALID_CONTEXT
+    assert library[name](None) == INVALID_CONTEXT
+    assert library[name](ctypes.c_void_p(0x1234)) == INVALID_CONTEXT
+    assert used() == idle + 512 * MIB
+assert library.cuDevicePrimaryCtxReset_v2(7) == library.cuDevicePrimaryCtxRelease_v2(7) == 101
+assert used() == idle + 512 * MIB
+must(d.cuDevicePrimaryCtxReset(0))
+assert used() == 0, "and still takes with it what it held before"
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_what_was_freed_before_is_not_refunded_again(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+must(d.cuMemAlloc(64 * MIB))
+context = create()
+must(d.cuMemFree(inside(context, 512 * MIB)))
+must(d.cuCtxDestroy(context))
+assert used() == idle + 64 * MIB
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_a_thousand_lives_leave_nothing(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+kept = create()
+inside(kept, 64 * MIB)
+before = used()
+for _ in range(1100):
+    context = create()
+    inside(context, 2 * MIB)
+    must(d.cuCtxDestroy(context))
+assert used() == before
+must(d.cuCtxDestroy(kept))
+assert used() == idle
+""",
+        grants.make(2 * GIB),
+    )
