@@ -9,7 +9,11 @@
 
 #include <string.h>
 
+#include "names.h"
 #include "objects.h"
+
+enum { NAME_SLOTS = 1024 };
+_Static_assert(2 * VGPU_HOOK_COUNT < NAME_SLOTS, "names.h");
 
 void *vgpu_real[VGPU_FUNCTION_COUNT];
 static uintptr_t real_base[VGPU_LIBRARY_COUNT]; /* load bias of what vgpu_real was read from */
@@ -37,14 +41,20 @@ void *vgpu_wrapper(enum vgpu_function hook)
 	return wrappers[hook];
 }
 
+static const char *name_of_hook(int hook)
+{
+	return FUNCTIONS[hook].name;
+}
+
 int vgpu_hook_named(const char *name)
 {
+	static uint16_t slots[NAME_SLOTS];
+	static struct vgpu_names names = {name_of_hook, VGPU_HOOK_COUNT, NAME_SLOTS, slots, 0};
+
 	if (!name || (strncmp(name, "cu", 2) != 0 && strncmp(name, "nvml", 4) != 0))
 		return -1;
-	for (int hook = 0; hook < VGPU_HOOK_COUNT; hook++)
-		if (strcmp(FUNCTIONS[hook].name, name) == 0)
-			return hook;
-	return -1;
+	uint32_t slot = vgpu_names_start(&names, name);
+	return vgpu_names_next(&names, name, &slot);
 }
 
 uintptr_t vgpu_refresh(enum vgpu_library library)

@@ -1,0 +1,26 @@
+/*
+ * From a name to its numbers in a constant list, in a time that does not grow with the list.
+ *
+ * Open addressing in the caller's static table, filled by whoever comes first. The order of filling
+ * is fixed, so threads that fill at once write the same, and none waits for another.
+ */
+#ifndef VGPU_NAMES_H
+#define VGPU_NAMES_H
+
+#include <stdint.h>
+
+struct vgpu_names {
+	const char *(*name_of)(int number);
+	int count;	     /* numbers are 0 to count - 1; several may share a name */
+	uint32_t slot_count; /* a power of two, over twice count */
+	uint16_t *slots;     /* number + 1; 0: free */
+	int filled;
+};
+
+/* First slot to look at for a name. */
+uint32_t vgpu_names_start(struct vgpu_names *names, const char *name);
+
+/* The next number of that name from *slot on, which moves behind it; -1: no more. */
+int vgpu_names_next(const struct vgpu_names *names, const char *name, uint32_t *slot);
+
+#endif
