@@ -26,6 +26,8 @@ from simgpu.home import Home, HomeError
 from simgpu.wire import Op
 
 _PACKAGE: Final = Path(__file__).resolve().parent
+# The generation of libcuda that is always built, in lib/simgpu; others are in lib/simgpu-VERSION.
+_CUDA_VERSION: Final = 13000
 _START_LIMIT_S: Final = 20.0
 _STOP_LIMIT_S: Final = 10.0
 _POLL_S: Final = 0.02
@@ -119,7 +121,7 @@ def _up(home: Home, arguments: argparse.Namespace) -> None:
         host = host.with_cards([config.parse_bytes(size, "--card") for size in arguments.card])
     home.create()
     if arguments.foreground:
-        _serve(home, host, _driver(arguments.build_dir))
+        _serve(home, host, _driver(arguments.build_dir, host.cuda_version))
         return
     if home.daemon_pid() is None:
         _start(home, arguments)
@@ -129,7 +131,7 @@ def _up(home: Home, arguments: argparse.Namespace) -> None:
             f"{home.root} is up with other cards; `python -m simgpu down --dir {home.root}` first"
         )
     _say(_describe(home, running))
-    _say(_next_steps(home, _driver(arguments.build_dir)))
+    _say(_next_steps(home, _driver(arguments.build_dir, host.cuda_version)))
 
 
 def _serve(home: Home, host: config.HostConfig, driver: cdi.Driver) -> None:
@@ -253,18 +255,28 @@ def _answers(home: Home) -> bool:
     return True
 
 
-def _driver(build_dir: Path | None) -> cdi.Driver:
-    """The built files: where told, else beside the package, else in the repository's build."""
+def _driver(build_dir: Path | None, cuda_version: int) -> cdi.Driver:
+    """The built files: where told, else beside the package, else in the repository's build.
+
+    Of the generations of libcuda, the newest that is no newer than that version; where there is
+    none, the one that is always there.
+    """
     candidates = [build_dir] if build_dir else [_PACKAGE, _PACKAGE.parent / "build" / "dev"]
     drivers = [
         cdi.Driver(
-            base / "lib" / "simgpu" / "libcuda.so.1",
+            _generation(base / "lib", cuda_version) / "libcuda.so.1",
             base / "lib" / "simgpu" / "libnvidia-ml.so.1",
             base / "bin" / "nvidia-smi",
         )
         for base in candidates
     ]
     return next((driver for driver in drivers if not driver.missing), drivers[-1])
+
+
+def _generation(libraries: Path, cuda_version: int) -> Path:
+    built = {int(path.name.removeprefix("simgpu-")): path for path in libraries.glob("simgpu-*")}
+    built[_CUDA_VERSION] = libraries / "simgpu"
+    return built[max((one for one in built if one <= cuda_version), default=_CUDA_VERSION)]
 
 
 def _describe(home: Home, running: dict[str, Any]) -> str:

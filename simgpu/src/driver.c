@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "driver.h"
+#include "resolve.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -208,7 +209,7 @@ CUresult cuDriverGetVersion(int *version)
 {
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
-	*version = SIM_CUDA_VERSION;
+	*version = sim_cuda_version;
 	return CUDA_SUCCESS;
 }
 

@@ -6,57 +6,94 @@
  * at that version, is CUDA_ERROR_NOT_FOUND with the reason in the status: so drivers have answered,
  * where NVIDIA's text promises CUDA_SUCCESS and a NULL pointer.
  */
+#include "resolve.h"
 #include "cuda_entry.h"
 #include "cuda_unsupported.h"
 
-#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
-typedef void (*any_function)(void);
+/*
+ * Drivers may answer with an inner function where they export another: asked to by
+ * SIMGPU_INNER_ENTRIES=1, this one does, for every name.
+ */
+#if defined(__x86_64__)
+#define JUMP "jmp "
+#elif defined(__aarch64__)
+#define JUMP "b "
+#endif
+#define INNER(symbol)                                                                              \
+	void inner_##symbol(void);                                                                 \
+	__asm__(".text\n.type inner_" #symbol ", @function\ninner_" #symbol ":\n\t" JUMP #symbol   \
+		"\n");
 
-struct row {
-	const char *base;
-	any_function function;
-	int since;
-	bool per_thread;
-};
-
-static const struct row rows[] = {
-#define ENTRY(symbol, base, since, params)		{#base, (any_function)symbol, since, false},
-#define OLDER(symbol, base, since, params, args, newer) {#base, (any_function)symbol, since, false},
+#define ENTRY(symbol, base, since, params)		INNER(symbol)
+#define OLDER(symbol, base, since, params, args, newer) INNER(symbol)
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	{#base, (any_function)symbol, since, false},                                               \
-	    {#base, (any_function)symbol##suffix, twin_since, true},
+	INNER(symbol) INNER(symbol##suffix)
 #include "cuda.def"
-#define NAME(symbol, base, since)	     {#base, (any_function)symbol, since, false},
-#define PER_THREAD_NAME(symbol, base, since) {#base, (any_function)symbol, since, true},
-#define OTHER_BASE(symbol, base, since)	     {#base, (any_function)symbol, since, false},
+#undef ENTRY
+#undef OLDER
+#undef PER_THREAD
+#define NAME(symbol, base, since)	     INNER(symbol)
+#define PER_THREAD_NAME(symbol, base, since) INNER(symbol)
+#define OTHER_BASE(symbol, base, since)
+#include "cuda_unsupported.def"
+#undef NAME
+#undef PER_THREAD_NAME
+#undef OTHER_BASE
+
+#define ROW(symbol, base, since, per_thread)                                                       \
+	{#base, (any_function)symbol, inner_##symbol, since, per_thread},
+static const struct row rows[] = {
+#define ENTRY(symbol, base, since, params)		ROW(symbol, base, since, false)
+#define OLDER(symbol, base, since, params, args, newer) ROW(symbol, base, since, false)
+#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
+	ROW(symbol, base, since, false) ROW(symbol##suffix, base, twin_since, true)
+#include "cuda.def"
+#define NAME(symbol, base, since)	     ROW(symbol, base, since, false)
+#define PER_THREAD_NAME(symbol, base, since) ROW(symbol, base, since, true)
+#define OTHER_BASE(symbol, base, since)	     ROW(symbol, base, since, false)
 #include "cuda_unsupported.def"
 };
 
 /* The latest meaning at that version; a thread's own stream wins where both exist. */
+static const struct row *later(const struct row *found, const struct row *row)
+{
+	if (!found || row->since > found->since || (row->since == found->since && row->per_thread))
+		return row;
+	return found;
+}
+
 static const struct row *find(const char *base, int version, bool per_thread, bool *known)
 {
 	const struct row *found = NULL;
+	const size_t own = sizeof(rows) / sizeof(*rows);
 
 	*known = false;
-	for (const struct row *row = rows; row < rows + sizeof(rows) / sizeof(*rows); row++) {
-		if (strcmp(row->base, base) != 0)
+	for (size_t i = 0; i < own + sim_later_count; i++) {
+		const struct row *row = i < own ? &rows[i] : &sim_later_rows[i - own];
+		if (row->since > sim_cuda_version || strcmp(row->base, base) != 0)
 			continue;
 		*known = true;
-		if (row->since > version || (row->per_thread && !per_thread))
-			continue;
-		if (!found || row->since > found->since ||
-		    (row->since == found->since && row->per_thread))
-			found = row;
+		if (row->since <= version && (per_thread || !row->per_thread))
+			found = later(found, row);
 	}
 	return found;
+}
+
+static any_function answer(const struct row *row)
+{
+	const char *inner = getenv("SIMGPU_INNER_ENTRIES");
+
+	return inner && strcmp(inner, "1") == 0 ? row->inner : row->function;
 }
 
 CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uint64_t flags,
 			     int *status)
 {
 	const struct row *row;
+	any_function found;
 	bool known;
 
 	if (status)
@@ -64,7 +101,7 @@ CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uin
 	if (!base || !function)
 		return CUDA_ERROR_INVALID_VALUE;
 	*function = NULL;
-	if (version > SIM_CUDA_VERSION || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+	if (version > sim_cuda_version || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;
 	row = find(base, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
 	if (!row) {
@@ -72,7 +109,8 @@ CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uin
 			*status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
 		return CUDA_ERROR_NOT_FOUND;
 	}
-	memcpy(function, &row->function, sizeof(row->function));
+	found = answer(row);
+	memcpy(function, &found, sizeof(found));
 	if (status)
 		*status = CU_GET_PROC_ADDRESS_SUCCESS;
 	return CUDA_SUCCESS;

@@ -1,0 +1,24 @@
+/*
+ * What differs between one generation of the driver and the next: the newest CUDA version that it
+ * speaks, and with it which names it exports (generation.cmake) and finds.
+ */
+#ifndef SIMGPU_RESOLVE_H
+#define SIMGPU_RESOLVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef void (*any_function)(void);
+
+struct row {
+	const char *base;
+	any_function function, inner;
+	int since;
+	bool per_thread;
+};
+
+extern const int sim_cuda_version;
+extern const struct row sim_later_rows[];
+extern const size_t sim_later_count;
+
+#endif

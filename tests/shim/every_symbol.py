@@ -1,0 +1,78 @@
+"""Run as a program: what cuGetProcAddress answers, for every name, version and flag, a line each.
+
+    every_symbol.py LIST    LIST has `base` lines
+
+A line is: entry base version flags code status answer, where the answer is the wrapper's name, or
+the offset in the driver, or null.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+VERSIONS: Final = (
+    *(2000, 3020, 4000, 6050, 7000, 7050, 8000, 9000, 10000, 10010, 11000, 11010, 11020, 11030),
+    *(11040, 11060, 11080, 12000, 12010, 12020, 12030, 12040, 12050, 12060, 12080, 12090, 13000),
+    *(13010, 14000),
+)
+FLAGS: Final = (0, 1, 2, 3)
+_STATUS_UNTOUCHED: Final = -7
+
+
+def exports(library: Path) -> Mapping[int, str]:
+    """Offset -> one exported name."""
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
+    )
+    return {int(line.split()[0], 16): line.split()[2] for line in listed.stdout.splitlines()}
+
+
+def _loaded(name: str) -> tuple[int, int, Path] | None:
+    spans = [
+        line.split() for line in Path("/proc/self/maps").read_text().splitlines() if name in line
+    ]
+    if not spans:
+        return None
+    start = int(spans[0][0].split("-")[0], 16)
+    return start, int(spans[-1][0].split("-")[1], 16), Path(spans[0][-1])
+
+
+def answers(bases: list[str]) -> Iterator[str]:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    driver, ours = _loaded("libcuda.so.1"), _loaded("libvgpu.so")
+    assert driver
+    wrappers = exports(ours[2]) if ours else {}
+
+    def describe(pointer: int | None) -> str:
+        if not pointer:
+            return "null"
+        if ours and ours[0] <= pointer < ours[1]:
+            return wrappers[pointer - ours[0]]
+        assert driver[0] <= pointer < driver[1]
+        return hex(pointer - driver[0])
+
+    v2 = getattr(cuda, "cuGetProcAddress_v2", None)
+    for base, version, flag in product(bases, VERSIONS, FLAGS):
+        found = ctypes.c_void_p()
+        name = base.encode()
+        code = cuda.cuGetProcAddress(name, ctypes.byref(found), version, ctypes.c_uint64(flag))
+        yield f"v1 {base} {version} {flag} {code} - {describe(found.value)}"
+        if v2 is None:
+            continue
+        for status in (ctypes.c_int(_STATUS_UNTOUCHED), None):
+            found = ctypes.c_void_p()
+            where = ctypes.byref(status) if status else None
+            code = v2(name, ctypes.byref(found), version, ctypes.c_uint64(flag), where)
+            said = status.value if status else "-"
+            yield f"v2 {base} {version} {flag} {code} {said} {describe(found.value)}"
+
+
+if __name__ == "__main__":
+    bases = Path(sys.argv[1]).read_text().split()
+    sys.stdout.writelines(answer + "\n" for answer in answers(bases))
