@@ -58,6 +58,15 @@ uint64_t vgpu_limit_bytes(int card);
 uint64_t vgpu_used_bytes(int card);
 uint32_t vgpu_core_percent(int card);
 
+/* A process that holds memory of a card, by its number in the caller's PID namespace. */
+struct vgpu_holder {
+	uint32_t pid;
+	uint64_t bytes;
+};
+
+/* One after the other, from *cursor = 0 until false. Processes of other namespaces are left out. */
+bool vgpu_next_holder(int card, uint32_t *cursor, struct vgpu_holder *holder);
+
 /*
  * Reserve before the driver call, refund when it failed or after it freed. VGPU_OVER_LIMIT changes
  * nothing but the statistics; before it is returned, a search for the dead has begun and ended (at

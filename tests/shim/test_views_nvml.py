@@ -1,0 +1,202 @@
+"""What programs are told of memory and processes through NVML: the limit, and their own kind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.shim.clients import CUDA, NVML
+from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+
+pytestmark = pytest.mark.sim
+
+# Every way in which NVML tells of processes, as (kind, what it said) lines. {pid} is asked for.
+_EVERY_WAY = (
+    NVML
+    + """
+import ctypes, sys
+from pynvml import *
+library = ctypes.CDLL("libnvidia-ml.so.1")
+def say(kind, function, *arguments):
+    try:
+        print(kind, function(*arguments))
+    except NVMLError as error:
+        print(kind, type(error).__name__)
+def pids(rows):
+    return sorted((row.pid, row.usedGpuMemory) for row in rows)
+def older(name, size):
+    # Rows of `size` bytes, read as NVML's protocol has it: first the number, then the rows.
+    count = ctypes.c_uint(0)
+    said = library[name](card(0), ctypes.byref(count), None)
+    assert said == (NVML_ERROR_INSUFFICIENT_SIZE if count.value else 0), said
+    rows = (ctypes.c_uint64 * 64)()
+    assert library[name](card(0), ctypes.byref(count), rows) == 0
+    words = size // 8
+    return sorted((rows[i * words] & 0xffffffff, rows[i * words + 1]) for i in range(count.value))
+for index in range(nvmlDeviceGetCount()):
+    print("card", index)
+    say("compute", lambda: pids(nvmlDeviceGetComputeRunningProcesses_v3(card(index))))
+    say("detail", lambda: pids(
+        nvmlDeviceGetRunningProcessDetailList(card(index), nvmlProcessDetailList_v1, 0)))
+    say("accounting", lambda: nvmlDeviceGetAccountingPids(card(index)))
+    say("utilization", lambda: nvmlDeviceGetProcessUtilization(card(index), 0)[0].pid)
+    say("utilizations", lambda: nvmlDeviceGetProcessesUtilizationInfo(card(index), 0)[0].pid)
+    for pid in map(int, sys.argv[1:]):
+        say("stats", lambda: nvmlDeviceGetAccountingStats(card(index), pid).maxMemoryUsage)
+        say("stats2", lambda: nvmlDeviceGetAccountingStats_v2(card(index), pid).maxMemoryUsage)
+    for kind in ("Graphics", "MPSCompute"):
+        say(kind, getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses"), card(index))
+    print("load", 0 <= nvmlDeviceGetUtilizationRates(card(index)).gpu <= 100)
+print("oldest", older("nvmlDeviceGetComputeRunningProcesses", 16))
+print("older", older("nvmlDeviceGetComputeRunningProcesses_v2", 24))
+"""
+)
+
+_HOLD = (
+    CUDA
+    + """
+import sys
+must(d.cuMemAlloc(int(sys.argv[1])))
+print("held", flush=True)
+sys.stdin.read()
+"""
+)
+
+
+class _Holder:
+    """A process that holds memory of card 0 under the library, until the block ends."""
+
+    def __init__(self, host: Host, size_bytes: int, directory: os.PathLike[str] | None) -> None:
+        environment = host.environment(None, preload=directory is not None)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _HOLD, str(size_bytes)],
+            env={**environment, **({"GPUSLICE_DIR": str(directory)} if directory else {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> _Holder:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"held\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> None:
+    """Another container's process is on the card too; from inside there is no trace of it."""
+    inside, outside = grants.make(2 * GIB), grants.make(2 * GIB)
+    with _Holder(host, GIB, inside) as ours, _Holder(host, 512 * MIB, outside) as theirs:
+        look = [sys.executable, "-c", _EVERY_WAY, str(ours.pid), str(theirs.pid)]
+        bare = host.run(look, preload=False).stdout
+        assert bare.count(str(theirs.pid)) >= 5 and f"({theirs.pid}, " in bare
+        said = host.run(look, inside).stdout
+        used = [line for line in said.splitlines() if line.startswith("compute")]
+    assert str(theirs.pid) not in said
+    held = used[0].removeprefix("compute ")
+    assert held.startswith(f"[({ours.pid}, ") and held.count("(") == 1
+    assert int(held.split(",")[1].strip(" )]")) >= GIB
+    assert said.splitlines() == [
+        "card 0",
+        *(f"{kind} {held}" for kind in ("compute", "detail")),
+        "accounting []",
+        "utilization NVMLError_NotFound",
+        "utilizations NVMLError_NotFound",
+        *["stats NVMLError_NotFound", "stats2 NVMLError_NotFound"] * 2,
+        "Graphics []",
+        "MPSCompute []",
+        "load True",
+        "card 1",
+        "compute []",
+        "detail []",
+        "accounting []",
+        *["utilization NVMLError_NotFound", "utilizations NVMLError_NotFound"],
+        *["stats NVMLError_NotFound", "stats2 NVMLError_NotFound"] * 2,
+        "Graphics []",
+        "MPSCompute []",
+        "load True",
+        f"oldest {held}",
+        f"older {held}",
+    ]
+
+
+def test_a_list_that_does_not_fit_says_how_long_it_is(host: Host, grants: Grants) -> None:
+    directory = grants.make(2 * GIB)
+    program = (
+        NVML
+        + """
+import ctypes
+library = ctypes.CDLL("libnvidia-ml.so.1")
+for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
+    ask = library["nvmlDeviceGetComputeRunningProcesses" + name]
+    rows = (ctypes.c_ubyte * 256)(*[0xee] * 256)
+    count = ctypes.c_uint(1)
+    assert (ask(card(0), ctypes.byref(count), rows), count.value) == (7, 2), count.value
+    assert bytes(rows[size:]) == b"\\xee" * (256 - size), "no byte beyond the room given"
+    count = ctypes.c_uint(5)
+    assert (ask(card(0), ctypes.byref(count), rows), count.value) == (0, 2)
+    assert bytes(rows[2 * size:]) == b"\\xee" * (256 - 2 * size)
+    count = ctypes.c_uint(0)
+    assert (ask(card(1), ctypes.byref(count), rows), count.value) == (0, 0)
+    print(ask(None, ctypes.byref(count), rows), ask(card(0), None, rows),
+          ask(card(0), ctypes.byref(ctypes.c_uint(4)), None))
+"""
+    )
+    with _Holder(host, GIB, directory), _Holder(host, MIB, directory):
+        assert host.python(program, directory).stdout == "2 2 2\n" * 3
+
+
+def test_a_dead_process_is_not_listed(host: Host, grants: Grants) -> None:
+    directory = grants.make(2 * GIB)
+    with _Holder(host, GIB, directory):
+        pass
+    program = NVML + "print(pynvml.nvmlDeviceGetComputeRunningProcesses(card(0)))"
+    assert host.python(program, directory).stdout == "[]\n"
+
+
+def test_a_process_of_another_namespace_is_left_out(host: Host, grants: Grants) -> None:
+    """Containers of one pod may share a grant: their memory counts, their numbers mean nothing."""
+    directory = grants.make(2 * GIB)
+    look = (
+        NVML
+        + """
+print(pynvml.nvmlDeviceGetComputeRunningProcesses(card(0)))
+print(pynvml.nvmlDeviceGetMemoryInfo(card(0)).used >= 2**30)
+"""
+    )
+    with _Holder(host, GIB, directory):
+        unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+        done = host.run([*unshared, sys.executable, "-c", look], directory)
+    assert done.stdout == "[]\nTrue\n"
+
+
+def test_bar1_shows_no_more_than_we_hold(host: Host, grants: Grants) -> None:
+    inside, outside = grants.make(2 * GIB), grants.make(2 * GIB)
+    program = (
+        NVML
+        + """
+for index in range(2):
+    bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(card(index))
+    assert bar1.bar1Free == bar1.bar1Total - bar1.bar1Used
+    print(bar1.bar1Total, bar1.bar1Used)
+"""
+    )
+    with _Holder(host, GIB, outside):
+        assert host.python(program, preload=False).stdout.split()[1] == str(2 * MIB)
+        assert host.python(program, inside).stdout == f"{CARDS[0][1]} 0\n0 0\n"
+        assert host.python(program, outside).stdout == f"{CARDS[0][1]} {2 * MIB}\n0 0\n"
+
+
+def test_without_a_usable_grant_nobody_is_listed(host: Host, grants: Grants) -> None:
+    directory = grants.make(GIB)
+    (directory / "grant").unlink()
+    with _Holder(host, GIB, None) as theirs:
+        done = host.run([sys.executable, "-c", _EVERY_WAY.split('print("oldest')[0]], directory)
+    assert str(theirs.pid) not in done.stdout
+    assert "compute NVMLError_NoPermission" in done.stdout
