@@ -66,7 +66,7 @@ sys.stdin.read()
 )
 
 
-class _Holder:
+class Holder:
     """A process that holds memory of card 0 under the library, until the block ends."""
 
     def __init__(self, host: Host, size_bytes: int, directory: os.PathLike[str] | None) -> None:
@@ -79,7 +79,7 @@ class _Holder:
         )
         self.pid = self._process.pid
 
-    def __enter__(self) -> _Holder:
+    def __enter__(self) -> Holder:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"held\n"
         return self
@@ -92,7 +92,7 @@ class _Holder:
 def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> None:
     """Another container's process is on the card too; from inside there is no trace of it."""
     inside, outside = grants.make(2 * GIB), grants.make(2 * GIB)
-    with _Holder(host, GIB, inside) as ours, _Holder(host, 512 * MIB, outside) as theirs:
+    with Holder(host, GIB, inside) as ours, Holder(host, 512 * MIB, outside) as theirs:
         look = [sys.executable, "-c", _EVERY_WAY, str(ours.pid), str(theirs.pid)]
         bare = host.run(look, preload=False).stdout
         assert bare.count(str(theirs.pid)) >= 5 and f"({theirs.pid}, " in bare
@@ -148,13 +148,13 @@ for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
           ask(card(0), ctypes.byref(ctypes.c_uint(4)), None))
 """
     )
-    with _Holder(host, GIB, directory), _Holder(host, MIB, directory):
+    with Holder(host, GIB, directory), Holder(host, MIB, directory):
         assert host.python(program, directory).stdout == "2 2 2\n" * 3
 
 
 def test_a_dead_process_is_not_listed(host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB)
-    with _Holder(host, GIB, directory):
+    with Holder(host, GIB, directory):
         pass
     program = NVML + "print(pynvml.nvmlDeviceGetComputeRunningProcesses(card(0)))"
     assert host.python(program, directory).stdout == "[]\n"
@@ -170,7 +170,7 @@ print(pynvml.nvmlDeviceGetComputeRunningProcesses(card(0)))
 print(pynvml.nvmlDeviceGetMemoryInfo(card(0)).used >= 2**30)
 """
     )
-    with _Holder(host, GIB, directory):
+    with Holder(host, GIB, directory):
         unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
         done = host.run([*unshared, sys.executable, "-c", look], directory)
     assert done.stdout == "[]\nTrue\n"
@@ -187,7 +187,7 @@ for index in range(2):
     print(bar1.bar1Total, bar1.bar1Used)
 """
     )
-    with _Holder(host, GIB, outside):
+    with Holder(host, GIB, outside):
         assert host.python(program, preload=False).stdout.split()[1] == str(2 * MIB)
         assert host.python(program, inside).stdout == f"{CARDS[0][1]} 0\n0 0\n"
         assert host.python(program, outside).stdout == f"{CARDS[0][1]} {2 * MIB}\n0 0\n"
@@ -196,7 +196,7 @@ for index in range(2):
 def test_without_a_usable_grant_nobody_is_listed(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     (directory / "grant").unlink()
-    with _Holder(host, GIB, None) as theirs:
+    with Holder(host, GIB, None) as theirs:
         done = host.run([sys.executable, "-c", _EVERY_WAY.split('print("oldest')[0]], directory)
     assert str(theirs.pid) not in done.stdout
     assert "compute NVMLError_NoPermission" in done.stdout

@@ -1,0 +1,184 @@
+"""What people's tools print under the library: one limit, one use, whoever asks, never wrapped."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import grant_file, names
+from tests.shim.clients import CUDA, NVML
+from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.test_views_nvml import Holder
+
+pytestmark = pytest.mark.sim
+
+_CUDA_VIEW = CUDA + "free, total = must(d.cuMemGetInfo()); print(total, total - free)"
+_NVML_VIEW = (
+    NVML
+    + """
+old = pynvml.nvmlDeviceGetMemoryInfo(card(0))
+new = pynvml.nvmlDeviceGetMemoryInfo(card(0), version=pynvml.nvmlMemory_v2)
+assert (old.total, old.free, old.used) == (new.total, new.free, new.used), new
+assert old.used + old.free == old.total
+print(old.total, old.used)
+"""
+)
+_NVITOP_VIEW = """
+from nvitop import Device
+card = Device(0)
+print(card.memory_total(), card.memory_used())
+print({pid: process.gpu_memory() for pid, process in card.processes().items()})
+"""
+
+
+def set_limit(directory: Path, *limits: int) -> None:
+    """Change a grant in place, as the node agent does."""
+    path = directory / names.FILE_GRANT
+    data = path.read_bytes()
+    grant = grant_file.decode(data)
+    assert grant is not None
+    cards = [
+        grant_file.Card(card.uuid, limit, card.core_percent, card.minor)
+        for card, limit in zip(grant.cards, limits, strict=True)
+    ]
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        for write in grant_file.update(data, grant_file.Grant(grant.grant_id, cards)):
+            file.seek(write.offset)
+            file.write(write.data)
+            file.flush()
+
+
+def _gpustat(host: Host, directory: Path) -> Any:
+    done = host.run([sys.executable, "-m", "gpustat", "--json"], directory)
+    return json.loads(done.stdout)["gpus"]
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    total, used = text.split()[:2]
+    return int(total), int(used)
+
+
+def test_row_29_every_view_agrees(host: Host, grants: Grants, build_dir: Path) -> None:
+    """NVML's two versions, nvidia-smi, gpustat and nvitop; then CUDA, which itself takes some."""
+    directory = grants.make(3 * GIB)
+    smi = [build_dir / "bin" / "nvidia-smi"]
+    query = ["--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits"]
+    with Holder(host, GIB, directory) as holder:
+        total, used = _numbers(host.python(_NVML_VIEW, directory).stdout)
+        assert (total, used >= GIB) == (3 * GIB, True)
+        assert used % MIB == 0, "or the tools below would round"
+        first = _gpustat(host, directory)[0]
+        assert (first["memory.total"], first["memory.used"]) == (total // MIB, used // MIB)
+        assert [(row["pid"], row["gpu_memory_usage"]) for row in first["processes"]] == [
+            (holder.pid, used // MIB)
+        ]
+        said = host.python(_NVITOP_VIEW, directory).stdout.splitlines()
+        assert (_numbers(said[0]), said[1]) == ((total, used), f"{{{holder.pid}: {used}}}")
+        table = host.run([sys.executable, "-m", "nvitop", "-1"], directory).stdout
+        assert f"{used // MIB}MiB / {total // MIB}MiB" in table
+        assert re.search(rf"│\s+0\s+{holder.pid} C .*{used // MIB}MiB", table), table
+        table = host.run(smi, directory).stdout
+        assert re.search(rf"{used // MIB}MiB /\s+{total // MIB}MiB", table)
+        assert re.search(rf"\s{holder.pid}\s+C\s.*{used // MIB}MiB", table), table
+        first_line = host.run([*smi, *query], directory).stdout.splitlines()[0]
+        assert first_line == f"{total // MIB}, {used // MIB}"
+        program = f"{_CUDA_VIEW}\n{_NVML_VIEW}"
+        by_cuda, by_nvml = host.python(program, directory).stdout.splitlines()
+    assert _numbers(by_cuda) == _numbers(by_nvml)
+    assert _numbers(by_cuda)[1] >= used
+
+
+def test_row_28_no_argument_crashes_and_nothing_underflows(
+    host: Host, grants: Grants, build_dir: Path
+) -> None:
+    """NULL reaches the driver; use above a lowered limit is shown as full; and so back."""
+    directory = grants.make(2 * GIB)
+    host.python(
+        CUDA
+        + """
+import ctypes
+library = ctypes.CDLL("libcuda.so.1")
+place, pointer = ctypes.c_size_t(7), ctypes.byref
+answers = [library.cuMemGetInfo_v2(None, None), library.cuMemGetInfo_v2(pointer(place), None),
+           library.cuMemGetInfo_v2(None, pointer(place)), library.cuMemGetInfo(None, None)]
+assert set(answers) <= {0, 1}, answers
+""",
+        directory,
+    )
+    with Holder(host, GIB, directory):
+        set_limit(directory, 512 * MIB)
+        assert _numbers(host.python(_NVML_VIEW, directory).stdout) == (512 * MIB, 512 * MIB)
+        first = _gpustat(host, directory)[0]
+        assert (first["memory.total"], first["memory.used"]) == (512, 512)
+        said = host.python(_NVITOP_VIEW, directory).stdout.splitlines()
+        assert _numbers(said[0]) == (512 * MIB, 512 * MIB)
+        table = host.run([build_dir / "bin" / "nvidia-smi"], directory).stdout
+        assert "512MiB /    512MiB" in table
+        set_limit(directory, 2 * GIB)
+        total, used = _numbers(host.python(_NVML_VIEW, directory).stdout)
+        assert (total, GIB <= used < 2 * GIB) == (2 * GIB, True)
+
+
+def test_a_lowered_limit_shows_nothing_free_and_kills_nobody(host: Host, grants: Grants) -> None:
+    directory = grants.make(2 * GIB)
+    program = (
+        CUDA
+        + f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
+from pathlib import Path
+from tests.shim.test_views_tools import set_limit
+pointer = must(d.cuMemAlloc(GIB))
+set_limit(Path({str(directory)!r}), GIB // 2)
+assert must(d.cuMemGetInfo()) == (0, GIB // 2)
+assert must(d.cuDeviceTotalMem(0)) == GIB // 2
+assert d.cuMemAlloc(1)[0] == OOM
+must(d.cuMemFree(pointer))
+assert must(d.cuMemGetInfo())[0] <= GIB // 2
+"""
+    )
+    host.python(program, directory)
+
+
+def test_free_is_never_more_than_the_card_has(host: Host, grants: Grants) -> None:
+    """A neighbour holds what the limit would still allow: card 0 has 4 GiB."""
+    directory = grants.make(3 * GIB)
+    with Holder(host, 3 * GIB, None):
+        host.python(
+            CUDA
+            + NVML
+            + """
+free, total = must(d.cuMemGetInfo())
+assert total == 3 * GIB and 0 < free <= GIB, free
+memory = pynvml.nvmlDeviceGetMemoryInfo(card(0))
+assert (memory.total, memory.free) == (total, free), memory
+""",
+            directory,
+        )
+
+
+def test_row_04_without_a_limit_everything_is_the_drivers(host: Host) -> None:
+    """Every query, with the library and without: the same answers."""
+    program = (
+        CUDA
+        + NVML
+        + """
+must(d.cuMemAlloc(GIB))
+print(must(d.cuMemGetInfo()), [must(d.cuDeviceTotalMem(i)) for i in range(2)])
+for index in range(2):
+    for version in (None, pynvml.nvmlMemory_v2):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(card(index), version=version)
+        print(memory.total, memory.free, memory.used)
+    bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(card(index))
+    print(bar1.bar1Total, bar1.bar1Used)
+    rows = pynvml.nvmlDeviceGetComputeRunningProcesses(card(index))
+    print([row.usedGpuMemory for row in rows], len(pynvml.nvmlDeviceGetAccountingPids(card(index))))
+"""
+    )
+    assert host.python(program).stdout == host.python(program, preload=False).stdout
