@@ -31,10 +31,13 @@ _INTEGERS: Final = {
     "VGPU_REGION_MAGIC": region_file.MAGIC,
     "VGPU_REGION_VERSION": region_file.VERSION,
     "VGPU_LOCK_LIVE": region_file.LOCK_LIVE,
+    "VGPU_ANCHOR": region_file.ANCHOR,
+    "VGPU_ANCHOR_BYTES": region_file.ANCHOR_BYTES,
     "VGPU_TAG_SLOT_SHIFT": region_file.TAG_SLOT_SHIFT,
     "VGPU_TAG_DROP": region_file.TAG_DROP,
     "VGPU_SLOT_FREE": region_file.SLOT_FREE,
     "VGPU_SLOT_LIVE": region_file.SLOT_LIVE,
+    "VGPU_SLOT_SHARED": region_file.SLOT_SHARED,
 }
 _STRINGS: Final = {
     "VGPU_CONTAINER_DIR": names.CONTAINER_DIR,

@@ -1,6 +1,8 @@
 """The file `region`: a container's live accounting, shared by its processes, read by the agent.
 
-    header | one record per card (the counter) | VGPU_MAX_SLOTS slots, one per process
+    header | one record per card (the counter) | VGPU_MAX_SLOTS slots
+
+A slot is a process's, or that of memory which several processes hold (exported and imported).
 
 The agent writes the header once and from then on only reads, by pread: the tenant can write and
 truncate this file. The geometry follows from the number of cards alone; a reader computes it and
@@ -12,7 +14,11 @@ slot keeps, per card, {bytes, sequence} and the operation it has published, {del
 delta_sequence}: two more 16-byte words. docs/adr/0002 has the protocol.
 
 Locks (open file description locks, on bytes beyond the end of the file): LIVE + slot is held by the
-slot's process for its life; REAP + slot by whoever changes a slot that is not its own.
+slot's process for its life, or, shared, by each process that holds the memory. Each holder maps a
+page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
+
+Version 2 added shared slots and the time of the last search; what version 1 has, stands where it
+stood, so `uses` reads both.
 """
 
 from __future__ import annotations
@@ -27,8 +33,11 @@ from contract import names
 from contract.layout import Field, Struct, whole
 
 MAGIC: Final = int.from_bytes(b"gpsregio", "little")
-VERSION: Final = 1
+VERSION: Final = 2
+_READABLE: Final = (1, VERSION)
 LOCK_LIVE: Final = 1 << 40
+ANCHOR: Final = 1 << 40
+ANCHOR_BYTES: Final = 1 << 16
 TAG_SLOT_SHIFT: Final = 48
 TAG_DROP: Final = 1 << 63
 
@@ -60,19 +69,21 @@ CARD: Final = Struct(
         Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
         Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
         Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC; when a dead process's charge went"),
-        Field("uint64_t", "reserved", "zero", 4),
+        Field("uint64_t", "last_search_ns", "card 0's: when a search of all slots last began"),
+        Field("uint64_t", "reserved", "zero", 3),
     ),
 )
 SLOT: Final = Struct(
     "vgpu_region_slot",
-    "One process: who it is; `card_count` times vgpu_region_slot_card follow.",
+    "One process, or memory that several hold; `card_count` times vgpu_region_slot_card follow.",
     (
-        Field("uint32_t", "state", "VGPU_SLOT_FREE or VGPU_SLOT_LIVE"),
-        Field("uint32_t", "pid", "in the namespace `pid_namespace`"),
+        Field("uint32_t", "state", "VGPU_SLOT_FREE, _LIVE or _SHARED"),
+        Field("uint32_t", "pid", "in the namespace `pid_namespace`; 0 where shared"),
         Field("uint64_t", "start_ticks", "field 22 of /proc/PID/stat; 0: unknown"),
         Field("uint64_t", "pid_namespace", "inode of /proc/self/ns/pid; 0: unknown"),
         Field("uint64_t", "generation", "another for each owner; 0: it and all above are new"),
-        Field("uint64_t", "reserved", "zero", 4),
+        Field("uint64_t", "shared_key", "hash of the exported handle; 0: nobody may join any more"),
+        Field("uint64_t", "reserved", "zero", 3),
     ),
 )
 SLOT_CARD: Final = Struct(
@@ -87,6 +98,7 @@ SLOT_CARD: Final = Struct(
 )
 SLOT_FREE: Final = 0
 SLOT_LIVE: Final = 1
+SLOT_SHARED: Final = 2
 _LINE: Final = 64
 
 
@@ -158,8 +170,8 @@ def uses(data: bytes) -> Sequence[CardUse]:
     header = HEADER.unpack(data)
     if header["checksum"] != binascii.crc32(data[: HEADER.size - 4]):
         raise RegionError("the header's checksum is wrong")
-    if header["magic"] != MAGIC or header["version"] != VERSION:
-        raise RegionError(f"version {header['version']!r}, this reader knows {VERSION}")
+    if header["magic"] != MAGIC or header["version"] not in _READABLE:
+        raise RegionError(f"version {header['version']!r}, this reader knows {_READABLE}")
     geometry = Geometry(whole(header["card_count"]))
     if not 1 <= geometry.card_count <= names.MAX_CARDS or len(data) < geometry.slots_offset:
         raise RegionError("truncated or overwritten card records")

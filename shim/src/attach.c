@@ -5,7 +5,8 @@
  * through it: the anchor, a page mapped without access and not inherited by fork or clone, holds
  * our slot's lock exactly as long as this address space lives. Programs may close, reuse or pass on
  * what descriptors they like; exec and death drop the lock. (On overlayfs a mapping belongs to the
- * layer below, and the lock ends with the descriptor; identity.c reads maps for that case.)
+ * layer below, and the lock ends with the descriptor; there the anchor's offset, which names the
+ * slot, is looked for in maps.) Two copies of the library in one process are two holders.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -111,10 +112,9 @@ static void drop_anchor(struct vgpu_process *process)
 
 static bool cast_anchor(struct vgpu_process *process, int fd)
 {
-	void *anchor;
+	void *anchor = mmap(NULL, ANCHOR_BYTES, PROT_NONE, MAP_SHARED, fd,
+			    (off_t)vgpu_slots_anchor_offset(process->owner.slot));
 
-	drop_anchor(process);
-	anchor = mmap(NULL, ANCHOR_BYTES, PROT_NONE, MAP_SHARED, fd, 0);
 	if (anchor == MAP_FAILED)
 		return false;
 	madvise(anchor, ANCHOR_BYTES, MADV_DONTFORK);
@@ -127,14 +127,21 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const ch
 {
 	struct vgpu_slots slots = {&process->view, fd, &process->self};
 
-	if (!cast_anchor(process, fd))
-		return vgpu_fail(error, VGPU_SYSTEM, errno, path);
-	vgpu_slots_reap(&slots, NULL, true);
+	drop_anchor(process);
+	vgpu_slots_reap_at_start(&slots);
 	VGPU_AT(ATTACH_REAPED);
 	if (!vgpu_slots_claim(&slots, &process->owner)) {
-		drop_anchor(process);
-		return vgpu_fail(error, VGPU_NO_SLOT, 0, path);
+		vgpu_slots_reap(&slots, NULL, VGPU_SEARCH_THOROUGH);
+		if (!vgpu_slots_claim(&slots, &process->owner))
+			return vgpu_fail(error, VGPU_NO_SLOT, 0, path);
 	}
+	if (!cast_anchor(process, fd)) {
+		int os_errno = errno;
+
+		vgpu_slots_free(&slots, &process->owner);
+		return vgpu_fail(error, VGPU_SYSTEM, os_errno, path);
+	}
+	VGPU_AT(ATTACH_ANCHORED);
 	for (int card = 0; card < process->view.card_count; card++)
 		vgpu_recharge(process, card);
 	return VGPU_OK;
@@ -188,7 +195,7 @@ static void retire_former_lives(struct vgpu_process *process)
 
 	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
 		return;
-	vgpu_slots_reap(&slots, NULL, true);
+	vgpu_slots_reap_at_start(&slots);
 	syscall(SYS_close, slots.fd);
 }
 

@@ -95,29 +95,37 @@ bool vgpu_identity_equal(const struct vgpu_identity *a, const struct vgpu_identi
 	       a->pid_namespace == b->pid_namespace;
 }
 
+bool vgpu_identity_can_see(const struct vgpu_identity *self, const struct vgpu_identity *other)
+{
+	return self->pid_namespace && self->pid_namespace == other->pid_namespace &&
+	       other->start_ticks && other->pid && other->pid <= INT32_MAX;
+}
+
+bool vgpu_identity_pid_is_free(const struct vgpu_identity *other)
+{
+	return syscall(SYS_kill, other->pid, 0) != 0 && errno == ESRCH;
+}
+
 enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
 					  const struct vgpu_identity *other)
 {
 	char name[16];
 	uint64_t start;
 
-	if (!self->pid_namespace || self->pid_namespace != other->pid_namespace ||
-	    !other->start_ticks || !other->pid || other->pid > INT32_MAX)
+	if (!vgpu_identity_can_see(self, other))
 		return VGPU_UNKNOWN;
 	snprintf(name, sizeof(name), "%u", other->pid);
 	start = start_ticks(name);
 	if (start)
 		return start == other->start_ticks ? VGPU_PRESENT : VGPU_GONE;
-	/* Gone, hidden (hidepid), or we are out of descriptors: signal 0, never delivered, can
-	 * tell. */
-	if (syscall(SYS_kill, other->pid, 0) != 0 && errno == ESRCH)
-		return VGPU_GONE;
-	return VGPU_PRESENT;
+	/* Gone, hidden (hidepid), or we are out of descriptors: a signal can tell. */
+	return vgpu_identity_pid_is_free(other) ? VGPU_GONE : VGPU_PRESENT;
 }
 
 /* "address perms offset device inode path"; `file` points at "device inode ". */
 struct maps_line {
 	uint64_t start;
+	uint64_t offset;
 	const char *file;
 	size_t file_chars;
 };
@@ -134,6 +142,8 @@ static bool parse(const char *text, struct maps_line *line)
 		if (!at)
 			return false;
 		at++;
+		if (field == 1)
+			line->offset = number(&at, 16);
 	}
 	line->file = at;
 	at = strchr(at, ' ');
@@ -144,11 +154,30 @@ static bool parse(const char *text, struct maps_line *line)
 
 enum { SEEN, NOT_SEEN, EMPTY, UNREADABLE };
 
-/*
- * Look for the mapping that starts at `start` (and copy its file to `file`), or, with start 0, for
- * one of `file`. Long paths are cut: what is wanted stands before them.
- */
-static int search(const char *path, uint64_t start, char *file, size_t file_room)
+/* What to look for: the mapping at `start`, or, with start 0, the one of `file` at `offset`. */
+struct wanted {
+	uint64_t start;
+	uint64_t offset;
+	char file[64];
+};
+
+/* Of the mapping at `start`, its file is what was wanted. */
+static bool is_wanted(const struct maps_line *line, struct wanted *wanted)
+{
+	if (!wanted->start)
+		return line->offset == wanted->offset && line->file_chars == strlen(wanted->file) &&
+		       !memcmp(line->file, wanted->file, line->file_chars);
+	if (line->start != wanted->start)
+		return false;
+	if (line->file_chars < sizeof(wanted->file)) {
+		memcpy(wanted->file, line->file, line->file_chars);
+		wanted->file[line->file_chars] = '\0';
+	}
+	return true;
+}
+
+/* Long paths are cut: what is wanted stands before them. */
+static int search(const char *path, struct wanted *wanted)
 {
 	char text[4096 + 1];
 	struct maps_line line;
@@ -167,17 +196,8 @@ static int search(const char *path, uint64_t start, char *file, size_t file_room
 		text[have] = '\0';
 		while (found == NOT_SEEN && (newline = strchr(at, '\n'))) {
 			*newline = '\0';
-			if (!mid_line && parse(at, &line)) {
-				bool wanted = start ? line.start == start
-						    : line.file_chars == strlen(file) &&
-							  !memcmp(line.file, file, line.file_chars);
-				if (wanted && start && line.file_chars < file_room) {
-					memcpy(file, line.file, line.file_chars);
-					file[line.file_chars] = '\0';
-				}
-				if (wanted)
-					found = SEEN;
-			}
+			if (!mid_line && parse(at, &line) && is_wanted(&line, wanted))
+				found = SEEN;
 			mid_line = false;
 			at = newline + 1;
 		}
@@ -195,7 +215,7 @@ static int search(const char *path, uint64_t start, char *file, size_t file_room
 }
 
 /* The first thread's maps are empty once it has ended, though others run on: ask each of them. */
-static int search_threads(uint32_t pid, char *file)
+static int search_threads(uint32_t pid, struct wanted *wanted)
 {
 	char path[64], entries[2048];
 	int found = EMPTY, fd;
@@ -215,26 +235,26 @@ static int search_threads(uint32_t pid, char *file)
 				continue;
 			snprintf(path, sizeof(path), "/proc/%u/task/%.10s/maps", pid,
 				 entry->d_name);
-			found = search(path, 0, file, 0);
+			found = search(path, wanted);
 		}
 	}
 	syscall(SYS_close, fd);
 	return found;
 }
 
-bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours)
+bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours, uint64_t offset)
 {
-	char path[64], file[64] = "";
+	struct wanted wanted = {.start = (uint64_t)(uintptr_t)ours, .offset = offset};
+	char path[64];
 	int found;
 
 	/* Not from stat(): a file's device in maps differs from st_dev on overlay and btrfs. */
-	if (search("/proc/thread-self/maps", (uint64_t)(uintptr_t)ours, file, sizeof(file)) !=
-		SEEN ||
-	    !file[0])
+	if (search("/proc/thread-self/maps", &wanted) != SEEN || !wanted.file[0])
 		return true;
+	wanted.start = 0;
 	snprintf(path, sizeof(path), "/proc/%u/maps", other->pid);
-	found = search(path, 0, file, 0);
+	found = search(path, &wanted);
 	if (found == EMPTY)
-		found = search_threads(other->pid, file);
+		found = search_threads(other->pid, &wanted);
 	return found == SEEN || found == UNREADABLE;
 }

@@ -28,13 +28,20 @@ void vgpu_identity_of_self(struct vgpu_identity *self);
 
 bool vgpu_identity_equal(const struct vgpu_identity *a, const struct vgpu_identity *b);
 
+/* Is the other of our PID namespace, and named? */
+bool vgpu_identity_can_see(const struct vgpu_identity *self, const struct vgpu_identity *other);
+
+/* No process has that number now. One system call: signal 0, which is never delivered. For one that
+ * we can see. */
+bool vgpu_identity_pid_is_free(const struct vgpu_identity *other);
+
 enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
 					  const struct vgpu_identity *other);
 
 /*
- * Does the process still map the file that we map at `ours`? True where it cannot be seen. For a
- * process that is VGPU_PRESENT.
+ * Does the process map, at that offset, the file that we map at `ours`? True where it cannot be
+ * seen. For a process that is VGPU_PRESENT.
  */
-bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours);
+bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours, uint64_t offset);
 
 #endif

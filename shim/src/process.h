@@ -33,7 +33,8 @@ struct vgpu_process {
 	struct vgpu_owner owner;
 	void *anchor;	       /* a mapping that keeps our slot's lock (attach.c) */
 	uint64_t last_reap_ns; /* when a search for the dead last began, */
-	uint64_t reaped_ns;    /* and when the last one that is over had begun */
+	uint64_t reaped_ns;    /* and when the last one that is over had begun, */
+	uint64_t reap_took_ns; /* and how long it took */
 	struct vgpu_process_card cards[VGPU_MAX_CARDS];
 };
 

@@ -13,10 +13,11 @@
 #include "grant.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)
+#define REPORT_REST    20 /* of its time a process spends one part in so many on reports' searches */
 #define REAP_PAUSE_NS  (REAP_PERIOD_NS / 4)
 #define REAP_PAUSES    400 /* a scan of all slots fits in, and then some */
 
-static void look_for_the_dead(struct vgpu_process *process)
+static void look_for_the_dead(struct vgpu_process *process, enum vgpu_search search)
 {
 	struct vgpu_owner self = {UINT32_MAX, 0};
 	struct vgpu_slots slots = {&process->view, -1, &process->self};
@@ -26,12 +27,12 @@ static void look_for_the_dead(struct vgpu_process *process)
 		return;
 	if (vgpu_is_attached(process))
 		self = process->owner;
-	vgpu_slots_reap(&slots, &self, false);
+	vgpu_slots_reap(&slots, &self, search);
 	syscall(SYS_close, slots.fd);
 }
 
 /* Look for the dead, if nobody here began to just now; false: somebody did. */
-static bool reap(struct vgpu_process *process)
+static bool reap(struct vgpu_process *process, enum vgpu_search search)
 {
 	uint64_t now_ns = vgpu_now_ns();
 	uint64_t last_ns = __atomic_load_n(&process->last_reap_ns, __ATOMIC_RELAXED);
@@ -40,9 +41,19 @@ static bool reap(struct vgpu_process *process)
 	    !__atomic_compare_exchange_n(&process->last_reap_ns, &last_ns, now_ns, false,
 					 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return false;
-	look_for_the_dead(process);
+	look_for_the_dead(process, search);
 	__atomic_store_n(&process->reaped_ns, now_ns, __ATOMIC_RELEASE);
+	__atomic_store_n(&process->reap_took_ns, vgpu_now_ns() - now_ns, __ATOMIC_RELAXED);
 	return true;
+}
+
+/* Not more often than is cheap: with very many processes a report is some milliseconds old. */
+static void reap_for_report(struct vgpu_process *process)
+{
+	uint64_t since_ns = vgpu_now_ns() - __atomic_load_n(&process->reaped_ns, __ATOMIC_RELAXED);
+
+	if (since_ns >= REPORT_REST * __atomic_load_n(&process->reap_took_ns, __ATOMIC_RELAXED))
+		reap(process, VGPU_SEARCH_QUICK);
 }
 
 /*
@@ -54,7 +65,8 @@ static void reap_afresh(struct vgpu_process *process)
 	uint64_t since_ns = vgpu_now_ns();
 	struct timespec pause = {.tv_nsec = REAP_PAUSE_NS};
 
-	for (int pauses = 0; pauses < REAP_PAUSES && !reap(process); pauses++) {
+	for (int pauses = 0; pauses < REAP_PAUSES && !reap(process, VGPU_SEARCH_THOROUGH);
+	     pauses++) {
 		if (__atomic_load_n(&process->reaped_ns, __ATOMIC_ACQUIRE) >= since_ns)
 			return;
 		nanosleep(&pause, NULL);
@@ -97,7 +109,7 @@ uint64_t vgpu_used_bytes(int card)
 		return 0;
 	held_bytes = __atomic_load_n(&process->cards[card].held_bytes, __ATOMIC_RELAXED);
 	if (vgpu_counter_used_bytes(&process->view, card) != held_bytes)
-		reap(process);
+		reap_for_report(process);
 	return vgpu_counter_used_bytes(&process->view, card);
 }
 

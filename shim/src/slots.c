@@ -9,6 +9,11 @@
 #include "process.h"
 #include "step.h"
 
+/* So many processes that start at once leave the search to one of them in so much time; who is
+ * about to refuse or report searches all the same. */
+#define MANY_SLOTS	       64
+#define START_SEARCH_PERIOD_NS UINT64_C(10000000)
+
 static struct flock byte_of(uint32_t slot, short type)
 {
 	return (struct flock){
@@ -73,7 +78,12 @@ static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *
 	VGPU_AT(FREE_DONE);
 }
 
-static bool is_dead(const struct vgpu_slots *slots, uint32_t number, bool newcomer)
+/*
+ * A lock is nearly always right, and asked first. It is kept too long by a raw clone's child that
+ * inherited a description, hence the look for a free number (and, thoroughly, for another's); it is
+ * missing in a living holder on overlayfs, hence the look for the anchor, which exec ends.
+ */
+static bool is_dead(const struct vgpu_slots *slots, uint32_t number, enum vgpu_search search)
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
 	struct vgpu_identity holder = {
@@ -81,20 +91,16 @@ static bool is_dead(const struct vgpu_slots *slots, uint32_t number, bool newcom
 	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
 	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
 	};
+	bool seen = vgpu_identity_can_see(slots->self, &holder);
 
-	if (newcomer && vgpu_identity_equal(slots->self, &holder))
+	if (seen && vgpu_identity_pid_is_free(&holder))
 		return true;
-	switch (vgpu_identity_presence(slots->self, &holder)) {
-	case VGPU_GONE: /* whatever the lock: a raw clone's child may keep it */
+	if (is_locked(slots->fd, number))
+		return seen && search == VGPU_SEARCH_THOROUGH &&
+		       vgpu_identity_presence(slots->self, &holder) == VGPU_GONE;
+	if (!seen || vgpu_identity_presence(slots->self, &holder) == VGPU_GONE)
 		return true;
-	case VGPU_PRESENT: /* the lock alone cannot tell exec from close_range() in a living holder
-			    */
-		return !is_locked(slots->fd, number) &&
-		       !vgpu_identity_maps(&holder, slots->view->base);
-	case VGPU_UNKNOWN:
-		break;
-	}
-	return !is_locked(slots->fd, number);
+	return !vgpu_identity_maps(&holder, slots->view->base, vgpu_slots_anchor_offset(number));
 }
 
 void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
@@ -106,8 +112,21 @@ void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 	unlock(slots->fd, owner->slot);
 }
 
-void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except, bool newcomer)
+static void reap(const struct vgpu_slots *slots, const struct vgpu_owner *owner,
+		 enum vgpu_search search)
 {
+	if (!is_dead(slots, owner->slot, search))
+		return;
+	VGPU_AT(REAP_VERDICT);
+	vgpu_slots_drop(slots, owner);
+	vgpu_slots_free(slots, owner);
+}
+
+void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
+		     enum vgpu_search search)
+{
+	__atomic_store_n(&vgpu_view_card(slots->view, 0)->last_search_ns, vgpu_now_ns(),
+			 __ATOMIC_RELAXED);
 	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
 		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
 		/* Read before the verdict, and compared after it: the verdict is about this holder.
@@ -120,14 +139,37 @@ void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *ex
 			continue;
 		/* A free slot is charged where its last owner, held for dead, was in mid-operation.
 		 */
-		if (state_of(slot) == VGPU_SLOT_FREE) {
+		if (state_of(slot) == VGPU_SLOT_FREE)
 			vgpu_slots_drop(slots, &owner);
-		} else if (is_dead(slots, number, newcomer)) {
-			VGPU_AT(REAP_VERDICT);
-			vgpu_slots_drop(slots, &owner);
-			vgpu_slots_free(slots, &owner);
-		}
+		else
+			reap(slots, &owner, search);
 	}
+}
+
+static void retire_own(const struct vgpu_slots *slots)
+{
+	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
+		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
+		struct vgpu_owner owner = {number, generation_of(slot)};
+
+		if (owner.generation == 0)
+			break;
+		if (state_of(slot) != VGPU_SLOT_FREE &&
+		    __atomic_load_n(&slot->pid, __ATOMIC_RELAXED) == slots->self->pid)
+			reap(slots, &owner, VGPU_SEARCH_QUICK);
+	}
+}
+
+void vgpu_slots_reap_at_start(const struct vgpu_slots *slots)
+{
+	uint64_t last_ns =
+	    __atomic_load_n(&vgpu_view_card(slots->view, 0)->last_search_ns, __ATOMIC_RELAXED);
+
+	if (generation_of(vgpu_view_slot(slots->view, MANY_SLOTS)) != 0 &&
+	    vgpu_now_ns() - last_ns < START_SEARCH_PERIOD_NS)
+		retire_own(slots);
+	else
+		vgpu_slots_reap(slots, NULL, VGPU_SEARCH_QUICK);
 }
 
 /*

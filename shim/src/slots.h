@@ -21,15 +21,31 @@ struct vgpu_slots {
 	const struct vgpu_identity *self;
 };
 
+/* A second look at who holds a lock: was the holder's number perhaps given to another process? */
+enum vgpu_search { VGPU_SEARCH_QUICK, VGPU_SEARCH_THOROUGH };
+
 /*
- * Drop the charges of dead processes and free their slots, `except` (may be NULL) aside. With
- * `newcomer`, slots under our own identity are a former life's (before exec, or lost), and dead.
+ * Drop the charges of dead processes and free their slots, `except` (may be NULL) aside. Of a
+ * living one it costs two system calls, thoroughly three files more.
  */
 void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
-		     bool newcomer);
+		     enum vgpu_search search);
+
+/*
+ * For a process that begins: all slots where they are few; where they are many, and somebody has
+ * just searched, those under its own identity alone (a life before exec, or one that lost its
+ * lock).
+ */
+void vgpu_slots_reap_at_start(const struct vgpu_slots *slots);
+
+/* Where, past the file's end, the holder of a slot maps its anchor (attach.c). */
+static inline uint64_t vgpu_slots_anchor_offset(uint32_t slot)
+{
+	return VGPU_ANCHOR + (uint64_t)slot * VGPU_ANCHOR_BYTES;
+}
 
 /* Take the lowest free slot; its lock stays with the open file description of slots->fd. False:
- * none. */
+ * none. The caller casts the anchor before it closes slots->fd. */
 bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner);
 
 /* Drop the slot's charges, if it still is in this generation, and note when. */

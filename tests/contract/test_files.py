@@ -147,10 +147,14 @@ BROKEN = [
     (b"", "truncated"),
     (region_file.fresh(1, 7)[:200], "truncated"),
     (b"x" + region_file.fresh(1, 7)[1:], "checksum"),
-    (patched("version", 2), "version 2"),
+    (patched("version", 3), "version 3"),
     (patched("card_count", 0), "card records"),
     (patched("card_count", 17), "card records"),
 ]
+
+
+def test_a_running_containers_older_region_is_still_read() -> None:
+    assert region_file.uses(patched("version", 1)) == (region_file.CardUse(0, 0, 0),)
 
 
 @pytest.mark.parametrize(("data", "reason"), BROKEN, ids=[r for _, r in BROKEN])

@@ -61,7 +61,8 @@ BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
         lambda box: patch(box.region, region_file.HEADER.size - 4, b"\0\0\0\0"),
     ),
     "another magic": ("REGION_INVALID", lambda box: _rewrite_header(box, "magic", 7, "<Q")),
-    "another version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 2, "<I")),
+    "an older version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 1, "<I")),
+    "a newer version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 3, "<I")),
     "another grant's": (
         "REGION_INVALID",
         lambda box: _rewrite_header(box, "grant_id", GRANT_ID + 1, "<Q"),

@@ -231,6 +231,7 @@ def test_the_end_of_the_main_thread_is_not_the_end_of_its_process(box: Box, drop
 def test_a_reused_pid_is_another_process(box: Box) -> None:
     with box.shell() as holder:
         holder.ask(f"reserve 0 {HELD}")
+        assert holder.ask("drop-lock") == "OK"
         box.forge(0, "start_ticks", box.slots()[0].start_ticks - 1)
         assert box.used_after_fresh_attach() == 0
 
@@ -258,6 +259,7 @@ def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
     with box.shell() as holder:
         holder.ask(f"reserve 0 {HELD}")
         start = box.slots()[0].start_ticks
+        assert holder.ask("drop-lock") == "OK"
         box.forge(0, "start_ticks", start - 1)
         assert box.used_after_fresh_attach() == 0
         box.forge(0, "start_ticks", start)

@@ -51,7 +51,8 @@ _Static_assert(offsetof(struct vgpu_region_card, refused_count) == 64, "refused_
 _Static_assert(offsetof(struct vgpu_region_card, last_refused_bytes) == 72, "last_refused_bytes");
 _Static_assert(offsetof(struct vgpu_region_card, over_refund_count) == 80, "over_refund_count");
 _Static_assert(offsetof(struct vgpu_region_card, last_drop_ns) == 88, "last_drop_ns");
-_Static_assert(offsetof(struct vgpu_region_card, reserved) == 96, "reserved");
+_Static_assert(offsetof(struct vgpu_region_card, last_search_ns) == 96, "last_search_ns");
+_Static_assert(offsetof(struct vgpu_region_card, reserved) == 104, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_slot) == 64, "vgpu_region_slot");
 _Static_assert(offsetof(struct vgpu_region_slot, state) == 0, "state");
@@ -59,7 +60,8 @@ _Static_assert(offsetof(struct vgpu_region_slot, pid) == 4, "pid");
 _Static_assert(offsetof(struct vgpu_region_slot, start_ticks) == 8, "start_ticks");
 _Static_assert(offsetof(struct vgpu_region_slot, pid_namespace) == 16, "pid_namespace");
 _Static_assert(offsetof(struct vgpu_region_slot, generation) == 24, "generation");
-_Static_assert(offsetof(struct vgpu_region_slot, reserved) == 32, "reserved");
+_Static_assert(offsetof(struct vgpu_region_slot, shared_key) == 32, "shared_key");
+_Static_assert(offsetof(struct vgpu_region_slot, reserved) == 40, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_slot_card) == 32, "vgpu_region_slot_card");
 _Static_assert(offsetof(struct vgpu_region_slot_card, bytes) == 0, "bytes");

@@ -10,12 +10,15 @@
 #define VGPU_GRANT_CHECKSUM_OFFSET 0x840
 #define VGPU_GRANT_UUID_CHARS 0x30
 #define VGPU_REGION_MAGIC 0x6f69676572737067
-#define VGPU_REGION_VERSION 0x1
+#define VGPU_REGION_VERSION 0x2
 #define VGPU_LOCK_LIVE 0x10000000000
+#define VGPU_ANCHOR 0x10000000000
+#define VGPU_ANCHOR_BYTES 0x10000
 #define VGPU_TAG_SLOT_SHIFT 0x30
 #define VGPU_TAG_DROP 0x8000000000000000
 #define VGPU_SLOT_FREE 0x0
 #define VGPU_SLOT_LIVE 0x1
+#define VGPU_SLOT_SHARED 0x2
 
 /* Start of a copy; `card_count` cards follow, then zeros up to the checksum. */
 struct vgpu_grant_head {
@@ -62,17 +65,19 @@ struct vgpu_region_card {
 	uint64_t last_refused_bytes; /* size of the latest of them */
 	uint64_t over_refund_count; /* refunds of more than the process held, clamped */
 	uint64_t last_drop_ns; /* CLOCK_MONOTONIC; when a dead process's charge went */
-	uint64_t reserved[4]; /* zero */
+	uint64_t last_search_ns; /* card 0's: when a search of all slots last began */
+	uint64_t reserved[3]; /* zero */
 };
 
-/* One process: who it is; `card_count` times vgpu_region_slot_card follow. */
+/* One process, or memory that several hold; `card_count` times vgpu_region_slot_card follow. */
 struct vgpu_region_slot {
-	uint32_t state; /* VGPU_SLOT_FREE or VGPU_SLOT_LIVE */
-	uint32_t pid; /* in the namespace `pid_namespace` */
+	uint32_t state; /* VGPU_SLOT_FREE, _LIVE or _SHARED */
+	uint32_t pid; /* in the namespace `pid_namespace`; 0 where shared */
 	uint64_t start_ticks; /* field 22 of /proc/PID/stat; 0: unknown */
 	uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
 	uint64_t generation; /* another for each owner; 0: it and all above are new */
-	uint64_t reserved[4]; /* zero */
+	uint64_t shared_key; /* hash of the exported handle; 0: nobody may join any more */
+	uint64_t reserved[3]; /* zero */
 };
 
 /* A process's charge on one card, and the operation it has published: two 16-byte words. */

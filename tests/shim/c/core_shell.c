@@ -166,21 +166,30 @@ static void do_close_all(const char *rest, char *out)
 	snprintf(out, LINE_BYTES, "%d", still);
 }
 
-/* Unmap the page that holds the lock (no access, shared): as on overlayfs, where the lock does not
- * stay. */
+/* Map the page that holds the lock (no access, shared) anew, through another description: as on
+ * overlayfs, where the mapping stays and the lock does not. */
 static void do_drop_lock(char *out)
 {
-	char line[LINE_BYTES], permissions[8];
+	char line[LINE_BYTES], permissions[8], path[LINE_BYTES];
 	uintptr_t from, to;
+	unsigned long long offset;
 	FILE *maps = fopen("/proc/thread-self/maps", "r");
+	int fd;
 
+	snprintf(path, sizeof(path), "%s/region", getenv("GPUSLICE_DIR"));
+	fd = open(path, O_RDWR);
 	snprintf(out, LINE_BYTES, "not found");
 	while (maps && fgets(line, sizeof(line), maps)) {
-		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s", &from, &to, permissions) != 3 ||
-		    strcmp(permissions, "---s") != 0 || munmap((void *)from, to - from) != 0)
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %llx", &from, &to, permissions,
+			   &offset) != 4 ||
+		    strcmp(permissions, "---s") != 0 ||
+		    mmap((void *)from, to - from, PROT_NONE, MAP_SHARED | MAP_FIXED, fd,
+			 (off_t)offset) == MAP_FAILED)
 			continue;
+		madvise((void *)from, to - from, MADV_DONTFORK);
 		snprintf(out, LINE_BYTES, "OK");
 	}
+	close(fd);
 	if (maps)
 		fclose(maps);
 }
