@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from simgpu.config import CardConfig, HostConfig
+from simgpu.faults import CallFaults
 from simgpu.wire import DURATION_DEFAULT, Status
 
 SECOND_NS: Final = 10**9
@@ -50,11 +51,21 @@ class _Context:
 
 
 @dataclass(slots=True)
+class _Memory:
+    """A piece of the pool; it goes when nobody holds it."""
+
+    charged_bytes: int
+    holders: list[int]
+    """A client for each id of it, oldest first; the first is who it counts for."""
+    token: int = 0
+
+
+@dataclass(slots=True)
 class _Client:
     pid: int
     contexts: dict[int, _Context] = field(default_factory=dict)
-    allocations: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Allocation id -> (context id, charged bytes)."""
+    allocations: dict[int, tuple[int, _Memory]] = field(default_factory=dict)
+    """Allocation id -> (context id, or 0 where it belongs to the client alone; memory)."""
     used_bytes: int = 0
 
 
@@ -73,8 +84,10 @@ class Card:
         self.lost = False
         self.failing_allocs = 0
         """How many of the coming allocations fail, whatever room there is."""
+        self.faults = CallFaults()
         self._host = host
         self._clients: dict[int, _Client] = {}
+        self._exported: dict[int, _Memory] = {}
         self._lingering: deque[tuple[int, int]] = deque()
         self._lingering_bytes = 0
         self._next_id = 1
@@ -101,7 +114,13 @@ class Card:
 
     def leave(self, client: int, now_ns: int) -> None:
         """Its contexts go at once; its memory after the teardown delay, counted from `now_ns`."""
-        gone = self._clients.pop(client)
+        gone = self._clients[client]
+        for allocation, (_, memory) in tuple(gone.allocations.items()):
+            if any(holder != client for holder in memory.holders):
+                self._release(client, allocation)
+            else:
+                self._exported.pop(memory.token, None)
+        del self._clients[client]
         delay_ns = int(self._host.teardown_delay_s * SECOND_NS)
         if gone.used_bytes and delay_ns:
             self._lingering.append((now_ns + delay_ns, gone.used_bytes))
@@ -130,14 +149,15 @@ class Card:
     def context_destroy(self, client: int, context: int) -> None:
         owner = self._alive(client)
         for allocation in tuple(self._context(owner, context).allocations):
-            self._release(owner, allocation)
+            self._release(client, allocation)
         del owner.contexts[context]
         self._charge(owner, -self._host.context_overhead_bytes)
 
     def memory_alloc(self, client: int, context: int, size_bytes: int) -> int:
-        """Memory of a context goes with it; that of context 0 belongs to the client alone."""
+        """Memory of a context goes with it; that of context 0 with the client."""
         owner = self._alive(client)
-        inside = self._context(owner, context) if context else None
+        if context:
+            self._context(owner, context)
         if size_bytes <= 0:
             raise CardError(Status.INVALID_VALUE)
         if self.failing_allocs:
@@ -148,17 +168,34 @@ class Card:
         if charged > self.free_bytes:
             raise CardError(Status.OUT_OF_MEMORY)
         self._charge(owner, charged)
-        allocation = self._take_id()
-        owner.allocations[allocation] = (context, charged)
-        if inside:
-            inside.allocations.add(allocation)
-        return allocation
+        return self._hold(owner, context, _Memory(charged, [client]))
 
     def memory_free(self, client: int, allocation: int) -> None:
         owner = self._alive(client)
         if allocation not in owner.allocations:
             raise CardError(Status.NOT_FOUND)
-        self._release(owner, allocation)
+        self._release(client, allocation)
+
+    def memory_export(self, client: int, allocation: int) -> int:
+        """The token of the memory, the same for whoever asks. It is good while anybody holds it."""
+        owner = self._alive(client)
+        if allocation not in owner.allocations:
+            raise CardError(Status.NOT_FOUND)
+        _, memory = owner.allocations[allocation]
+        memory.token = memory.token or self._take_id()
+        self._exported[memory.token] = memory
+        return memory.token
+
+    def memory_import(self, client: int, context: int, token: int) -> tuple[int, int]:
+        """An id of the client's own for memory that somebody exported, and its bytes."""
+        owner = self._alive(client)
+        if context:
+            self._context(owner, context)
+        memory = self._exported.get(token)
+        if memory is None:
+            raise CardError(Status.NOT_FOUND)
+        memory.holders.append(client)
+        return self._hold(owner, context, memory), memory.charged_bytes
 
     def launch(self, client: int, context: int, duration_ns: int, now_ns: int) -> int:
         """When the work will be done. The engine is one: first come, first served, no sharing."""
@@ -235,11 +272,25 @@ class Card:
         owner.used_bytes += amount_bytes
         self._used_bytes += amount_bytes
 
-    def _release(self, owner: _Client, allocation: int) -> None:
-        context, charged = owner.allocations.pop(allocation)
+    def _hold(self, owner: _Client, context: int, memory: _Memory) -> int:
+        allocation = self._take_id()
+        owner.allocations[allocation] = (context, memory)
+        if context:
+            owner.contexts[context].allocations.add(allocation)
+        return allocation
+
+    def _release(self, client: int, allocation: int) -> None:
+        owner = self._clients[client]
+        context, memory = owner.allocations.pop(allocation)
         if context:
             owner.contexts[context].allocations.discard(allocation)
-        self._charge(owner, -charged)
+        counted_for = self._clients[memory.holders[0]]
+        memory.holders.remove(client)
+        self._charge(counted_for, -memory.charged_bytes)
+        if memory.holders:
+            self._charge(self._clients[memory.holders[0]], memory.charged_bytes)
+        else:
+            self._exported.pop(memory.token, None)
 
     def _abandon_work(self, client: int, now_ns: int) -> None:
         """A dead client's work ends now. Others keep the instants that they were promised."""

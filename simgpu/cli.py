@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from contract import quantity
 from simgpu import cdi, config, daemon
+from simgpu.faults import is_call
 from simgpu.home import Home, HomeError
 from simgpu.wire import Op
 
@@ -55,7 +56,11 @@ examples
   python -m simgpu fault --dir /tmp/sim --card 0 fail-allocs 3   three allocations find no memory
   python -m simgpu fault --dir /tmp/sim --card 0 latency MEMORY_ALLOC 1000000
                                                                  each answer takes 1 ms longer
-operations for latency: {" ".join(op.name for op in Op)}
+  python -m simgpu fault --dir /tmp/sim --card 0 latency cuMemAlloc_v2 1000000
+                                                                 each call begins 1 ms later
+  python -m simgpu fault --dir /tmp/sim --card 0 fail cuMemFree_v2 214 2
+                                                                 two calls return 214 and do nothing
+operations for latency: {" ".join(op.name for op in Op)}, or the name of an entry
 """
 
 
@@ -110,8 +115,12 @@ def _parser() -> argparse.ArgumentParser:
     command("status", _status, "show the cards and what they hold")
     fault = command("fault", _fault, "make a card misbehave", _FAULT_EXAMPLE)
     fault.add_argument("--card", type=int, required=True, metavar="MINOR")
-    fault.add_argument("fault", choices=("lose", "restore", "fail-allocs", "latency"))
-    fault.add_argument("operands", nargs="*", help="COUNT for fail-allocs; CALL NS for latency")
+    fault.add_argument("fault", choices=tuple(_FAULTS))
+    fault.add_argument(
+        "operands",
+        nargs="*",
+        help="COUNT for fail-allocs; CALL NS for latency; CALL CODE COUNT for fail",
+    )
     return parser
 
 
@@ -210,21 +219,38 @@ def _status(home: Home, _: argparse.Namespace) -> None:
     _say(_describe(home, _ask(home, {"op": "status"})))
 
 
+_FAULTS: Final[dict[str, tuple[str, ...]]] = {
+    "lose": (),
+    "restore": (),
+    "fail-allocs": ("count",),
+    "latency": ("call", "ns"),
+    "fail": ("call", "code", "count"),
+}
+
+
 def _fault(home: Home, arguments: argparse.Namespace) -> None:
     request: dict[str, Any] = {"op": arguments.fault.replace("-", "_"), "card": arguments.card}
-    wanted = {"fail-allocs": ("count",), "latency": ("call", "ns")}.get(arguments.fault, ())
+    wanted = _FAULTS[arguments.fault]
     if len(arguments.operands) != len(wanted):
         names = " ".join(name.upper() for name in wanted) or "nothing"
         raise CommandError(f"{arguments.fault} takes {names} after it")
     for name, text in zip(wanted, arguments.operands, strict=True):
-        if name == "call" and text not in Op.__members__:
-            allowed = " ".join(Op.__members__)
-            raise CommandError(f"{arguments.fault}: no operation {text!r}; there are {allowed}")
-        if name != "call" and not text.isdigit():
+        if name == "call":
+            _check_call(arguments.fault, text)
+        elif not text.isdigit():
             raise CommandError(f"{arguments.fault}: {text!r} is not a number")
         request[name] = text if name == "call" else int(text)
     _ask(home, request)
     _say(f"card {arguments.card}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")
+
+
+def _check_call(fault: str, text: str) -> None:
+    operation = fault == "latency" and text in Op.__members__
+    if not operation and not is_call(text):
+        allowed = "an entry's name (cuMemAlloc_v2)"
+        if fault == "latency":
+            allowed = f"{' '.join(Op.__members__)}, or {allowed}"
+        raise CommandError(f"{fault}: no operation {text!r}; there are {allowed}")
 
 
 def _ask(home: Home, request: dict[str, Any]) -> dict[str, Any]:

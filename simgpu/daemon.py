@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
 import logging
+import mmap
 import os
 import resource
 import signal
@@ -26,6 +28,7 @@ from typing import Any, Final
 from simgpu import wire
 from simgpu.cards import Card, CardError
 from simgpu.config import CardConfig, HostConfig
+from simgpu.faults import is_call
 from simgpu.home import Home
 from simgpu.wire import Op, Request, Role, Status, WireError
 
@@ -40,7 +43,11 @@ _PEERCRED: Final = struct.Struct("iII")
 _CONNECTIONS_PER_PROCESS: Final = 64
 _CONTROL_LINE_BYTES: Final = 65536
 
-_Handler = Callable[[Card, int, tuple[int, ...], int], bytes]
+# Linux 5.1: what is mapped stays writable for us and for nobody else.
+_F_SEAL_FUTURE_WRITE: Final = 0x10
+_BOARD_BYTES: Final = 4096
+
+_Handler = Callable[[Card, int, tuple[Any, ...], int], bytes]
 
 
 def _context_create(card: Card, client: int, _: tuple[int, ...], _now: int) -> bytes:
@@ -59,6 +66,19 @@ def _memory_alloc(card: Card, client: int, fields: tuple[int, ...], _now: int) -
 def _memory_free(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
     card.memory_free(client, *fields)
     return b""
+
+
+def _memory_export(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_id", card.memory_export(client, *fields))
+
+
+def _memory_import(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_imported", *card.memory_import(client, *fields))
+
+
+def _fault(card: Card, _client: int, fields: tuple[bytes], _now: int) -> bytes:
+    code, latency_ns = card.faults.strike(fields[0].rstrip(b"\0").decode(errors="replace"))
+    return wire.pack("sim_fault", latency_ns, code, 0)
 
 
 def _launch(card: Card, client: int, fields: tuple[int, ...], now_ns: int) -> bytes:
@@ -101,6 +121,9 @@ _CUDA_ONLY: Final[Mapping[Op, _Handler]] = {
     Op.CONTEXT_DESTROY: _context_destroy,
     Op.MEMORY_ALLOC: _memory_alloc,
     Op.MEMORY_FREE: _memory_free,
+    Op.MEMORY_EXPORT: _memory_export,
+    Op.MEMORY_IMPORT: _memory_import,
+    Op.FAULT: _fault,
     Op.LAUNCH: _launch,
 }
 _HANDLERS: Final[Mapping[Role, Mapping[Op, _Handler]]] = {
@@ -134,12 +157,40 @@ class _Peer:
             self.pidfd = None
 
 
+class _Board:
+    """What every CUDA client of a card can read without asking: how many faults are armed."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("simgpu-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._fd, _BOARD_BYTES)
+        self._page = mmap.mmap(self._fd, _BOARD_BYTES)
+        seals = _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        # An older kernel: clients map it for reading all the same.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
+
+    def show(self, armed: int) -> None:
+        self._page[: wire.STRUCTS["sim_board"].size] = wire.pack("sim_board", armed)
+
+    def send(self, connection: Any, data: bytes) -> None:
+        """`data` with the page's descriptor, as the first bytes of a connection: they fit."""
+        with socket.socket(fileno=os.dup(connection.fileno())) as own:
+            own.setblocking(False)
+            if socket.send_fds(own, [data], [self._fd]) != len(data):
+                raise WireError("no room for a greeting")
+
+    def close(self) -> None:
+        self._page.close()
+        os.close(self._fd)
+
+
 class Seat:
     """One card with its connections, and the latency injected into its operations."""
 
     def __init__(self, host: HostConfig, config: CardConfig, connections: Counter[int]) -> None:
         self.card = Card(host, config)
         self.latency_ns: dict[Op, int] = {}
+        self._board = _Board()
         self._connections = connections
         self._hello = _hello_reply(host, config)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -178,6 +229,10 @@ class Seat:
             task.cancel()
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
+        self._board.close()
+
+    def show_faults(self) -> None:
+        self._board.show(self.card.faults.armed)
 
     async def _converse(
         self, peer: _Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -208,11 +263,15 @@ class Seat:
                         role = _role_of(request)
                         if role is Role.CUDA and not writer.transport.is_closing():
                             client = self.card.join(peer.pid)
+                            self._board.send(writer.get_extra_info("socket"), self._hello)
+                            continue
                         answer = self._hello
                     elif role is Role.CUDA and client is None:
                         return
                     else:
                         answer = self._answer(role, client or 0, request)
+                        if request.op is Op.FAULT:
+                            self.show_faults()
                     # The work is done before the wait: who is killed in it has what he asked for.
                     if delay_ns := self.latency_ns.get(request.op, 0):
                         await asyncio.sleep(delay_ns / 1e9)
@@ -254,6 +313,7 @@ def _hello_reply(host: HostConfig, card: CardConfig) -> bytes:
         card.name.encode(),
         host.driver_version.encode(),
         card.memory_bytes,
+        host.granule_bytes,
         host.cuda_version,
         card.minor,
         card.pci_domain,
@@ -308,11 +368,23 @@ class Control:
             case "fail_allocs":
                 self._seat(request).card.failing_allocs = _count(request, "count", 2**32)
             case "latency":
-                wanted = _count(request, "ns", 10 * 10**9)
-                self._seat(request).latency_ns[Op[request["call"]]] = wanted
+                self._latency(request)
+            case "fail":
+                seat = self._seat(request)
+                count = _count(request, "count", 2**32)
+                seat.card.faults.fail(_call(request), _count(request, "code", 999), count)
+                seat.show_faults()
             case other:
                 raise ValueError(f"no operation {other!r}")
         return {}
+
+    def _latency(self, request: Mapping[str, Any]) -> None:
+        seat, wanted_ns = self._seat(request), _count(request, "ns", 10 * 10**9)
+        if request["call"] in Op.__members__:
+            seat.latency_ns[Op[request["call"]]] = wanted_ns
+        else:
+            seat.card.faults.delay(_call(request), wanted_ns)
+            seat.show_faults()
 
     def _seat(self, request: Mapping[str, Any]) -> Seat:
         minor = request["card"]
@@ -335,6 +407,7 @@ class Control:
                     "clients": seat.card.clients,
                     "lost": seat.card.lost,
                     "latency_ns": {op.name: ns for op, ns in seat.latency_ns.items() if ns},
+                    "call_faults": seat.card.faults.describe(),
                 }
             )
         return {
@@ -344,6 +417,13 @@ class Control:
             "host": repr(self._host),
             "cards": rows,
         }
+
+
+def _call(request: Mapping[str, Any]) -> str:
+    name = request["call"]
+    if not is_call(name):
+        raise ValueError(f"call: {name!r} names no operation and no entry of the driver")
+    return str(name)
 
 
 def _count(request: Mapping[str, Any], key: str, limit: int) -> int:

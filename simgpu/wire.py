@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 PAYLOAD_BYTES: Final = 65536
 DURATION_DEFAULT: Final = 2**64 - 1
 
@@ -34,6 +34,9 @@ class Op(enum.IntEnum):
     PROCESSES = 8
     UTILIZATION = 9
     PROCESS_UTILIZATION = 10
+    MEMORY_EXPORT = 11
+    MEMORY_IMPORT = 12
+    FAULT = 13
 
 
 class Status(enum.IntEnum):
@@ -55,13 +58,18 @@ STRUCTS: Final = {
     "sim_request": _HEAD,
     "sim_reply": _HEAD,
     "sim_hello": struct.Struct("<II"),
-    "sim_card": struct.Struct("<16s96s80sQ12I"),
+    "sim_card": struct.Struct("<16s96s80sQQ12I"),
     "sim_id": struct.Struct("<Q"),
     "sim_alloc": struct.Struct("<QQ"),
+    "sim_import": struct.Struct("<QQ"),
+    "sim_imported": struct.Struct("<QQ"),
     "sim_memory": struct.Struct("<QQ"),
     "sim_launch": struct.Struct("<QQQ"),
     "sim_instant": struct.Struct("<Q"),
     "sim_process": struct.Struct("<QII"),
+    "sim_board": struct.Struct("<I"),
+    "sim_call_name": struct.Struct("<64s"),
+    "sim_fault": struct.Struct("<QiI"),
     "sim_utilization": struct.Struct("<II"),
     "sim_process_utilization": struct.Struct("<II"),
 }
@@ -78,12 +86,15 @@ _REQUEST_STRUCT: Final[dict[Op, str | None]] = {
     Op.PROCESSES: None,
     Op.UTILIZATION: None,
     Op.PROCESS_UTILIZATION: None,
+    Op.MEMORY_EXPORT: "sim_id",
+    Op.MEMORY_IMPORT: "sim_import",
+    Op.FAULT: "sim_call_name",
 }
 
 
 class Request(NamedTuple):
     op: Op
-    fields: tuple[int, ...]
+    fields: tuple[Any, ...]
 
     @classmethod
     def decode(cls, op: int, payload: bytes) -> Self:

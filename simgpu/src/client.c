@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@ struct sim_link {
 	pid_t owner;
 	int fd;
 	bool broken;
+	const struct sim_board *board; /* NULL: the daemon gave none */
 };
 
 static bool send_all(int fd, const void *data, size_t bytes)
@@ -59,6 +61,36 @@ static bool recv_all(int fd, void *data, size_t bytes)
 		at += received;
 		bytes -= (size_t)received;
 	}
+	return true;
+}
+
+/*
+ * The first byte of a reply, and the descriptor that may come with it. A descriptor travels with
+ * the byte it was sent with, so it is not missed and cannot belong to another message.
+ */
+static bool recv_descriptor(int fd, char *first, int *descriptor)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec part = {.iov_base = first, .iov_len = 1};
+	struct msghdr message = {.msg_iov = &part,
+				 .msg_iovlen = 1,
+				 .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
+	struct cmsghdr *rights;
+	ssize_t received;
+
+	do
+		received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+	while (received < 0 && errno == EINTR);
+	if (received != 1)
+		return false;
+	rights = CMSG_FIRSTHDR(&message);
+	*descriptor = -1;
+	if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS)
+		memcpy(descriptor, CMSG_DATA(rights), sizeof(*descriptor));
 	return true;
 }
 
@@ -150,9 +182,41 @@ static int connect_to(const char *directory, const char *name)
 	return fd;
 }
 
-static struct sim_link *open_link(const char *directory, const char *name, enum sim_role role)
+static const struct sim_board *map_board(int descriptor)
+{
+	void *page = MAP_FAILED;
+
+	if (descriptor >= 0) {
+		page = mmap(NULL, sizeof(struct sim_board), PROT_READ, MAP_SHARED, descriptor, 0);
+		close(descriptor);
+	}
+	return page == MAP_FAILED ? NULL : page;
+}
+
+static void unmap_board(struct sim_link *link)
+{
+	if (link->board)
+		munmap((void *)(uintptr_t)link->board, sizeof(*link->board));
+}
+
+/* The card's description, and its board where it has one for us. */
+static bool greet(struct sim_link *link, enum sim_role role)
 {
 	struct sim_hello hello = {.protocol = SIM_PROTOCOL, .role = role};
+	struct sim_reply head;
+	int descriptor;
+
+	if (!send_request(link->fd, SIM_HELLO, &hello, sizeof(hello)) ||
+	    !recv_descriptor(link->fd, (char *)&head, &descriptor))
+		return false;
+	link->board = map_board(descriptor);
+	return recv_all(link->fd, (char *)&head + 1, sizeof(head) - 1) && head.status == SIM_OK &&
+	       head.bytes == sizeof(link->card) &&
+	       recv_all(link->fd, &link->card, sizeof(link->card));
+}
+
+static struct sim_link *open_link(const char *directory, const char *name, enum sim_role role)
+{
 	struct sim_link *link;
 	int fd = connect_to(directory, name);
 
@@ -166,8 +230,8 @@ static struct sim_link *open_link(const char *directory, const char *name, enum 
 	link->fd = fd;
 	link->owner = getpid();
 	pthread_mutex_init(&link->mutex, NULL);
-	if (sim_call(link, SIM_HELLO, &hello, sizeof(hello), &link->card, sizeof(link->card),
-		     NULL) != SIM_OK) {
+	if (!greet(link, role)) {
+		unmap_board(link);
 		close(fd);
 		free(link);
 		return NULL;
@@ -221,6 +285,7 @@ void sim_links_close(struct sim_link **links, int count)
 		/* Closing a child's copy ends nothing: the parent still holds the connection. A
 		 * mutex that came over a fork may be held by a thread that is not here. */
 		close(links[i]->fd);
+		unmap_board(links[i]);
 		if (sim_link_mine(links[i]))
 			pthread_mutex_destroy(&links[i]->mutex);
 		free(links[i]);
@@ -231,6 +296,11 @@ void sim_links_close(struct sim_link **links, int count)
 const struct sim_card *sim_link_card(const struct sim_link *link)
 {
 	return &link->card;
+}
+
+uint32_t sim_link_faults(const struct sim_link *link)
+{
+	return link->board ? __atomic_load_n(&link->board->armed, __ATOMIC_RELAXED) : 0;
 }
 
 bool sim_link_mine(const struct sim_link *link)

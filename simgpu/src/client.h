@@ -27,6 +27,9 @@ int sim_links_open(struct sim_link **links, int cap, enum sim_role role);
 /* Closes the links and frees them. In a fork child the parent's connection is left alone. */
 void sim_links_close(struct sim_link **links, int count);
 
+/* How many faults by a call's name are armed on the card; one read of memory. */
+uint32_t sim_link_faults(const struct sim_link *link);
+
 /* What the card said of itself when the link was opened; lives as long as the link. */
 const struct sim_card *sim_link_card(const struct sim_link *link);
 

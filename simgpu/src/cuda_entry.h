@@ -1,23 +1,31 @@
 /*
- * Prototypes of every simulated entry point, expanded from cuda.def and exported.
+ * Prototypes of every simulated entry point, expanded from cuda.def.
  *
  * Included by whoever defines one, so that a signature that differs from the list does not compile.
+ * What the driver's files write under an entry's name is linked as sim_NAME; the exported NAME is
+ * entry.c's, which lets faults strike first. So calls inside the library are not struck, and are
+ * seen by nobody.
  */
 #ifndef SIMGPU_CUDA_ENTRY_H
 #define SIMGPU_CUDA_ENTRY_H
 
 #include "cuda_abi.h"
 
-#pragma GCC visibility push(default)
-#define ENTRY(symbol, base, since, params)		CUresult symbol params;
-#define OLDER(symbol, base, since, params, args, newer) CUresult symbol params;
+#ifdef SIMGPU_DRIVER
+#define LINKED_AS(symbol) __asm__("sim_" #symbol)
+#else /* a program */
+#define LINKED_AS(symbol)
+#endif
+
+#define ENTRY(symbol, base, since, params)		CUresult symbol params LINKED_AS(symbol);
+#define OLDER(symbol, base, since, params, args, newer) ENTRY(symbol, base, since, params)
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	CUresult symbol params;                                                                    \
-	CUresult symbol##suffix params;
+	ENTRY(symbol, base, since, params)                                                         \
+	ENTRY(symbol##suffix, base, since, params)
 #include "cuda.def"
 #undef ENTRY
 #undef OLDER
 #undef PER_THREAD
-#pragma GCC visibility pop
+#undef LINKED_AS
 
 #endif

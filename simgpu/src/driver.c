@@ -37,9 +37,14 @@ void driver_unlock(void)
 	pthread_mutex_unlock(&lock);
 }
 
+bool driver_is_up(void)
+{
+	return __atomic_load_n(&initialised, __ATOMIC_ACQUIRE) && !is_child();
+}
+
 CUresult driver_enter(void)
 {
-	if (!__atomic_load_n(&initialised, __ATOMIC_ACQUIRE) || is_child())
+	if (!driver_is_up())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	driver_lock();
 	return CUDA_SUCCESS;

@@ -93,6 +93,9 @@ struct driver {
 
 extern struct driver driver;
 
+/* Whether cuInit has succeeded in this very process. */
+bool driver_is_up(void);
+
 /* Takes the lock, or says why there is no driver in this process (then the lock is not taken). */
 CUresult driver_enter(void);
 void driver_lock(void);

@@ -8,6 +8,7 @@
  */
 #include "resolve.h"
 #include "cuda_entry.h"
+#include "cuda_export.h"
 #include "cuda_unsupported.h"
 
 #include <stdlib.h>
@@ -43,17 +44,18 @@
 #undef PER_THREAD_NAME
 #undef OTHER_BASE
 
-#define ROW(symbol, base, since, per_thread)                                                       \
-	{#base, (any_function)symbol, inner_##symbol, since, per_thread},
+#define ROW(symbol, linked, base, since, per_thread)                                               \
+	{#base, (any_function)linked, inner_##symbol, since, per_thread},
 static const struct row rows[] = {
-#define ENTRY(symbol, base, since, params)		ROW(symbol, base, since, false)
-#define OLDER(symbol, base, since, params, args, newer) ROW(symbol, base, since, false)
+#define ENTRY(symbol, base, since, params)		ROW(symbol, exported_##symbol, base, since, false)
+#define OLDER(symbol, base, since, params, args, newer) ENTRY(symbol, base, since, params)
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	ROW(symbol, base, since, false) ROW(symbol##suffix, base, twin_since, true)
+	ENTRY(symbol, base, since, params)                                                         \
+	ROW(symbol##suffix, exported_##symbol##suffix, base, twin_since, true)
 #include "cuda.def"
-#define NAME(symbol, base, since)	     ROW(symbol, base, since, false)
-#define PER_THREAD_NAME(symbol, base, since) ROW(symbol, base, since, true)
-#define OTHER_BASE(symbol, base, since)	     ROW(symbol, base, since, false)
+#define NAME(symbol, base, since)	     ROW(symbol, symbol, base, since, false)
+#define PER_THREAD_NAME(symbol, base, since) ROW(symbol, symbol, base, since, true)
+#define OTHER_BASE(symbol, base, since)	     NAME(symbol, base, since)
 #include "cuda_unsupported.def"
 };
 

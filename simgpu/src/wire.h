@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#define SIM_PROTOCOL	  1
+#define SIM_PROTOCOL	  2
 #define SIM_PAYLOAD_BYTES 65536 /* no message is longer */
 
 #define SIM_DURATION_DEFAULT 0xffffffffffffffff
@@ -27,6 +27,9 @@ enum sim_op {
 	SIM_PROCESSES,		 /* - -> array of sim_process */
 	SIM_UTILIZATION,	 /* - -> sim_utilization */
 	SIM_PROCESS_UTILIZATION, /* - -> array of sim_process_utilization */
+	SIM_MEMORY_EXPORT,	 /* sim_id -> sim_id: the token of that memory */
+	SIM_MEMORY_IMPORT,	 /* sim_import -> sim_imported; lives while anybody has an id of it */
+	SIM_FAULT,		 /* sim_call_name -> sim_fault: what is to happen to such a call */
 };
 
 enum sim_status {
@@ -60,8 +63,9 @@ struct sim_card {
 	char name[96];
 	char driver_version[80]; /* "580.65.06" */
 	uint64_t memory_bytes;
-	uint32_t cuda_version; /* 13000 */
-	uint32_t minor;	       /* number on the host */
+	uint64_t granule_bytes; /* memory is charged in whole granules */
+	uint32_t cuda_version;	/* 13000 */
+	uint32_t minor;		/* number on the host */
 	uint32_t pci_domain, pci_bus, pci_device;
 	uint32_t capability_major, capability_minor;
 	uint32_t multiprocessors;
@@ -73,8 +77,17 @@ struct sim_id {
 };
 
 struct sim_alloc {
-	uint64_t context; /* id of a context of this process; 0: of none */
+	uint64_t context; /* id of a context of this process; 0: it belongs to the process alone */
 	uint64_t bytes;
+};
+
+struct sim_import {
+	uint64_t context; /* as in sim_alloc */
+	uint64_t token;	  /* from any process's SIM_MEMORY_EXPORT on this card */
+};
+
+struct sim_imported {
+	uint64_t id, bytes; /* an id of this process's own; bytes as charged */
 };
 
 struct sim_memory {
@@ -95,6 +108,25 @@ struct sim_process {
 	uint64_t bytes;
 	uint32_t pid; /* as the daemon's PID namespace numbers it */
 	uint32_t contexts;
+};
+
+/*
+ * The reply to a CUDA library's SIM_HELLO carries a descriptor (SCM_RIGHTS): a page to be mapped
+ * for reading, whose first word is how many faults by name are armed on the card. Only then is
+ * SIM_FAULT worth asking.
+ */
+struct sim_board {
+	uint32_t armed;
+};
+
+struct sim_call_name {
+	char name[64]; /* as exported, zero-padded */
+};
+
+struct sim_fault {
+	uint64_t latency_ns; /* wait so long first */
+	int32_t code;	     /* return this; 0: go on */
+	uint32_t reserved;
 };
 
 struct sim_utilization {

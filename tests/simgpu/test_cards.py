@@ -233,6 +233,57 @@ def test_allocations_fail_as_often_as_told() -> None:
     card.memory_alloc(client, context, 1)
 
 
+def test_memory_of_no_context_outlives_contexts_and_dies_with_its_client() -> None:
+    card = card_of()
+    client = card.join(1)
+    context = card.context_create(client)
+    card.memory_alloc(client, 0, 512)
+    card.memory_alloc(client, context, 512)
+    card.context_destroy(client, context)
+    assert card.used_bytes == 512
+    card.leave(client, 0)
+    assert card.used_bytes == 0
+
+
+def test_shared_memory_lives_while_anybody_holds_it() -> None:
+    card = card_of(teardown_delay_s=1.0)
+    one, two = card.join(1), card.join(2)
+    context_one, context_two = card.context_create(one), card.context_create(two)
+    mine = card.memory_alloc(one, context_one, 1000)
+    token = card.memory_export(one, mine)
+    assert card.memory_export(one, mine) == token
+    theirs, charged = card.memory_import(two, context_two, token)
+    assert (charged, card.used_bytes) == (1024, 1024)
+    assert card.processes() == [(1, 1024, 1), (2, 0, 1)]
+    card.memory_free(one, mine)
+    assert card.processes() == [(1, 0, 1), (2, 1024, 1)], "who is left has it"
+    again, _ = card.memory_import(one, 0, token)
+    card.leave(two, 0)
+    assert card.used_bytes == 1024
+    card.memory_free(one, again)
+    assert card.used_bytes == 0
+    for stale in (token, theirs):
+        with refused(Status.NOT_FOUND):
+            card.memory_import(one, 0, stale)
+
+
+def test_shared_memory_whose_last_holder_dies_lingers() -> None:
+    card = card_of(teardown_delay_s=1.0)
+    one, two = card.join(1), card.join(2)
+    token = card.memory_export(one, card.memory_alloc(one, 0, 512))
+    card.memory_import(two, 0, token)
+    card.memory_import(two, 0, token)
+    card.leave(one, 0)
+    card.tick(2 * SECOND_NS)
+    assert card.used_bytes == 512
+    card.leave(two, 2 * SECOND_NS)
+    with refused(Status.NOT_FOUND):
+        card.memory_import(card.join(3), 0, token)
+    assert card.used_bytes == 512
+    card.tick(3 * SECOND_NS)
+    assert card.used_bytes == 0
+
+
 class Books(RuleBasedStateMachine):
     """Any order of events: never over the pool, and what is let go comes back exactly."""
 

@@ -1,0 +1,21 @@
+/*
+ * The exported entry points, for who hands them out: exported_NAME here, NAME to everybody else.
+ */
+#ifndef SIMGPU_CUDA_EXPORT_H
+#define SIMGPU_CUDA_EXPORT_H
+
+#include "cuda_abi.h"
+
+#pragma GCC visibility push(default)
+#define ENTRY(symbol, base, since, params)		CUresult exported_##symbol params __asm__(#symbol);
+#define OLDER(symbol, base, since, params, args, newer) ENTRY(symbol, base, since, params)
+#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
+	ENTRY(symbol, base, since, params)                                                         \
+	ENTRY(symbol##suffix, base, since, params)
+#include "cuda.def"
+#undef ENTRY
+#undef OLDER
+#undef PER_THREAD
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,79 @@
+"""Faults by a call's name: counted down, late, and only where they were asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from simgpu.faults import CallFaults, is_call
+from tests.simgpu.host import Host, simgpu
+
+
+def test_a_fault_strikes_as_often_as_told() -> None:
+    faults = CallFaults()
+    faults.fail("cuMemAlloc_v2", 2, 2)
+    faults.delay("cuMemAlloc_v2", 5)
+    faults.delay("cuMemFree_v2", 7)
+    assert faults.armed == 3
+    struck = [faults.strike("cuMemAlloc_v2") for _ in range(3)]
+    assert struck == [(2, 5), (2, 5), (0, 5)]
+    assert faults.strike("cuMemFree_v2") == (0, 7)
+    assert faults.strike("cuMemAlloc") == (0, 0)
+    for call in ("cuMemAlloc_v2", "cuMemFree_v2"):
+        faults.delay(call, 0)
+    assert faults.armed == 0
+
+
+@pytest.mark.parametrize("name", ["", "cu", "nvmlInit", "cuMem Alloc", "cu" + "x" * 61, 7])
+def test_what_is_no_call(name: object) -> None:
+    assert not is_call(name)
+
+
+_PROGRAM = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), int(sys.argv[1])) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+def alloc():
+    return cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20))
+print([alloc() for _ in range(4)], cuda.cuMemFree_v2(address), cuda.cuMemFree_v2(address))
+"""
+
+
+@pytest.mark.sim
+def test_a_call_fails_by_its_name_on_its_card(driver_host: Host) -> None:
+    driver_host.fault("fail", "cuMemAlloc_v2", "2", "3", card=1)
+    driver_host.fault("fail", "cuMemFree_v2", "214", "1", card=1)
+    assert driver_host.python(_PROGRAM.replace("sys.argv[1]", "0")) == "[0, 0, 0, 0] 0 1\n"
+    assert driver_host.python(_PROGRAM.replace("sys.argv[1]", "1")) == "[2, 2, 2, 0] 214 0\n"
+    assert driver_host.python(_PROGRAM.replace("sys.argv[1]", "1")) == "[0, 0, 0, 0] 0 1\n"
+
+
+@pytest.mark.sim
+def test_a_fault_reaches_a_program_that_runs(driver_host: Host) -> None:
+    arm = (
+        "import subprocess, os\n"
+        "def arm(*words):\n"
+        "    subprocess.run([sys.executable, '-m', 'simgpu', 'fault', '--card', '0', *words],"
+        " check=True, stdout=subprocess.DEVNULL)\n"
+        "arm('fail', 'cuMemAlloc_v2', '719', '1')\n"
+        "print(alloc(), alloc())\n"
+    )
+    said = driver_host.python(_PROGRAM.replace("sys.argv[1]", "0") + arm)
+    assert said.splitlines()[1] == "719 0"
+
+
+@pytest.mark.sim
+def test_a_call_is_late_by_its_name(driver_host: Host) -> None:
+    driver_host.fault("latency", "cuMemAlloc_v2", str(10**9))
+    timed = _PROGRAM.replace("sys.argv[1]", "0").replace("range(4)", "range(2)")
+    code = "import time; start = time.monotonic()\n" + timed
+    said = driver_host.python(code + "print(time.monotonic() - start)")
+    assert float(said.splitlines()[1]) >= 2
+
+
+def test_a_fault_needs_a_calls_name(sim_dir: object) -> None:
+    done = simgpu("fault", "--dir", "/nowhere", "--card", "0", "fail", "nvmlInit", "2", "1")
+    assert done.returncode == 1
+    assert "no operation 'nvmlInit'; there are an entry's name (cuMemAlloc_v2)" in done.stderr
