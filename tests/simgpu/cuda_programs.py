@@ -420,8 +420,6 @@ def error_codes() -> None:
     rows(
         "not simulated",
         [
-            ("async", lambda: driver.cuMemAllocAsync(1, 0), R.CUDA_ERROR_NOT_SUPPORTED),
-            ("pool", lambda: driver.cuDeviceGetDefaultMemPool(0), R.CUDA_ERROR_NOT_SUPPORTED),
             (
                 "address space",
                 lambda: driver.cuMemAddressReserve(2 * MIB, 0, 0, 0),

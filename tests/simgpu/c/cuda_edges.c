@@ -249,8 +249,8 @@ static void check_attributes(void)
 	OK(cuCtxGetApiVersion(context, &version));
 	WANT(version, 3010);
 	OK(cuMemAlloc_v2(&address, 1));
-	/* Of pools and mappings, which are not simulated; and one that CUDA 13.0 has not. */
-	for (int attribute = 17; attribute <= 21; attribute++)
+	/* Of mappings, which are not simulated; and one that CUDA 13.0 has not. */
+	for (int attribute = 18; attribute <= 21; attribute++)
 		WANT(cuPointerGetAttribute(&out, attribute, address), CUDA_ERROR_NOT_SUPPORTED);
 	WANT(cuPointerGetAttribute(&out, 22, address), CUDA_ERROR_INVALID_VALUE);
 	WANT(cuPointerGetAttribute(&out, 0, address), CUDA_ERROR_INVALID_VALUE);
