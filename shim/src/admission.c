@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "ledger.h"
+#include "meter.h"
 #include "vgpu/region.h"
 
 enum {
@@ -44,7 +45,10 @@ CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_re
 	*out = (struct vgpu_reservation){.place = place, .bytes = bytes};
 	if (place.card == VGPU_CARD_UNMANAGED)
 		return CUDA_SUCCESS;
-	if (place.card == VGPU_CARD_NOT_GRANTED || vgpu_reserve(place.card, bytes) != VGPU_OK)
+	if (place.card == VGPU_CARD_NOT_GRANTED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (vgpu_reserve(place.card, bytes) != VGPU_OK &&
+	    (!vgpu_meters_trim(place.card) || vgpu_reserve(place.card, bytes) != VGPU_OK))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return CUDA_SUCCESS;
 }

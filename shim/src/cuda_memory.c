@@ -4,7 +4,7 @@
  */
 #include "admission.h"
 #include "hooks.h"
-#include "init.h"
+#include "meter.h"
 
 static CUresult free_v1(uint64_t address)
 {
@@ -75,6 +75,7 @@ static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t ad
 	vgpu_take(VGPU_KIND_MEMORY, address, &charge);
 	result = driver_free(address);
 	vgpu_release(VGPU_KIND_MEMORY, address, &charge, result);
+	vgpu_meters_read(); /* it may have been a pool's */
 	return result;
 }
 
@@ -97,6 +98,7 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 
 	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
 		return result;
+	vgpu_meters_read();
 	view = vgpu_view_of(place.card, *total_bytes, *free_bytes);
 	*free_bytes = view.free_bytes;
 	*total_bytes = view.total_bytes;

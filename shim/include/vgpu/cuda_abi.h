@@ -18,10 +18,25 @@ typedef unsigned int CUdeviceptr_v1;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
 
 typedef struct {
 	unsigned char bytes[16];
 } CUuuid;
+
+typedef struct {
+	int type, id;
+} CUmemLocation;
+
+/* The beginning of it. */
+typedef struct {
+	int allocation_type, handle_types;
+	int location_type, location_id;
+} CUmemPoolProps;
 
 enum {
 	CUDA_SUCCESS = 0,

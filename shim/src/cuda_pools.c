@@ -1,0 +1,218 @@
+/*
+ * Wrappers of stream-ordered memory and of the calls at which the driver gives it back. What a pool
+ * takes is its meter's to know; cuMemFreeAsync changes nothing of that, but may free memory of
+ * cuMemAlloc as well.
+ */
+#include "hooks.h"
+#include "meter.h"
+
+enum { LOCATION_DEVICE = 1, FIRST_REAL_STREAM = 3 };
+
+static const CUstream PER_THREAD = (CUstream)2;
+
+/* Stream 0 and the two named default streams are the current context's. */
+static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
+{
+	CUcontext context;
+
+	if ((uintptr_t)stream >= FIRST_REAL_STREAM &&
+	    real_cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
+		return vgpu_place_of_context(context, place);
+	return vgpu_place_current(place);
+}
+
+static CUresult take_current(const struct vgpu_metered_call *call)
+{
+	return as_cuMemAllocAsync(call->twin, call->address, call->size_bytes, call->stream);
+}
+
+static CUresult take_named(const struct vgpu_metered_call *call)
+{
+	return as_cuMemAllocFromPoolAsync(call->twin, call->address, call->size_bytes, call->pool,
+					  call->stream);
+}
+
+/* Nothing has used it yet, so nothing need be waited for. */
+static CUresult give_up(const struct vgpu_metered_call *call)
+{
+	return real_cuMemFree_v2(*call->address);
+}
+
+static CUresult allocate(struct vgpu_meter *meter, const struct vgpu_metered_call *call)
+{
+	if (!meter)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return vgpu_meter_call(meter, vgpu_whole_blocks(vgpu_meter_card(meter), call->size_bytes),
+			       call);
+}
+
+CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
+			    CUstream stream)
+{
+	bool own = real == VGPU_ID_cuMemAllocAsync_ptsz && !stream;
+	struct vgpu_metered_call call = {.take = take_current,
+					 .undo = give_up,
+					 .twin = real,
+					 .address = dptr,
+					 .size_bytes = size_bytes,
+					 .stream = stream,
+					 .capturing = own ? PER_THREAD : stream};
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	CUresult result = CUDA_SUCCESS;
+
+	if (dptr && size_bytes)
+		result = place_of_stream(stream, &place);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return place.card == VGPU_CARD_UNMANAGED ? take_current(&call)
+						 : allocate(vgpu_meter_current(place.card), &call);
+}
+
+CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
+				    CUmemoryPool pool, CUstream stream)
+{
+	bool own = real == VGPU_ID_cuMemAllocFromPoolAsync_ptsz && !stream;
+	struct vgpu_metered_call call = {.take = take_named,
+					 .undo = give_up,
+					 .twin = real,
+					 .address = dptr,
+					 .size_bytes = size_bytes,
+					 .pool = pool,
+					 .stream = stream,
+					 .capturing = own ? PER_THREAD : stream};
+	struct vgpu_meter *meter = vgpu_meter_find(pool);
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	CUresult result = CUDA_SUCCESS;
+
+	if (!dptr || !size_bytes || !pool)
+		return take_named(&call);
+	if (!meter)
+		result = place_of_stream(stream, &place);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!meter && place.card == VGPU_CARD_UNMANAGED)
+		return take_named(&call);
+	return allocate(meter ? meter : vgpu_meter_add(pool, place.card), &call);
+}
+
+CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
+{
+	struct vgpu_charge charge;
+	CUresult result;
+
+	vgpu_take(VGPU_KIND_MEMORY, dptr, &charge);
+	result = as_cuMemFreeAsync(real, dptr, stream);
+	vgpu_release(VGPU_KIND_MEMORY, dptr, &charge, result);
+	return result;
+}
+
+/* From the driver's answer on the pool is known; one that cannot be written down is not given. */
+static CUresult enter(CUmemoryPool pool, int card)
+{
+	if (vgpu_meter_add(pool, card))
+		return CUDA_SUCCESS;
+	real_cuMemPoolDestroy(pool);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	CUresult result = real_cuMemPoolCreate(pool, properties);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (properties->location_type == LOCATION_DEVICE)
+		result = vgpu_place_of_device(properties->location_id, &place);
+	return result == CUDA_SUCCESS ? enter(*pool, place.card) : result;
+}
+
+/* Its memory is the exporter's, and so is the charge. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
+					    unsigned long long flags)
+{
+	CUresult result = real_cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
+
+	return result == CUDA_SUCCESS ? enter(*pool, VGPU_CARD_UNMANAGED) : result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	struct vgpu_meter *meter = vgpu_meter_find(pool);
+
+	return meter ? vgpu_meter_destroy(meter, pool) : real_cuMemPoolDestroy(pool);
+}
+
+static CUresult made_current(CUdevice device, CUmemoryPool pool, CUresult result)
+{
+	struct vgpu_place place;
+
+	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS)
+		vgpu_meter_set_current(place.card, pool);
+	return result;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	return made_current(device, pool, real_cuDeviceSetMemPool(device, pool));
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
+{
+	CUresult result = real_cuMemSetMemPool(location, type, pool);
+
+	if (result != CUDA_SUCCESS || location->type != LOCATION_DEVICE)
+		return result;
+	return made_current(location->id, pool, result);
+}
+
+/* The driver has spoken, and may have given memory back before it did. */
+static CUresult after(CUresult result)
+{
+	vgpu_meters_read();
+	return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
+{
+	return after(real_cuMemPoolTrimTo(pool, keep_bytes));
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+	return after(real_cuMemPoolSetAttribute(pool, attribute, value));
+}
+
+CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
+{
+	return after(as_cuStreamSynchronize(real, stream));
+}
+
+CUresult on_cuStreamQuery(enum vgpu_function real, CUstream stream)
+{
+	CUresult result = as_cuStreamQuery(real, stream);
+
+	return result == CUDA_SUCCESS ? after(result) : result;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+	return after(real_cuEventSynchronize(event));
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+	CUresult result = real_cuEventQuery(event);
+
+	return result == CUDA_SUCCESS ? after(result) : result;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	return after(real_cuCtxSynchronize());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+	return after(real_cuCtxSynchronize_v2(context));
+}
