@@ -10,6 +10,7 @@
 
 #include "admission.h"
 #include "hooks.h"
+#include "meter.h"
 #include "place.h"
 
 enum { PRIMARIES = 64 };
@@ -132,6 +133,8 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 	CUresult result = driver_reset(device);
 
 	end_life(&life, result == CUDA_SUCCESS);
+	if (result == CUDA_SUCCESS)
+		vgpu_meters_forget(device);
 	return result;
 }
 

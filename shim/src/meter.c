@@ -450,19 +450,23 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 	return result;
 }
 
-void vgpu_meters_forget(int card)
+void vgpu_meters_forget(CUdevice device)
 {
-	struct table *t = table();
+	struct table *t = vgpu_meters_live ? table() : NULL;
 	uint32_t top = t ? __atomic_load_n(&t->top, __ATOMIC_ACQUIRE) : 0;
+	struct vgpu_place place;
+
+	if (!top || vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.card < 0)
+		return;
 
 	for (uint32_t i = 0; i < top; i++) {
 		struct vgpu_meter *meter = &t->meters[i];
 
 		vgpu_lock(&meter->lock);
-		if (meter->state == METER_GRAPHS && meter->card == card) {
+		if (meter->state == METER_GRAPHS && meter->card == place.card) {
 			follow(meter);
-		} else if (meter->state != METER_NONE && meter->card == card) {
-			vgpu_refund(card, meter->charged_bytes);
+		} else if (meter->state != METER_NONE && meter->card == place.card) {
+			vgpu_refund(place.card, meter->charged_bytes);
 			set_charged(meter, 0);
 			forget_current(t, meter);
 			__atomic_store_n(&meter->state, METER_NONE, __ATOMIC_RELEASE);

@@ -72,7 +72,7 @@ bool vgpu_meters_trim(int card);
 /* The program destroyed the pool: now, or as soon as nothing of it is in use. */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);
 
-/* The driver has destroyed all that the device had: its pools are gone. */
-void vgpu_meters_forget(int card);
+/* The driver has reset the device: its pools are gone, those that the program made as well. */
+void vgpu_meters_forget(CUdevice device);
 
 #endif

@@ -1,0 +1,54 @@
+"""How a program compares what its container is charged with what the card gave up for it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.shim.clients import CUDA
+
+EXACT: Final = (
+    CUDA
+    + """
+import json, os, socket
+from pathlib import Path
+from shim import region
+def control(**request):
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.connect(os.environ["SIMGPU_DIR"] + "/control.sock")
+        daemon.sendall(json.dumps(request).encode() + bytes([10]))
+        return json.loads(daemon.makefile().readline())
+def held(card=0):
+    "What the card has given up, of all processes."
+    return control(op="status")["cards"][card]["used_bytes"]
+def charged(card=0):
+    return region.status(Path(os.environ["GPUSLICE_DIR"]))[card].use.used_bytes
+begun = held() - charged()
+def same(bytes, card=0, begun=begun):
+    "The card holds that much more than at the beginning, and all of it is charged."
+    seen = held(card) - begun, charged(card)
+    assert seen == (bytes, bytes), (seen, bytes)
+"""
+)
+POOLS: Final = (
+    EXACT
+    + """
+CHUNK = 32 * MIB
+A = d.CUmemPool_attribute
+def new_pool(ordinal=0):
+    p = d.CUmemPoolProps()
+    p.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    p.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    p.location.id = ordinal
+    return must(d.cuMemPoolCreate(p))
+def keep(pool, bytes):
+    must(d.cuMemPoolSetAttribute(pool, A.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, d.cuuint64_t(bytes)))
+def reserved(pool):
+    return int(must(d.cuMemPoolGetAttribute(pool, A.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)))
+def drop(*addresses):
+    for address in addresses:
+        must(d.cuMemFreeAsync(address, 0))
+def sync():
+    must(d.cuStreamSynchronize(0))
+default = must(d.cuDeviceGetDefaultMemPool(0))
+"""
+)

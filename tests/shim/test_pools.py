@@ -1,0 +1,236 @@
+"""Stream-ordered memory under the library: what pools reserve is what is charged, and no more.
+
+Each test is a program in a process of its own. `same` compares the daemon's figure of the card with
+the region's after each step: that is exactness.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.exact import POOLS
+
+pytestmark = pytest.mark.sim
+
+
+def _run(host: Host, grants: Grants, program: str, *limits: int) -> None:
+    host.python(POOLS + program, grants.make(*(limits or (GIB,))))
+
+
+def test_row_12_async_and_pools(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+small = [must(d.cuMemAllocAsync(1000, 0)) for _ in range(3)]
+same(CHUNK)
+large = must(d.cuMemAllocAsync(33 * MIB + 1, 0))
+same(CHUNK + 34 * MIB)
+pool = new_pool()
+mine = must(d.cuMemAllocFromPoolAsync(100 * MIB, pool, 0))
+same(CHUNK + 134 * MIB)
+drop(large)
+same(CHUNK + 134 * MIB)
+sync()
+same(CHUNK + 100 * MIB)
+assert d.cuMemFreeAsync(large, 0)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+must(d.cuMemFree(mine))
+must(d.cuMemPoolTrimTo(pool, 0))
+same(CHUNK)
+drop(*small)
+must(d.cuCtxSynchronize())
+same(0)
+""",
+    )
+
+
+def test_row_12_up_to_the_limit_exactly_and_not_a_byte_more(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+full = must(d.cuMemAllocAsync(GIB, 0))
+same(GIB)
+for size in (1, MIB, GIB, 2**40, 2**63):
+    assert d.cuMemAllocAsync(size, 0)[0] == OOM, size
+    same(GIB)
+assert d.cuMemAlloc(1)[0] == OOM
+drop(full); sync()
+same(0)
+assert d.cuMemAllocAsync(GIB + 1, 0)[0] == OOM
+assert d.cuMemAllocAsync(0, 0)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+same(0)
+""",
+    )
+
+
+def test_a_chunk_that_does_not_fit_is_undone(host: Host, grants: Grants) -> None:
+    """The limit leaves room for what was asked for, but not for what the pool took for it."""
+    _run(
+        host,
+        grants,
+        """
+first = must(d.cuMemAllocAsync(20 * MIB, 0))
+same(CHUNK)
+assert d.cuMemAllocAsync(20 * MIB, 0)[0] == OOM
+same(CHUNK)
+assert reserved(default) == CHUNK
+must(d.cuMemAllocAsync(10 * MIB, 0))
+same(CHUNK)
+""",
+        60 * MIB,
+    )
+
+
+def test_what_a_pool_keeps_serves_at_the_limit(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+keep(default, 2**64 - 1)
+address = must(d.cuMemAllocAsync(GIB, 0))
+drop(address); sync()
+same(GIB)
+for _ in range(3):
+    drop(must(d.cuMemAllocAsync(GIB // 2, 0)))
+    same(GIB)
+high = A.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
+assert int(must(d.cuMemPoolGetAttribute(default, high))) == GIB
+""",
+    )
+
+
+def test_a_shortage_trims_what_the_pools_do_not_use(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+pool = new_pool()
+for each in (default, pool):
+    keep(each, 2**64 - 1)
+half = must(d.cuMemAllocAsync(GIB // 2, 0))
+drop(half); sync()
+same(GIB // 2)
+plain = must(d.cuMemAlloc(GIB))
+same(GIB)
+assert reserved(default) == 0
+must(d.cuMemFree(plain))
+other = must(d.cuMemAllocFromPoolAsync(GIB, pool, 0))
+same(GIB)
+drop(other); sync()
+same(GIB)
+must(d.cuMemAllocAsync(GIB, 0))
+same(GIB)
+""",
+    )
+
+
+def test_a_destroyed_pool_is_charged_until_its_last_allocation_goes(
+    host: Host, grants: Grants
+) -> None:
+    _run(
+        host,
+        grants,
+        """
+pool = new_pool()
+must(d.cuDeviceSetMemPool(0, pool))
+first, second = (must(d.cuMemAllocAsync(64 * MIB, 0)) for _ in range(2))
+assert reserved(pool) == 128 * MIB
+must(d.cuMemPoolDestroy(pool))
+assert int(must(d.cuDeviceGetMemPool(0))) == int(default)
+same(128 * MIB)
+drop(first); sync()
+same(64 * MIB)
+third = must(d.cuMemAllocAsync(MIB, 0))
+assert reserved(default) == CHUNK
+drop(second, third); sync()
+same(0)
+assert d.cuMemPoolTrimTo(pool, 0)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+assert d.cuMemPoolDestroy(default)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+empty = new_pool()
+must(d.cuMemPoolDestroy(empty))
+assert d.cuMemPoolDestroy(empty)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+""",
+    )
+
+
+def test_two_devices_with_limits_of_their_own(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+use(1)
+begun1 = held(1) - charged(1)
+other = new_pool(0)
+must(d.cuMemAllocAsync(512 * MIB, 0))
+same(512 * MIB, 1, begun1); same(0)
+assert d.cuMemAllocAsync(1, 0)[0] == OOM
+far = must(d.cuMemAllocFromPoolAsync(GIB, other, 0))
+same(GIB)
+assert d.cuMemAllocFromPoolAsync(1, other, 0)[0] == OOM
+use(0)
+stream = must(d.cuStreamCreate(1))
+use(1)
+assert d.cuMemAllocAsync(1, stream)[0] == OOM
+drop(far); sync()
+must(d.cuMemPoolTrimTo(other, 0))
+must(d.cuMemAllocAsync(1, stream))
+same(CHUNK); same(512 * MIB, 1, begun1)
+""",
+        GIB,
+        512 * MIB,
+    )
+
+
+def test_a_reset_takes_the_pools_and_a_context_does_not(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+extra = must(d.cuCtxCreate(None, 0, 0))
+must(d.cuMemAllocAsync(CHUNK, 0))
+must(d.cuMemAllocFromPoolAsync(CHUNK, new_pool(), 0))
+must(d.cuCtxDestroy(extra))
+assert charged() >= 2 * CHUNK
+must(d.cuDevicePrimaryCtxReset(0))
+use(0)
+same(0)
+must(d.cuMemAllocAsync(CHUNK, 0))
+same(CHUNK)
+""",
+    )
+
+
+def test_memory_of_cuMemAlloc_freed_in_a_stream_is_refunded(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+for _ in range(3):
+    address = must(d.cuMemAlloc(GIB))
+    same(GIB)
+    must(d.cuMemFreeAsync(address, 0))
+    same(0)
+""",
+    )
+
+
+def test_a_fork_child_is_charged_nothing_and_refunds_nothing(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+address = must(d.cuMemAllocAsync(GIB // 2, 0))
+child = os.fork()
+if child == 0:
+    assert d.cuMemAllocAsync(1, 0)[0] == d.CUresult.CUDA_ERROR_NOT_INITIALIZED
+    assert d.cuStreamSynchronize(0)[0] == d.CUresult.CUDA_ERROR_NOT_INITIALIZED
+    assert charged() == GIB // 2
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+same(GIB // 2)
+drop(address); sync()
+same(0)
+""",
+    )
