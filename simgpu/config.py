@@ -64,6 +64,8 @@ class HostConfig:
     """Allocations are charged in whole granules."""
     context_overhead_bytes: int
     """What each context takes from the pool by itself."""
+    module_overhead_bytes: int
+    """What the code of a module takes, where its text does not say."""
     teardown_delay_s: float
     """How long the memory of a dead process stays taken, as a real driver's teardown does."""
     launch_default_ns: int
@@ -121,6 +123,7 @@ def parse(text: str) -> HostConfig:
             cuda_version=_typed(merged, "cuda_version", int),
             granule_bytes=parse_bytes(merged["granule"], "granule"),
             context_overhead_bytes=parse_bytes(merged["context_overhead"], "context_overhead"),
+            module_overhead_bytes=parse_bytes(merged["module_overhead"], "module_overhead"),
             teardown_delay_s=float(_typed(merged, "teardown_delay_s", (int, float))),
             launch_default_ns=_typed(merged, "launch_default_ns", int),
             cards=tuple(_card(index, table) for index, table in enumerate(tables)),

@@ -314,6 +314,7 @@ def _hello_reply(host: HostConfig, card: CardConfig) -> bytes:
         host.driver_version.encode(),
         card.memory_bytes,
         host.granule_bytes,
+        host.module_overhead_bytes,
         host.cuda_version,
         card.minor,
         card.pci_domain,

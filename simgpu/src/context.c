@@ -13,10 +13,6 @@ static __thread struct {
 	int depth;
 } stack;
 
-static const uint64_t default_limits[SIM_CONTEXT_LIMITS] = {
-    1024, 1048576, 8388608, 2, 2048, 128, 0,
-};
-
 CUresult context_get(CUcontext handle, struct context **out)
 {
 	struct context *context = object_get(handle, OBJECT_CONTEXT);
@@ -69,8 +65,7 @@ CUresult context_open(struct device *device, unsigned int flags, struct context 
 	context->legacy = (struct stream){.context = context};
 	context->blocking_done_ns = context->all_done_ns = 0;
 	context->cache_config = context->shared_config = 0;
-	for (int i = 0; i < SIM_CONTEXT_LIMITS; i++)
-		context->limits[i] = default_limits[i];
+	overhead_begin(context);
 	return CUDA_SUCCESS;
 }
 

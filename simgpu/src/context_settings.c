@@ -1,5 +1,6 @@
 /*
- * What a context can be told: kept and given back, since the simulated card has no use for it.
+ * What a context can be told: kept and given back. Limits cost memory; for the rest the simulated
+ * card has no use.
  */
 #include "driver.h"
 
@@ -63,8 +64,7 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 		return result;
 	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
 		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
-	context->limits[limit] = value;
-	return driver_leave(CUDA_SUCCESS);
+	return driver_leave(overhead_set_limit(context, limit, value));
 }
 
 static CUresult get_config(int *value, size_t offset)

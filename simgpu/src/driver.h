@@ -58,6 +58,13 @@ struct stream {
 };
 
 #define SIM_CONTEXT_LIMITS 7
+enum { SIM_LIMIT_STACK, SIM_LIMIT_PRINTF, SIM_LIMIT_HEAP }; /* those that cost memory */
+
+/* Memory that the driver takes for itself; no id: none. */
+struct extra {
+	uint64_t id, bytes;
+};
+
 /* Of every context but those of the interface before CUDA 3.2, whichever call made it. */
 #define CONTEXT_API_VERSION 3020
 
@@ -72,6 +79,8 @@ struct context {
 	struct stream legacy;
 	uint64_t blocking_done_ns, all_done_ns;
 	uint64_t limits[SIM_CONTEXT_LIMITS];
+	uint64_t launched_local_bytes; /* per thread: the most that a launched function needs */
+	struct extra local, printf_room, heap;
 	int cache_config, shared_config;
 };
 
@@ -146,6 +155,11 @@ void stream_submit(struct stream *stream, uint64_t done_ns);
 void streams_forget(struct context *context);
 /* While true, stream 0 means the thread's own stream to the calling thread; returns what was. */
 bool stream_per_thread(bool enable);
+
+/* A new context's limits, and nothing held beyond what comes with it. */
+void overhead_begin(struct context *context);
+/* Takes or gives back what the limit costs; where that does not fit, nothing changes. */
+CUresult overhead_set_limit(struct context *context, int limit, uint64_t value);
 
 void events_forget(struct context *context);
 void modules_forget(struct context *context);

@@ -55,6 +55,7 @@ CUresult function_attribute(const struct function *function, const struct device
 	    (int)(10 * device->card->capability_major + device->card->capability_minor);
 	const int rows[FUNCTION_LAST + 1] = {
 	    [FUNCTION_MAX_THREADS] = of_device(device, DEVICE_THREADS_PER_BLOCK),
+	    [FUNCTION_LOCAL_BYTES] = (int)function->entry->local_bytes,
 	    [FUNCTION_REGISTERS] = REGISTERS_PER_THREAD,
 	    [FUNCTION_PTX_VERSION] = (int)function->ptx->target,
 	    [FUNCTION_BINARY_VERSION] = capability,
@@ -193,7 +194,7 @@ CUresult cuFuncLoad(CUfunction handle)
 	struct context *context;
 	CUresult result = enter(handle, &function, &function, &context);
 
-	return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
+	return result == CUDA_SUCCESS ? driver_leave(function_load(function, context)) : result;
 }
 
 CUresult cuFuncIsLoaded(int *state, CUfunction handle)
@@ -204,7 +205,7 @@ CUresult cuFuncIsLoaded(int *state, CUfunction handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	*state = 1;
+	*state = function->module && function->module->loaded;
 	return driver_leave(CUDA_SUCCESS);
 }
 

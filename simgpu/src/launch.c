@@ -71,6 +71,8 @@ static CUresult prepare(const struct shape *shape, CUfunction handle, CUstream s
 		result = stream_get(stream_handle, stream);
 	if (result == CUDA_SUCCESS && (*stream)->context != context)
 		result = CUDA_ERROR_INVALID_HANDLE;
+	if (result == CUDA_SUCCESS)
+		result = function_make_room(function, context);
 	if (result != CUDA_SUCCESS)
 		return result;
 	*request = (struct sim_launch){.context = context->id,

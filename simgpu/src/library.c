@@ -14,6 +14,30 @@ struct library {
 	struct function **kernels;
 };
 
+static void library_free(struct library *library)
+{
+	struct module *module;
+	uint32_t at = 0;
+
+	while ((module = object_next(OBJECT_MODULE, &at)))
+		if (module->library == library)
+			module_free(module);
+	functions_free(library->kernels, library->ptx);
+	ptx_release(library->ptx);
+	object_free(library);
+}
+
+/* Eager loading brings the code into the context that is there; others get it at its first use. */
+static CUresult bring_in(struct library *library)
+{
+	struct context *context;
+	struct module *module;
+
+	if (loading_is_lazy() || context_current(&context) != CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+	return library_module(library, context, &module);
+}
+
 static CUresult load(CUlibrary *out, CUresult (*read)(const void *, struct ptx **),
 		     const void *source)
 {
@@ -38,8 +62,12 @@ static CUresult load(CUlibrary *out, CUresult (*read)(const void *, struct ptx *
 	library->ptx = ptx;
 	for (unsigned int i = 0; i < ptx->entry_count; i++)
 		library->kernels[i]->library = library;
-	*out = object_handle(library);
-	return driver_leave(CUDA_SUCCESS);
+	result = bring_in(library);
+	if (result == CUDA_SUCCESS)
+		*out = object_handle(library);
+	else
+		library_free(library);
+	return driver_leave(result);
 }
 
 static CUresult read_path(const void *path, struct ptx **ptx)
@@ -88,18 +116,11 @@ static CUresult enter(CUlibrary handle, const void *out, struct library **librar
 CUresult cuLibraryUnload(CUlibrary handle)
 {
 	struct library *library;
-	struct module *module;
-	uint32_t at = 0;
 	CUresult result = enter(handle, &library, &library);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	while ((module = object_next(OBJECT_MODULE, &at)))
-		if (module->library == library)
-			module_free(module);
-	functions_free(library->kernels, library->ptx);
-	ptx_release(library->ptx);
-	object_free(library);
+	library_free(library);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -141,15 +162,11 @@ CUresult cuLibraryEnumerateKernels(CUkernel *out, unsigned int cap, CUlibrary ha
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* The library's module in the current context, loaded if it is not there yet. */
-static CUresult module_of(struct library *library, struct module **out)
+CUresult library_module(struct library *library, struct context *context, struct module **out)
 {
-	struct context *context;
 	uint32_t at = 0;
-	CUresult result = context_current(&context);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
 	while ((*out = object_next(OBJECT_MODULE, &at)))
 		if ((*out)->library == library && (*out)->context == context)
 			return CUDA_SUCCESS;
@@ -157,6 +174,14 @@ static CUresult module_of(struct library *library, struct module **out)
 	if (result == CUDA_SUCCESS)
 		(*out)->library = library;
 	return result;
+}
+
+static CUresult module_of(struct library *library, struct module **out)
+{
+	struct context *context;
+	CUresult result = context_current(&context);
+
+	return result == CUDA_SUCCESS ? library_module(library, context, out) : result;
 }
 
 CUresult cuLibraryGetModule(CUmodule *out, CUlibrary handle)

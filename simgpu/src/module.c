@@ -180,11 +180,15 @@ CUresult module_new(struct context *context, struct ptx *ptx, struct module **ou
 	module->ptx = ptx;
 	ptx->references++;
 	*out = module;
-	return CUDA_SUCCESS;
+	result = loading_is_lazy() ? CUDA_SUCCESS : module_load_code(module);
+	if (result != CUDA_SUCCESS)
+		module_free(module);
+	return result;
 }
 
 void module_free(struct module *module)
 {
+	module_unload_code(module);
 	functions_free(module->functions, module->ptx);
 	ptx_release(module->ptx);
 	object_free(module);
@@ -285,7 +289,7 @@ CUresult cuModuleGetLoadingMode(int *mode)
 		return result;
 	if (!mode)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*mode = 1; /* eager */
+	*mode = loading_is_lazy() ? 2 : 1;
 	return driver_leave(CUDA_SUCCESS);
 }
 

@@ -25,6 +25,8 @@ struct module {
 	struct library *library; /* that it was loaded for, or NULL */
 	struct ptx *ptx;
 	struct function **functions; /* one per entry */
+	struct extra code;
+	bool loaded; /* false: the code comes with the first use of a function */
 };
 
 /* PTX from memory or from a file, checked against what the driver can load. */
@@ -47,6 +49,17 @@ struct function *function_get(const void *handle);
 /* A module of `ptx` in the context; takes a reference of its own. */
 CUresult module_new(struct context *context, struct ptx *ptx, struct module **out);
 void module_free(struct module *module);
+/* The library's module in a context, made if it is not there yet. */
+CUresult library_module(struct library *library, struct context *context, struct module **out);
+
+/* Whether CUDA_MODULE_LOADING leaves code for its first use, as it does unless it says EAGER. */
+bool loading_is_lazy(void);
+/* The code of a module: brought onto the card, where it is not there yet, and taken off. */
+CUresult module_load_code(struct module *module);
+void module_unload_code(struct module *module);
+/* Of a function: its code for the context; and for a launch its local memory too. */
+CUresult function_load(struct function *function, struct context *context);
+CUresult function_make_room(struct function *function, struct context *context);
 
 CUresult function_attribute(const struct function *function, const struct device *device,
 			    int attribute, int *value);

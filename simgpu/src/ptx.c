@@ -12,8 +12,10 @@ struct scanner {
 	const char *at;	   /* behind the current token */
 	const char *token; /* NULL at the end of the text */
 	size_t length;
-	uint64_t duration_ns; /* of the last comment that names one */
-	bool broken;	      /* a comment or string that does not end */
+	uint64_t duration_ns; /* of the last comment that names one, */
+	uint64_t local_bytes;
+	uint64_t module_bytes;
+	bool broken; /* a comment or string that does not end */
 };
 
 static bool is_word(char c)
@@ -34,12 +36,18 @@ static uint64_t decimal(const char **text)
 
 static const char *line_comment(struct scanner *scanner, const char *at)
 {
-	static const char key[] = " simgpu: duration_ns=";
+	const struct {
+		const char *key;
+		uint64_t *value;
+	} told[] = {{" simgpu: duration_ns=", &scanner->duration_ns},
+		    {" simgpu: local_bytes=", &scanner->local_bytes},
+		    {" simgpu: module_bytes=", &scanner->module_bytes}};
 
-	if (strncmp(at, key, sizeof(key) - 1) == 0) {
-		at += sizeof(key) - 1;
-		if (*at >= '0' && *at <= '9')
-			scanner->duration_ns = decimal(&at);
+	for (size_t i = 0; i < sizeof(told) / sizeof(*told); i++) {
+		size_t length = strlen(told[i].key);
+		const char *number = at + length;
+		if (strncmp(at, told[i].key, length) == 0 && *number >= '0' && *number <= '9')
+			*told[i].value = decimal(&number);
 	}
 	return at + strcspn(at, "\n");
 }
@@ -186,8 +194,10 @@ static enum ptx_result read_entry(struct scanner *scanner, struct ptx *ptx)
 	if (!next(scanner) || !is_word(*scanner->token))
 		return PTX_MALFORMED;
 	entry = &entries[ptx->entry_count];
-	*entry = (struct ptx_entry){.duration_ns = scanner->duration_ns};
+	*entry = (struct ptx_entry){.duration_ns = scanner->duration_ns,
+				    .local_bytes = scanner->local_bytes};
 	scanner->duration_ns = SIM_DURATION_DEFAULT;
+	scanner->local_bytes = 0;
 	entry->name = strndup(scanner->token, scanner->length);
 	if (!entry->name)
 		return PTX_NO_MEMORY;
@@ -243,7 +253,8 @@ static enum ptx_result read_module(struct scanner *scanner, struct ptx *ptx)
 
 enum ptx_result ptx_parse(const char *text, struct ptx **out)
 {
-	struct scanner scanner = {.at = text, .duration_ns = SIM_DURATION_DEFAULT};
+	struct scanner scanner = {
+	    .at = text, .duration_ns = SIM_DURATION_DEFAULT, .module_bytes = PTX_BYTES_DEFAULT};
 	struct ptx *ptx = calloc(1, sizeof(*ptx));
 	enum ptx_result result;
 
@@ -255,6 +266,7 @@ enum ptx_result ptx_parse(const char *text, struct ptx **out)
 		ptx_release(ptx);
 		return result;
 	}
+	ptx->code_bytes = scanner.module_bytes;
 	*out = ptx;
 	return PTX_OK;
 }

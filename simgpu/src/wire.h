@@ -64,6 +64,7 @@ struct sim_card {
 	char driver_version[80]; /* "580.65.06" */
 	uint64_t memory_bytes;
 	uint64_t granule_bytes; /* memory is charged in whole granules */
+	uint64_t module_bytes;	/* what the code of a module takes that does not say */
 	uint32_t cuda_version;	/* 13000 */
 	uint32_t minor;		/* number on the host */
 	uint32_t pci_domain, pci_bus, pci_device;

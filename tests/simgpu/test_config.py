@@ -47,6 +47,7 @@ def test_what_is_left_out_is_as_in_the_default() -> None:
         ("granule = 'half'", "granule: 'half' is not a quantity"),
         ("granule = 0", "granule: 1 byte"),
         ("context_overhead = '-1'", "context_overhead: '-1' is negative"),
+        ("module_overhead = '-1'", "module_overhead: '-1' is negative"),
         ("teardown_delay_s = -1", "teardown_delay_s: 0 to 3600"),
         ("teardown_delay_s = nan", "teardown_delay_s: 0 to 3600"),
         ("launch_default_ns = -1", "launch_default_ns: 0 to"),
