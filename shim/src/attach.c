@@ -19,8 +19,6 @@
 #include "region_file.h"
 #include "step.h"
 
-#define ANCHOR_BYTES 4096
-
 enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *os_errno)
 {
 	struct vgpu_file file;
@@ -106,20 +104,19 @@ void vgpu_recharge(struct vgpu_process *process, int card)
 static void drop_anchor(struct vgpu_process *process)
 {
 	if (process->anchor)
-		munmap(process->anchor, ANCHOR_BYTES);
+		munmap(process->anchor, VGPU_ANCHOR_MAPPED_BYTES);
 	process->anchor = NULL;
 }
 
-static bool cast_anchor(struct vgpu_process *process, int fd)
+void *vgpu_anchor_cast(int fd, uint32_t slot)
 {
-	void *anchor = mmap(NULL, ANCHOR_BYTES, PROT_NONE, MAP_SHARED, fd,
-			    (off_t)vgpu_slots_anchor_offset(process->owner.slot));
+	void *anchor = mmap(NULL, VGPU_ANCHOR_MAPPED_BYTES, PROT_NONE, MAP_SHARED, fd,
+			    (off_t)vgpu_slots_anchor_offset(slot));
 
 	if (anchor == MAP_FAILED)
-		return false;
-	madvise(anchor, ANCHOR_BYTES, MADV_DONTFORK);
-	process->anchor = anchor;
-	return true;
+		return NULL;
+	madvise(anchor, VGPU_ANCHOR_MAPPED_BYTES, MADV_DONTFORK);
+	return anchor;
 }
 
 static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const char *path,
@@ -135,7 +132,8 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const ch
 		if (!vgpu_slots_claim(&slots, &process->owner))
 			return vgpu_fail(error, VGPU_NO_SLOT, 0, path);
 	}
-	if (!cast_anchor(process, fd)) {
+	process->anchor = vgpu_anchor_cast(fd, process->owner.slot);
+	if (!process->anchor) {
 		int os_errno = errno;
 
 		vgpu_slots_free(&slots, &process->owner);
@@ -234,7 +232,9 @@ void vgpu_detach(void)
 	VGPU_AT(DETACH_DROPPED);
 	drop_anchor(process);
 	VGPU_AT(DETACH_UNLOCKED);
-	if (vgpu_reopen(process, &slots.fd, &os_errno) == VGPU_OK) {
+	(void)vgpu_reopen(process, &slots.fd, &os_errno);
+	vgpu_shared_leave_all(&slots);
+	if (slots.fd >= 0) {
 		vgpu_slots_free(&slots, &process->owner);
 		syscall(SYS_close, slots.fd);
 	}

@@ -7,44 +7,13 @@
 #include <unistd.h>
 
 #include "process.h"
+#include "slot_lock.h"
 #include "step.h"
 
 /* So many processes that start at once leave the search to one of them in so much time; who is
  * about to refuse or report searches all the same. */
 #define MANY_SLOTS	       64
 #define START_SEARCH_PERIOD_NS UINT64_C(10000000)
-
-static struct flock byte_of(uint32_t slot, short type)
-{
-	return (struct flock){
-	    .l_type = type,
-	    .l_whence = SEEK_SET,
-	    .l_start = (off_t)(VGPU_LOCK_LIVE + slot),
-	    .l_len = 1,
-	};
-}
-
-static bool try_lock(int fd, uint32_t slot)
-{
-	struct flock lock = byte_of(slot, F_WRLCK);
-
-	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
-}
-
-static void unlock(int fd, uint32_t slot)
-{
-	struct flock lock = byte_of(slot, F_UNLCK);
-
-	syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock);
-}
-
-/* Held by another open of the file than ours. Where the kernel does not say: yes, it lives. */
-static bool is_locked(int fd, uint32_t slot)
-{
-	struct flock lock = byte_of(slot, F_WRLCK);
-
-	return syscall(SYS_fcntl, fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-}
 
 static uint64_t generation_of(const struct vgpu_region_slot *slot)
 {
@@ -74,6 +43,7 @@ static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *
 		return;
 	__atomic_store_n(&slot->generation, owner->generation + 1, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&slot->start_ticks, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->shared_key, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&slot->state, VGPU_SLOT_FREE, __ATOMIC_RELEASE);
 	VGPU_AT(FREE_DONE);
 }
@@ -95,7 +65,7 @@ static bool is_dead(const struct vgpu_slots *slots, uint32_t number, enum vgpu_s
 
 	if (seen && vgpu_identity_pid_is_free(&holder))
 		return true;
-	if (is_locked(slots->fd, number))
+	if (vgpu_slot_is_locked(slots->fd, number))
 		return seen && search == VGPU_SEARCH_THOROUGH &&
 		       vgpu_identity_presence(slots->self, &holder) == VGPU_GONE;
 	if (!seen || vgpu_identity_presence(slots->self, &holder) == VGPU_GONE)
@@ -105,21 +75,48 @@ static bool is_dead(const struct vgpu_slots *slots, uint32_t number, enum vgpu_s
 
 void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
-	if (!try_lock(slots->fd, owner->slot))
+	if (!vgpu_slot_lock(slots->fd, owner->slot))
 		return;
 	VGPU_AT(FREE_LOCKED);
 	free_locked(vgpu_view_slot(slots->view, owner->slot), owner);
-	unlock(slots->fd, owner->slot);
+	vgpu_slot_unlock(slots->fd, owner->slot);
+}
+
+/*
+ * Nobody held the shared slot. Before it is buried nobody can find it any more, and whoever did so
+ * before that has its lock by now (shared.c).
+ */
+static bool nobody_joins(const struct vgpu_slots *slots, uint32_t number, uint64_t key)
+{
+	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
+
+	if (key && !__atomic_compare_exchange_n(&slot->shared_key, &key, 0, false, __ATOMIC_SEQ_CST,
+						__ATOMIC_SEQ_CST))
+		return false;
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	VGPU_AT(SHARE_HIDDEN);
+	return !vgpu_slot_is_locked(slots->fd, number);
 }
 
 static void reap(const struct vgpu_slots *slots, const struct vgpu_owner *owner,
 		 enum vgpu_search search)
 {
+	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+	uint64_t key = __atomic_load_n(&slot->shared_key, __ATOMIC_SEQ_CST);
+
 	if (!is_dead(slots, owner->slot, search))
 		return;
 	VGPU_AT(REAP_VERDICT);
+	if (state_of(slot) == VGPU_SLOT_SHARED && !nobody_joins(slots, owner->slot, key))
+		return;
 	vgpu_slots_drop(slots, owner);
 	vgpu_slots_free(slots, owner);
+}
+
+void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+{
+	if (generation_of(vgpu_view_slot(slots->view, owner->slot)) == owner->generation)
+		reap(slots, owner, VGPU_SEARCH_QUICK);
 }
 
 void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
@@ -189,46 +186,99 @@ static void mark_passed_over(struct vgpu_region_slot *slot)
  * The generation comes last, and is one that no scan can have seen while the slot was free (a mark
  * adds 1, we add 2): a reaper that dawdles between its verdict and its swap then finds itself late.
  */
-static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner)
+static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
 {
+	static const struct vgpu_identity nobody;
+	const struct vgpu_identity *who = state == VGPU_SLOT_LIVE ? slots->self : &nobody;
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 
 	for (int card = 0; card < slots->view->card_count; card++)
 		vgpu_counter_renew(slots->view, card, owner);
-	__atomic_store_n(&slot->state, VGPU_SLOT_LIVE, __ATOMIC_RELEASE);
+	__atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
 	VGPU_AT(CLAIM_LIVE);
-	__atomic_store_n(&slot->pid, slots->self->pid, __ATOMIC_RELAXED);
-	__atomic_store_n(&slot->pid_namespace, slots->self->pid_namespace, __ATOMIC_RELAXED);
-	__atomic_store_n(&slot->start_ticks, slots->self->start_ticks, __ATOMIC_RELEASE);
+	__atomic_store_n(&slot->pid, who->pid, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->pid_namespace, who->pid_namespace, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->start_ticks, who->start_ticks, __ATOMIC_RELEASE);
 	VGPU_AT(CLAIM_NAMED);
 	owner->generation += 2;
 	__atomic_store_n(&slot->generation, owner->generation, __ATOMIC_SEQ_CST);
 	VGPU_AT(CLAIM_DONE);
 }
 
-static bool claim(const struct vgpu_slots *slots, struct vgpu_owner *owner)
+static bool claim(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
 {
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 	bool taken = false;
 
-	if (state_of(slot) == VGPU_SLOT_FREE && try_lock(slots->fd, owner->slot)) {
+	if (state_of(slot) == VGPU_SLOT_FREE && vgpu_slot_lock(slots->fd, owner->slot)) {
 		VGPU_AT(CLAIM_LOCKED);
 		owner->generation = generation_of(slot);
 		taken = state_of(slot) == VGPU_SLOT_FREE;
 		if (taken)
-			take_locked(slots, owner);
+			take_locked(slots, owner, state);
 		else
-			unlock(slots->fd, owner->slot);
+			vgpu_slot_unlock(slots->fd, owner->slot);
 	}
 	if (!taken)
 		mark_passed_over(slot);
 	return taken;
 }
 
+static bool claim_lowest(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state,
+			 uint32_t slot_count)
+{
+	for (owner->slot = 0; owner->slot < slot_count; owner->slot++)
+		if (claim(slots, owner, state))
+			return true;
+	return false;
+}
+
 bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner)
 {
-	for (owner->slot = 0; owner->slot < VGPU_MAX_SLOTS; owner->slot++)
-		if (claim(slots, owner))
+	return claim_lowest(slots, owner, VGPU_SLOT_LIVE, VGPU_MAX_SLOTS);
+}
+
+bool vgpu_slots_claim_shared(const struct vgpu_slots *slots, struct vgpu_owner *owner)
+{
+	return claim_lowest(slots, owner, VGPU_SLOT_SHARED, VGPU_SHARED_SLOTS);
+}
+
+void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *owner, uint64_t key)
+{
+	vgpu_slot_lock_shared(slots->fd, owner->slot);
+	__atomic_store_n(&vgpu_view_slot(slots->view, owner->slot)->shared_key, key,
+			 __ATOMIC_SEQ_CST);
+}
+
+/* The slot as it is now, if it is offered by that key. */
+static bool is_offered(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key)
+{
+	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+
+	owner->generation = generation_of(slot);
+	return state_of(slot) == VGPU_SLOT_SHARED &&
+	       __atomic_load_n(&slot->shared_key, __ATOMIC_SEQ_CST) == key;
+}
+
+bool vgpu_slots_find_shared(const struct vgpu_slots *slots, uint64_t key, struct vgpu_owner *owner)
+{
+	for (owner->slot = 0; owner->slot < VGPU_SHARED_SLOTS; owner->slot++) {
+		if (is_offered(slots, owner, key))
 			return true;
+		if (owner->generation == 0)
+			break;
+	}
+	return false;
+}
+
+bool vgpu_slots_join(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key)
+{
+	if (!vgpu_slot_lock_shared(slots->fd, owner->slot))
+		return false;
+	VGPU_AT(JOIN_LOCKED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (is_offered(slots, owner, key))
+		return true;
+	vgpu_slot_unlock(slots->fd, owner->slot);
 	return false;
 }

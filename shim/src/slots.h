@@ -48,6 +48,20 @@ static inline uint64_t vgpu_slots_anchor_offset(uint32_t slot)
  * none. The caller casts the anchor before it closes slots->fd. */
 bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner);
 
+/*
+ * Shared slots (shared.c): take a free one, charge it, then offer it; find one by its key, and join
+ * it with our own lock. Each holder casts an anchor, as for its own slot. Claiming leaves the lock
+ * to us alone, offering makes it a shared one.
+ */
+enum { VGPU_SHARED_SLOTS = VGPU_MAX_SLOTS / 2 }; /* the others are for processes */
+bool vgpu_slots_claim_shared(const struct vgpu_slots *slots, struct vgpu_owner *owner);
+void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *owner, uint64_t key);
+bool vgpu_slots_find_shared(const struct vgpu_slots *slots, uint64_t key, struct vgpu_owner *owner);
+bool vgpu_slots_join(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key);
+
+/* One slot, if it still is in this generation and nobody holds it. */
+void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
+
 /* Drop the slot's charges, if it still is in this generation, and note when. */
 void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
 

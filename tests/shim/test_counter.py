@@ -44,6 +44,10 @@ SCRIPT = (
     "attach",
     "reserve 0 1000",
     "refund 0 400",
+    "share 0 250 77",
+    "join 99",
+    "leave",
+    "leave",
     f"reserve 0 {LIMIT_BYTES}",
     "reserve 0 50",
     "detach",
@@ -56,6 +60,7 @@ def _stop_once(box: Box, step: str, passage: int) -> bool:
     box.write()
     with box.shell() as bystander, box.shell() as victim, box.shell() as subject:
         assert bystander.ask("reserve 0 500") == "OK"
+        assert bystander.ask("share 0 200 99") != "0"
         assert victim.ask("reserve 0 3000") == "OK"
         victim.kill_alone()
         stopped = subject.stops_at(step, passage, SCRIPT)

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "core_test.h"
+#include "shared.h"
 #include "step.h"
 #include "vgpu/region.h"
 
@@ -203,6 +204,36 @@ static void do_card(const char *rest, char *out)
 	snprintf(out, LINE_BYTES, "%d", vgpu_card_of_uuid(uuid));
 }
 
+/* Shared memory that is held, the latest on top. */
+static vgpu_hold held[16];
+static int held_count;
+
+static void do_share(const char *rest, char *out)
+{
+	struct vgpu_shared_charge charge = {0};
+	uint64_t key = 0;
+
+	sscanf(rest, "%d %" SCNu64 " %" SCNu64, &charge.card, &charge.bytes, &key);
+	held[held_count] = vgpu_shared_export(charge, key);
+	snprintf(out, LINE_BYTES, "%" PRIu32, held[held_count]);
+	held_count += held[held_count] != 0;
+}
+
+/* The hold, and what it is a hold on. */
+static void do_join(const char *rest, char *out)
+{
+	struct vgpu_shared_charge charge = {0};
+	vgpu_hold hold = vgpu_shared_join(strtoull(rest, NULL, 10), &charge);
+
+	held[held_count] = hold;
+	held_count += hold != 0;
+	if (hold)
+		snprintf(out, LINE_BYTES, "%" PRIu32 " %d %" PRIu64, hold, charge.card,
+			 charge.bytes);
+	else
+		snprintf(out, LINE_BYTES, "0");
+}
+
 static void do_exec(const char *rest)
 {
 	char path[LINE_BYTES], argument[LINE_BYTES] = "";
@@ -234,6 +265,12 @@ static void answer(const char *command, char *out)
 		say_result(vgpu_reserve(card, bytes), NULL, out);
 	else if (!strcmp(verb, "refund"))
 		vgpu_refund(card, bytes);
+	else if (!strcmp(verb, "share"))
+		do_share(rest, out);
+	else if (!strcmp(verb, "join"))
+		do_join(rest, out);
+	else if (!strcmp(verb, "leave"))
+		vgpu_shared_leave(held_count ? held[--held_count] : 0);
 	else if (!strcmp(verb, "used"))
 		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_used_bytes(card));
 	else if (!strcmp(verb, "dropped"))

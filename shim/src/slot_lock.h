@@ -1,0 +1,58 @@
+/*
+ * The LIVE lock of a slot: one byte, past the file's end, of an open file description's locks.
+ *
+ * A process's slot is locked by it alone, a shared one by all who hold it. Nothing here waits.
+ */
+#ifndef VGPU_SLOT_LOCK_H
+#define VGPU_SLOT_LOCK_H
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "vgpu/contract.h"
+
+static inline struct flock vgpu_slot_byte(uint32_t slot, short type)
+{
+	return (struct flock){
+	    .l_type = type,
+	    .l_whence = SEEK_SET,
+	    .l_start = (off_t)(VGPU_LOCK_LIVE + slot),
+	    .l_len = 1,
+	};
+}
+
+static inline bool vgpu_slot_lock_as(int fd, uint32_t slot, short type)
+{
+	struct flock lock = vgpu_slot_byte(slot, type);
+
+	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
+}
+
+static inline bool vgpu_slot_lock(int fd, uint32_t slot)
+{
+	return vgpu_slot_lock_as(fd, slot, F_WRLCK);
+}
+
+/* Also from the lock alone to the shared one, with no moment between. */
+static inline bool vgpu_slot_lock_shared(int fd, uint32_t slot)
+{
+	return vgpu_slot_lock_as(fd, slot, F_RDLCK);
+}
+
+static inline void vgpu_slot_unlock(int fd, uint32_t slot)
+{
+	(void)vgpu_slot_lock_as(fd, slot, F_UNLCK);
+}
+
+/* Held by another open of the file than ours. Where the kernel does not say: yes, it lives. */
+static inline bool vgpu_slot_is_locked(int fd, uint32_t slot)
+{
+	struct flock lock = vgpu_slot_byte(slot, F_WRLCK);
+
+	return syscall(SYS_fcntl, fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+#endif
