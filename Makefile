@@ -23,7 +23,7 @@ lint: setup  ## ruff, mypy --strict, import contracts, clang-format
 test: lint  ## lint, then every test that this machine can run (as root: all of them)
 	@$(VENV)/python -m pytest $(ARGS)
 
-bench: setup  ## measure the library against nothing and against plain atomics (ARGS=--quick)
+bench: setup  ## measure what the library costs, beside the same without it (ARGS=--quick)
 	@$(VENV)/python -m bench shim $(ARGS)
 
 clean:  ## remove what was built here; the cache of programs stays

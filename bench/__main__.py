@@ -13,7 +13,10 @@ from pathlib import Path
 
 from bench import Result
 
-BENCHES = {"shim": "reserve and refund beside an atomic add, a robust mutex and nothing"}
+BENCHES = {
+    "counter": "reserve and refund beside an atomic add, a robust mutex and nothing",
+    "shim": "driver calls and program starts under the library, beside the same without it",
+}
 
 
 def _where() -> dict[str, object]:

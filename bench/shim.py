@@ -1,63 +1,137 @@
-"""What the library adds to an allocation: one reserve and one refund, uncontended.
+"""What the library costs a program: its driver calls and its start, beside the same without it.
 
-Feeds on vgpu-core-bench (tests/shim/c/core_bench.c), which measures all rows in one process.
+Over the null driver, which answers at once, so that what is left is the library. Each pair of
+figures is taken by turns, five times, and the median counts. `machine` is how much slower a
+calibration loop beside the calls, which no library can touch, was with the library than without.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Final
 
 from bench import Result
-from contract import grant_file, names, region_file
+from bench.native import BUILD, built, granted, output
 
-ROOT = Path(__file__).resolve().parent.parent
-ROWS = {
-    "nothing": "an empty function",
-    "plain_atomic": "atomic add and subtract",
-    "robust_mutex": "two robust mutex sections",
-    "reserve_refund": "vgpu_reserve and vgpu_refund",
+_REPETITIONS: Final = 5
+_LIVE: Final = 1_000_000
+_PROCESSES: Final = 300
+_LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pair of figures: how people call it, its unit, what it may add at most."""
+
+    about: str
+    unit: str
+    at_most: float | None
+    digits: int = 1
+
+
+ROWS: Final[Mapping[str, Row]] = {
+    "launch": Row("kernel launch", "ns", 5),
+    "alloc_free": Row("allocate and free, none live", "ns", None),
+    "alloc_free_live": Row("the same, a random one of 1,000,000 live", "ns", 120),
+    "async": Row("stream-ordered, none live", "ns", None),
+    "async_live": Row("the same, a random one of 1,000,000 live", "ns", 120),
+    "plain_start": Row("program without CUDA, from spawn to end", "ms", 0.15, 3),
+    "cuda_start": Row("CUDA program, first allocation included", "ms", 2, 3),
+    "cuda_start_300_p99": Row("300 CUDA programs at once, 99 % ready", "ms", 100),
 }
-AT_MOST = {"reserve_refund_per_robust_mutex": 4.0}
-"""A ratio, not a time: what the kernel's own answer to a dying holder costs is the yardstick."""
+_FLAT: Final = {"alloc_free_live": "alloc_free", "async_live": "async"}
+_FLAT_AT_MOST: Final = 1.2
 
 
-def _build() -> Path:
-    for command in (
-        ["cmake", "--preset", "dev"],
-        ["cmake", "--build", "--preset", "dev", "--target", "vgpu-core-bench"],
-    ):
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return ROOT / "build" / "dev" / "bin" / "vgpu-core-bench"
+@dataclass(frozen=True)
+class Pair:
+    without: float
+    with_it: float
+    machine: float
+    """The calibration loop's time with the library per its time without."""
 
 
-def _measure(program: Path, pairs: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        card = grant_file.Card("GPU-00000000-0000-0000-0000-000000000000", 1 << 30, 100, 0)
-        (directory / names.FILE_GRANT).write_bytes(grant_file.fresh(grant_file.Grant(1, [card])))
-        (directory / names.FILE_REGION).write_bytes(region_file.fresh(1, 1))
-        done = subprocess.run(
-            [program, str(pairs)],
-            env={**os.environ, names.ENV_DIR: name},
-            text=True,
-            stdout=subprocess.PIPE,
-            check=True,
+def _calls(program: Path, environment: Mapping[str, str], quick: bool) -> Mapping[str, Pair]:
+    passes, calls = (25, 4_000) if quick else (60, 10_000)
+    command = [program, str(passes), str(calls), str(_LIVE)]
+    without, with_it = (
+        [line.split() for line in output(command, {**environment, **preload}).splitlines()]
+        for preload in ({}, {"LD_PRELOAD": str(_LIBRARY)})
+    )
+    return {
+        name: Pair(float(ns), float(with_ns), float(with_calibration) / float(calibration))
+        for (name, ns, calibration), (_, with_ns, with_calibration) in zip(
+            without, with_it, strict=True
         )
-    return {line.split()[0]: float(line.split()[1]) for line in done.stdout.splitlines()}
+    }
+
+
+def _starts(
+    programs: Sequence[Path], environment: Mapping[str, str], quick: bool
+) -> dict[str, Pair]:
+    launcher, plain, cuda = programs
+    times = "100" if quick else "400"
+
+    def pair(how: str, count: str, program: Path) -> Pair:
+        said = output([launcher, how, count, _LIBRARY, program], environment).split()
+        return Pair(float(said[0]) / 1e3, float(said[1]) / 1e3, float(said[2]))
+
+    return {
+        "plain_start": pair("one", times, plain),
+        "cuda_start": pair("one", times, cuda),
+        "cuda_start_300_p99": pair("many", str(_PROCESSES), cuda),
+    }
+
+
+def _medians(repetitions: Sequence[Mapping[str, Pair]]) -> Mapping[str, Pair]:
+    return {
+        name: Pair(
+            median(repetition[name].without for repetition in repetitions),
+            median(repetition[name].with_it for repetition in repetitions),
+            median(repetition[name].machine for repetition in repetitions),
+        )
+        for name in repetitions[0]
+    }
+
+
+def result(measured: Mapping[str, Pair]) -> Result:
+    figures: dict[str, float] = {}
+    at_most: dict[str, float] = {}
+    table: list[Sequence[str]] = []
+    added = {name: pair.with_it - pair.without for name, pair in measured.items()}
+    for name, row in ROWS.items():
+        pair = measured[name]
+        key = f"{name}_added_{row.unit}"
+        figures[f"{name}_without_{row.unit}"] = round(pair.without, row.digits)
+        figures[key] = round(added[name], row.digits)
+        figures[f"{name}_machine"] = round(pair.machine, 2)
+        if row.at_most is not None:
+            at_most[key] = row.at_most
+        goal = f"{row.at_most:g}" if row.at_most is not None else ""
+        numbers = (pair.without, pair.with_it, added[name])
+        cells = (f"{number:.{row.digits}f}" for number in numbers)
+        table.append((row.about, row.unit, *cells, goal, f"{pair.machine:.2f}"))
+    for name, base in _FLAT.items():
+        key = f"{name}_per_none_live"
+        figures[key] = round(added[name] / added[base], 2)
+        at_most[key] = _FLAT_AT_MOST
+        about = f"{ROWS[base].about}: live per none"
+        table.append((about, "x", "", "", f"{figures[key]}", f"{_FLAT_AT_MOST}", ""))
+    header = ("", "unit", "without", "with", "added", "at most", "machine")
+    return Result(figures, at_most, header, table)
 
 
 def run(quick: bool) -> Result:
-    measured = _measure(_build(), 300_000 if quick else 5_000_000)
-    figures = {f"{name}_ns": ns for name, ns in measured.items()}
-    for rival in ("plain_atomic", "robust_mutex"):
-        figures[f"reserve_refund_per_{rival}"] = round(
-            measured["reserve_refund"] / measured[rival], 2
+    calls, *starts = built("bench-calls", "bench-starts", "bench-plain-start", "bench-cuda-start")
+    with granted() as environment:
+        return result(
+            _medians(
+                [
+                    {**_calls(calls, environment, quick), **_starts(starts, environment, quick)}
+                    for _ in range(_REPETITIONS)
+                ]
+            )
         )
-    rows = [
-        (ROWS[name], f"{ns:.1f}", f"{ns / measured['plain_atomic']:.1f}")
-        for name, ns in measured.items()
-    ]
-    return Result(figures, AT_MOST, ("one pair", "ns", "x atomic"), rows)

@@ -1,0 +1,177 @@
+/*
+ * What driver calls cost, in one process: prints NAME NANOSECONDS CALIBRATION, for each the best of
+ * many short passes, so that a neighbour on the same core spoils passes and not figures.
+ *
+ * usage: bench-calls PASSES CALLS_PER_PASS LIVE
+ *
+ * Linked to libcuda by name, like any program; what is preloaded in front of it is the caller's
+ * choice. CALIBRATION is a loop between the passes that no library can touch: it tells how fast the
+ * machine was just then.
+ */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "null_entry.h"
+
+enum { GRANULE_BYTES = 512, LARGEST_GRANULES = 8 };
+
+static struct {
+	uint64_t random;
+	CUdeviceptr *live;
+	uint64_t live_count;
+} state = {.random = UINT64_C(88172645463325252)};
+
+static void must(CUresult result, const char *what)
+{
+	if (result == CUDA_SUCCESS)
+		return;
+	fprintf(stderr, "%s: %d\n", what, (int)result);
+	exit(1);
+}
+
+static uint64_t next_random(void)
+{
+	state.random ^= state.random << 13;
+	state.random ^= state.random >> 7;
+	state.random ^= state.random << 17;
+	return state.random;
+}
+
+static size_t some_bytes(void)
+{
+	return (1 + next_random() % LARGEST_GRANULES) * GRANULE_BYTES;
+}
+
+static void calibrate(void)
+{
+	static uint64_t word;
+
+	for (int i = 0; i < 8; i++)
+		__atomic_add_fetch(&word, next_random(), __ATOMIC_SEQ_CST);
+}
+
+static void launch(void)
+{
+	must(cuLaunchKernel((CUfunction)(void *)&state, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL),
+	     "cuLaunchKernel");
+}
+
+static CUdeviceptr take_now(void)
+{
+	CUdeviceptr address = 0;
+
+	must(cuMemAlloc_v2(&address, some_bytes()), "cuMemAlloc");
+	return address;
+}
+
+static CUdeviceptr take_in_order(void)
+{
+	CUdeviceptr address = 0;
+
+	must(cuMemAllocAsync(&address, some_bytes(), NULL), "cuMemAllocAsync");
+	return address;
+}
+
+static void give_now(CUdeviceptr address)
+{
+	must(cuMemFree_v2(address), "cuMemFree");
+}
+
+static void give_in_order(CUdeviceptr address)
+{
+	must(cuMemFreeAsync(address, NULL), "cuMemFreeAsync");
+}
+
+static void pair_now(void)
+{
+	give_now(take_now());
+}
+
+static void pair_in_order(void)
+{
+	give_in_order(take_in_order());
+}
+
+/* Another one for a random live one. */
+static void replace_now(void)
+{
+	CUdeviceptr *victim = &state.live[next_random() % state.live_count];
+
+	give_now(*victim);
+	*victim = take_now();
+}
+
+static void replace_in_order(void)
+{
+	CUdeviceptr *victim = &state.live[next_random() % state.live_count];
+
+	give_in_order(*victim);
+	*victim = take_in_order();
+}
+
+static void fill(CUdeviceptr (*take)(void))
+{
+	for (uint64_t i = 0; i < state.live_count; i++)
+		state.live[i] = take();
+}
+
+static void empty(void (*give)(CUdeviceptr))
+{
+	for (uint64_t i = 0; i < state.live_count; i++)
+		give(state.live[i]);
+}
+
+static double seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static double pass_ns(void (*call)(void), long calls)
+{
+	double from = seconds();
+
+	for (long i = 0; i < calls; i++)
+		call();
+	return (seconds() - from) * 1e9 / (double)calls;
+}
+
+static void measure(const char *name, void (*call)(void), long passes, long calls)
+{
+	double best_ns = 1e9, calibration_ns = 1e9, ns;
+
+	for (long pass = 0; pass < passes; pass++) {
+		ns = pass_ns(calibrate, calls / 4);
+		calibration_ns = ns < calibration_ns ? ns : calibration_ns;
+		ns = pass_ns(call, calls);
+		best_ns = ns < best_ns ? ns : best_ns;
+	}
+	printf("%s %.3f %.3f\n", name, best_ns, calibration_ns);
+}
+
+int main(int argc, char **argv)
+{
+	long passes = argc > 3 ? atol(argv[1]) : 50, calls = argc > 3 ? atol(argv[2]) : 10000;
+	CUcontext context;
+
+	state.live_count = argc > 3 ? strtoull(argv[3], NULL, 10) : 1000000;
+	state.live = calloc(state.live_count, sizeof(*state.live));
+	must(state.live ? cuInit(0) : CUDA_ERROR_OUT_OF_MEMORY, "cuInit");
+	must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+	must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	measure("launch", launch, passes, calls * 4);
+	measure("alloc_free", pair_now, passes, calls);
+	fill(take_now);
+	measure("alloc_free_live", replace_now, passes, calls);
+	empty(give_now);
+	measure("async", pair_in_order, passes, calls);
+	fill(take_in_order);
+	measure("async_live", replace_in_order, passes, calls);
+	empty(give_in_order);
+	return 0;
+}

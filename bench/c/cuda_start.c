@@ -1,0 +1,23 @@
+/*
+ * A CUDA program that begins, makes its first call, says so on descriptor 3 where there is one, and
+ * ends when descriptor 4 does.
+ */
+#include <stddef.h>
+#include <unistd.h>
+
+#include "null_entry.h"
+
+int main(int argc, char **argv)
+{
+	CUdeviceptr address;
+	CUcontext context;
+	char byte = 0;
+
+	(void)argv;
+	if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
+	    cuMemAlloc_v2(&address, 512))
+		return 1;
+	if (argc > 1 && (write(3, &byte, 1) != 1 || read(4, &byte, 1) != 0))
+		return 1;
+	return 0;
+}

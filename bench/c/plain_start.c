@@ -1,0 +1,5 @@
+/* A program that has nothing to do with CUDA. */
+int main(void)
+{
+	return 0;
+}

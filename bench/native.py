@@ -1,0 +1,46 @@
+"""What the measuring programs of bench/c need: to be built, and a grant to run under."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from contract import grant_file, names
+from shim import region
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+BUILD: Final = _ROOT / "build" / "dev"
+_NULL_CARD: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
+_LIMIT_BYTES: Final = 32 << 30
+
+
+def built(*targets: str) -> Sequence[Path]:
+    """The programs of these targets, up to date."""
+    for command in (
+        ["cmake", "--preset", "dev"],
+        ["cmake", "--build", "--preset", "dev", "--target", "vgpu", "null_cuda", *targets],
+    ):
+        subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
+    return [BUILD / "bin" / target for target in targets]
+
+
+@contextmanager
+def granted(driver: str = "null") -> Iterator[Mapping[str, str]]:
+    """An environment with that driver of ours on the library path and a grant of its one card."""
+    with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as name:
+        region.create(Path(name), [grant_file.Card(_NULL_CARD, _LIMIT_BYTES, 100, 0)])
+        yield {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(BUILD / "lib" / driver),
+            names.ENV_DIR: name,
+        }
+
+
+def output(command: Sequence[str | Path], environment: Mapping[str, str]) -> str:
+    done = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, check=True)
+    return done.stdout
