@@ -84,7 +84,8 @@ void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 
 /*
  * Nobody held the shared slot. Before it is buried nobody can find it any more, and whoever did so
- * before that has its lock by now (shared.c).
+ * before that has its lock by now (shared.c). The kernel's lock over the list of locks orders the
+ * two: if we do not see the joiner's lock, the joiner sees no key.
  */
 static bool nobody_joins(const struct vgpu_slots *slots, uint32_t number, uint64_t key)
 {
@@ -93,7 +94,6 @@ static bool nobody_joins(const struct vgpu_slots *slots, uint32_t number, uint64
 	if (key && !__atomic_compare_exchange_n(&slot->shared_key, &key, 0, false, __ATOMIC_SEQ_CST,
 						__ATOMIC_SEQ_CST))
 		return false;
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	VGPU_AT(SHARE_HIDDEN);
 	return !vgpu_slot_is_locked(slots->fd, number);
 }
@@ -276,7 +276,6 @@ bool vgpu_slots_join(const struct vgpu_slots *slots, struct vgpu_owner *owner, u
 	if (!vgpu_slot_lock_shared(slots->fd, owner->slot))
 		return false;
 	VGPU_AT(JOIN_LOCKED);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (is_offered(slots, owner, key))
 		return true;
 	vgpu_slot_unlock(slots->fd, owner->slot);
