@@ -1,17 +1,20 @@
 /*
- * dlsym and dlvsym as the program sees them.
+ * dlsym, dlvsym, dlopen and dlmopen as the program sees them.
  *
- * libc's dlsym reads its caller from the return address (RTLD_NEXT, RTLD_DEFAULT), so names that are
- * not ours must reach it as if we were not there: a jump with registers and stack as they came, which
- * C cannot promise. vgpu_dlsym_target(name) says where to jump, or NULL: the name is a hook's, and
- * vgpu_dlsym(handle, name, caller) answers.
+ * libc's own read their caller from the return address (RTLD_NEXT, RTLD_DEFAULT, RPATH, namespace),
+ * so they must be reached as if we were not there: a jump with registers and stack as they came,
+ * which C cannot promise.
+ *
+ * lookup: TARGET(handle, name) says where to jump, or NULL: the name is ours to answer, and
+ * ANSWER(handle, name, [version,] caller) does.
+ * opening: TARGET(struct vgpu_registers *) says where to jump, and may change the arguments.
  */
 #if defined(__x86_64__)
 
-	.macro lookup entry, target, answer, caller
-	.globl \entry
-	.type \entry, @function
-\entry:
+	.macro entry name
+	.globl \name
+	.type \name, @function
+\name:
 	.cfi_startproc
 	endbr64
 	pushq %rdi
@@ -20,29 +23,102 @@
 	.cfi_adjust_cfa_offset 8
 	pushq %rdx
 	.cfi_adjust_cfa_offset 8
-	movq %rsi, %rdi
-	call \target
+	.endm
+
+	.macro restore
 	popq %rdx
 	.cfi_adjust_cfa_offset -8
 	popq %rsi
 	.cfi_adjust_cfa_offset -8
 	popq %rdi
 	.cfi_adjust_cfa_offset -8
+	.endm
+
+	.macro lookup name, target, answer, caller
+	entry \name
+	call \target
+	restore
 	testq %rax, %rax
 	jz 1f
 	jmpq *%rax
 1:	movq (%rsp), \caller
 	jmp \answer
 	.cfi_endproc
-	.size \entry, . - \entry
+	.size \name, . - \name
 	.endm
 
-	.text
-	lookup dlsym, vgpu_dlsym_target, vgpu_dlsym, %rdx
-	lookup dlvsym, vgpu_dlvsym_target, vgpu_dlvsym, %rcx
+	.macro opening name, target
+	entry \name
+	movq %rsp, %rdi
+	call \target
+	restore
+	jmpq *%rax
+	.cfi_endproc
+	.size \name, . - \name
+	.endm
+
+#define THIRD  %rdx
+#define FOURTH %rcx
+
+#elif defined(__aarch64__)
+
+	.macro entry name
+	.globl \name
+	.type \name, %function
+\name:
+	.cfi_startproc
+	hint #34 /* bti c */
+	stp x29, x30, [sp, #-48]!
+	.cfi_def_cfa_offset 48
+	.cfi_offset 29, -48
+	.cfi_offset 30, -40
+	stp x2, x1, [sp, #16]
+	str x0, [sp, #32]
+	.endm
+
+	.macro restore
+	mov x16, x0
+	ldp x2, x1, [sp, #16]
+	ldr x0, [sp, #32]
+	ldp x29, x30, [sp], #48
+	.cfi_restore 29
+	.cfi_restore 30
+	.cfi_def_cfa_offset 0
+	.endm
+
+	.macro lookup name, target, answer, caller
+	entry \name
+	bl \target
+	restore
+	cbz x16, 1f
+	br x16
+1:	mov \caller, x30
+	b \answer
+	.cfi_endproc
+	.size \name, . - \name
+	.endm
+
+	.macro opening name, target
+	entry \name
+	add x0, sp, #16
+	bl \target
+	restore
+	br x16
+	.cfi_endproc
+	.size \name, . - \name
+	.endm
+
+#define THIRD  x2
+#define FOURTH x3
 
 #else
 #error "dlsym needs a few instructions for this machine"
 #endif
+
+	.text
+	lookup dlsym, vgpu_dlsym_target, vgpu_dlsym, THIRD
+	lookup dlvsym, vgpu_dlvsym_target, vgpu_dlvsym, FOURTH
+	opening dlopen, vgpu_dlopen_target
+	opening dlmopen, vgpu_dlmopen_target
 
 	.section .note.GNU-stack, "", %progbits

@@ -10,77 +10,51 @@
 #include <limits.h>
 #include <stddef.h>
 
+#include "loader.h"
 #include "objects.h"
 #include "resolve.h"
 
 /* Entered from dlsym.S. */
-void *vgpu_dlsym_target(const char *name);
-void *vgpu_dlvsym_target(const char *name);
+void *vgpu_dlsym_target(void *handle, const char *name);
+void *vgpu_dlvsym_target(void *handle, const char *name);
 void *vgpu_dlsym(void *handle, const char *name, const void *caller);
 void *vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller);
-
-enum loader_function { LOADER_DLSYM, LOADER_DLVSYM, LOADER_DLERROR, LOADER_FUNCTION_COUNT };
 
 typedef void *dlsym_function(void *handle, const char *name);
 typedef void *dlvsym_function(void *handle, const char *name, const char *version);
 typedef char *dlerror_function(void);
-
-static const char *const LOADER_NAMES[] = {
-    [LOADER_DLSYM] = "dlsym",
-    [LOADER_DLVSYM] = "dlvsym",
-    [LOADER_DLERROR] = "dlerror",
-};
-
-/*
- * libc's own, not another interposer's, which might lead back to us: since glibc 2.34 and in musl
- * it is in libc, which not every musl gives a soname; in older glibc it is in libdl, which may come
- * late or never, and then nobody has a handle to look in either.
- */
-static void *loader(enum loader_function function)
-{
-	static void *found[LOADER_FUNCTION_COUNT];
-	void *real = __atomic_load_n(&found[function], __ATOMIC_RELAXED);
-	struct vgpu_object object;
-
-	if (real)
-		return real;
-	if (vgpu_object_by_soname("libc.so.6", &object) ||
-	    vgpu_object_by_definition("__libc_start_main", &object))
-		real = vgpu_object_function(&object, LOADER_NAMES[function]);
-	if (!real && vgpu_object_by_soname("libdl.so.2", &object))
-		real = vgpu_object_function(&object, LOADER_NAMES[function]);
-	__atomic_store_n(&found[function], real, __ATOMIC_RELAXED);
-	return real;
-}
 
 static void *no_answer(void)
 {
 	return NULL;
 }
 
-static void *target(enum loader_function function, const char *name)
+/* Ours to answer are the names of hooks and the loader's own. */
+static void *target(enum vgpu_loader_function function, const char *name)
 {
-	void *real = loader(function);
+	void *real = vgpu_loader(function);
 
 	if (!real)
 		return (void *)no_answer;
-	return vgpu_hook_named(name) < 0 ? real : NULL;
+	return vgpu_hook_named(name) < 0 && vgpu_loader_named(name) < 0 ? real : NULL;
 }
 
-void *vgpu_dlsym_target(const char *name)
+void *vgpu_dlsym_target(void *handle, const char *name)
 {
-	return target(LOADER_DLSYM, name);
+	(void)handle;
+	return target(VGPU_LOADER_DLSYM, name);
 }
 
-void *vgpu_dlvsym_target(const char *name)
+void *vgpu_dlvsym_target(void *handle, const char *name)
 {
-	return target(LOADER_DLVSYM, name);
+	(void)handle;
+	return target(VGPU_LOADER_DLVSYM, name);
 }
 
 /* The real dlsym with us as its caller: RTLD_NEXT is what comes after us. */
 static void *ask(void *handle, const char *name)
 {
-	dlsym_function *real = (dlsym_function *)loader(LOADER_DLSYM);
+	dlsym_function *real = (dlsym_function *)vgpu_loader(VGPU_LOADER_DLSYM);
 	void *found = real ? real(handle, name) : NULL;
 
 	__asm__ volatile("" : : "r"(found)); /* a tail call would name another caller */
@@ -97,8 +71,7 @@ static void *next_of(const void *caller, const char *name)
 	struct vgpu_object from, us, at;
 	void *found;
 
-	if (!vgpu_object_by_address(caller, &from) ||
-	    !vgpu_object_by_address((const void *)next_of, &us))
+	if (!vgpu_object_by_address(caller, &from) || !vgpu_object_ourselves(&us))
 		return ask(RTLD_NEXT, name);
 	found = vgpu_definition_in(name, from.order + 1, us.order);
 	if (found)
@@ -116,7 +89,7 @@ static void *next_of(const void *caller, const char *name)
 static void *default_of(const void *caller, const char *name, enum vgpu_function hook)
 {
 	struct vgpu_object from;
-	dlerror_function *forget = (dlerror_function *)loader(LOADER_DLERROR);
+	dlerror_function *forget = (dlerror_function *)vgpu_loader(VGPU_LOADER_DLERROR);
 	void *found = ask(RTLD_NEXT, name);
 
 	if (found)
@@ -130,10 +103,28 @@ static void *default_of(const void *caller, const char *name, enum vgpu_function
 	return found;
 }
 
+/*
+ * Whoever gets libc's own dlsym gets past us: a handle of libc, or a version that ours has not. Who
+ * asks for the next one behind us means libc's own.
+ */
+static void *loader_answer(void *handle, enum vgpu_loader_function function, void *found,
+			   const void *caller)
+{
+	struct vgpu_object from, us;
+	bool behind = handle == RTLD_NEXT && vgpu_object_by_address(caller, &from) &&
+		      vgpu_object_ourselves(&us) && from.order > us.order;
+
+	return found && found == vgpu_loader(function) && !behind ? vgpu_loader_entry(function)
+								  : found;
+}
+
 static void *answer(void *handle, const char *name, void *found, const void *caller)
 {
 	enum vgpu_function hook = (enum vgpu_function)vgpu_hook_named(name);
+	int loader = vgpu_loader_named(name);
 
+	if (loader >= 0)
+		return loader_answer(handle, (enum vgpu_loader_function)loader, found, caller);
 	if (found == vgpu_wrapper(hook))
 		found =
 		    handle == RTLD_DEFAULT ? default_of(caller, name, hook) : ask(RTLD_NEXT, name);
@@ -150,7 +141,7 @@ void *vgpu_dlsym(void *handle, const char *name, const void *caller)
 /* Drivers version none of their symbols: past us there is no version to ask for. */
 void *vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller)
 {
-	dlvsym_function *real = (dlvsym_function *)loader(LOADER_DLVSYM);
+	dlvsym_function *real = (dlvsym_function *)vgpu_loader(VGPU_LOADER_DLVSYM);
 	void *found = handle == RTLD_NEXT ? next_of(caller, name) : real(handle, name, version);
 
 	return answer(handle, name, found, caller);

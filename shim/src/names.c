@@ -1,7 +1,9 @@
 /* See names.h. */
 #include "names.h"
 
-#include <string.h>
+#include <stddef.h>
+
+#include "text.h"
 
 static uint32_t hash_of(const char *name)
 {
@@ -46,7 +48,7 @@ int vgpu_names_next(const struct vgpu_names *names, const char *name, uint32_t *
 	while ((taken = __atomic_load_n(&names->slots[*slot & (names->slot_count - 1)],
 					__ATOMIC_RELAXED))) {
 		++*slot;
-		if (strcmp(names->name_of(taken - 1), name) == 0)
+		if (vgpu_text_same(names->name_of(taken - 1), name))
 			return taken - 1;
 	}
 	return -1;

@@ -2,7 +2,10 @@
 #include "objects.h"
 
 #include <limits.h>
-#include <string.h>
+#include <stddef.h>
+#include <sys/auxv.h>
+
+#include "text.h"
 
 static const char self = 0; /* any address of ours */
 
@@ -16,25 +19,11 @@ static const void *dynamic_pointer(const struct vgpu_object *object, uintptr_t v
 	return (const void *)(relocated ? value : object->base + value);
 }
 
-static bool read_object(const struct dl_phdr_info *info, struct vgpu_object *out)
+static bool read_dynamic(struct vgpu_object *out, const ElfW(Dyn) * dynamic)
 {
-	const ElfW(Dyn) *dynamic = NULL;
 	const ElfW(Dyn) *soname_entry = NULL;
 
-	*out = (struct vgpu_object){.base = info->dlpi_addr, .low = UINTPTR_MAX, .soname = ""};
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-		uintptr_t start = info->dlpi_addr + segment->p_vaddr;
-		if (segment->p_type == PT_DYNAMIC)
-			dynamic = (const ElfW(Dyn) *)start;
-		if (segment->p_type != PT_LOAD)
-			continue;
-		if (start < out->low)
-			out->low = start;
-		if (start + segment->p_memsz > out->high)
-			out->high = start + segment->p_memsz;
-	}
-	for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
+	for (; dynamic->d_tag != DT_NULL; dynamic++) {
 		if (dynamic->d_tag == DT_SYMTAB)
 			out->symbols = dynamic_pointer(out, dynamic->d_un.d_ptr);
 		else if (dynamic->d_tag == DT_STRTAB)
@@ -51,6 +40,26 @@ static bool read_object(const struct dl_phdr_info *info, struct vgpu_object *out
 	if (soname_entry)
 		out->soname = out->strings + soname_entry->d_un.d_val;
 	return true;
+}
+
+static bool read_object(const struct dl_phdr_info *info, struct vgpu_object *out)
+{
+	const ElfW(Dyn) *dynamic = NULL;
+
+	*out = (struct vgpu_object){.base = info->dlpi_addr, .low = UINTPTR_MAX, .soname = ""};
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+		uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+		if (segment->p_type == PT_DYNAMIC)
+			dynamic = (const ElfW(Dyn) *)start;
+		if (segment->p_type != PT_LOAD)
+			continue;
+		if (start < out->low)
+			out->low = start;
+		if (start + segment->p_memsz > out->high)
+			out->high = start + segment->p_memsz;
+	}
+	return dynamic && read_dynamic(out, dynamic);
 }
 
 static bool contains(const struct vgpu_object *object, const void *address)
@@ -81,7 +90,7 @@ static int match(struct dl_phdr_info *info, size_t bytes, void *data)
 	object.order = order;
 	if (wish->address ? !contains(&object, wish->address) : contains(&object, &self))
 		return 0;
-	if (wish->soname && strcmp(wish->soname, object.soname) != 0)
+	if (wish->soname && !vgpu_text_same(wish->soname, object.soname))
 		return 0;
 	if (wish->definition) {
 		wish->function = vgpu_object_function(&object, wish->definition);
@@ -92,29 +101,80 @@ static int match(struct dl_phdr_info *info, size_t bytes, void *data)
 	return 1;
 }
 
+typedef int iterate_function(int (*)(struct dl_phdr_info *, size_t, void *), void *);
+
+/* What a debugger would read: the list of what was loaded with the program, which does not change.
+ */
+static const struct link_map *first_loaded(void)
+{
+	const ElfW(Phdr) *segments = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+	const ElfW(Dyn) *dynamic = NULL;
+	uintptr_t base = 0;
+	bool placed = false;
+
+	for (unsigned long i = 0; segments && i < getauxval(AT_PHNUM); i++) {
+		if (segments[i].p_type == PT_PHDR) {
+			base = (uintptr_t)segments - segments[i].p_vaddr;
+			placed = true;
+		}
+		if (placed && segments[i].p_type == PT_DYNAMIC)
+			dynamic = (const ElfW(Dyn) *)(base + segments[i].p_vaddr);
+	}
+	for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++)
+		if (dynamic->d_tag == DT_DEBUG && dynamic->d_un.d_ptr)
+			return ((const struct r_debug *)dynamic->d_un.d_ptr)->r_map;
+	return NULL;
+}
+
+/*
+ * glibc's own dl_iterate_phdr: a sanitizer's stands before it, and cannot be called while it is
+ * still looking its functions up, which it does through our dlsym.
+ */
+static iterate_function *iterate(void)
+{
+	static iterate_function *found;
+	iterate_function *own = __atomic_load_n(&found, __ATOMIC_RELAXED);
+
+	for (const struct link_map *at = own ? NULL : first_loaded(); at && !own; at = at->l_next) {
+		struct vgpu_object object = {
+		    .base = at->l_addr, .low = at->l_addr, .high = UINTPTR_MAX, .soname = ""};
+		if (at->l_ld && read_dynamic(&object, at->l_ld) &&
+		    vgpu_text_same(object.soname, "libc.so.6"))
+			own = (iterate_function *)vgpu_object_function(&object, "dl_iterate_phdr");
+	}
+	own = own ? own : dl_iterate_phdr;
+	__atomic_store_n(&found, own, __ATOMIC_RELAXED);
+	return own;
+}
+
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)
 {
 	struct wish wish = {.soname = soname, .end = INT_MAX, .found = out};
-	return dl_iterate_phdr(match, &wish) == 1;
+	return iterate()(match, &wish) == 1;
 }
 
 bool vgpu_object_by_definition(const char *name, struct vgpu_object *out)
 {
 	struct wish wish = {.definition = name, .end = INT_MAX, .found = out};
-	return dl_iterate_phdr(match, &wish) == 1;
+	return iterate()(match, &wish) == 1;
 }
 
 bool vgpu_object_by_address(const void *address, struct vgpu_object *out)
 {
 	struct wish wish = {.address = address, .end = INT_MAX, .found = out};
-	return address && dl_iterate_phdr(match, &wish) == 1;
+	return address && iterate()(match, &wish) == 1;
+}
+
+bool vgpu_object_ourselves(struct vgpu_object *out)
+{
+	return vgpu_object_by_address(&self, out);
 }
 
 void *vgpu_definition_in(const char *name, int first, int end)
 {
 	struct vgpu_object object;
 	struct wish wish = {.definition = name, .first = first, .end = end, .found = &object};
-	return dl_iterate_phdr(match, &wish) == 1 ? wish.function : NULL;
+	return iterate()(match, &wish) == 1 ? wish.function : NULL;
 }
 
 /* A defined, exported function of that name. Its address needs no resolver: IFUNCs are left out. */
@@ -126,7 +186,7 @@ static bool is_definition(const struct vgpu_object *object, uint32_t index, cons
 
 	return symbol->st_shndx != SHN_UNDEF && (type == STT_FUNC || type == STT_NOTYPE) &&
 	       (binding == STB_GLOBAL || binding == STB_WEAK) &&
-	       strcmp(object->strings + symbol->st_name, name) == 0;
+	       vgpu_text_same(object->strings + symbol->st_name, name);
 }
 
 static uint32_t find_gnu(const struct vgpu_object *object, const char *name)

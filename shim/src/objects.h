@@ -30,6 +30,8 @@ bool vgpu_object_by_definition(const char *name, struct vgpu_object *out);
 /* The object in whose segments the address lies. */
 bool vgpu_object_by_address(const void *address, struct vgpu_object *out);
 
+bool vgpu_object_ourselves(struct vgpu_object *out);
+
 /* Address of a function that the object defines and exports, or NULL. */
 void *vgpu_object_function(const struct vgpu_object *object, const char *name);
 

@@ -7,10 +7,11 @@
  */
 #include "resolve.h"
 
-#include <string.h>
+#include <stddef.h>
 
 #include "names.h"
 #include "objects.h"
+#include "text.h"
 
 enum { NAME_SLOTS = 1024 };
 _Static_assert(2 * VGPU_HOOK_COUNT < NAME_SLOTS, "names.h");
@@ -51,7 +52,7 @@ int vgpu_hook_named(const char *name)
 	static uint16_t slots[NAME_SLOTS];
 	static struct vgpu_names names = {name_of_hook, VGPU_HOOK_COUNT, NAME_SLOTS, slots, 0};
 
-	if (!name || (strncmp(name, "cu", 2) != 0 && strncmp(name, "nvml", 4) != 0))
+	if (!name || (!vgpu_text_after(name, "cu") && !vgpu_text_after(name, "nvml")))
 		return -1;
 	uint32_t slot = vgpu_names_start(&names, name);
 	return vgpu_names_next(&names, name, &slot);
@@ -86,7 +87,7 @@ void *vgpu_substitute(void *found, enum vgpu_function hook)
 	struct vgpu_object object;
 
 	if (!vgpu_object_by_address(found, &object) ||
-	    strcmp(object.soname, SONAMES[FUNCTIONS[hook].library]) != 0 ||
+	    !vgpu_text_same(object.soname, SONAMES[FUNCTIONS[hook].library]) ||
 	    vgpu_object_function(&object, FUNCTIONS[hook].name) != found)
 		return found;
 	vgpu_refresh(FUNCTIONS[hook].library);

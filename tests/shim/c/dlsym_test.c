@@ -4,10 +4,13 @@
  *	vgpu-dlsym-test LOOKUP...	each prints one line: LOOKUP file-name-of-the-object | null
  *
  *	open:LIB, global:LIB		dlopen it, RTLD_LOCAL or RTLD_GLOBAL; last one is the handle
+ *	deep:LIB			the same with RTLD_DEEPBIND
+ *	apart:LIB			dlmopen it into a namespace of its own; prints which
  *	close				dlclose the last one
  *	default:NAME next:NAME handle:NAME self:NAME	dlsym with that handle
  *	vdefault:NAME vhandle:NAME	dlvsym likewise, version GLIBC_2.2.5
  *	private-next private-default	what the private library gets when it asks for itself
+ *	private-driver:LIB		what it gets when it opens the driver LIB and looks there
  *	error				is dlerror() set: error yes | no
  *	call:NAME			call it (as int f(void *, size_t)) through the handle;
  * prints the code
@@ -52,8 +55,34 @@ static void *look(void *handle, const char *way, const char *name)
 		    handle, strcmp(way, "private-next") == 0 ? "private_next" : "private_default");
 		return ask();
 	}
+	if (strcmp(way, "private-driver") == 0) {
+		void *(*ask)(const char *) =
+		    (void *(*)(const char *))dlsym(handle, "private_driver");
+		return ask(name);
+	}
 	fprintf(stderr, "unknown lookup %s\n", way);
 	exit(2);
+}
+
+static int is_opening(const char *way)
+{
+	return strcmp(way, "open") == 0 || strcmp(way, "global") == 0 || strcmp(way, "deep") == 0 ||
+	       strcmp(way, "apart") == 0;
+}
+
+static void *open_library(const char *way, const char *name)
+{
+	void *handle;
+	Lmid_t namespace = -7;
+
+	if (strcmp(way, "apart") != 0)
+		return dlopen(name, RTLD_NOW | (strcmp(way, "global") == 0 ? RTLD_GLOBAL
+						: strcmp(way, "deep") == 0 ? RTLD_DEEPBIND
+									   : RTLD_LOCAL));
+	handle = dlmopen(LM_ID_NEWLM, name, RTLD_NOW);
+	if (handle && dlinfo(handle, RTLD_DI_LMID, &namespace) == 0)
+		printf("%s %s\n", way, namespace == LM_ID_BASE ? "base" : "apart");
+	return handle;
 }
 
 int main(int argc, char **argv)
@@ -68,9 +97,8 @@ int main(int argc, char **argv)
 			return 2;
 		memcpy(way, argv[i], length);
 		name = name ? name + 1 : "";
-		if (strcmp(way, "open") == 0 || strcmp(way, "global") == 0) {
-			int scope = strcmp(way, "global") == 0 ? RTLD_GLOBAL : RTLD_LOCAL;
-			handle = dlopen(name, RTLD_NOW | scope);
+		if (is_opening(way)) {
+			handle = open_library(way, name);
 			if (!handle) {
 				fprintf(stderr, "%s\n", dlerror());
 				return 1;

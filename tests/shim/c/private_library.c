@@ -9,6 +9,7 @@
 int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes);
 void *private_next(void);
 void *private_default(void);
+void *private_driver(const char *path);
 
 int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes)
 {
@@ -32,4 +33,12 @@ void *private_next(void)
 void *private_default(void)
 {
 	return look(RTLD_DEFAULT);
+}
+
+/* As runtimes do: open the driver, and look in it. */
+void *private_driver(const char *path)
+{
+	void *handle = dlopen(path, RTLD_NOW);
+
+	return handle ? look(handle) : NULL;
 }

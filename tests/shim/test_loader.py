@@ -1,0 +1,312 @@
+"""How libraries are opened under us, and who else may stand in the loader's way.
+
+The bare program is the oracle again (test_resolve.py): what it gets of the driver it must now get
+of us, and everything else must be as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.shim.conftest import Host
+
+pytestmark = pytest.mark.sim
+
+Look = Callable[..., Sequence[str]]
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def driver(build_dir: Path) -> Path:
+    return build_dir / "lib" / "null" / "libcuda.so.1"
+
+
+@pytest.fixture
+def private(build_dir: Path) -> Path:
+    return build_dir / "lib" / "tests" / "libprivate.so"
+
+
+@pytest.fixture
+def look(build_dir: Path) -> Look:
+    def run(*arguments: str, preload: Sequence[Path | str] = ()) -> Sequence[str]:
+        environment = {**os.environ, "LD_PRELOAD": " ".join(map(str, preload))}
+        program = build_dir / "bin" / "vgpu-dlsym-test"
+        done = subprocess.run(
+            [program, *arguments], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    return run
+
+
+def _build(path: Path, source: str, *flags: str) -> Path:
+    """A shared object where PATH ends in .so, else a program."""
+    text = path.with_suffix(".c")
+    text.write_text("#define _GNU_SOURCE\n" + source)
+    shared = ["-shared", "-fPIC"] if path.suffix == ".so" else []
+    subprocess.run(["gcc", "-O1", *shared, text, "-o", path, "-ldl", *flags], check=True)
+    return path
+
+
+def test_row_32_deepbind_is_stripped(
+    look: Look, library: Path, driver: Path, private: Path
+) -> None:
+    """A library opened with it would have its dlsym from libc."""
+    steps = [f"deep:{private}", f"private-driver:{driver}"]
+    assert look(*steps) == [f"private-driver:{driver} libcuda.so.1"]
+    assert look(*steps, preload=[library]) == [f"private-driver:{driver} libvgpu.so"]
+    steps = [f"deep:{driver}", "handle:cuMemAlloc_v2"]
+    assert look(*steps, preload=[library]) == ["handle:cuMemAlloc_v2 libvgpu.so"]
+
+
+def test_row_32_dlmopen_of_the_driver_stays_in_the_programs_namespace(
+    look: Look, library: Path, driver: Path, private: Path
+) -> None:
+    steps = [f"apart:{driver}", "handle:cuMemAlloc_v2"]
+    assert look(*steps) == ["apart apart", "handle:cuMemAlloc_v2 libcuda.so.1"]
+    assert look(*steps, preload=[library]) == ["apart base", "handle:cuMemAlloc_v2 libvgpu.so"]
+    other = [f"apart:{private}", "handle:cuMemAlloc_v2"]
+    assert look(*other, preload=[library])[0] == "apart apart"
+
+
+def test_row_32_a_driver_by_its_absolute_versioned_path(
+    look: Look, library: Path, driver: Path, tmp_path: Path
+) -> None:
+    versioned = tmp_path / "libcuda.so.580.65.06"
+    shutil.copy(driver, versioned)
+    steps = [f"open:{versioned}", "handle:cuMemAlloc_v2", "handle:cuGetProcAddress_v2"]
+    assert look(*steps, preload=[library]) == [f"{step} libvgpu.so" for step in steps[1:]]
+    steps = [f"open:{driver}", *steps]  # and beside the usual one
+    assert look(*steps, preload=[library]) == [f"{step} libvgpu.so" for step in steps[2:]]
+
+
+def test_row_32_the_opener_keeps_its_own_search_path(
+    library: Path, null_host: Host, tmp_path: Path
+) -> None:
+    """dlopen knows its caller by the return address; ours is not on the way."""
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    _build(beside / "neighbour.so", "int answer(void) { return 42; }")
+    opener = _build(
+        beside / "opener.so",
+        """
+        #include <dlfcn.h>
+        int opened(void) {
+            void *volatile handle = dlopen("neighbour.so", RTLD_NOW | RTLD_DEEPBIND);
+            return handle ? ((int (*)(void))dlsym(handle, "answer"))() : 1;
+        }""",
+        "-Wl,-rpath,$ORIGIN",
+    )
+    program = _build(
+        tmp_path / "program",
+        "int opened(void); int main(void) { return opened(); }",
+        str(opener),
+        f"-Wl,-rpath,{beside}",
+    )
+    null_host.run([program], status=42)
+
+
+def test_row_32_lookups_found_in_libc_itself_are_ours(
+    library: Path, null_host: Host, tmp_path: Path
+) -> None:
+    program = _build(
+        tmp_path / "program",
+        """
+        #include <dlfcn.h>
+        #include <stdio.h>
+        typedef void *lookup(void *, const char *);
+        int main(void) {
+            void *libc = dlopen("libc.so.6", RTLD_NOW), *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+            lookup *plain = (lookup *)dlsym(libc, "dlsym");
+            if (!plain) plain = (lookup *)dlsym(dlopen("libdl.so.2", RTLD_NOW), "dlsym");
+            Dl_info info;
+            for (const char *const *name = (const char *const[]){"cuInit", "dlopen", "dlsym", 0};
+                 *name; name++) {
+                dladdr(plain(**name == 'c' ? cuda : libc, *name), &info);
+                puts(info.dli_fname);
+            }
+            return dlsym(libc, "strlen") == dlsym(libc, "dlsym");
+        }""",
+    )
+    assert null_host.run([program]).stdout == f"{library}\n" * 3
+
+
+_ALLOCATES = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(void)
+{
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*init)(unsigned) = (int (*)(unsigned))dlsym(cuda, "cuInit");
+    int (*retain)(void *, int) = (int (*)(void *, int))dlsym(cuda, "cuDevicePrimaryCtxRetain");
+    int (*set)(void *) = (int (*)(void *))dlsym(cuda, "cuCtxSetCurrent");
+    int (*alloc)(void *, size_t) = (int (*)(void *, size_t))dlsym(cuda, "cuMemAlloc_v2");
+    void *context, *memory;
+    int codes[] = {init(0), retain(&context, 0), set(context), alloc(&memory, 1 << 20),
+                   alloc(&memory, (size_t)64 << 30)};
+    Dl_info info;
+    dladdr((void *)alloc, &info);
+    for (int i = 0; i < 5; i++)
+        printf("%d ", codes[i]);
+    printf("%s\\n", info.dli_fname);
+    return 0;
+}
+"""
+
+# Libraries that others preload; each says in its source what it stands for.
+_OTHERS = {
+    "clock": """ /* libfaketime: the clock stands still */
+        #include <time.h>
+        #include <dlfcn.h>
+        int clock_gettime(clockid_t clock, struct timespec *now) {
+            static int (*real)(clockid_t, struct timespec *);
+            if (!real)
+                real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+            int result = real(clock, now);
+            now->tv_sec = 1000; now->tv_nsec = 0;
+            return result;
+        }""",
+    "dlsym": """ /* overlays and profilers: dlsym itself, found by dlvsym */
+        #include <dlfcn.h>
+        void *dlsym(void *handle, const char *name) {
+            static void *(*real)(void *, const char *);
+            if (!real)
+                real = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+            void *volatile found = real(handle, name);
+            return found;
+        }""",
+    "malloc": """ /* jemalloc and its like: malloc, which looks the next one up when first called */
+        #include <dlfcn.h>
+        #include <stddef.h>
+        static char early[65536]; static size_t used; static int looking;
+        void *malloc(size_t bytes) {
+            static void *(*real)(size_t);
+            if (!real && !looking) {
+                looking = 1;
+                real = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
+                looking = 0;
+            }
+            if (real) return real(bytes);
+            used = (used + 15) & ~(size_t)15;
+            void *at = early + used; used += bytes;
+            return at;
+        }
+        void free(void *at) {
+            static void (*real)(void *);
+            if ((char *)at >= early && (char *)at < early + sizeof(early)) return;
+            if (!real) real = (void (*)(void *))dlsym(RTLD_NEXT, "free");
+            real(at);
+        }""",
+    "cuda": """ /* a tracer of the driver's calls */
+        #include <dlfcn.h>
+        #include <stddef.h>
+        int cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
+            int (*real)(unsigned long long *, size_t) =
+                (int (*)(unsigned long long *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+            int volatile result = real(at, bytes);
+            return result;
+        }""",
+    "dlopen": """ /* one that redirects files */
+        #include <dlfcn.h>
+        void *dlopen(const char *file, int flags) {
+            static void *(*real)(const char *, int);
+            if (!real) real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+            void *volatile handle = real(file, flags);
+            return handle;
+        }""",
+}
+
+
+@pytest.mark.parametrize("ours_first", [True, False], ids=["behind", "before"])
+@pytest.mark.parametrize("other", _OTHERS)
+def test_row_32_other_preloads_are_transparent(
+    other: str, ours_first: bool, library: Path, driver: Path, tmp_path: Path
+) -> None:
+    """Before us or behind us: the limit of the driver's memory is met, and nothing recurses."""
+    built = _build(tmp_path / "other.so", _OTHERS[other])
+    program = _build(tmp_path / "program", _ALLOCATES)
+    preload = [library, built] if ours_first else [built, library]
+    done = subprocess.run(
+        [program],
+        env={"LD_LIBRARY_PATH": str(driver.parent), "LD_PRELOAD": " ".join(map(str, preload))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (f"0 0 0 0 2 {library}\n", "", 0)
+
+
+def _runtime(name: str) -> Path:
+    found = subprocess.run(
+        ["gcc", f"-print-file-name=lib{name}.so"], capture_output=True, text=True, check=True
+    )
+    path = Path(found.stdout.strip()).resolve()
+    if not path.is_absolute() or not path.exists():
+        pytest.skip(f"lib{name} is not installed")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "runtime"),
+    [
+        (("-fsanitize=address", "-static-libasan"), None),
+        (("-fsanitize=address",), "asan"),
+        (("-fsanitize=thread",), None),
+        ((), "asan"),
+    ],
+    ids=["asan-static", "asan", "tsan", "asan-preloaded"],
+)
+def test_row_32_sanitizers_of_the_program(
+    flags: Sequence[str], runtime: str | None, library: Path, driver: Path, tmp_path: Path
+) -> None:
+    """Their runtimes look functions up before they work, and stand before libc's string calls."""
+    program = _build(tmp_path / "program", _ALLOCATES, *flags)
+    preload = [*([_runtime(runtime)] if runtime else []), library]
+    done = subprocess.run(
+        [program],
+        env={
+            "LD_LIBRARY_PATH": str(driver.parent),
+            "LD_PRELOAD": " ".join(map(str, preload)),
+            "ASAN_OPTIONS": "detect_leaks=0",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (f"0 0 0 0 2 {library}\n", "", 0)
+
+
+def test_row_32_a_statically_linked_cuda_runtime(host: Host, tmp_path: Path) -> None:
+    """The real libcudart_static.a reaches our cuInit, which an unusable grant refuses.
+
+    Further it cannot come on a simulated driver, which has none of NVIDIA's private tables.
+    """
+    archives = list(
+        Path(os.environ.get("VIRTUAL_ENV", _ROOT / ".venv")).rglob("libcudart_static.a")
+    )
+    if not archives:
+        pytest.skip("no libcudart_static.a in the environment")
+    program = _build(
+        tmp_path / "program",
+        "#include <stdio.h>\nint cudaGetDeviceCount(int *);\n"
+        'int main(void) { int n; printf("%d", cudaGetDeviceCount(&n)); return 0; }',
+        str(archives[0]),
+        "-lpthread",
+        "-lrt",
+    )
+    (tmp_path / "grant").write_text("not a grant")
+    refused = host.run([program], tmp_path)
+    assert refused.stdout == "800"
+    assert re.search(r"^gpuslice: no GPU for this process", refused.stderr)
+    assert host.run([program], preload=False).stdout == "500"
