@@ -56,7 +56,7 @@ class Pair:
 
 def _calls(program: Path, environment: Mapping[str, str], quick: bool) -> Mapping[str, Pair]:
     passes, calls = (25, 4_000) if quick else (60, 10_000)
-    command = [program, str(passes), str(calls), str(_LIVE)]
+    command: list[str | Path] = [program, str(passes), str(calls), str(_LIVE)]
     without, with_it = (
         [line.split() for line in output(command, {**environment, **preload}).splitlines()]
         for preload in ({}, {"LD_PRELOAD": str(_LIBRARY)})
