@@ -4,6 +4,7 @@
  * A stack holds handles, so that a context destroyed by another thread is found out when it is
  * used: CUDA_ERROR_CONTEXT_IS_DESTROYED, as against INVALID_CONTEXT where none is current.
  */
+#include "array.h"
 #include "pool.h"
 
 #define STACK_CONTEXTS 64
@@ -88,6 +89,7 @@ CUresult context_close(struct context *context)
 	events_forget(context);
 	streams_forget(context);
 	modules_forget(context);
+	arrays_forget(context);
 	forget_memory(&context->device->arena, context->object.serial);
 	forget_memory(&context->device->low, context->object.serial);
 	return driver_result(

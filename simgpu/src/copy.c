@@ -4,7 +4,7 @@
  * Device addresses are checked to their last byte; host addresses are the program's affair. A
  * synchronous copy first waits for what its stream is still doing.
  */
-#include "driver.h"
+#include "vmm.h"
 
 #include <string.h>
 
@@ -33,6 +33,8 @@ static bool span_is_good(uint64_t address, uint64_t bytes, enum side side)
 
 	if (range)
 		return side != SIDE_HOST && bytes <= range->bytes - (address - range->base);
+	if (vmm_reserved(address))
+		return side != SIDE_HOST && vmm_accessible(address, bytes);
 	if (side == SIDE_DEVICE) {
 		void *base;
 		size_t whole;

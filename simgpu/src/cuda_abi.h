@@ -260,4 +260,6 @@ enum {
 	CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
 };
 
+#include "cuda_abi_memory.h"
+
 #endif

@@ -27,6 +27,10 @@ enum object_kind {
 	OBJECT_LIBRARY,
 	OBJECT_KERNEL,
 	OBJECT_POOL,
+	OBJECT_PHYSICAL,
+	OBJECT_ARRAY,
+	OBJECT_MIPMAP,
+	OBJECT_EXTERNAL,
 };
 
 /* First member of everything that a handle names. */
@@ -45,6 +49,8 @@ void *object_get(const void *handle, enum object_kind kind);
 bool object_was(const void *handle, enum object_kind kind);
 void *object_handle(const void *object);
 void object_free(void *object);
+/* As object_free, but the memory stays: the caller frees it. */
+void object_unlink(void *object);
 /* Walks the objects of a kind; `*at` starts at 0. The object returned may be freed on the way. */
 void *object_next(enum object_kind kind, uint32_t *at);
 
@@ -123,6 +129,15 @@ CUresult driver_result(enum sim_status status);
 CUresult device_get(CUdevice ordinal, struct device **device);
 /* Reserves the device's addresses, if that was not done before. */
 bool device_addresses(struct device *device);
+/*
+ * Asks the daemon for `bytes` of the card, for a context (its id there) or, with 0, for the
+ * process; gives them back; names them for another process, and takes what another process named.
+ * Call them without the lock.
+ */
+CUresult device_take(struct device *device, uint64_t context, uint64_t bytes, uint64_t *id);
+CUresult device_give_back(struct device *device, uint64_t id);
+CUresult device_export(struct device *device, uint64_t id, uint64_t *token);
+CUresult device_import(struct device *device, uint64_t token, uint64_t *id);
 CUresult device_attribute(const struct device *device, int attribute, int *value);
 
 /* CLOCK_MONOTONIC. */

@@ -5,6 +5,7 @@
  * looked up before is looked up again.
  */
 #include "pool.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -164,6 +165,8 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	range = memory_find(address, &device);
+	if (!range && buffer_unmap(address))
+		return physical_leave(CUDA_SUCCESS);
 	if (!range || range->base != address)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (range->chunk) {
@@ -236,6 +239,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	range = memory_find(address, &device);
+	if (!range && mapping_find(address))
+		range = &mapping_find(address)->range;
 	if (!range)
 		return driver_leave(CUDA_ERROR_NOT_FOUND);
 	if (base)

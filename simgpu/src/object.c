@@ -91,7 +91,7 @@ bool object_was(const void *handle, enum object_kind kind)
 	       (value & ((1u << INDEX_BITS) - 1)) < slots_used;
 }
 
-void object_free(void *object)
+void object_unlink(void *object)
 {
 	struct object *named = object;
 	struct slot *slot = &slots[named->index];
@@ -100,6 +100,11 @@ void object_free(void *object)
 	slot->generation = (slot->generation + 1) & ((1u << GENERATION_BITS) - 1);
 	slot->next_free = first_free;
 	first_free = named->index + 1;
+}
+
+void object_free(void *object)
+{
+	object_unlink(object);
 	free(object);
 }
 

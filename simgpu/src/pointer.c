@@ -2,6 +2,7 @@
  * What the driver knows of an address: device memory, host memory that it allocated, or nothing.
  */
 #include "pool.h"
+#include "vmm.h"
 
 #include <string.h>
 
@@ -34,6 +35,7 @@ struct place {
 	int ordinal;
 	CUcontext context;
 	CUmemoryPool pool;
+	uint64_t handle_types;
 };
 
 static struct place find(uint64_t address)
@@ -41,6 +43,7 @@ static struct place find(uint64_t address)
 	struct place place = {.address = address, .ordinal = -2};
 	struct device *device;
 	struct range *range = memory_find(address, &device);
+	struct mapping *mapping = mapping_find(address);
 	struct context *context;
 	void *base;
 	size_t bytes;
@@ -57,6 +60,16 @@ static struct place find(uint64_t address)
 		while ((context = object_next(OBJECT_CONTEXT, &at)))
 			if (context->object.serial == range->context)
 				place.context = object_handle(context);
+	} else if (mapping) {
+		const struct physical *memory = mapping->memory;
+
+		place.known = true;
+		place.host = location_is_host(&memory->prop.location);
+		place.base = mapping->range.base;
+		place.bytes = mapping->range.bytes;
+		place.buffer = memory->object.serial;
+		place.ordinal = memory->device ? memory->device->ordinal : -1;
+		place.handle_types = (uint64_t)memory->prop.requestedHandleTypes;
 	} else if (host_find((void *)(uintptr_t)address, &base, &bytes)) {
 		place.known = place.host = true;
 		place.base = (uint64_t)(uintptr_t)base;
@@ -88,7 +101,7 @@ static CUresult answer(const struct place *place, int attribute, void *out)
 	    [ATTRIBUTE_RANGE_START] = {&place->base, sizeof(uint64_t), true},
 	    [ATTRIBUTE_RANGE_SIZE] = {&place->bytes, sizeof(uint64_t), true},
 	    [ATTRIBUTE_MAPPED] = {&(int){1}, sizeof(int), true},
-	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = {&(uint64_t){0}, sizeof(uint64_t), true},
+	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = {&place->handle_types, sizeof(uint64_t), true},
 	    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = {&(int){0}, sizeof(int), true},
 	    [ATTRIBUTE_ACCESS_FLAGS] = {&(unsigned int){3}, sizeof(unsigned int), true},
 	    [ATTRIBUTE_MEMPOOL_HANDLE] = {&place->pool, sizeof(place->pool), true},

@@ -421,8 +421,8 @@ def error_codes() -> None:
         "not simulated",
         [
             (
-                "address space",
-                lambda: driver.cuMemAddressReserve(2 * MIB, 0, 0, 0),
+                "profiler",
+                lambda: driver.cuProfilerStart(),
                 R.CUDA_ERROR_NOT_SUPPORTED,
             ),
             ("managed", lambda: driver.cuMemAllocManaged(1, 1), R.CUDA_ERROR_NOT_SUPPORTED),

@@ -66,6 +66,10 @@ HANDLES: Final = (
     "CUlibrary",
     "CUkernel",
     "CUmemoryPool",
+    "CUarray",
+    "CUmipmappedArray",
+    "CUexternalMemory",
+    "CUmemGenericAllocationHandle",
 )
 WIDE: Final = ("size_t", "uint64_t", "CUdeviceptr", "CUstream", "CUoccupancyB2DSize", *HANDLES)
 

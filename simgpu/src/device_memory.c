@@ -1,0 +1,49 @@
+/*
+ * A card's memory, as the daemon deals it out: what driver.h says of device_take and the others.
+ */
+#include "driver.h"
+
+CUresult device_take(struct device *device, uint64_t context, uint64_t bytes, uint64_t *id)
+{
+	struct sim_alloc request = {.context = context, .bytes = bytes};
+	struct sim_id taken;
+	CUresult result = driver_result(sim_call(device->link, SIM_MEMORY_ALLOC, &request,
+						 sizeof(request), &taken, sizeof(taken), NULL));
+
+	if (result == CUDA_SUCCESS)
+		*id = taken.id;
+	return result;
+}
+
+CUresult device_give_back(struct device *device, uint64_t id)
+{
+	struct sim_id freed = {.id = id};
+
+	return driver_result(
+	    sim_call(device->link, SIM_MEMORY_FREE, &freed, sizeof(freed), NULL, 0, NULL));
+}
+
+CUresult device_export(struct device *device, uint64_t id, uint64_t *token)
+{
+	struct sim_id exported = {.id = id}, named;
+	CUresult result =
+	    driver_result(sim_call(device->link, SIM_MEMORY_EXPORT, &exported, sizeof(exported),
+				   &named, sizeof(named), NULL));
+
+	if (result == CUDA_SUCCESS)
+		*token = named.id;
+	return result;
+}
+
+CUresult device_import(struct device *device, uint64_t token, uint64_t *id)
+{
+	struct sim_import request = {.token = token};
+	struct sim_imported imported;
+	CUresult result =
+	    driver_result(sim_call(device->link, SIM_MEMORY_IMPORT, &request, sizeof(request),
+				   &imported, sizeof(imported), NULL));
+
+	if (result == CUDA_SUCCESS)
+		*id = imported.id;
+	return result;
+}
