@@ -104,6 +104,19 @@ static void *default_of(const void *caller, const char *name, enum vgpu_function
 }
 
 /*
+ * A handle that leads to us first: of the whole program, where the global search goes on behind us,
+ * or of a forwarder, which needs us and then the driver.
+ */
+static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
+{
+	void *found = NULL;
+
+	if (handle != RTLD_NEXT && !vgpu_object_is_program(handle))
+		found = vgpu_in_driver(ask(handle, vgpu_unhooked(hook)), hook);
+	return found ? found : ask(RTLD_NEXT, name);
+}
+
+/*
  * Whoever gets libc's own dlsym gets past us: a handle of libc, or a version that ours has not. Who
  * asks for the next one behind us means libc's own.
  */
@@ -126,8 +139,8 @@ static void *answer(void *handle, const char *name, void *found, const void *cal
 	if (loader >= 0)
 		return loader_answer(handle, (enum vgpu_loader_function)loader, found, caller);
 	if (found == vgpu_wrapper(hook))
-		found =
-		    handle == RTLD_DEFAULT ? default_of(caller, name, hook) : ask(RTLD_NEXT, name);
+		found = handle == RTLD_DEFAULT ? default_of(caller, name, hook)
+					       : behind_us(handle, name, hook);
 	return vgpu_substitute(found, hook);
 }
 

@@ -126,6 +126,11 @@ static const struct link_map *first_loaded(void)
 	return NULL;
 }
 
+bool vgpu_object_is_program(const void *handle)
+{
+	return handle && handle == first_loaded();
+}
+
 /*
  * glibc's own dl_iterate_phdr: a sanitizer's stands before it, and cannot be called while it is
  * still looking its functions up, which it does through our dlsym.
@@ -150,6 +155,12 @@ static iterate_function *iterate(void)
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)
 {
 	struct wish wish = {.soname = soname, .end = INT_MAX, .found = out};
+	return iterate()(match, &wish) == 1;
+}
+
+bool vgpu_object_by_soname_defining(const char *soname, const char *name, struct vgpu_object *out)
+{
+	struct wish wish = {.soname = soname, .definition = name, .end = INT_MAX, .found = out};
 	return iterate()(match, &wish) == 1;
 }
 

@@ -24,6 +24,9 @@ struct vgpu_object {
 /* First object of that soname, never ourselves. */
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out);
 
+/* The same, of those that define a function of that name. */
+bool vgpu_object_by_soname_defining(const char *soname, const char *name, struct vgpu_object *out);
+
 /* First object that defines a function of that name, never ourselves. */
 bool vgpu_object_by_definition(const char *name, struct vgpu_object *out);
 
@@ -31,6 +34,9 @@ bool vgpu_object_by_definition(const char *name, struct vgpu_object *out);
 bool vgpu_object_by_address(const void *address, struct vgpu_object *out);
 
 bool vgpu_object_ourselves(struct vgpu_object *out);
+
+/* Is that what dlopen(NULL) gives. */
+bool vgpu_object_is_program(const void *handle);
 
 /* Address of a function that the object defines and exports, or NULL. */
 void *vgpu_object_function(const struct vgpu_object *object, const char *name);

@@ -18,7 +18,7 @@ static struct vgpu_process *page;
 static __thread struct {
 	uint64_t birth_ns;
 	uint32_t tid;
-} thread __attribute__((tls_model("initial-exec")));
+} thread;
 
 uint64_t vgpu_now_ns(void)
 {

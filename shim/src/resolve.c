@@ -19,9 +19,15 @@ _Static_assert(2 * VGPU_HOOK_COUNT < NAME_SLOTS, "names.h");
 void *vgpu_real[VGPU_FUNCTION_COUNT];
 static uintptr_t real_base[VGPU_LIBRARY_COUNT]; /* load bias of what vgpu_real was read from */
 
-static const char *const SONAMES[VGPU_LIBRARY_COUNT] = {
-    [VGPU_LIBRARY_cuda] = "libcuda.so.1",
-    [VGPU_LIBRARY_nvml] = "libnvidia-ml.so.1",
+/*
+ * Which loaded object is the driver's: a forwarder of the same soname has not its first function.
+ * The other function is one that every driver has and that is no hook.
+ */
+static const struct {
+	const char *soname, *first, *unhooked;
+} LIBRARIES[VGPU_LIBRARY_COUNT] = {
+    [VGPU_LIBRARY_cuda] = {"libcuda.so.1", "cuInit", "cuDriverGetVersion"},
+    [VGPU_LIBRARY_nvml] = {"libnvidia-ml.so.1", "nvmlInit_v2", "nvmlSystemGetNVMLVersion"},
 };
 
 static const struct {
@@ -61,7 +67,8 @@ int vgpu_hook_named(const char *name)
 uintptr_t vgpu_refresh(enum vgpu_library library)
 {
 	struct vgpu_object object;
-	int loaded = vgpu_object_by_soname(SONAMES[library], &object);
+	bool loaded = vgpu_object_by_soname_defining(LIBRARIES[library].soname,
+						     LIBRARIES[library].first, &object);
 	uintptr_t base = loaded ? object.base : 0;
 
 	if (__atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE) == base)
@@ -87,9 +94,24 @@ void *vgpu_substitute(void *found, enum vgpu_function hook)
 	struct vgpu_object object;
 
 	if (!vgpu_object_by_address(found, &object) ||
-	    !vgpu_text_same(object.soname, SONAMES[FUNCTIONS[hook].library]) ||
+	    !vgpu_text_same(object.soname, LIBRARIES[FUNCTIONS[hook].library].soname) ||
 	    vgpu_object_function(&object, FUNCTIONS[hook].name) != found)
 		return found;
 	vgpu_refresh(FUNCTIONS[hook].library);
 	return vgpu_wrapper(hook);
+}
+
+const char *vgpu_unhooked(enum vgpu_function hook)
+{
+	return LIBRARIES[FUNCTIONS[hook].library].unhooked;
+}
+
+void *vgpu_in_driver(const void *unhooked, enum vgpu_function hook)
+{
+	struct vgpu_object object;
+
+	if (!vgpu_object_by_address(unhooked, &object) ||
+	    !vgpu_text_same(object.soname, LIBRARIES[FUNCTIONS[hook].library].soname))
+		return NULL;
+	return vgpu_object_function(&object, FUNCTIONS[hook].name);
 }

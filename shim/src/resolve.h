@@ -20,4 +20,11 @@ uintptr_t vgpu_refresh(enum vgpu_library library);
  * that a second one is no way around us), and the table is then fresh; else `found`. */
 void *vgpu_substitute(void *found, enum vgpu_function hook);
 
+/* A name of the hook's library that is no hook, so that a lookup of it meets the driver itself...
+ */
+const char *vgpu_unhooked(enum vgpu_function hook);
+
+/* ...and the driver's own function `hook`, if that lookup's answer lies in a driver; else NULL. */
+void *vgpu_in_driver(const void *unhooked, enum vgpu_function hook);
+
 #endif
