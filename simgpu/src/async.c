@@ -4,6 +4,7 @@
  * Where the card has no room for another chunk, the pools of the device are trimmed once and the
  * card is asked again.
  */
+#include "graph.h"
 #include "pool.h"
 
 /* Asks the card for a chunk. Without the lock. */
@@ -67,6 +68,29 @@ static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream
 	return result;
 }
 
+/* An allocation in a capture is the graph's, and takes nothing from any pool. */
+static CUresult capture_alloc(struct stream *stream, struct device *device, uint64_t bytes,
+			      CUdeviceptr *out)
+{
+	struct graph *graph = capture_graph(stream);
+	struct node *node;
+	CUresult result = graph ? graph_add_alloc(graph, device, bytes, &node)
+				: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+
+	if (result == CUDA_SUCCESS)
+		*out = node->memory->range->base;
+	return result;
+}
+
+static CUresult capture_free(struct stream *stream, uint64_t address)
+{
+	struct graph *graph = capture_graph(stream);
+	struct node *node;
+
+	return graph ? graph_add_free(graph, address, &node)
+		     : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
 /* From the named pool, or from the current one of the stream's device where it is NULL. */
 static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bool named,
 			 CUstream stream_handle)
@@ -93,6 +117,8 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bo
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (bytes > pool->device->card->memory_bytes)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	if (stream->capture)
+		return driver_leave(capture_alloc(stream, pool->device, bytes, out));
 	address = pool_take(pool, bytes, stream_serial(stream));
 	if (!address)
 		return grow_and_take(pool, bytes, stream_serial(stream), out);
@@ -130,9 +156,15 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
 	result = stream_get(stream_handle, &stream);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
+	if (stream->capture)
+		return driver_leave(capture_free(stream, address));
 	range = memory_find(address, &device);
 	if (!range || range->base != address)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (range->graph)
+		return driver_leave(graph_memory_free(range->graph, stream_ready_ns(stream))
+					? CUDA_SUCCESS
+					: CUDA_ERROR_INVALID_VALUE);
 	if (!range->chunk)
 		return free_plain(address, stream_ready_ns(stream));
 	chunk_free(range->chunk, address, stream_serial(stream), stream_ready_ns(stream));

@@ -100,7 +100,10 @@ CUresult context_drain(struct context *context)
 {
 	struct device *device = context->device;
 	uint64_t done_ns = context->all_done_ns;
+	CUresult result = capture_allows();
 
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	driver_unlock();
 	wait_until_ns(done_ns);
 	return pools_synchronised(device);

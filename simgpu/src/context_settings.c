@@ -138,15 +138,12 @@ CUresult cuCtxResetPersistingL2Cache(void)
 /* No stream is ever capturing, so the mode has nothing to decide; it is kept for its owner. */
 CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
-	static __thread int current;
-	int previous = current;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!mode || *mode < 0 || *mode > 2)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	current = *mode;
-	*mode = previous;
+	*mode = capture_mode_exchange(*mode);
 	return driver_leave(CUDA_SUCCESS);
 }

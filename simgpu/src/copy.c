@@ -59,6 +59,8 @@ static CUresult begin(const struct submission *how, uint64_t *ready_ns, struct s
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = stream_get(how->stream, &stream);
+	if (result == CUDA_SUCCESS)
+		result = capture_allows_on(stream);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	*ready_ns = how->wait ? stream_ready_ns(stream) : 0;

@@ -135,6 +135,9 @@ typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
 
 typedef struct {
@@ -218,6 +221,67 @@ typedef struct {
 	const CUlaunchAttribute *attrs;
 	unsigned int numAttrs;
 } CUlaunchConfig;
+
+/* Of version 2; version 1 ends before `kern`. */
+typedef struct {
+	CUfunction func;
+	unsigned int gridDimX, gridDimY, gridDimZ;
+	unsigned int blockDimX, blockDimY, blockDimZ;
+	unsigned int sharedMemBytes;
+	void **kernelParams;
+	void **extra;
+	CUkernel kern;
+	CUcontext ctx;
+} CUDA_KERNEL_NODE_PARAMS;
+
+typedef struct {
+	CUmemPoolProps poolProps;
+	const CUmemAccessDesc *accessDescs;
+	size_t accessDescCount;
+	size_t bytesize;
+	CUdeviceptr dptr;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+typedef struct {
+	int type;
+	int reserved0[3];
+	union {
+		long long reserved1[29];
+		CUDA_KERNEL_NODE_PARAMS kernel;
+		struct {
+			CUgraph graph;
+			int ownership; /* 0: cloned, 1: moved to the parent */
+		} graph;
+		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+		struct {
+			CUdeviceptr dptr;
+		} free;
+	} of;
+	long long reserved2;
+} CUgraphNodeParams;
+
+typedef struct {
+	uint64_t flags;
+	CUstream hUploadStream;
+	CUgraphNode hErrNode_out;
+	int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
+enum {
+	CU_GRAPH_NODE_TYPE_KERNEL = 0,
+	CU_GRAPH_NODE_TYPE_GRAPH = 4,
+	CU_GRAPH_NODE_TYPE_EMPTY = 5,
+	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+};
+enum {
+	CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+	CU_GRAPH_MEM_ATTR_USED_MEM_HIGH,
+	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+	CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH,
+};
+enum { CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH = 1, CU_GRAPH_INSTANTIATE_UPLOAD = 2 };
+enum { CU_STREAM_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_RELAXED };
 
 #define CU_STREAM_LEGACY     ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)

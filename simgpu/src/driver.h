@@ -31,6 +31,10 @@ enum object_kind {
 	OBJECT_ARRAY,
 	OBJECT_MIPMAP,
 	OBJECT_EXTERNAL,
+	OBJECT_GRAPH,
+	OBJECT_NODE,
+	OBJECT_EXEC,
+	OBJECT_CAPTURE,
 };
 
 /* First member of everything that a handle names. */
@@ -61,6 +65,7 @@ struct stream {
 	unsigned int flags;
 	int priority;
 	uint64_t owner_thread; /* of a per-thread default stream; else 0 */
+	struct capture *capture; /* NULL: what is submitted is done, not written down */
 };
 
 #define SIM_CONTEXT_LIMITS 7
@@ -99,6 +104,10 @@ struct device {
 	struct arena arena; /* device addresses */
 	struct arena low;   /* those that fit the 32-bit interface of before CUDA 3.2 */
 	struct pool *default_pool, *current_pool; /* NULL until they are asked for */
+	struct graph_pool {
+		struct graph_block *unused; /* kept for the next graph */
+		uint64_t used_bytes, used_high_bytes, reserved_bytes, reserved_high_bytes;
+	} graphs;
 };
 
 struct driver {
@@ -175,6 +184,14 @@ bool stream_per_thread(bool enable);
 void overhead_begin(struct context *context);
 /* Takes or gives back what the limit costs; where that does not fit, nothing changes. */
 CUresult overhead_set_limit(struct context *context, int limit, uint64_t value);
+/*
+ * Whether the calling thread may do what a capture does not bear. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+ * it may not, and the captures that forbid it are invalidated.
+ */
+CUresult capture_allows(void);
+/* The same of what is never possible with a stream that captures. */
+CUresult capture_allows_on(const struct stream *stream);
+int capture_mode_exchange(int mode);
 
 void events_forget(struct context *context);
 void modules_forget(struct context *context);

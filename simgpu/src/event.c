@@ -11,7 +11,18 @@ struct event {
 	unsigned int flags;
 	bool recorded;
 	uint64_t reached_ns;
+	CUstream captured_on; /* recorded there in a capture, which may be over */
+	struct capture *capture;
 };
+
+/* Whether the capture that it was recorded in goes on; a stream's handle is never used twice. */
+static bool is_captured(const struct event *event)
+{
+	const struct stream *stream = event->capture ? object_get(event->captured_on, OBJECT_STREAM)
+						     : NULL;
+
+	return stream && stream->capture == event->capture;
+}
 
 void events_forget(struct context *context)
 {
@@ -83,6 +94,10 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
+	event->capture = stream->capture;
+	event->captured_on = stream_handle;
+	if (stream->capture)
+		return driver_leave(CUDA_SUCCESS);
 	ready_ns = stream_ready_ns(stream);
 	now = now_ns();
 	event->reached_ns = ready_ns > now ? ready_ns : now;
@@ -105,6 +120,8 @@ CUresult cuEventQuery(CUevent handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (is_captured(event))
+		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
 	return driver_leave(event->recorded && event->reached_ns > now_ns() ? CUDA_ERROR_NOT_READY
 									    : CUDA_SUCCESS);
 }
@@ -118,6 +135,8 @@ CUresult cuEventSynchronize(CUevent handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (is_captured(event))
+		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
 	reached_ns = event->recorded ? event->reached_ns : 0;
 	device = event->context->device;
 	driver_unlock();
@@ -159,7 +178,14 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = flags ? CUDA_ERROR_INVALID_VALUE : stream_get(stream_handle, &stream);
-	if (result == CUDA_SUCCESS && event->recorded)
+	if (result == CUDA_SUCCESS && is_captured(event)) {
+		if (stream->capture && stream->capture != event->capture)
+			return driver_leave(CUDA_ERROR_STREAM_CAPTURE_MERGE);
+		stream->capture = event->capture;
+	} else if (result == CUDA_SUCCESS && stream->capture) {
+		result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+	} else if (result == CUDA_SUCCESS && event->recorded) {
 		stream_submit(stream, event->reached_ns);
+	}
 	return driver_leave(result);
 }

@@ -4,6 +4,7 @@
  * The daemon queues the work and says when it will be done; the call returns at once. A launch
  * behind another card's event starts no earlier than that.
  */
+#include "graph.h"
 #include "module.h"
 
 #define BLOCK_THREADS_MAX 1024
@@ -81,6 +82,23 @@ static CUresult prepare(const struct shape *shape, CUfunction handle, CUstream s
 	return CUDA_SUCCESS;
 }
 
+static CUresult capture(const struct shape *shape, CUfunction handle, struct stream *stream)
+{
+	struct node *node = capture_add(stream, CU_GRAPH_NODE_TYPE_KERNEL);
+
+	if (!node)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	node->kernel = (CUDA_KERNEL_NODE_PARAMS){.func = handle,
+						 .gridDimX = shape->grid[0],
+						 .gridDimY = shape->grid[1],
+						 .gridDimZ = shape->grid[2],
+						 .blockDimX = shape->block[0],
+						 .blockDimY = shape->block[1],
+						 .blockDimZ = shape->block[2],
+						 .sharedMemBytes = shape->shared_bytes};
+	return CUDA_SUCCESS;
+}
+
 static CUresult launch(const struct shape *shape, CUfunction handle, CUstream stream_handle,
 		       void **parameters, void **extra)
 {
@@ -94,7 +112,9 @@ static CUresult launch(const struct shape *shape, CUfunction handle, CUstream st
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = prepare(shape, handle, stream_handle, parameters, extra, &request, &stream);
-	if (result != CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS && stream->capture)
+		result = capture(shape, handle, stream);
+	if (result != CUDA_SUCCESS || stream->capture)
 		return driver_leave(result);
 	link = stream->context->device->link;
 	ready_ns = stream_ready_ns(stream);

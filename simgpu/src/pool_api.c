@@ -145,6 +145,9 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	result = capture_allows();
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	pool_trim(pool, keep_bytes, &gone);
 	driver_unlock();
 	chunks_give_back(gone);

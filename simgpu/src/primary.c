@@ -5,6 +5,7 @@
  * the next retain it names a destroyed context. A reset releases nothing: whoever retained the
  * context still releases it.
  */
+#include "graph.h"
 #include "pool.h"
 
 #include <stddef.h>
@@ -65,6 +66,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 {
 	struct chunk *gone = NULL;
+	struct graph_block *graphs_gone = NULL;
 	struct device *device;
 	CUresult result = driver_enter();
 
@@ -76,9 +78,11 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 	if (result == CUDA_SUCCESS) {
 		device->primary_flags = 0;
 		pools_forget(device, &gone);
+		graph_memory_forget(device, &graphs_gone);
 	}
 	driver_unlock();
 	chunks_give_back(gone);
+	graph_blocks_give_back(graphs_gone);
 	return result;
 }
 

@@ -55,7 +55,8 @@ static const struct row rows[] = {
 #include "cuda.def"
 #define NAME(symbol, base, since)	     ROW(symbol, symbol, base, since, false)
 #define PER_THREAD_NAME(symbol, base, since) ROW(symbol, symbol, base, since, true)
-#define OTHER_BASE(symbol, base, since)	     NAME(symbol, base, since)
+/* A second meaning of what is exported anyway; of cuda.def alone. */
+#define OTHER_BASE(symbol, base, since)	     ROW(symbol, exported_##symbol, base, since, false)
 #include "cuda_unsupported.def"
 };
 

@@ -5,6 +5,7 @@
  * so a stream is a number that only grows. Data moves when a copy is submitted: kernels compute
  * nothing, so no one can tell. A blocking stream and the legacy stream wait for each other.
  */
+#include "graph.h"
 #include "pool.h"
 
 static __thread bool zero_is_per_thread;
@@ -98,6 +99,7 @@ void streams_forget(struct context *context)
 	uint32_t at = 0;
 	struct stream *stream;
 
+	capture_forget(context);
 	while ((stream = object_next(OBJECT_STREAM, &at)))
 		if (stream->context == context)
 			object_free(stream);
@@ -150,6 +152,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 	stream = object_get(handle, OBJECT_STREAM);
 	if (!stream || stream->owner_thread)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	capture_end_on(stream);
 	object_free(stream);
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -161,6 +164,9 @@ CUresult cuStreamQuery(CUstream handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	result = capture_allows_on(stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	return driver_leave(stream_ready_ns(stream) > now_ns() ? CUDA_ERROR_NOT_READY
 							       : CUDA_SUCCESS);
 }
@@ -174,6 +180,9 @@ CUresult cuStreamSynchronize(CUstream handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	result = capture_allows_on(stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	ready_ns = stream_ready_ns(stream);
 	device = stream->context->device;
 	driver_unlock();
@@ -243,18 +252,5 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 	if (!id)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*id = stream_serial(stream);
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuStreamIsCapturing(CUstream handle, int *status)
-{
-	struct stream *stream;
-	CUresult result = enter(handle, &stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!status)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*status = 0;
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -1,0 +1,89 @@
+/*
+ * Graphs, as far as memory matters: nodes that launch kernels, allocate, free, or hold a graph.
+ *
+ * A graph's allocation has its address from the day its node is made, and memory of the card while
+ * an executable graph needs it: from the first launch or upload on. Memory is kept until the device
+ * is trimmed, and unused memory serves the next graph, if it is large enough.
+ */
+#ifndef SIMGPU_GRAPH_H
+#define SIMGPU_GRAPH_H
+
+#include "driver.h"
+
+struct graph_block {
+	struct graph_block *next;
+	struct device *device;
+	uint64_t id, bytes, ready_ns;
+};
+
+/* What an allocation node stands for; lives as long as a node or an executable graph knows it. */
+struct graph_memory {
+	unsigned int users;
+	struct device *device;
+	struct range *range;
+	struct graph_block *block; /* NULL: no memory of the card */
+	bool live;		   /* a launch allocated it, and nobody has freed it */
+	bool freed_inside;	   /* by a node of its own graph */
+	bool wanted;		   /* by a launch that is about to be */
+	uint64_t done_ns;	   /* when the last work that may use it is done */
+};
+
+struct node {
+	struct object object;
+	struct graph *graph;
+	int type;
+	CUDA_KERNEL_NODE_PARAMS kernel;
+	struct graph_memory *memory; /* of allocation and free nodes */
+	struct graph *child;
+};
+
+struct graph {
+	struct object object;
+	struct node **nodes; /* in the order in which they were added: each after those before it */
+	size_t count, cap;
+	bool owned;	     /* by a node, or by an executable graph of it: not the program's */
+	struct exec *exec;   /* of a graph with memory there is one at a time */
+};
+
+struct exec {
+	struct object object;
+	struct graph *source; /* NULL once it is gone */
+	struct step {
+		int type;
+		CUDA_KERNEL_NODE_PARAMS kernel;
+		struct graph_memory *memory;
+	} *steps;
+	size_t count;
+	uint64_t flags, done_ns;
+};
+
+/* graph.c */
+struct graph *graph_new(void);
+void graph_free(struct graph *graph);
+bool graph_has_memory(const struct graph *graph);
+struct node *graph_add(struct graph *graph, int type);
+CUresult graph_add_alloc(struct graph *graph, struct device *device, uint64_t bytes,
+			 struct node **out);
+CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out);
+
+/* graph_memory.c; the lock is held, unless said otherwise. */
+struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes);
+void graph_memory_release(struct graph_memory *memory);
+/* Frees a live allocation once that instant has come; false where it is not live. */
+bool graph_memory_free(struct graph_memory *memory, uint64_t ready_ns);
+/* Has the card give memory to each of the exec's allocations that has none. Without the lock. */
+CUresult graph_memory_back(CUgraphExec handle);
+/* Takes what the device's graphs do not use and adds it to `gone`. */
+void graph_memory_trim(struct device *device, struct graph_block **gone);
+/* The same, used or not: the device is reset. */
+void graph_memory_forget(struct device *device, struct graph_block **gone);
+/* Without the lock: the card has it again. */
+void graph_blocks_give_back(struct graph_block *gone);
+
+/* capture.c */
+struct node *capture_add(struct stream *stream, int type);
+struct graph *capture_graph(const struct stream *stream);
+void capture_forget(struct context *context);
+void capture_end_on(struct stream *stream);
+
+#endif
