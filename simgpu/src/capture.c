@@ -4,8 +4,8 @@
  * A capture forbids what it cannot see: to threads that did not say that they know better, calls
  * such as cuMemAlloc; to everybody, to ask or to wait for a stream that captures. Who does so all
  * the same is refused, and the capture is spoilt. Kernels and stream-ordered memory are captured;
- * copies and sets are not, and spoil it too. Events carry a capture to other streams; that they come
- * back is not checked.
+ * copies and sets are not, and spoil it too. Events carry a capture to other streams; that they
+ * come back is not checked.
  */
 #include "graph.h"
 
@@ -194,7 +194,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
 
 static int status_of(const struct stream *stream)
 {
-	return !stream->capture		 ? STATUS_NONE
+	return !stream->capture		  ? STATUS_NONE
 	       : stream->capture->invalid ? STATUS_INVALIDATED
 					  : STATUS_ACTIVE;
 }

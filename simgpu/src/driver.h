@@ -64,7 +64,7 @@ struct stream {
 	uint64_t done_ns; /* when what was submitted so far is done */
 	unsigned int flags;
 	int priority;
-	uint64_t owner_thread; /* of a per-thread default stream; else 0 */
+	uint64_t owner_thread;	 /* of a per-thread default stream; else 0 */
 	struct capture *capture; /* NULL: what is submitted is done, not written down */
 };
 
@@ -185,8 +185,9 @@ void overhead_begin(struct context *context);
 /* Takes or gives back what the limit costs; where that does not fit, nothing changes. */
 CUresult overhead_set_limit(struct context *context, int limit, uint64_t value);
 /*
- * Whether the calling thread may do what a capture does not bear. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
- * it may not, and the captures that forbid it are invalidated.
+ * Whether the calling thread may do what a capture does not bear.
+ * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: it may not, and the captures that forbid it are
+ * invalidated.
  */
 CUresult capture_allows(void);
 /* The same of what is never possible with a stream that captures. */

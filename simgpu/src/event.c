@@ -18,8 +18,8 @@ struct event {
 /* Whether the capture that it was recorded in goes on; a stream's handle is never used twice. */
 static bool is_captured(const struct event *event)
 {
-	const struct stream *stream = event->capture ? object_get(event->captured_on, OBJECT_STREAM)
-						     : NULL;
+	const struct stream *stream =
+	    event->capture ? object_get(event->captured_on, OBJECT_STREAM) : NULL;
 
 	return stream && stream->capture == event->capture;
 }

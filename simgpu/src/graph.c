@@ -365,7 +365,8 @@ CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *afte
 	return cuGraphAddNode_v2(out, graph, after, NULL, count, parameters);
 }
 
-/* As documented: without an array their number, with one as many as it has room for, the rest NULL. */
+/* As documented: without an array their number, with one as many as it has room for, the rest NULL.
+ */
 CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
 {
 	struct graph *graph;

@@ -41,8 +41,8 @@ struct graph {
 	struct object object;
 	struct node **nodes; /* in the order in which they were added: each after those before it */
 	size_t count, cap;
-	bool owned;	     /* by a node, or by an executable graph of it: not the program's */
-	struct exec *exec;   /* of a graph with memory there is one at a time */
+	bool owned;	   /* by a node, or by an executable graph of it: not the program's */
+	struct exec *exec; /* of a graph with memory there is one at a time */
 };
 
 struct exec {

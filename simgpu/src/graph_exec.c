@@ -26,8 +26,7 @@ static void write_steps(struct exec *exec, const struct graph *graph)
 		}
 		if (node->memory)
 			node->memory->users++;
-		exec->steps[exec->count++] =
-		    (struct step){node->type, node->kernel, node->memory};
+		exec->steps[exec->count++] = (struct step){node->type, node->kernel, node->memory};
 	}
 }
 

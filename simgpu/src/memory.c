@@ -4,6 +4,7 @@
  * The lock is not held while the daemon is asked, so that threads are served as they come; what was
  * looked up before is looked up again.
  */
+#include "graph.h"
 #include "pool.h"
 #include "vmm.h"
 
@@ -80,6 +81,8 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS && bytes > UINT64_MAX - SIM_GRANULE_BYTES)
 		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS)
+		result = capture_allows();
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	device = context->device;
@@ -162,6 +165,8 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	if (!address)
 		return driver_leave(CUDA_SUCCESS);
 	result = context_current(&context);
+	if (result == CUDA_SUCCESS)
+		result = capture_allows();
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	range = memory_find(address, &device);
@@ -169,6 +174,9 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 		return physical_leave(CUDA_SUCCESS);
 	if (!range || range->base != address)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (range->graph)
+		return driver_leave(graph_memory_free(range->graph, 0) ? CUDA_SUCCESS
+								       : CUDA_ERROR_INVALID_VALUE);
 	if (range->chunk) {
 		chunk_free(range->chunk, address, 0, 0);
 		return driver_leave(CUDA_SUCCESS);

@@ -56,7 +56,7 @@ static const struct row rows[] = {
 #define NAME(symbol, base, since)	     ROW(symbol, symbol, base, since, false)
 #define PER_THREAD_NAME(symbol, base, since) ROW(symbol, symbol, base, since, true)
 /* A second meaning of what is exported anyway; of cuda.def alone. */
-#define OTHER_BASE(symbol, base, since)	     ROW(symbol, exported_##symbol, base, since, false)
+#define OTHER_BASE(symbol, base, since) ROW(symbol, exported_##symbol, base, since, false)
 #include "cuda_unsupported.def"
 };
 

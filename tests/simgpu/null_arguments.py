@@ -31,6 +31,13 @@ OPTIONAL: Final = {
     "cuCtxSetCurrent": "a",
     "cuCtxSynchronize_v2": "a",
     "cuFuncGetParamInfo": "d",
+    "cuGraphAddNode_v2": "d",
+    "cuGraphGetNodes": "b",
+    "cuGraphInstantiate": "cd",
+    "cuGraphInstantiate_v2": "cd",
+    "cuStreamGetCaptureInfo": "c",
+    "cuStreamGetCaptureInfo_v2": "cdef",
+    "cuStreamGetCaptureInfo_v3": "cdefg",
     "cuGetProcAddress_v2": "e",
     "cuKernelGetParamInfo": "d",
     "cuMemGetAddressRange": "ab",
@@ -66,6 +73,9 @@ HANDLES: Final = (
     "CUlibrary",
     "CUkernel",
     "CUmemoryPool",
+    "CUgraph",
+    "CUgraphNode",
+    "CUgraphExec",
     "CUarray",
     "CUmipmappedArray",
     "CUexternalMemory",
@@ -98,6 +108,10 @@ class Good:
         }
         module, library = (ctypes.c_void_p(self.of_type[key]) for key in ("CUmodule", "CUlibrary"))
         self.of_type["CUfunction"] = self._made("cuModuleGetFunction", module, b"none")
+        graph = ctypes.c_void_p(self._made("cuGraphCreate", 0))
+        self.of_type["CUgraph"] = graph.value or 0
+        self.of_type["CUgraphNode"] = self._made("cuGraphAddEmptyNode", graph, None, 0)
+        self.of_type["CUgraphExec"] = self._made("cuGraphInstantiateWithFlags", graph, 0)
         self.of_type["CUmemoryPool"] = self._made("cuDeviceGetDefaultMemPool", 0)
         self.of_type["CUkernel"] = self._made("cuLibraryGetKernel", library, b"none")
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.simgpu import pool_programs
+from tests.simgpu import graph_programs, pool_programs
 from tests.simgpu.host import ROOT, Host
 
 pytestmark = pytest.mark.sim
@@ -28,3 +28,8 @@ def _program(host: Host, module: str, name: str) -> None:
 @pytest.mark.parametrize("name", pool_programs.PROGRAMS)
 def test_pools(idle_host: Host, name: str) -> None:
     _program(idle_host, "pool_programs", name)
+
+
+@pytest.mark.parametrize("name", graph_programs.PROGRAMS)
+def test_graphs(idle_host: Host, name: str) -> None:
+    _program(idle_host, "graph_programs", name)
