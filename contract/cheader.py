@@ -21,6 +21,7 @@ _NOTICE: Final = (
 
 _INTEGERS: Final = {
     "VGPU_MAX_CARDS": names.MAX_CARDS,
+    "VGPU_MOST_CARDS": names.MOST_CARDS,
     "VGPU_MAX_SLOTS": names.MAX_SLOTS,
     "VGPU_GRANT_MAGIC": grant_file.MAGIC,
     "VGPU_GRANT_VERSION": grant_file.VERSION,
@@ -30,11 +31,16 @@ _INTEGERS: Final = {
     "VGPU_GRANT_UUID_CHARS": grant_file.UUID_CHARS,
     "VGPU_REGION_MAGIC": region_file.MAGIC,
     "VGPU_REGION_VERSION": region_file.VERSION,
+    "VGPU_ENVIRONMENT_ID": region_file.ENVIRONMENT_ID,
     "VGPU_LOCK_LIVE": region_file.LOCK_LIVE,
+    "VGPU_LOCK_LIMITS": region_file.LOCK_LIMITS,
     "VGPU_ANCHOR": region_file.ANCHOR,
     "VGPU_ANCHOR_BYTES": region_file.ANCHOR_BYTES,
     "VGPU_TAG_SLOT_SHIFT": region_file.TAG_SLOT_SHIFT,
     "VGPU_TAG_DROP": region_file.TAG_DROP,
+    "VGPU_CARD_NEW": region_file.CARD_NEW,
+    "VGPU_CARD_NAMED": region_file.CARD_NAMED,
+    "VGPU_CARD_LIMITED": region_file.CARD_LIMITED,
     "VGPU_SLOT_FREE": region_file.SLOT_FREE,
     "VGPU_SLOT_LIVE": region_file.SLOT_LIVE,
     "VGPU_SLOT_SHARED": region_file.SLOT_SHARED,
@@ -42,6 +48,12 @@ _INTEGERS: Final = {
 _STRINGS: Final = {
     "VGPU_CONTAINER_DIR": names.CONTAINER_DIR,
     "VGPU_ENV_DIR": names.ENV_DIR,
+    "VGPU_ENV_VISIBLE_DEVICES": names.ENV_VISIBLE_DEVICES,
+    "VGPU_ENV_MEMORY_LIMIT": names.ENV_MEMORY_LIMIT,
+    "VGPU_ENV_CORE_LIMIT": names.ENV_CORE_LIMIT,
+    "VGPU_ENV_SHARED_CACHE": names.ENV_SHARED_CACHE,
+    "VGPU_ENV_LOG_LEVEL": names.ENV_LOG_LEVEL,
+    "VGPU_SHARED_CACHE_PATH": names.SHARED_CACHE_PATH,
     "VGPU_FILE_GRANT": names.FILE_GRANT,
     "VGPU_FILE_REGION": names.FILE_REGION,
 }

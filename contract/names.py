@@ -57,6 +57,9 @@ ENV_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 SHARED_CACHE_PATH: Final = "/tmp/cudevshr.cache"
 """HAMi-core's own default, said aloud: its file, should that library be mounted instead of ours."""
 
+ENV_LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
+"""`0` silences the one line that the library may print."""
+
 ENV_DIR: Final = "GPUSLICE_DIR"
 """Directory of `grant` and `region` where no `/.gpuslice` exists; ignored where it does."""
 
@@ -84,5 +87,8 @@ HOST_RUN_DIR: Final = "/run/gpuslice"
 
 MAX_CARDS: Final = 16
 """Cards in one grant; HAMi-core's bound too, and more than any board carries today."""
+MOST_CARDS: Final = 32
+"""Cards in a region whose limits come from the environment, where nothing says how many there are.
+At least MAX_CARDS."""
 MAX_SLOTS: Final = 4096
 """Processes of one container that hold the card at one time."""

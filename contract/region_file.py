@@ -38,6 +38,10 @@ _READABLE: Final = (1, VERSION)
 LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
+LOCK_LIMITS: Final = LOCK_LIVE - 1
+"""Held while a card's limit is written down from the environment."""
+ENVIRONMENT_ID: Final = int.from_bytes(b"gpsenvir", "little")
+"""The grant_id of a region that belongs to no grant: its limits came from the environment."""
 TAG_SLOT_SHIFT: Final = 48
 TAG_DROP: Final = 1 << 63
 
@@ -64,7 +68,11 @@ CARD: Final = Struct(
     (
         Field("uint64_t", "used_bytes", "low half of the counter word"),
         Field("uint64_t", "tag", "high half of the counter word: slot and sequence"),
-        Field("uint64_t", "reserved_line", "zero", 6),
+        Field("char", "uuid", "these four are zero where a grant says it; the card's 16 bytes", 16),
+        Field("uint64_t", "limit_bytes", "from the environment; all ones: no limit"),
+        Field("uint32_t", "core_percent", "from the environment; 0: no limit"),
+        Field("uint32_t", "known", "VGPU_CARD_NEW, VGPU_CARD_NAMED or VGPU_CARD_LIMITED"),
+        Field("uint64_t", "reserved_line", "zero", 2),
         Field("uint64_t", "refused_count", "reservations refused at the limit"),
         Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
         Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
@@ -96,6 +104,10 @@ SLOT_CARD: Final = Struct(
         Field("uint64_t", "delta_sequence", "published: its sequence number"),
     ),
 )
+CARD_NEW: Final = 0
+CARD_NAMED: Final = 1
+"""The place is this UUID's for good; its limit is the next process's to write."""
+CARD_LIMITED: Final = 2
 SLOT_FREE: Final = 0
 SLOT_LIVE: Final = 1
 SLOT_SHARED: Final = 2

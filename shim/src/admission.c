@@ -142,10 +142,10 @@ void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes)
 
 void vgpu_forget_context(uint32_t context)
 {
-	uint64_t bytes[VGPU_MAX_CARDS];
+	uint64_t bytes[VGPU_MOST_CARDS];
 
 	vgpu_ledger_forget(context, bytes);
-	for (int card = 0; card < VGPU_MAX_CARDS; card++)
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
 		if (bytes[card])
 			vgpu_refund(card, bytes[card]);
 }

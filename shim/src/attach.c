@@ -16,6 +16,7 @@
 #include "attach.h"
 #include "directory.h"
 #include "grant.h"
+#include "shared_limits.h"
 #include "region_file.h"
 #include "step.h"
 
@@ -61,6 +62,8 @@ static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_er
 	int os_errno = 0;
 	enum vgpu_result result;
 
+	if (vgpu_directory_environment())
+		return vgpu_limits_look(process, map_region, error);
 	vgpu_directory_path(VGPU_FILE_GRANT, path);
 	result = vgpu_grant_load(path, &os_errno);
 	if (result != VGPU_OK)
@@ -73,13 +76,13 @@ static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_er
 
 static void lock_cards(struct vgpu_process *process)
 {
-	for (int card = 0; card < VGPU_MAX_CARDS; card++)
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
 		vgpu_lock(&process->cards[card].lock);
 }
 
 static void unlock_cards(struct vgpu_process *process)
 {
-	for (int card = 0; card < VGPU_MAX_CARDS; card++)
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
 		vgpu_unlock(&process->cards[card].lock);
 }
 
@@ -238,7 +241,7 @@ void vgpu_detach(void)
 		vgpu_slots_free(&slots, &process->owner);
 		syscall(SYS_close, slots.fd);
 	}
-	for (int card = 0; card < VGPU_MAX_CARDS; card++)
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
 		process->cards[card].held_bytes = 0;
 	VGPU_AT(DETACH_DONE);
 	vgpu_unlock(&process->setup);

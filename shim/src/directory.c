@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "file.h"
 #include "lock.h"
@@ -12,8 +13,9 @@
 /* Decided once; a fork child inherits the decision. */
 static struct {
 	struct vgpu_lock lock;
-	enum { UNDECIDED, NONE, FOUND } state;
+	enum { UNDECIDED, NONE, FOUND, ENVIRONMENT } state;
 	char path[200];
+	struct vgpu_environment environment;
 } directory;
 
 enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, int os_errno,
@@ -27,6 +29,22 @@ enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, in
 	return result;
 }
 
+static void decide(int state)
+{
+	__atomic_store_n(&directory.state, state, __ATOMIC_RELEASE);
+}
+
+static enum vgpu_result read_environment(struct vgpu_error *error)
+{
+	enum vgpu_result result = vgpu_environment_parse(environ, &directory.environment, error);
+
+	if (result == VGPU_OK)
+		decide(ENVIRONMENT);
+	else if (result == VGPU_UNMANAGED)
+		decide(NONE);
+	return result;
+}
+
 /* Where the container's directory exists, in whatever state, the environment has no say. */
 static enum vgpu_result find_directory(struct vgpu_error *error)
 {
@@ -35,15 +53,13 @@ static enum vgpu_result find_directory(struct vgpu_error *error)
 
 	if (!vgpu_file_at(path, &file) && errno == ENOENT) {
 		path = getenv(VGPU_ENV_DIR);
-		if (!path || !path[0]) {
-			__atomic_store_n(&directory.state, NONE, __ATOMIC_RELEASE);
-			return VGPU_OK;
-		}
+		if (!path || !path[0])
+			return read_environment(error);
 	}
 	if (strlen(path) >= sizeof(directory.path))
 		return vgpu_fail(error, VGPU_GRANT_MISSING, ENAMETOOLONG, path);
 	strcpy(directory.path, path);
-	__atomic_store_n(&directory.state, FOUND, __ATOMIC_RELEASE);
+	decide(FOUND);
 	return VGPU_OK;
 }
 
@@ -64,5 +80,15 @@ enum vgpu_result vgpu_directory_find(struct vgpu_error *error)
 
 void vgpu_directory_path(const char *file, char path[VGPU_PATH_BYTES])
 {
-	snprintf(path, VGPU_PATH_BYTES, "%s/%s", directory.path, file);
+	if (directory.state == ENVIRONMENT)
+		snprintf(path, VGPU_PATH_BYTES, "%s", directory.environment.cache);
+	else
+		snprintf(path, VGPU_PATH_BYTES, "%s/%s", directory.path, file);
+}
+
+const struct vgpu_environment *vgpu_directory_environment(void)
+{
+	return __atomic_load_n(&directory.state, __ATOMIC_ACQUIRE) == ENVIRONMENT
+		   ? &directory.environment
+		   : NULL;
 }

@@ -26,6 +26,18 @@ static const struct {
     [VGPU_NO_SLOT] = {"too many processes use the GPU in this container", "; end some of them"},
     [VGPU_SYSTEM] = {"a system call failed while the GPU limits were set up",
 		     "; the program may try again"},
+    [VGPU_ENVIRONMENT_MEMORY] =
+	{"a limit in the environment cannot be understood",
+	 "; write whole bytes or one of k, m, g behind them (1024m), or 0 "
+	 "for no limit, and behind LIMIT_ the number of a card from 0 to 31"},
+    [VGPU_ENVIRONMENT_CORE] =
+	{"a limit in the environment cannot be understood",
+	 "; write a whole percentage from 0 (no limit) to 100, and behind LIMIT_ "
+	 "the number of a card from 0 to 31"},
+    [VGPU_CACHE_FOREIGN] = {"the file that accounts GPU memory is damaged or another program's",
+			    "; remove it, or name another in " VGPU_ENV_SHARED_CACHE},
+    [VGPU_CACHE_UNUSABLE] = {"the file that accounts GPU memory cannot be made or opened",
+			     "; name another in " VGPU_ENV_SHARED_CACHE},
 };
 
 const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t out_bytes)

@@ -31,18 +31,22 @@ union copy {
 	char bytes[COPY_BYTES];
 };
 
-/* Identity is set once, before `mapping`; limits change, each on its own, and are read without the
- * lock. */
+/*
+ * Identity is set once, before `loaded`; limits change, each on its own, and are read without the
+ * lock. Where limits come from the environment there is no mapping, and a card is added when it is
+ * met.
+ */
 static struct {
 	struct vgpu_lock lock;
+	bool loaded;
 	const char *mapping;
 	uint64_t seen[COPIES];
 	uint64_t sequence;
 	uint64_t id;
 	int card_count;
-	uint8_t uuids[VGPU_MAX_CARDS][16];
-	uint64_t limit_bytes[VGPU_MAX_CARDS];
-	uint32_t core_percent[VGPU_MAX_CARDS];
+	uint8_t uuids[VGPU_MOST_CARDS][16];
+	uint64_t limit_bytes[VGPU_MOST_CARDS];
+	uint32_t core_percent[VGPU_MOST_CARDS];
 } grant;
 
 static uint64_t sequence_at(const char *mapping, int index)
@@ -150,7 +154,8 @@ static enum vgpu_result load_locked(const char *path, int *os_errno)
 	for (int card = 0; card < grant.card_count; card++)
 		uuid_of(&copy.is.cards[card], grant.uuids[card]);
 	take_limits(&copy, seen);
-	__atomic_store_n(&grant.mapping, mapping, __ATOMIC_RELEASE);
+	grant.mapping = mapping;
+	__atomic_store_n(&grant.loaded, true, __ATOMIC_RELEASE);
 	return VGPU_OK;
 }
 
@@ -159,23 +164,45 @@ enum vgpu_result vgpu_grant_load(const char *path, int *os_errno)
 	enum vgpu_result result = VGPU_OK;
 
 	*os_errno = 0;
-	if (__atomic_load_n(&grant.mapping, __ATOMIC_ACQUIRE))
+	if (__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE))
 		return VGPU_OK;
 	vgpu_lock(&grant.lock);
-	if (!grant.mapping)
+	if (!grant.loaded)
 		result = load_locked(path, os_errno);
 	vgpu_unlock(&grant.lock);
 	return result;
 }
 
+void vgpu_grant_assume(uint64_t id, int card_count)
+{
+	vgpu_lock(&grant.lock);
+	if (!grant.loaded) {
+		grant.id = id;
+		grant.card_count = card_count;
+		__atomic_store_n(&grant.loaded, true, __ATOMIC_RELEASE);
+	}
+	vgpu_unlock(&grant.lock);
+}
+
+void vgpu_grant_add(int card, const uint8_t uuid[16], uint64_t limit_bytes, uint32_t core_percent)
+{
+	vgpu_lock(&grant.lock);
+	__atomic_store_n(&grant.limit_bytes[card], limit_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&grant.core_percent[card], core_percent, __ATOMIC_RELAXED);
+	memcpy(grant.uuids[card], uuid, 16);
+	vgpu_unlock(&grant.lock);
+}
+
 /* Whoever finds the lock taken goes on with the limit as it was a moment ago. */
 static void refresh(void)
 {
-	const char *mapping = __atomic_load_n(&grant.mapping, __ATOMIC_ACQUIRE);
+	const char *mapping = grant.mapping;
 	uint64_t seen[COPIES];
 	union copy copy;
 	bool changed = false;
 
+	if (!mapping)
+		return;
 	for (int index = 0; index < COPIES; index++)
 		changed |= sequence_at(mapping, index) !=
 			   __atomic_load_n(&grant.seen[index], __ATOMIC_ACQUIRE);
@@ -199,17 +226,21 @@ uint64_t vgpu_grant_id(void)
 
 int vgpu_grant_find(const uint8_t uuid[16])
 {
-	if (!__atomic_load_n(&grant.mapping, __ATOMIC_ACQUIRE))
+	int found = -1;
+
+	if (!__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE))
 		return -1;
-	for (int card = 0; card < grant.card_count; card++)
+	vgpu_lock(&grant.lock);
+	for (int card = 0; card < grant.card_count && found < 0; card++)
 		if (!memcmp(grant.uuids[card], uuid, 16))
-			return card;
-	return -1;
+			found = card;
+	vgpu_unlock(&grant.lock);
+	return found;
 }
 
 static bool known(int card)
 {
-	return __atomic_load_n(&grant.mapping, __ATOMIC_ACQUIRE) && card >= 0 &&
+	return __atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE) && card >= 0 &&
 	       card < grant.card_count;
 }
 

@@ -16,7 +16,14 @@
 /* Map and verify the grant at `path`, once per process. */
 enum vgpu_result vgpu_grant_load(const char *path, int *os_errno);
 
-/* After vgpu_grant_load returned VGPU_OK. */
+/*
+ * In place of a file, limits from the environment: room for so many cards, which are added as they
+ * are met. Once per process; vgpu_grant_load then has nothing to do.
+ */
+void vgpu_grant_assume(uint64_t id, int card_count);
+void vgpu_grant_add(int card, const uint8_t uuid[16], uint64_t limit_bytes, uint32_t core_percent);
+
+/* After vgpu_grant_load returned VGPU_OK, or vgpu_grant_assume. */
 int vgpu_grant_card_count(void);
 uint64_t vgpu_grant_id(void);
 int vgpu_grant_find(const uint8_t uuid[16]);

@@ -11,6 +11,7 @@
 
 #include "hooks.h"
 #include "log.h"
+#include "place.h"
 #include "vgpu/region.h"
 
 /* The answer is asked for once per process and kept only where it cannot change. */
@@ -46,5 +47,12 @@ enum vgpu_gate vgpu_gate_look(void)
 
 CUresult cuInit(unsigned int flags)
 {
-	return vgpu_gate_use() == VGPU_GATE_SHUT ? CUDA_ERROR_NOT_PERMITTED : real_cuInit(flags);
+	CUresult result;
+
+	if (vgpu_gate_use() == VGPU_GATE_SHUT)
+		return CUDA_ERROR_NOT_PERMITTED;
+	result = real_cuInit(flags);
+	if (result == CUDA_SUCCESS)
+		vgpu_place_meet_devices();
+	return result;
 }

@@ -231,11 +231,11 @@ int64_t vgpu_ledger_adjust(enum vgpu_kind kind, uint64_t key, struct vgpu_charge
 	return changed_bytes;
 }
 
-void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MAX_CARDS])
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS])
 {
 	struct ledger *ledger = own_ledger();
 
-	memset(bytes, 0, VGPU_MAX_CARDS * sizeof(*bytes));
+	memset(bytes, 0, VGPU_MOST_CARDS * sizeof(*bytes));
 	for (int i = 0; ledger && context && i < SHARD_COUNT; i++) {
 		struct shard *shard = &ledger->shards[i];
 		vgpu_lock(&shard->lock);

@@ -52,7 +52,7 @@ int64_t vgpu_ledger_adjust(enum vgpu_kind kind, uint64_t key, struct vgpu_charge
 			   int64_t delta_bytes);
 
 /* Take out all entries of a context (not 0): `bytes` has what they came to on each card. */
-void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MAX_CARDS]);
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS]);
 
 /* Entries now in the ledger. */
 uint64_t vgpu_ledger_count(void);

@@ -1,11 +1,13 @@
 /*
  * One line per process, in one write(2), and only where it can be taken at once: a full pipe would
- * block the program and a closed one would kill it with SIGPIPE, so poll is asked first.
+ * block the program and a closed one would kill it with SIGPIPE, so poll is asked first. Who sets
+ * LIBCUDA_LOG_LEVEL=0 is told by the driver call's code alone.
  */
 #include "log.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,8 +32,11 @@ void vgpu_log_refusal(const struct vgpu_error *error)
 	struct pollfd stderr_fd = {.fd = STDERR_FILENO, .events = POLLOUT};
 	struct line line = {.length = 0};
 	char reason[512];
+	const char *level = getenv(VGPU_ENV_LOG_LEVEL);
 	int kept_errno = errno;
 
+	if (level && strcmp(level, "0") == 0)
+		return;
 	if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
 		return;
 	append(&line, "gpuslice: no GPU for this process: ");

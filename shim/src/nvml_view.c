@@ -12,12 +12,14 @@
 static int card_named(nvmlDevice_t device)
 {
 	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
+	unsigned int number = 0;
 	uint8_t uuid[16];
 
 	if (real_nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS ||
 	    !vgpu_uuid_parse(text, sizeof(text), uuid))
 		return VGPU_CARD_NOT_GRANTED;
-	return vgpu_card_of_uuid(uuid);
+	(void)real_nvmlDeviceGetIndex(device, &number); /* NVML counts in PCI order */
+	return vgpu_card_of_uuid(uuid, (int)number);
 }
 
 /* Of a MIG instance the grant may name the instance or its card. */
@@ -37,7 +39,7 @@ enum vgpu_gate vgpu_nvml_look(nvmlDevice_t device, int *card)
 	enum vgpu_gate gate = vgpu_gate_look();
 
 	*card = gate == VGPU_GATE_MANAGED ? card_of(device) : VGPU_CARD_NOT_GRANTED;
-	return gate;
+	return *card == VGPU_CARD_UNMANAGED ? VGPU_GATE_OPEN : gate;
 }
 
 /* Put the limit over what the driver said. False: its own answer stands. */

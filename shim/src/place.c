@@ -165,17 +165,46 @@ CUcontext vgpu_place_context_on(int card)
 	return found;
 }
 
+/* Address on the bus, as one number that orders as PCI addresses do; 0 where it is not told. */
+static uint64_t bus_address(CUdevice device)
+{
+	static const int attributes[] = {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+					 CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+					 CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID};
+	uint64_t address = 0;
+
+	for (unsigned int i = 0; i < sizeof(attributes) / sizeof(*attributes); i++) {
+		int part = 0;
+
+		(void)real_cuDeviceGetAttribute(&part, attributes[i], device);
+		address = address << 20 | (uint32_t)part;
+	}
+	return address;
+}
+
+/* How many of the devices that the program sees come before this one on the bus. */
+static int number_of(CUdevice device)
+{
+	uint64_t own = bus_address(device);
+	int count = 0, before = 0;
+
+	(void)real_cuDeviceGetCount(&count);
+	for (CUdevice other = 0; other < count; other++)
+		before += bus_address(other) < own;
+	return before;
+}
+
 /* Of a MIG instance the first call names the instance and the second its card. */
 static int find_card(CUdevice device)
 {
 	CUuuid uuid;
-	int card = VGPU_CARD_NOT_GRANTED;
+	int number = number_of(device), card = VGPU_CARD_NOT_GRANTED;
 
 	if (real_cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS)
-		card = vgpu_card_of_uuid(uuid.bytes);
-	if (card < 0 && real_cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
-		card = vgpu_card_of_uuid(uuid.bytes);
-	return card < 0 ? VGPU_CARD_NOT_GRANTED : card;
+		card = vgpu_card_of_uuid(uuid.bytes, number);
+	if (card == VGPU_CARD_NOT_GRANTED && real_cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
+		card = vgpu_card_of_uuid(uuid.bytes, number);
+	return card;
 }
 
 /* Ordinals keep their card for the life of the process. Cached as card + 1; 0 is unknown. */
@@ -191,6 +220,17 @@ static int card_of(CUdevice device)
 	if (card >= 0 && cacheable)
 		__atomic_store_n(&cache[device], (uint8_t)(card + 1), __ATOMIC_RELAXED);
 	return card;
+}
+
+void vgpu_place_meet_devices(void)
+{
+	int count = 0;
+
+	if (!vgpu_limits_are_numbered())
+		return;
+	(void)real_cuDeviceGetCount(&count);
+	for (CUdevice device = 0; device < count; device++)
+		(void)card_of(device);
 }
 
 /* False: `result` is all there is to say. */
@@ -232,7 +272,7 @@ static CUresult meet(CUcontext context, struct vgpu_place *place)
 	if (result != CUDA_SUCCESS)
 		return result;
 	place->card = card_of(device);
-	if (table && context && place->card >= 0)
+	if (table && context && place->card != VGPU_CARD_NOT_GRANTED)
 		begin_life(table, context, place);
 	return CUDA_SUCCESS;
 }

@@ -11,12 +11,10 @@
 #include <stdint.h>
 
 #include "vgpu/cuda_abi.h"
-
-/* In place of a card's index: the process has no limits; the grant has no such card. */
-enum { VGPU_CARD_UNMANAGED = -2, VGPU_CARD_NOT_GRANTED = -1 };
+#include "vgpu/region.h"
 
 struct vgpu_place {
-	int card;	  /* index in the grant, or one of the above */
+	int card;	  /* index in the grant, or in its place one of region.h's */
 	uint32_t context; /* one life of a context; 0: no context that is known */
 };
 
@@ -34,6 +32,9 @@ struct vgpu_life {
 	uint64_t meaning; /* place.c's */
 	uint32_t ids[2]; /* two, if an end that the driver refused once gave it a second; 0: none */
 };
+
+/* Limits from the environment hold for all the devices that a program sees, from its start. */
+void vgpu_place_meet_devices(void);
 
 /*
  * A life is about to end: from here on the handle means another. What the driver refuses to end is

@@ -35,7 +35,7 @@ struct vgpu_process {
 	uint64_t last_reap_ns; /* when a search for the dead last began, */
 	uint64_t reaped_ns;    /* and when the last one that is over had begun, */
 	uint64_t reap_took_ns; /* and how long it took */
-	struct vgpu_process_card cards[VGPU_MAX_CARDS];
+	struct vgpu_process_card cards[VGPU_MOST_CARDS];
 };
 
 /* NULL where the kernel gives no page. */

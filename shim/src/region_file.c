@@ -3,11 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "crc32.h"
+#include "directory.h"
+#include "process.h"
 
 #define LINE_BYTES 64
 
@@ -86,4 +89,47 @@ enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view,
 	/* A child that has not attached must not look like one that has (identity.c reads maps). */
 	madvise(view->base, file_bytes(view), MADV_DONTFORK);
 	return VGPU_OK;
+}
+
+static bool fill(int fd)
+{
+	struct vgpu_view view = geometry(VGPU_MOST_CARDS);
+	struct vgpu_region_header header = {
+	    .magic = VGPU_REGION_MAGIC,
+	    .version = VGPU_REGION_VERSION,
+	    .card_count = VGPU_MOST_CARDS,
+	    .file_bytes = file_bytes(&view),
+	    .grant_id = VGPU_ENVIRONMENT_ID,
+	    .slot_count = VGPU_MAX_SLOTS,
+	    .slot_stride = view.slot_stride,
+	    .slots_offset = view.slots_offset,
+	};
+
+	header.checksum = vgpu_crc32(&header, offsetof(struct vgpu_region_header, checksum));
+	/* A page of a sparse file that a full disk cannot back would kill whoever touches it. */
+	return syscall(SYS_fallocate, fd, 0, 0, header.file_bytes) == 0 &&
+	       syscall(SYS_pwrite64, fd, &header, sizeof(header), 0) == sizeof(header) &&
+	       syscall(SYS_fchmod, fd, 0666) == 0;
+}
+
+enum vgpu_result vgpu_region_make(const char *path, int *os_errno)
+{
+	char draft[VGPU_PATH_BYTES + 32];
+	bool made;
+	int fd;
+
+	snprintf(draft, sizeof(draft), "%s.%x.%llx", path, (unsigned int)syscall(SYS_getpid),
+		 (unsigned long long)vgpu_now_ns());
+	fd = vgpu_open(draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW);
+	if (fd < 0) {
+		*os_errno = errno;
+		return VGPU_CACHE_UNUSABLE;
+	}
+	/* link(), not rename(): what is there already stays. */
+	made = fill(fd) &&
+	       (syscall(SYS_linkat, AT_FDCWD, draft, AT_FDCWD, path, 0) == 0 || errno == EEXIST);
+	*os_errno = made ? 0 : errno;
+	syscall(SYS_unlinkat, AT_FDCWD, draft, 0);
+	syscall(SYS_close, fd);
+	return made ? VGPU_OK : VGPU_CACHE_UNUSABLE;
 }

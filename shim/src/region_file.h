@@ -15,6 +15,12 @@
 enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int card_count, int *fd,
 				  struct vgpu_file *file, int *os_errno);
 
+/*
+ * Make a region whose limits come from the environment: whole or not at all, for everybody to
+ * write. Success also where another process was first.
+ */
+enum vgpu_result vgpu_region_make(const char *path, int *os_errno);
+
 /* Map a region that vgpu_region_open accepted. Not inherited by fork children. */
 enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view, int *os_errno);
 

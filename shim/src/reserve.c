@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "attach.h"
+#include "directory.h"
 #include "grant.h"
+#include "shared_limits.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)
 #define REPORT_REST    20 /* of its time a process spends one part in so many on reports' searches */
@@ -85,9 +87,21 @@ bool vgpu_dropped_within(int card, uint64_t span_ns)
 	return last_ns && vgpu_now_ns() - last_ns < span_ns;
 }
 
-int vgpu_card_of_uuid(const uint8_t uuid[16])
+bool vgpu_limits_are_numbered(void)
 {
-	return vgpu_grant_find(uuid);
+	return vgpu_directory_environment() != NULL;
+}
+
+int vgpu_card_of_uuid(const uint8_t uuid[16], int number)
+{
+	int card = vgpu_grant_find(uuid);
+
+	if (!vgpu_directory_environment())
+		return card;
+	if (card < 0)
+		card = vgpu_limits_meet(uuid, number);
+	return card >= 0 && vgpu_grant_limit_bytes(card) == VGPU_NO_LIMIT ? VGPU_CARD_UNMANAGED
+									  : card;
 }
 
 uint64_t vgpu_limit_bytes(int card)

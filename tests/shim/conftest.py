@@ -111,30 +111,46 @@ def host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
     """The simulated driver over a daemon with CARDS."""
-    with _simulated(build_dir, library, tmp_path_factory.mktemp("host")) as host:
+    with simulated(build_dir, library, tmp_path_factory.mktemp("host")) as host:
         yield host
 
 
 @pytest.fixture
 def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
     """Like `host`, but a dead process's memory stays taken for a while, as on hardware."""
-    with _simulated(build_dir, library, tmp_path, "teardown_delay_s = 0.3\n") as host:
+    with simulated(build_dir, library, tmp_path, "teardown_delay_s = 0.3\n") as host:
         yield host
 
 
+@pytest.fixture(scope="session")
+def many_host(
+    build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
+    """Twenty cards of 1 GiB: more than a grant has room for."""
+    cards = "".join(
+        card_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB) for minor in range(20)
+    )
+    with simulated(build_dir, library, tmp_path_factory.mktemp("many"), cards=cards) as host:
+        yield host
+
+
+def card_table(minor: int, uuid: str, size_bytes: int, **more: object) -> str:
+    """One card of a simulated host's description."""
+    keys = {"pci_bus": minor + 1, **more}
+    return (
+        f'[[card]]\nname = "NVIDIA SimGPU"\nuuid = "{uuid}"\nminor = {minor}\n'
+        f'memory = "{size_bytes}"\n' + "".join(f"{key} = {value}\n" for key, value in keys.items())
+    )
+
+
 @contextmanager
-def _simulated(
-    build_dir: Path, library: Path, directory: Path, settings: str = ""
+def simulated(
+    build_dir: Path, library: Path, directory: Path, settings: str = "", cards: str = ""
 ) -> Iterator[Host]:
     config = directory / "host.toml"
     config.write_text(
-        settings
-        + 'driver_version = "580.65.06"\ncuda_version = 13000\n'
-        + "".join(
-            f'[[card]]\nname = "NVIDIA SimGPU"\nuuid = "{uuid}"\nminor = {minor}\n'
-            f'memory = "{size}"\npci_bus = {minor + 1}\n'
-            for minor, (uuid, size) in enumerate(CARDS)
-        )
+        f'{settings}driver_version = "580.65.06"\ncuda_version = 13000\n'
+        + (cards or "".join(card_table(minor, *card) for minor, card in enumerate(CARDS)))
     )
     sim_dir = directory / "sim"
     simgpu = [sys.executable, "-m", "simgpu"]

@@ -10,6 +10,12 @@
 
 #define VGPU_CONTAINER_DIR "/.gpuslice"
 #define VGPU_ENV_DIR "GPUSLICE_DIR"
+#define VGPU_ENV_VISIBLE_DEVICES "NVIDIA_VISIBLE_DEVICES"
+#define VGPU_ENV_MEMORY_LIMIT "CUDA_DEVICE_MEMORY_LIMIT"
+#define VGPU_ENV_CORE_LIMIT "CUDA_DEVICE_SM_LIMIT"
+#define VGPU_ENV_SHARED_CACHE "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+#define VGPU_ENV_LOG_LEVEL "LIBCUDA_LOG_LEVEL"
+#define VGPU_SHARED_CACHE_PATH "/tmp/cudevshr.cache"
 #define VGPU_FILE_GRANT "grant"
 #define VGPU_FILE_REGION "region"
 
@@ -46,7 +52,11 @@ _Static_assert(offsetof(struct vgpu_region_header, checksum) == 124, "checksum")
 _Static_assert(sizeof(struct vgpu_region_card) == 128, "vgpu_region_card");
 _Static_assert(offsetof(struct vgpu_region_card, used_bytes) == 0, "used_bytes");
 _Static_assert(offsetof(struct vgpu_region_card, tag) == 8, "tag");
-_Static_assert(offsetof(struct vgpu_region_card, reserved_line) == 16, "reserved_line");
+_Static_assert(offsetof(struct vgpu_region_card, uuid) == 16, "uuid");
+_Static_assert(offsetof(struct vgpu_region_card, limit_bytes) == 32, "limit_bytes");
+_Static_assert(offsetof(struct vgpu_region_card, core_percent) == 40, "core_percent");
+_Static_assert(offsetof(struct vgpu_region_card, known) == 44, "known");
+_Static_assert(offsetof(struct vgpu_region_card, reserved_line) == 48, "reserved_line");
 _Static_assert(offsetof(struct vgpu_region_card, refused_count) == 64, "refused_count");
 _Static_assert(offsetof(struct vgpu_region_card, last_refused_bytes) == 72, "last_refused_bytes");
 _Static_assert(offsetof(struct vgpu_region_card, over_refund_count) == 80, "over_refund_count");

@@ -47,6 +47,12 @@ enum {
 	CUDA_ERROR_NOT_PERMITTED = 800,
 };
 
+enum {
+	CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
+	CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34,
+	CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
+};
+
 /* Flags of cuGetProcAddress: which default stream the caller was compiled for. */
 enum {
 	CU_GET_PROC_ADDRESS_DEFAULT = 0,

@@ -2,6 +2,7 @@
 /* clang-format off */
 
 #define VGPU_MAX_CARDS 0x10
+#define VGPU_MOST_CARDS 0x20
 #define VGPU_MAX_SLOTS 0x1000
 #define VGPU_GRANT_MAGIC 0x746e617267737067
 #define VGPU_GRANT_VERSION 0x1
@@ -11,11 +12,16 @@
 #define VGPU_GRANT_UUID_CHARS 0x30
 #define VGPU_REGION_MAGIC 0x6f69676572737067
 #define VGPU_REGION_VERSION 0x2
+#define VGPU_ENVIRONMENT_ID 0x7269766e65737067
 #define VGPU_LOCK_LIVE 0x10000000000
+#define VGPU_LOCK_LIMITS 0xffffffffff
 #define VGPU_ANCHOR 0x10000000000
 #define VGPU_ANCHOR_BYTES 0x10000
 #define VGPU_TAG_SLOT_SHIFT 0x30
 #define VGPU_TAG_DROP 0x8000000000000000
+#define VGPU_CARD_NEW 0x0
+#define VGPU_CARD_NAMED 0x1
+#define VGPU_CARD_LIMITED 0x2
 #define VGPU_SLOT_FREE 0x0
 #define VGPU_SLOT_LIVE 0x1
 #define VGPU_SLOT_SHARED 0x2
@@ -60,7 +66,11 @@ struct vgpu_region_header {
 struct vgpu_region_card {
 	uint64_t used_bytes; /* low half of the counter word */
 	uint64_t tag; /* high half of the counter word: slot and sequence */
-	uint64_t reserved_line[6]; /* zero */
+	char uuid[16]; /* these four are zero where a grant says it; the card's 16 bytes */
+	uint64_t limit_bytes; /* from the environment; all ones: no limit */
+	uint32_t core_percent; /* from the environment; 0: no limit */
+	uint32_t known; /* VGPU_CARD_NEW, VGPU_CARD_NAMED or VGPU_CARD_LIMITED */
+	uint64_t reserved_line[2]; /* zero */
 	uint64_t refused_count; /* reservations refused at the limit */
 	uint64_t last_refused_bytes; /* size of the latest of them */
 	uint64_t over_refund_count; /* refunds of more than the process held, clamped */

@@ -15,15 +15,19 @@
 
 enum vgpu_result {
 	VGPU_OK = 0,
-	VGPU_UNMANAGED,	    /* no grant directory: no limit was asked for */
+	VGPU_UNMANAGED,	    /* neither grant directory nor variable: no limit was asked for */
 	VGPU_OVER_LIMIT,    /* the reservation does not fit; nothing changed */
 	VGPU_GRANT_MISSING, /* the directory is there, the grant is not readable */
 	VGPU_GRANT_INVALID, /* no copy of the grant is valid */
 	VGPU_REGION_MISSING,
 	VGPU_REGION_INVALID, /* truncated, corrupt, of another version, or of another grant */
 	VGPU_REGION_READONLY,
-	VGPU_NO_SLOT, /* all VGPU_MAX_SLOTS belong to live processes */
-	VGPU_SYSTEM   /* a system call failed; see the error's errno */
+	VGPU_NO_SLOT,		 /* all VGPU_MAX_SLOTS belong to live processes */
+	VGPU_SYSTEM,		 /* a system call failed; see the error's errno */
+	VGPU_ENVIRONMENT_MEMORY, /* a variable that limits memory has no valid value */
+	VGPU_ENVIRONMENT_CORE,
+	VGPU_CACHE_FOREIGN,  /* what CUDA_DEVICE_MEMORY_SHARED_CACHE names is something else */
+	VGPU_CACHE_UNUSABLE, /* it cannot be made or opened */
 };
 
 /* Where and why; filled by the functions that take one. */
@@ -49,9 +53,19 @@ void vgpu_detach(void);
 /* The grant, read without attaching (a process that only looks, as nvidia-smi does). */
 enum vgpu_result vgpu_peek(struct vgpu_error *error);
 
-/* After vgpu_attach or vgpu_peek returned VGPU_OK: index of a card in the grant by its UUID's 16
- * bytes; -1: not granted. */
-int vgpu_card_of_uuid(const uint8_t uuid[16]);
+/*
+ * After vgpu_attach or vgpu_peek returned VGPU_OK: index of a card by its UUID's 16 bytes. `number`
+ * is which of the container's cards it is, in PCI order; only limits from the environment ask for
+ * it, where no list of UUIDs says so.
+ */
+int vgpu_card_of_uuid(const uint8_t uuid[16], int number);
+
+/* Do the limits come from the environment, which numbers cards? Elsewhere their UUIDs are known. */
+bool vgpu_limits_are_numbered(void);
+
+/* In place of an index: no limit applies to the process, or to the card; the card is not granted.
+ */
+enum { VGPU_CARD_UNMANAGED = -2, VGPU_CARD_NOT_GRANTED = -1 };
 
 /* The newest limit (it can change at any time) and what the container's processes hold together. */
 uint64_t vgpu_limit_bytes(int card);

@@ -201,7 +201,7 @@ static void do_card(const char *rest, char *out)
 
 	for (int i = 0; i < 16; i++)
 		sscanf(rest + 2 * i, "%2" SCNx8, &uuid[i]);
-	snprintf(out, LINE_BYTES, "%d", vgpu_card_of_uuid(uuid));
+	snprintf(out, LINE_BYTES, "%d", vgpu_card_of_uuid(uuid, 0));
 }
 
 /* Shared memory that is held, the latest on top. */

@@ -1,0 +1,301 @@
+"""HAMi-core's variables: limits where no grant says them, and nothing where one does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from contract import names, region_file
+from tests.shim.clients import CUDA, NVML
+from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+
+pytestmark = pytest.mark.sim
+
+MEMORY, CORE, CACHE = names.ENV_MEMORY_LIMIT, names.ENV_CORE_LIMIT, names.ENV_SHARED_CACHE
+LISTED = names.ENV_VISIBLE_DEVICES
+
+# What cuInit says, then what each card has, by CUDA and, in NVML's order, by NVML.
+_LOOK = """
+import ctypes
+driver, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
+def totals():
+    count = ctypes.c_int()
+    assert driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    for ordinal in range(count.value):
+        assert driver.cuDeviceTotalMem_v2(ctypes.byref(size), ordinal) == 0
+        yield size.value
+print(driver.cuInit(0))
+print(*totals())
+"""
+_LOOK_NVML = (
+    NVML
+    + """
+print(*(pynvml.nvmlDeviceGetMemoryInfo(card(i)).total for i in range(pynvml.nvmlDeviceGetCount())))
+"""
+)
+
+
+class Container:
+    """Programs with these variables, and a cache file of their own."""
+
+    def __init__(self, host: Host, directory: Path, grant: Path | None = None) -> None:
+        self.host, self.cache, self.grant = host, directory / "cache", grant
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {**self.host.environment(self.grant), CACHE: str(self.cache), **variables}
+
+    def run(self, program: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            env=self.environment(variables),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def totals(self, variables: Mapping[str, str], program: str = _LOOK) -> list[int]:
+        done = self.run(program, variables)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        lines = done.stdout.splitlines()
+        assert lines[:-1] in ([], ["0"]), done
+        return [int(number) for number in lines[-1].split()]
+
+    def refusal(self, variables: Mapping[str, str]) -> str:
+        """The one line that it says, where cuInit is refused and the program lives."""
+        done = self.run(_LOOK.split("print(*")[0] + 'print("alive")', variables)
+        assert done.stdout == f"{800}\nalive\n", done
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+
+@pytest.fixture
+def container(host: Host, tmp_path: Path) -> Container:
+    return Container(host, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1024m", "1024M", "1g", "1G", "1048576k", "1048576K", "1073741824", "0001g"],
+)
+def test_row_01_every_way_to_write_a_gibibyte(container: Container, text: str) -> None:
+    assert container.totals({MEMORY: text}) == [GIB, GIB]
+    assert container.totals({MEMORY: text}, _LOOK_NVML) == [GIB, GIB]
+
+
+_BAD = (
+    *("1Gi", "1GB", "1.5g", "-1", "", "abc", "0x", "999999999999g", "0x400m", "1gg", "1 g", " 1g"),
+    *(
+        "1g ",
+        "+1g",
+        "g",
+        "1t",
+        "9223372036854775808",
+        "18446744073709551616",
+        "1e9",
+        "1g,2g",
+        "\uff11g",
+    ),
+)
+
+
+@pytest.mark.parametrize("text", _BAD)
+def test_row_02_a_bad_value_is_refused_by_name(container: Container, text: str) -> None:
+    for name in (MEMORY, f"{MEMORY}_1"):
+        said = container.refusal({name: text})
+        assert said.startswith("gpuslice: no GPU for this process: a limit in the environment ")
+        assert f'{name}="' in said and "write whole bytes or one of k, m, g" in said
+        if text.isascii():
+            assert f'{name}="{text}";' in said
+    assert not container.cache.exists()
+
+
+@pytest.mark.parametrize("text", ["", "101", "-1", "50%", "1g", "abc", "0x10", "1.0"])
+def test_a_bad_share_is_refused_by_name(container: Container, text: str) -> None:
+    for variables in ({CORE: text}, {MEMORY: "1g", f"{CORE}_0": text}):
+        said = container.refusal(variables)
+        assert f'="{text}"; write a whole percentage from 0 (no limit) to 100' in said
+
+
+@pytest.mark.parametrize("suffix", ["_", "_x", "_32", "_-1", "_01", "_1_0", "_99999999999"])
+def test_a_limit_for_no_card_is_refused(container: Container, suffix: str) -> None:
+    assert f'{MEMORY}{suffix}="1g"; ' in container.refusal({MEMORY + suffix: "1g"})
+
+
+def test_what_is_refused_is_shown_in_one_short_line(container: Container) -> None:
+    said = container.refusal({MEMORY: "1g\nfake; line\x1b[31m" + "x" * 1000})
+    assert re.fullmatch(r'[^;\n]+: CUDA_DEVICE_MEMORY_LIMIT="[ -~]{40}\.\.\."; [^;\n]+\n', said)
+
+
+def test_row_03_a_limit_of_its_own_comes_before_the_common_one(container: Container) -> None:
+    assert container.totals({MEMORY: "1g", f"{MEMORY}_1": "512m"}) == [GIB, 512 * MIB]
+    assert container.totals({f"{MEMORY}_1": "512m"}) == [CARDS[0][1], 512 * MIB]
+
+
+def test_row_03_more_than_sixteen_cards(many_host: Host, tmp_path: Path) -> None:
+    container = Container(many_host, tmp_path)
+    variables = {f"{MEMORY}_{card}": f"{card + 1}m" for card in range(20)}
+    wanted = [(card + 1) * MIB for card in range(20)]
+    assert container.totals(variables) == wanted
+    assert container.totals(variables, _LOOK_NVML) == wanted
+    container.run(
+        CUDA + "use(19)\nassert must(d.cuMemGetInfo())[1] == 20 * MIB\n", variables
+    ).check_returncode()
+
+
+def test_zero_is_no_limit_said_aloud(container: Container) -> None:
+    bare = [size for _, size in CARDS]
+    assert container.totals({MEMORY: "0"}) == bare
+    assert not container.cache.exists(), "nothing is limited, so nothing is counted"
+    assert container.totals({MEMORY: "1g", f"{MEMORY}_0": "0"}) == [bare[0], GIB]
+    done = container.run(
+        CUDA
+        + """
+free, total = must(d.cuMemGetInfo())
+must(d.cuMemFree(must(d.cuMemAlloc(3 * GIB))))
+use(1)
+assert d.cuMemAlloc(GIB + 1)[0] == OOM
+""",
+        {MEMORY: "1g", f"{MEMORY}_0": "0"},
+    )
+    assert done.returncode == 0, done
+
+
+def test_a_share_alone_limits_no_memory(container: Container) -> None:
+    assert container.totals({CORE: "50"}) == [size for _, size in CARDS]
+
+
+def test_numbers_follow_the_list_of_uuids(container: Container) -> None:
+    """As the orchestrator lists the cards, so its limits are numbered; not as CUDA counts them."""
+    (a, _), (b, _) = CARDS
+    variables = {LISTED: f"{b},{a}", f"{MEMORY}_0": "512m", f"{MEMORY}_1": "1g"}
+    assert container.totals(variables) == [GIB, 512 * MIB]
+    assert container.totals({**variables, "CUDA_VISIBLE_DEVICES": "1"}) == [512 * MIB]
+    assert container.totals(variables, _LOOK_NVML) == [GIB, 512 * MIB]
+
+
+@pytest.mark.parametrize("listed", ["all", "0,1", "void", "none", "GPU-5e1f0a70,0", "GPU-zz"])
+def test_a_list_without_uuids_says_nothing(container: Container, listed: str) -> None:
+    variables = {LISTED: listed, f"{MEMORY}_0": "512m", f"{MEMORY}_1": "1g"}
+    assert container.totals(variables) == [512 * MIB, GIB]
+
+
+def test_a_card_that_is_not_listed_has_no_memory(container: Container) -> None:
+    assert container.totals({LISTED: CARDS[1][0], MEMORY: "1g"}) == [0, GIB]
+
+
+def test_without_a_list_the_bus_numbers_the_cards(container: Container) -> None:
+    variables = {f"{MEMORY}_0": "512m", f"{MEMORY}_1": "1g", "CUDA_VISIBLE_DEVICES": "1,0"}
+    assert container.totals(variables) == [GIB, 512 * MIB]
+
+
+def test_processes_share_one_limit_and_children_agree(container: Container) -> None:
+    done = container.run(
+        CUDA
+        + """
+import os, subprocess, sys
+held = must(d.cuMemAlloc(GIB // 2))
+child = open("/proc/self/cmdline").read().split(chr(0))[2].split("import os")[0] + '''
+free, total = must(d.cuMemGetInfo())
+assert total == GIB and free <= GIB // 2, (free, total)
+assert d.cuMemAlloc(GIB // 2 + 1)[0] == OOM
+'''
+looser = {**os.environ, "CUDA_DEVICE_MEMORY_LIMIT": "4g"}
+for environment in (os.environ, looser):
+    subprocess.run([sys.executable, "-c", child], env=environment, check=True)
+""",
+        {MEMORY: "1g"},
+    )
+    assert done.returncode == 0, done
+
+
+def test_the_first_process_sets_the_limit_until_nobody_is_left(container: Container) -> None:
+    assert container.totals({MEMORY: "1g"}) == [GIB, GIB]
+    assert container.totals({MEMORY: "2g"}) == [2 * GIB, 2 * GIB], "nobody was left"
+    with subprocess.Popen(
+        [sys.executable, "-c", CUDA + "print(flush=True); input()"],
+        env=container.environment({MEMORY: "1g"}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as first:
+        assert first.stdout is not None and first.stdin is not None
+        assert first.stdout.readline()
+        assert container.totals({MEMORY: "2g"})[0] == GIB
+        assert container.totals({MEMORY: "512m"})[0] == GIB
+        first.stdin.write(b"\n")
+    assert container.totals({MEMORY: "512m"})[0] == 512 * MIB
+
+
+def test_the_file_is_made_whole_once_and_for_everybody(container: Container) -> None:
+    environment = container.environment({MEMORY: "1g"})
+    program = "import os; os.umask(0o77)\n" + CUDA + "assert os.umask(0o77) == 0o77\n"
+    running = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(8)]
+    assert [process.wait() for process in running] == [0] * 8
+    assert os.listdir(container.cache.parent) == ["cache"], "no draft is left"
+    assert container.cache.stat().st_mode & 0o777 == 0o666
+    geometry = region_file.Geometry(names.MOST_CARDS)
+    assert container.cache.stat().st_size == geometry.file_bytes
+    assert container.cache.stat().st_blocks * 512 >= geometry.file_bytes, "backed by the disk"
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"\x0e\xfa\x2f\x01".ljust(2_008_953, b"\0")])
+def test_another_programs_file_is_refused_and_left_alone(
+    container: Container, content: bytes
+) -> None:
+    """HAMi-core's own region, of 2,008,953 bytes, may lie there."""
+    container.cache.write_bytes(content)
+    said = container.refusal({MEMORY: "1g"})
+    assert f"damaged or another program's: {container.cache}; remove it, or name another" in said
+    assert container.cache.read_bytes() == content
+
+
+def test_a_place_where_no_file_can_be_made_is_refused(container: Container) -> None:
+    for path, why in (("/nonexistent/cache", ": No such file"), ("", CACHE), ("x" * 250, CACHE)):
+        said = container.refusal({MEMORY: "1g", CACHE: path})
+        assert "cannot be made or opened: " in said and why in said
+
+
+# --- with a grant, the environment has no say ---
+
+_LOOSENING = (
+    {MEMORY: "64g"},
+    {MEMORY: "0"},
+    {f"{MEMORY}_0": "64g", f"{MEMORY}_1": "64g"},
+    {MEMORY: "1GB"},
+    {CORE: "0"},
+    {CORE: "junk"},
+    {LISTED: "all"},
+    {"CUDA_REDIRECT": "/nonexistent.so"},
+    {"CUDA_DISABLE_CONTROL": "true"},
+    {"GPU_CORE_UTILIZATION_POLICY": "disable"},
+    {"ACTIVE_OOM_KILLER": "1"},
+    {"CUDA_OVERSUBSCRIBE": "true"},
+    {"CUDA_TASK_PRIORITY": "0"},
+    {names.ENV_LOG_LEVEL: "0"},
+)
+
+
+@pytest.mark.parametrize("variables", _LOOSENING, ids=lambda it: "-".join(it))
+def test_a_grant_outranks_every_variable(
+    host: Host, grants: Grants, tmp_path: Path, variables: Mapping[str, str]
+) -> None:
+    container = Container(host, tmp_path, grants.make(GIB, 512 * MIB))
+    assert container.totals(variables) == [GIB, 512 * MIB]
+    assert container.totals(variables, _LOOK_NVML) == [GIB, 512 * MIB]
+    assert not container.cache.exists()
+
+
+def test_no_variable_switches_a_limit_of_the_environment_off(container: Container) -> None:
+    for more in ({"CUDA_REDIRECT": "/nonexistent.so"}, {"CUDA_DISABLE_CONTROL": "true"}):
+        assert container.totals({MEMORY: "1g", **more}) == [GIB, GIB]
+
+
+def test_a_silent_log_level_silences_the_one_line(container: Container) -> None:
+    for level, lines in (("0", 0), ("1", 1), ("2", 1), ("4", 1), ("", 1), ("00", 1)):
+        done = container.run(_LOOK.split("print(*")[0], {MEMORY: "x", names.ENV_LOG_LEVEL: level})
+        assert (done.stdout, done.stderr.count("\n")) == ("800\n", lines), level
