@@ -36,8 +36,8 @@ static struct table {
 	struct vgpu_lock lock;		  /* of adding and removing */
 	uint32_t top;			  /* no meter in use at or above */
 	uint16_t hints[HINTS];		  /* by a pool's handle: where it was last found */
-	uint16_t current[VGPU_MAX_CARDS]; /* index + 1 of the card's current pool; 0: ask */
-	uint16_t graphs[VGPU_MAX_CARDS];  /* index + 1 */
+	uint16_t current[VGPU_MOST_CARDS]; /* index + 1 of the card's current pool; 0: ask */
+	uint16_t graphs[VGPU_MOST_CARDS];  /* index + 1 */
 	struct vgpu_meter meters[VGPU_METERS];
 } *shared;
 
@@ -408,7 +408,7 @@ static void forget_current(struct table *t, const struct vgpu_meter *meter)
 {
 	uint16_t index = (uint16_t)(meter - t->meters + 1);
 
-	for (int card = 0; card < VGPU_MAX_CARDS; card++)
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
 		if (__atomic_load_n(&t->current[card], __ATOMIC_RELAXED) == index)
 			__atomic_store_n(&t->current[card], 0, __ATOMIC_RELEASE);
 }
