@@ -1,13 +1,16 @@
 /*
- * Modules: PTX text loaded into a context.
+ * Modules: PTX text or machine code (cubin) loaded into a context.
  *
- * Machine code (cubin, fatbin) is refused with the driver's code for code that fits no card here.
+ * What holds several of both (fatbin) is refused with the driver's code for code that fits no card
+ * here.
  */
 #include "module.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "cubin.h"
 
 #define NEWEST_PTX	90 /* PTX ISA 9.0, of CUDA 13.0 */
 #define IMAGE_MAX_BYTES (64u << 20)
@@ -34,7 +37,8 @@ static bool begins(const void *image, const uint8_t *magic)
 	return true;
 }
 
-CUresult image_read(const void *image, struct ptx **ptx)
+/* The size is known where it comes from a file; in memory its own headers are trusted. */
+static CUresult read_image(const void *image, size_t bytes, struct ptx **ptx)
 {
 	static const CUresult results[] = {
 	    [PTX_OK] = CUDA_SUCCESS,
@@ -46,15 +50,25 @@ CUresult image_read(const void *image, struct ptx **ptx)
 
 	if (!image)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (begins(image, cubin_magic) || begins(image, fatbin_magic) ||
-	    begins(image, wrapper_magic))
+	if (begins(image, fatbin_magic) || begins(image, wrapper_magic))
 		return CUDA_ERROR_NO_BINARY_FOR_GPU;
+	if (begins(image, cubin_magic)) {
+		enum ptx_result read = cubin_parse(image, bytes, ptx);
+		return read == PTX_NOT_PTX     ? CUDA_ERROR_NO_BINARY_FOR_GPU
+		       : read == PTX_MALFORMED ? CUDA_ERROR_INVALID_IMAGE
+					       : results[read];
+	}
 	result = results[ptx_parse(image, ptx)];
 	if (result == CUDA_SUCCESS && (*ptx)->version > NEWEST_PTX) {
 		ptx_release(*ptx);
 		result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 	}
 	return result;
+}
+
+CUresult image_read(const void *image, struct ptx **ptx)
+{
+	return read_image(image, SIZE_MAX, ptx);
 }
 
 CUresult image_read_file(const char *path, struct ptx **ptx)
@@ -79,7 +93,7 @@ CUresult image_read_file(const char *path, struct ptx **ptx)
 		if (bytes < cap - 1) {
 			/* At least four bytes, for the magic numbers. */
 			memset(text + bytes, 0, bytes < 4 ? 4 - bytes : 1);
-			result = image_read(text, ptx);
+			result = read_image(text, bytes, ptx);
 			break;
 		}
 	}
@@ -122,7 +136,12 @@ CUresult image_fits(const struct ptx *ptx, const struct device *device)
 	unsigned int capability =
 	    10 * device->card->capability_major + device->card->capability_minor;
 
-	return ptx->target <= capability ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+	/* Text is compiled for any newer card; code runs on newer ones of its generation. */
+	if (!ptx->machine_code)
+		return ptx->target <= capability ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+	return ptx->target <= capability && ptx->target / 10 == capability / 10
+		   ? CUDA_SUCCESS
+		   : CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 void functions_free(struct function **functions, const struct ptx *ptx)

@@ -10,6 +10,7 @@
 #ifndef SIMGPU_PTX_H
 #define SIMGPU_PTX_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,7 @@ struct ptx {
 	unsigned int references; /* whoever keeps the text's meaning */
 	unsigned int version;	 /* 10 * major + minor */
 	unsigned int target;	 /* of sm_80: 80; 0 where there is none */
+	bool machine_code;	 /* read from a cubin (cubin.h) */
 	uint64_t code_bytes;	 /* PTX_BYTES_DEFAULT where the text does not say */
 	struct ptx_entry *entries;
 	unsigned int entry_count;

@@ -369,7 +369,7 @@ def error_codes() -> None:
             ("not PTX", lambda: driver.cuModuleLoadData(b"hello"), R.CUDA_ERROR_INVALID_IMAGE),
             (
                 "machine code",
-                lambda: driver.cuModuleLoadData(b"\x7fELF\2\1\1"),
+                lambda: driver.cuModuleLoadData(b"\x7fELF\2\1\1" + bytes(57)),
                 R.CUDA_ERROR_NO_BINARY_FOR_GPU,
             ),
             (
