@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from cuda.bindings import driver
+from cuda.bindings import driver, nvrtc
 
 R = driver.CUresult
 GRANULE: Final = 512
@@ -480,6 +481,58 @@ def no_device() -> None:
     assert driver.cuDeviceGetCount()[0] is R.CUDA_ERROR_NOT_INITIALIZED
 
 
+def machine_code() -> None:
+    """A source compiled for this card, for a newer one and for other generations."""
+    begin()
+    source = b"""
+extern "C" __global__ void first(char a, double *b, int c)
+{
+    int big[1000];
+    for (int i = 0; i < 1000; i++)
+        big[i] = c * i + a;
+    b[threadIdx.x] = big[c];
+}
+extern "C" __global__ void second() {}
+"""
+
+    def compiled(architecture: bytes) -> bytes:
+        def must(answer: tuple[Any, ...]) -> Any:
+            assert answer[0] is nvrtc.nvrtcResult.NVRTC_SUCCESS, answer
+            return answer[1] if len(answer) == 2 else None
+
+        made = must(nvrtc.nvrtcCreateProgram(source, b"source.cu", 0, [], []))
+        must(nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=" + architecture]))
+        code = bytes(must(nvrtc.nvrtcGetCUBINSize(made)))
+        must(nvrtc.nvrtcGetCUBIN(made, code))
+        return code
+
+    code = compiled(b"sm_80")
+    library = ok(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+    assert ok(driver.cuLibraryGetKernelCount(library)) == 2
+    kernel = ok(driver.cuLibraryGetKernel(library, b"first"))
+    parameters = [ok(driver.cuKernelGetParamInfo(kernel, index)) for index in range(3)]
+    assert parameters == [(0, 1), (8, 8), (16, 4)], parameters
+    assert driver.cuKernelGetParamInfo(kernel, 3)[0] is R.CUDA_ERROR_INVALID_VALUE
+    local = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+    assert ok(driver.cuKernelGetAttribute(local, kernel, 0)) >= 4000
+    module = ok(driver.cuModuleLoadData(code))
+    function = ok(driver.cuModuleGetFunction(module, b"second"))
+    ok(driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
+    assert driver.cuModuleGetFunction(module, b"third")[0] is R.CUDA_ERROR_NOT_FOUND
+    for wrong in (b"sm_75", b"sm_86", b"sm_100"):
+        answer = driver.cuModuleLoadData(compiled(wrong))
+        assert answer[0] is R.CUDA_ERROR_NO_BINARY_FOR_GPU, (wrong, answer)
+    sections = code[:40] + (2**40).to_bytes(8, "little") + code[48:]
+    with tempfile.NamedTemporaryFile() as file:
+        for broken in (sections, code[:200]):
+            file.seek(0)
+            file.truncate()
+            file.write(broken)
+            file.flush()
+            answer = driver.cuModuleLoad(file.name.encode())
+            assert answer[0] is R.CUDA_ERROR_INVALID_IMAGE, answer
+
+
 PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     program.__name__: program
     for program in (
@@ -489,6 +542,7 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
         pointers,
         contexts,
         launches,
+        machine_code,
         libraries,
         error_codes,
         errors_have_names,
