@@ -21,6 +21,7 @@ struct range {
 	uint64_t context;    /* serial of the context it belongs to; 0: none's */
 	struct graph_memory *graph; /* of a graph's allocation node */
 	struct chunk *chunk; /* of a memory pool: what is allocated lies within */
+	bool imported;	     /* another process's memory: closed, never freed */
 };
 
 struct arena_block;

@@ -199,6 +199,12 @@ typedef struct {
 } CUmemPoolPtrExportData;
 
 typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
+
+enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
+
+typedef struct {
 	int id;
 	union {
 		_Alignas(8) char bytes[64];

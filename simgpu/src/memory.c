@@ -172,7 +172,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	range = memory_find(address, &device);
 	if (!range && buffer_unmap(address))
 		return physical_leave(CUDA_SUCCESS);
-	if (!range || range->base != address)
+	if (!range || range->base != address || range->imported)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (range->graph)
 		return driver_leave(graph_memory_free(range->graph, 0) ? CUDA_SUCCESS

@@ -427,7 +427,6 @@ def error_codes() -> None:
                 R.CUDA_ERROR_NOT_SUPPORTED,
             ),
             ("managed", lambda: driver.cuMemAllocManaged(1, 1), R.CUDA_ERROR_NOT_SUPPORTED),
-            ("IPC", lambda: driver.cuIpcGetMemHandle(pointer), R.CUDA_ERROR_NOT_SUPPORTED),
         ],
     )
     assert not found, "\n".join(found)

@@ -91,6 +91,10 @@ def entries() -> Iterator[tuple[str, list[Parameter]]]:
         yield symbol, [Parameter(each[:-1].replace(" ", ""), each[-1]) for each in written]
 
 
+class IpcHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
 class Good:
     """A value for each type of argument, that most calls accept."""
 
@@ -130,6 +134,8 @@ class Good:
                 return ctypes.c_uint64(self._memory)
             case "CUdeviceptr_v1":
                 return ctypes.c_uint32(self._low)
+            case "CUipcMemHandle":
+                return IpcHandle()
             case kind if "*" in kind:
                 return self._scratch
             case kind if kind in self.of_type:
@@ -173,7 +179,12 @@ def main() -> int:
             begin(cuda)
     for symbol, parameters in entries():
         say(f"{symbol}: all arguments are 0")
-        getattr(cuda, symbol)(*(ctypes.c_uint64(0) for _ in parameters))
+        getattr(cuda, symbol)(
+            *(
+                IpcHandle() if each.type == "CUipcMemHandle" else ctypes.c_uint64(0)
+                for each in parameters
+            )
+        )
         begin(cuda)
     say("\n".join(wrong) or f"{asked} calls refused as they should")
     return 1 if wrong or asked < 150 else 0

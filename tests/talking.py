@@ -1,0 +1,71 @@
+"""Processes that answer each line with one; always killed at the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TALKER: Final = (sys.executable, "-m", "tests.talker")
+
+
+class Talk:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def comm(self) -> str:
+        return Path(f"/proc/{self.pid}/comm").read_text().strip()
+
+    def answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"ended: {self._process.wait()}"
+        return line.strip()
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def ask(self, line: str) -> str:
+        self.tell(line)
+        return self.answer()
+
+    def kill(self) -> None:
+        """kill -9, and gone when this returns."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self, line: str) -> None:
+        """The command that ends it; gone when this returns."""
+        self.tell(line)
+        self._process.wait()
+
+
+@contextmanager
+def talking(command: Sequence[str | Path], environment: Mapping[str, str]) -> Iterator[Talk]:
+    """The program in an environment, once it has said that it is ready."""
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        talk = Talk(running)
+        try:
+            assert talk.answer() == "ready"
+            yield talk
+        finally:
+            running.kill()
+            running.communicate()
