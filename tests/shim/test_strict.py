@@ -147,7 +147,7 @@ def test_a_musl_program_meets_its_limit(
         missing("musl-gcc is not installed (make setup installs musl-tools)")
     drivers = tmp_path / "real"
     drivers.mkdir()
-    shared = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", drivers / "libcuda.so.1"]
+    shared: list[str | Path] = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", drivers / "libcuda.so.1"]
     subprocess.run(["musl-gcc", *shared, _SOURCES / "musl_driver.c"], check=True)
     shutil.copy(drivers / "libcuda.so.1", drivers / "libnvidia-ml.so.1")
     place(tmp_path / "drivers", build_dir, library, drivers)
