@@ -1,6 +1,7 @@
 /* See meter.h. */
 #include "meter.h"
 
+#include "execs.h"
 #include "lock.h"
 #include "vgpu/region.h"
 #include "wiped.h"
@@ -229,8 +230,10 @@ static bool follow(struct vgpu_meter *meter)
 
 static CUresult give_back(struct vgpu_meter *meter, uint64_t keep_bytes)
 {
-	if (meter->state == METER_GRAPHS)
+	if (meter->state == METER_GRAPHS) {
+		vgpu_execs_trimmed(meter->card);
 		return real_cuDeviceGraphMemTrim(meter->device);
+	}
 	return real_cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)meter->pool, keep_bytes);
 }
 
@@ -294,7 +297,8 @@ static CUresult call_reserved(struct vgpu_meter *meter, const struct vgpu_reserv
 	return result;
 }
 
-/* What the meter holds and nothing uses may serve the call without growing. */
+/* What the meter holds and nothing uses may serve the call without growing. If it grows after all,
+ * the call must be undone. */
 static bool may_serve(const struct vgpu_meter *meter, uint64_t bytes)
 {
 	uint64_t used_bytes = ask(meter, USED_CURRENT, GRAPH_USED_CURRENT);
@@ -316,7 +320,7 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 	return vgpu_reserve(reservation->place.card, bytes) == VGPU_OK;
 }
 
-/* False: there is no room for it, and the driver was not asked. */
+/* False: there is no room for it, and the driver was not asked. Of 0 bytes it always is. */
 static bool call_once(struct vgpu_meter *meter, uint64_t bytes,
 		      const struct vgpu_metered_call *call, CUresult *result)
 {
@@ -326,7 +330,7 @@ static bool call_once(struct vgpu_meter *meter, uint64_t bytes,
 	if (!try_reserve(&reservation, chunk_bytes) &&
 	    (chunk_bytes == bytes || !try_reserve(&reservation, bytes))) {
 		reservation.bytes = 0;
-		if (!is_capturing(call) && !may_serve(meter, bytes))
+		if (bytes && !is_capturing(call) && !(call->undo && may_serve(meter, bytes)))
 			return false;
 	}
 	*result = call_reserved(meter, &reservation, call);
@@ -344,7 +348,7 @@ CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 		return result;
 	if (call_once(meter, bytes, call, &result) && result != CUDA_ERROR_OUT_OF_MEMORY)
 		return result;
-	if (vgpu_meters_trim(meter->card))
+	if (bytes && vgpu_meters_trim(meter->card))
 		call_once(meter, bytes, call, &result);
 	return result;
 }
