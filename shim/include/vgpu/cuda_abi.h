@@ -25,6 +25,10 @@ typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 
 typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
+
+typedef struct {
 	unsigned char bytes[16];
 } CUuuid;
 
