@@ -28,7 +28,7 @@ static void add_alloc(CUgraphNode node, struct vgpu_bounds *bounds)
 	    parameters.pool.location_type == LOCATION_DEVICE &&
 	    vgpu_place_of_device(parameters.pool.location_id, &place) == CUDA_SUCCESS &&
 	    place.card >= 0) {
-		bounds->cards |= 1u << place.card;
+		bounds->cards |= UINT64_C(1) << place.card;
 		bounds->bytes[place.card] += vgpu_whole_blocks(place.card, parameters.size_bytes);
 	}
 }
@@ -132,9 +132,9 @@ static CUresult launch_on_cards(const struct vgpu_metered_call *call)
 	struct launch next = *(const struct launch *)call;
 	struct vgpu_meter *meter;
 
-	while (next.card < VGPU_MAX_CARDS && !(next.bounds.cards & 1u << next.card))
+	while (next.card < VGPU_MOST_CARDS && !(next.bounds.cards & UINT64_C(1) << next.card))
 		next.card++;
-	if (next.card == VGPU_MAX_CARDS)
+	if (next.card == VGPU_MOST_CARDS)
 		return next.driver(&next);
 	meter = vgpu_meter_graphs(next.card++);
 	return meter ? vgpu_meter_call(meter, next.bounds.bytes[next.card - 1], &next.call)

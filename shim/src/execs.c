@@ -5,18 +5,20 @@
 #include "lock.h"
 #include "wiped.h"
 
+_Static_assert(VGPU_MOST_CARDS <= 64, "the mask of cards");
+
 enum { NOBODY, REMOVED }; /* no handle is 1 */
 
 struct entry {
 	uint64_t exec;
 	struct vgpu_bounds bounds;
-	uint32_t launched[VGPU_MAX_CARDS]; /* the card's generation then, + 1 */
+	uint32_t launched[VGPU_MOST_CARDS]; /* the card's generation then, + 1 */
 };
 
 static struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t generation[VGPU_MAX_CARDS]; /* one more with each trim */
+	uint32_t generation[VGPU_MOST_CARDS]; /* one more with each trim */
 	struct entry entries[VGPU_EXECS];
 } *shared;
 
@@ -96,7 +98,7 @@ bool vgpu_execs_find(uint64_t exec, struct vgpu_bounds *bounds)
 	entry = find(t, exec, false);
 	if (entry)
 		*bounds = entry->bounds;
-	for (int card = 0; entry && card < VGPU_MAX_CARDS; card++)
+	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
 		if (entry->launched[card] == t->generation[card] + 1)
 			bounds->bytes[card] = 0;
 	vgpu_unlock(&t->lock);
@@ -112,7 +114,7 @@ void vgpu_execs_launched(uint64_t exec)
 		return;
 	vgpu_lock(&t->lock);
 	entry = find(t, exec, false);
-	for (int card = 0; entry && card < VGPU_MAX_CARDS; card++)
+	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
 		entry->launched[card] = t->generation[card] + 1;
 	vgpu_unlock(&t->lock);
 }

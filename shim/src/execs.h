@@ -15,8 +15,8 @@
 enum { VGPU_EXECS = 2048 };
 
 struct vgpu_bounds {
-	uint32_t cards; /* bit mask: on which it allocates */
-	uint64_t bytes[VGPU_MAX_CARDS];
+	uint64_t cards; /* bit mask: on which it allocates */
+	uint64_t bytes[VGPU_MOST_CARDS];
 };
 
 /* False where the table is full. */
