@@ -156,6 +156,36 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 	return driver_leave(bind(object, mapping->memory, offset, bytes));
 }
 
+/* The device is the memory's own, as long as no device writes through another. */
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset,
+			       CUmemGenericAllocationHandle memory_handle, size_t memory_offset,
+			       size_t bytes, unsigned long long flags)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = driver_leave(device_get(ordinal, &device));
+	return result == CUDA_SUCCESS
+		   ? cuMulticastBindMem(handle, offset, memory_handle, memory_offset, bytes, flags)
+		   : result;
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice ordinal,
+				size_t offset, CUdeviceptr address, size_t bytes,
+				unsigned long long flags)
+{
+	struct device *device;
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = driver_leave(device_get(ordinal, &device));
+	return result == CUDA_SUCCESS ? cuMulticastBindAddr(handle, offset, address, bytes, flags)
+				      : result;
+}
+
 static void drop(struct binding **link)
 {
 	struct binding *gone = *link;

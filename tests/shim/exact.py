@@ -52,40 +52,42 @@ def sync():
 default = must(d.cuDeviceGetDefaultMemPool(0))
 """
 )
-GRAPHS: Final = (
-    POOLS
+PHYSICAL: Final = (
+    EXACT
     + """
-M = d.CUgraphMem_attribute
-def graph_bytes(card=0):
-    what = M.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
-    return int(must(d.cuDeviceGetGraphMemAttribute(card, what)))
-def new_graph():
-    return must(d.cuGraphCreate(0))
-def add_alloc(graph, size, card=0):
-    p = d.CUDA_MEM_ALLOC_NODE_PARAMS()
-    p.poolProps.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    p.poolProps.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    p.poolProps.location.id = card
-    p.bytesize = size
-    node = must(d.cuGraphAddMemAllocNode(graph, None, 0, p))
-    return node, int(p.dptr)
-def scratch(*sizes, card=0, graph=None):
-    graph = graph or new_graph()
-    for size in sizes:
-        node, address = add_alloc(graph, size, card)
-        must(d.cuGraphAddMemFreeNode(graph, [node], 1, address))
-    return graph
-def move_into(parent, child):
-    p = d.CUgraphNodeParams()
-    p.type = d.CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH
-    p.graph.graph = child
-    p.graph.ownership = d.CUgraphChildGraphNodeOwnership.CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE
-    must(d.cuGraphAddNode(parent, None, None, 0, p))
-def instantiate(graph, flags=0):
-    return must(d.cuGraphInstantiate(graph, flags))
-def launch(executable, stream=0):
-    code = d.cuGraphLaunch(executable, stream)[0]
-    must(d.cuStreamSynchronize(stream))
-    return code
+import ctypes, random
+BLOCK = 2 * MIB
+L, H = d.CUmemLocationType, d.CUmemAllocationHandleType
+INVALID = d.CUresult.CUDA_ERROR_INVALID_VALUE
+FD, FABRIC = H.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, H.CU_MEM_HANDLE_TYPE_FABRIC
+NONE = H.CU_MEM_HANDLE_TYPE_NONE
+def prop(ordinal=0, kind=L.CU_MEM_LOCATION_TYPE_DEVICE, shareable=NONE):
+    p = d.CUmemAllocationProp()
+    p.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    p.location.type, p.location.id, p.requestedHandleTypes = kind, ordinal, shareable
+    return p
+def create(bytes, **options):
+    return must(d.cuMemCreate(bytes, prop(**options), 0))
+def refused(bytes, **options):
+    return d.cuMemCreate(bytes, prop(**options), 0)[0] == OOM
+def reserve(bytes):
+    return int(must(d.cuMemAddressReserve(bytes, 0, 0, 0)))
+def map(address, handle, bytes):
+    must(d.cuMemMap(address, bytes, 0, handle, 0))
+def unmap(address, bytes):
+    must(d.cuMemUnmap(address, bytes))
+def release(handle):
+    must(d.cuMemRelease(handle))
+def allow(address, bytes):
+    a = d.CUmemAccessDesc()
+    a.location.type, a.location.id = L.CU_MEM_LOCATION_TYPE_DEVICE, 0
+    a.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    must(d.cuMemSetAccess(address, bytes, [a], 1))
+before = [(held(card), charged(card)) for card in range(len(
+    region.status(Path(os.environ["GPUSLICE_DIR"]))))]
+def took(bytes, card=0):
+    "Since the beginning the card gave up that much, and all of it is charged."
+    seen = held(card) - before[card][0], charged(card) - before[card][1]
+    assert seen == (bytes, bytes), (seen, bytes)
 """
 )

@@ -86,7 +86,10 @@ WIDE: Final = ("size_t", "uint64_t", "CUdeviceptr", "CUstream", "CUoccupancyB2DS
 
 def entries() -> Iterator[tuple[str, list[Parameter]]]:
     text = re.sub(r"/\*.*?\*/", "", LIST.read_text(), flags=re.DOTALL)
-    for symbol, inside in re.findall(r"^[A-Z_]+\((\w+), \w+, \d+, \(([^)]*)\)", text, re.MULTILINE):
+    rows = re.findall(r"^[A-Z_]+\((\w+), \w+, (\d+), \(([^)]*)\)", text, re.MULTILINE)
+    for symbol, since, inside in rows:
+        if int(since) > 13000:
+            continue  # not of this generation
         written = inside.split(",") if inside != "void" else []
         yield symbol, [Parameter(each[:-1].replace(" ", ""), each[-1]) for each in written]
 

@@ -138,6 +138,7 @@ def test_every_row_of_both_lists(cuda: ctypes.CDLL, library: Path) -> None:
                 suffix, twin_since = re.findall(r"(_ptsz|_ptds), (\d+)$", rest)[0]
                 rows.add((symbol + suffix, base, int(twin_since), PER_THREAD))
     assert len(rows) > 600
+    rows = {row for row in rows if row[2] <= 13000}  # what later drivers have
     for symbol, base, since, flags in sorted(rows):
         assert ask(cuda, base, since, flags) == (SUCCESS, address(cuda, symbol), FOUND), symbol
     assert exported(library) == {symbol for symbol, *_ in rows}

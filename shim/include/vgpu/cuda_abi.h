@@ -24,9 +24,10 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 
-typedef struct {
-	char reserved[64];
-} CUipcMemHandle;
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmap_st *CUmipmappedArray;
+typedef struct CUextmem_st *CUexternalMemory;
+typedef unsigned long long CUmemGenericAllocationHandle;
 
 typedef struct {
 	unsigned char bytes[16];
@@ -36,28 +37,76 @@ typedef struct {
 	int type, id;
 } CUmemLocation;
 
+/* The beginning of it. */
 typedef struct {
 	int allocation_type, handle_types;
 	int location_type, location_id;
-	void *security;
-	size_t max_bytes;
-	unsigned char rest[56];
 } CUmemPoolProps;
 
 typedef struct {
-	CUmemPoolProps pool;
-	const void *access;
-	size_t access_count;
-	size_t size_bytes;
-	CUdeviceptr address;
-} CUDA_MEM_ALLOC_NODE_PARAMS;
+	int type, handle_types;
+	CUmemLocation location;
+	void *win32_metadata;
+	unsigned char flags[8];
+} CUmemAllocationProp;
+
+enum {
+	CU_MEM_LOCATION_TYPE_DEVICE = 1,
+	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* device: the lowest byte of the id */
+};
+
+typedef struct CUmulticastObjectProp_st CUmulticastObjectProp;
 
 typedef struct {
-	uint64_t flags;
-	CUstream upload_stream;
-	CUgraphNode wrong_node;
-	int result;
-} CUDA_GRAPH_INSTANTIATE_PARAMS;
+	size_t width, height;
+	int format;
+	unsigned int channels;
+} CUDA_ARRAY_DESCRIPTOR;
+
+typedef struct {
+	unsigned int width, height;
+	int format;
+	unsigned int channels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct {
+	size_t width, height, depth;
+	int format;
+	unsigned int channels, flags;
+} CUDA_ARRAY3D_DESCRIPTOR;
+
+typedef struct {
+	unsigned int width, height, depth;
+	int format;
+	unsigned int channels, flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
+
+enum {
+	CUDA_ARRAY3D_LAYERED = 0x01,
+	CUDA_ARRAY3D_CUBEMAP = 0x04,
+	CUDA_ARRAY3D_SPARSE = 0x40,
+	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
+};
+
+typedef struct {
+	int resource_type;
+	uint64_t resource; /* CUarray or CUmipmappedArray */
+	int subresource_type;
+	uint64_t subresource[4];
+	int operation, handle_type;
+	CUmemGenericAllocationHandle memory;
+	uint64_t offset;
+	unsigned int device_mask, flags, reserved[2];
+} CUarrayMapInfo;
+
+enum { CU_MEM_OPERATION_TYPE_MAP = 1 };
+
+/* The beginning of it. */
+typedef struct {
+	int type;
+	uint64_t handle[2];
+	uint64_t size_bytes;
+} CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
 
 enum {
 	CUDA_SUCCESS = 0,

@@ -1,0 +1,79 @@
+/*
+ * Physical memory and what this process holds it by: handles, mappings, bindings to multicast
+ * objects, tiles of arrays. Each of them is a claim; the charge lasts as long as the last one.
+ *
+ * A claim is made before the driver is called and kept or dropped when it has answered; to give one
+ * up it is taken out before the call and settled after it. So memory that the driver holds is never
+ * without its charge, whatever other threads do meanwhile, and a value that the driver gives out
+ * again is a new one here. Knows no driver calls. A fork child starts with none.
+ *
+ * Claims and memories are numbers; 0 is none. There is room for VGPU_CLAIMS of each; beyond them
+ * nothing new is held, and the wrappers answer CUDA_ERROR_OUT_OF_MEMORY.
+ */
+#ifndef VGPU_CLAIMS_H
+#define VGPU_CLAIMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "admission.h"
+
+enum { VGPU_CLAIMS = 1 << 18 };
+
+/* In place of a device: a multicast object, which takes none's memory. */
+enum { VGPU_MULTICAST = -1 };
+
+enum vgpu_claim_kind {
+	VGPU_CLAIM_HANDLE = 1, /* key: the handle; a claim per reference */
+	VGPU_CLAIM_MAPPING,    /* key: the address; extent: bytes */
+	VGPU_CLAIM_BINDING,    /* key: offset in the owner, a multicast object; extent: bytes */
+	VGPU_CLAIM_TILE,       /* key: which part of the owner, an array; extent: its context */
+};
+
+struct vgpu_claim_to {
+	enum vgpu_claim_kind kind;
+	uint64_t key, extent, owner;
+};
+
+/* New memory with the reservation as its charge, `device` as the driver numbers it, and one claim.
+ * 0: no room; nothing changed. */
+uint32_t vgpu_claim_new(const struct vgpu_reservation *charge, CUdevice device);
+/* The same of memory that another process made, with no charge yet. */
+uint32_t vgpu_claim_import(struct vgpu_place place, CUdevice device);
+
+/* One more claim on the memory that a handle names, or, as a list, on each that is mapped in a
+ * range. False: no room. 0: nothing is known of it, and the driver alone answers. */
+bool vgpu_claim_handle(uint64_t handle, uint32_t *claim);
+bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list);
+
+/* The number of the memory that a handle names; 0: not known. */
+uint32_t vgpu_memory_named(uint64_t handle);
+
+/*
+ * Memory that another process made, of which nobody tells the size, is charged as far as anybody
+ * here ever tried to map it: `bytes` from its beginning. CUDA_ERROR_OUT_OF_MEMORY: that does not
+ * fit.
+ */
+CUresult vgpu_claim_grow(uint32_t claim, uint64_t bytes);
+
+/* The driver has answered: CUDA_SUCCESS keeps all claims of the list, anything else drops them. */
+void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to);
+
+/* Takes claims out, as a list: one to a handle; the mappings within a range; the bindings within a
+ * part of a multicast object, of memory on one device; the tile of a key; the tiles of an array, of
+ * a context. */
+uint32_t vgpu_take_handle(uint64_t handle);
+uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes);
+uint32_t vgpu_take_bindings(uint32_t multicast, CUdevice device, uint64_t offset, uint64_t bytes);
+uint32_t vgpu_take_tile(uint64_t key);
+uint32_t vgpu_take_tiles_of_array(uint64_t array);
+uint32_t vgpu_take_tiles_of_context(uint32_t context);
+
+/* The driver has answered: CUDA_SUCCESS ends the claims of the list, anything else restores them.
+ */
+void vgpu_settle_claims(uint32_t list, CUresult driver_said);
+
+/* The driver gives this handle to new memory: claims to what it meant before are void. */
+void vgpu_forget_handle(uint64_t handle);
+
+#endif

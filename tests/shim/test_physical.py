@@ -1,0 +1,399 @@
+"""Physical memory under the library: charged to its card until nothing holds it, in any order.
+
+Each test is a program in a process of its own; `took` compares the daemon's figure of the card with
+the region's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.exact import PHYSICAL
+
+_ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.sim
+
+
+def _run(host: Host, grants: Grants, program: str, *limits: int) -> None:
+    host.python(PHYSICAL + program, grants.make(*(limits or (GIB,))))
+
+
+def test_row_13_vmm_and_sharing(host: Host, grants: Grants) -> None:
+    """Create, map, release, unmap; retain; export and import: charged until the last holder."""
+    _run(
+        host,
+        grants,
+        """
+at = reserve(64 * MIB)
+took(0)
+handle = create(20 * MIB)
+took(20 * MIB)
+map(at, handle, 20 * MIB); allow(at, 20 * MIB)
+release(handle)
+took(20 * MIB)
+assert d.cuMemRelease(handle)[0] == INVALID
+again = must(d.cuMemRetainAllocationHandle(at + 3 * MIB))
+unmap(at, 20 * MIB)
+took(20 * MIB)
+release(again)
+took(0)
+# What this process exported and imported again is one memory for the card and for the charge,
+# until the second handle is mapped: nobody can tell whose it is.
+mine = create(BLOCK, shareable=FD)
+fd = int(must(d.cuMemExportToShareableHandle(mine, FD, 0)))
+theirs = must(d.cuMemImportFromShareableHandle(fd, FD))
+took(BLOCK)
+map(at, theirs, BLOCK)
+assert held() - before[0][0] == BLOCK and charged() - before[0][1] == 2 * BLOCK
+unmap(at, BLOCK); release(theirs)
+took(BLOCK)
+release(mine)
+took(0)
+""",
+    )
+
+
+def test_row_13_created_mapped_and_released_over_and_over_is_refused_at_the_limit(
+    host: Host, grants: Grants
+) -> None:
+    _run(
+        host,
+        grants,
+        """
+at, got = reserve(4 * GIB), 0
+for round in range(20):
+    code, handle = d.cuMemCreate(200 * MIB, prop(), 0)
+    if code == OOM:
+        break
+    map(at + round * 200 * MIB, handle, 200 * MIB)
+    release(handle)
+    got += 1
+assert got == 5
+took(5 * 200 * MIB)
+assert refused(26 * MIB) and refused(200 * MIB)
+""",
+    )
+
+
+def test_up_to_the_limit_exactly(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+left = 1024 * MIB - charged()
+whole = create(left)
+assert refused(BLOCK)
+took(left)
+release(whole)
+assert refused(left + BLOCK)
+took(0)
+""",
+        1024 * MIB,
+    )
+
+
+def test_memory_is_charged_to_the_card_that_it_was_asked_for(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+other = create(64 * MIB, ordinal=1)
+took(0); took(64 * MIB, 1)
+assert refused(BLOCK, ordinal=1)
+host_memory = create(4 * MIB, kind=L.CU_MEM_LOCATION_TYPE_HOST)
+took(0); took(64 * MIB, 1)
+release(host_memory)
+release(other)
+took(0, 1)
+assert d.cuMemCreate(BLOCK, prop(9), 0)[0] == d.CUresult.CUDA_ERROR_INVALID_DEVICE
+""",
+        GIB,
+        64 * MIB,
+    )
+
+
+def test_segments_that_grow_and_shrink(host: Host, grants: Grants) -> None:
+    """As PyTorch's expandable segments: handles stay while they are mapped; a refusal in the middle
+    is what its allocator knows how to handle, and it goes on after freeing."""
+    _run(
+        host,
+        grants,
+        """
+random.seed(4)
+for size in (BLOCK, 20 * MIB):
+    at, live = reserve(2 * GIB), {}
+    while True:
+        place = len(live)
+        code, handle = d.cuMemCreate(size, prop(), 0)
+        if code == OOM:
+            break
+        map(at + place * size, handle, size); allow(at + place * size, size)
+        live[place] = handle
+        took(len(live) * size)
+    assert len(live) == (GIB - before[0][1]) // size
+    for place in random.sample(sorted(live), len(live) // 2):
+        unmap(at + place * size, size); release(live.pop(place))
+    took(len(live) * size)
+    assert not refused(size)
+    took(len(live) * size + size)
+    handle = create(size)
+    release(handle)
+    for place, handle in live.items():
+        release(handle); unmap(at + place * size, size)
+    took(size)
+    before = [(held(), charged())]
+""",
+    )
+
+
+def test_everything_away_and_back_to_the_same_addresses(host: Host, grants: Grants) -> None:
+    """As vLLM's sleep: unmap and release all, later create and map all again."""
+    _run(
+        host,
+        grants,
+        """
+sizes = [BLOCK * n for n in (1, 7, 40, 100)]
+places = [reserve(size) for size in sizes]
+for night in range(3):
+    handles = [create(size) for size in sizes]
+    for place, handle, size in zip(places, handles, sizes):
+        map(place, handle, size); allow(place, size)
+    took(sum(sizes))
+    for place, handle, size in zip(places, handles, sizes):
+        unmap(place, size); release(handle)
+    took(0)
+for place, size in zip(places, sizes):
+    must(d.cuMemAddressFree(place, size))
+took(0)
+""",
+    )
+
+
+def test_one_unmapping_of_several_mappings(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+at = reserve(8 * BLOCK)
+for index in range(4):
+    handle = create(BLOCK)
+    map(at + index * BLOCK, handle, BLOCK)
+    release(handle)
+assert d.cuMemUnmap(at, 3 * BLOCK + MIB)[0] == INVALID
+assert d.cuMemUnmap(at, 5 * BLOCK)[0] == INVALID
+took(4 * BLOCK)
+unmap(at + BLOCK, 2 * BLOCK)
+took(2 * BLOCK)
+unmap(at, BLOCK); unmap(at + 3 * BLOCK, BLOCK)
+took(0)
+""",
+    )
+
+
+def test_what_the_driver_refuses_changes_nothing(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+at = reserve(4 * BLOCK)
+handle = create(BLOCK)
+for wrong in (
+    lambda: d.cuMemCreate(BLOCK + 1, prop(), 0),
+    lambda: d.cuMemMap(at, 2 * BLOCK, 0, handle, 0),
+    lambda: d.cuMemMap(at + 9 * BLOCK, BLOCK, 0, handle, 0),
+    lambda: d.cuMemUnmap(at, BLOCK),
+    lambda: d.cuMemRelease(12345),
+    lambda: d.cuMemRetainAllocationHandle(at),
+    lambda: d.cuMemImportFromShareableHandle(0, FD),
+):
+    assert wrong()[0] == INVALID, wrong
+    took(BLOCK)
+control(op="fail", card=0, call="cuMemRelease", code=999, count=1)
+assert d.cuMemRelease(handle)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+took(BLOCK)
+release(handle)
+took(0)
+""",
+    )
+
+
+def test_the_importer_is_charged_and_the_exporter_may_end_first(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+import subprocess, sys, array
+ours, theirs = socket.socketpair()
+exporter = subprocess.Popen([sys.executable, "-c", '''
+import array, os, socket, sys
+sys.path.insert(0, ".")
+from tests.shim.exact import PHYSICAL
+exec(PHYSICAL)
+handle = create(600 * MIB, shareable=FD)
+at = reserve(BLOCK * 300); map(at, handle, BLOCK * 300); allow(at, BLOCK * 300)
+must(d.cuMemsetD8(at, 42, 16))
+fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
+peer = socket.socket(fileno=int(sys.argv[1]))
+peer.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+peer.recv(1)
+''', str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd=ROOT)
+theirs.close()
+_, control_data, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(4))
+fd = array.array("i", control_data[0][2])[0]
+handle = must(d.cuMemImportFromShareableHandle(fd, FD))
+at = reserve(600 * MIB)
+# Charged to both, it does not fit while the exporter lives.
+assert d.cuMemMap(at, 600 * MIB, 0, handle, 0)[0] == OOM
+ours.send(b"x"); exporter.wait()
+map(at, handle, 600 * MIB); allow(at, 600 * MIB)
+data = ctypes.create_string_buffer(2)
+must(d.cuMemcpyDtoH(ctypes.addressof(data), at, 2))
+assert data.raw == b"**"
+took(600 * MIB)
+assert refused(500 * MIB)
+release(handle)
+took(600 * MIB)
+unmap(at, 600 * MIB)
+took(0)
+""".replace("ROOT", repr(str(_ROOT))),
+    )
+
+
+def test_bound_memory_stays_charged_until_it_is_unbound(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+def group(bytes):
+    wanted = d.CUmulticastObjectProp()
+    wanted.numDevices, wanted.size = 1, bytes
+    made = must(d.cuMulticastCreate(wanted))
+    must(d.cuMulticastAddDevice(made, 0))
+    return made
+first = group(8 * BLOCK)
+took(0)
+handle = create(BLOCK)
+must(d.cuMulticastBindMem(first, 2 * BLOCK, handle, 0, BLOCK, 0))
+release(handle)
+took(BLOCK)
+assert d.cuMulticastUnbind(first, 0, 0, BLOCK)[0] == INVALID
+took(BLOCK)
+must(d.cuMulticastUnbind(first, 0, 2 * BLOCK, BLOCK))
+took(0)
+at, handle = reserve(BLOCK), create(BLOCK)
+map(at, handle, BLOCK)
+must(d.cuMulticastBindAddr(first, 0, at, BLOCK, 0))
+release(handle); unmap(at, BLOCK)
+took(BLOCK)
+window = reserve(8 * BLOCK)
+map(window, first, 8 * BLOCK)
+release(first)
+took(BLOCK)
+unmap(window, 8 * BLOCK)
+took(0)
+""",
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_calls(host: Host, grants: Grants, seed: int) -> None:
+    """Random calls against a model: an object costs its size while it has handles or mappings."""
+    _run(
+        host,
+        grants,
+        f"""
+random.seed({seed})
+SPACE = 96
+at = reserve(SPACE * BLOCK)
+class Memory:
+    def __init__(self, blocks):
+        self.blocks, self.handles, self.places = blocks, 0, set()
+memories, by_handle, mapped = [], {{}}, {{}}
+def alive():
+    return sum(m.blocks for m in memories if m.handles or m.places)
+for step in range(1500):
+    match random.choice(("create", "map", "map", "unmap", "retain", "release", "release")):
+        case "create":
+            blocks = random.choice((1, 1, 2, 10, 40))
+            code, handle = d.cuMemCreate(blocks * BLOCK, prop(), 0)
+            fits = (alive() + blocks) * BLOCK <= GIB // 4 - before[0][1]
+            assert (code == OK) == fits, (code, fits)
+            if fits:
+                made = Memory(blocks)
+                made.handles = 1
+                memories.append(made)
+                by_handle[int(handle)] = made
+        case "map" if by_handle:
+            handle, memory = random.choice(list(by_handle.items()))
+            place = random.randrange(SPACE)
+            room = all(not (p < place + memory.blocks and place < p + m.blocks)
+                       for p, m in mapped.items()) and place + memory.blocks <= SPACE
+            room = room and memory.handles
+            code = d.cuMemMap(at + place * BLOCK, memory.blocks * BLOCK, 0, handle, 0)[0]
+            assert (code == OK) == bool(room), (code, room)
+            if room:
+                memory.places.add(place)
+                mapped[place] = memory
+        case "unmap" if mapped:
+            place = random.choice(list(mapped))
+            memory = mapped.pop(place)
+            memory.places.remove(place)
+            unmap(at + place * BLOCK, memory.blocks * BLOCK)
+        case "retain" if mapped:
+            place, memory = random.choice(list(mapped.items()))
+            handle = must(d.cuMemRetainAllocationHandle(
+                at + place * BLOCK + random.randrange(memory.blocks * BLOCK)))
+            by_handle[int(handle)] = memory
+            memory.handles += 1
+        case "release" if by_handle:
+            handle, memory = random.choice(list(by_handle.items()))
+            assert (d.cuMemRelease(handle)[0] == OK) == (memory.handles > 0)
+            memory.handles -= memory.handles > 0
+            if not memory.handles and not memory.places:
+                del by_handle[handle]
+    if step % 16 == 0:
+        took(alive() * BLOCK)
+took(alive() * BLOCK)
+""",
+        GIB // 4,
+    )
+
+
+def test_many_small_pieces_at_once(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+at = reserve(GIB)
+handles = [create(BLOCK) for _ in range(480)]
+for index, handle in enumerate(handles):
+    map(at + index * BLOCK, handle, BLOCK)
+took(960 * MIB)
+for handle in handles:
+    release(handle)
+took(960 * MIB)
+unmap(at, 960 * MIB)
+took(0)
+""",
+    )
+
+
+def test_a_fork_child_holds_nothing(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+handle = create(BLOCK)
+pid = os.fork()
+if not pid:
+    d.cuMemRelease(handle)
+    os._exit(0)
+os.waitpid(pid, 0)
+took(BLOCK)
+release(handle)
+took(0)
+""",
+    )
