@@ -63,6 +63,10 @@ class Reason(Enum):
         " brought to containers by its CDI spec alone"
     )
     CDI_UNUSABLE = f"CDI device {names.CDI_KIND}={{uuid}} of {{file}}: {{problem}}"
+    NOT_FORWARDED = (
+        "strict mode: no CDI spec of the container's cards mounts a file of {soname}, in whose"
+        " place a forwarder could be put"
+    )
     CDI_CONFLICT = "the CDI specs of the container's cards disagree about {what}"
     LIBRARY_MISSING = "the library is missing on this node: {problem}"
     MOUNT_COLLISION = (

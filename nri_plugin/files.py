@@ -3,6 +3,7 @@
     RUN/KEY/           its own tmpfs, capped: no tenant fills another's, nor the host's /run
       preload          the line that /etc/ld.so.preload shows
       libvgpu.so       empty: the place where the store's file is mounted
+      driver/SONAME    empty: where strict mode mounts the driver's real libraries
       region           writable by everybody inside; its blocks are there from the start, so that
                        no store into the mapping meets a full file system
       grant            written last: a directory with a valid grant is complete
@@ -113,9 +114,11 @@ class RunDirectory:
         grant = grant_file.fresh(grant_file.Grant(grant_id, _cards(shares)))
         pages = sum(-(-len(data) // _PAGE) for data in (region, grant, _PRELOAD))
         _mount_tmpfs(path, pages * _PAGE + _SLACK_BYTES)
+        (path / names.DIR_DRIVER).mkdir(mode=0o755)
         for name, mode, data in (
             (names.FILE_PRELOAD, 0o444, _PRELOAD),
             (names.FILE_LIBRARY, 0o444, b""),
+            *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
             (names.FILE_REGION, 0o666, region),
             (names.FILE_GRANT, 0o444, grant),
         ):

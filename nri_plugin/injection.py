@@ -11,7 +11,9 @@ comes in one answer with its limit, or not at all.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from contract import names
@@ -44,8 +46,9 @@ def adjustment(
 ) -> Adjustment:
     """The whole adjustment; raises Refused where something stands in its way."""
     edits = _edits(shares, specs)
-    ours = _our_mounts(container, key, paths)
-    for mount in (*container.mounts, *edits.mounts):
+    driver, forwarders = _forwarded(edits.mounts, paths)
+    ours = (*_our_mounts(container, key, paths), *forwarders)
+    for mount in (*container.mounts, *driver):
         _check_collision(mount, ours)
     env = _environment(shares, edits.env)
     check_env(container, env)
@@ -54,7 +57,7 @@ def adjustment(
         key=key,
         shared=shared,
         shares=shares,
-        mounts=(*edits.mounts, *ours),
+        mounts=(*driver, *ours),
         devices=edits.devices,
         hooks=edits.hooks,
     )
@@ -120,6 +123,38 @@ def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]
     if not any(_collision(mount, [visible]) for mount in container.mounts):
         mounts.append(visible)
     return tuple(mounts)
+
+
+def _forwarded(mounts: Sequence[Mount], paths: Paths) -> tuple[Sequence[Mount], Sequence[Mount]]:
+    """The CDI specs' mounts as they stay, and ours in the place of the driver's libraries.
+
+    A forwarder lies wherever a file of the library would; the file itself lies where the forwarder
+    looks for it. Of several, the longest name is the file that others are links to.
+    """
+    places: dict[str, list[Mount]] = {soname: [] for soname in paths.forwarders}
+    for mount in mounts:
+        soname = _soname_of(mount.destination)
+        if soname in places:
+            places[soname].append(mount)
+    ours = []
+    for soname, found in places.items():
+        if not found:
+            raise Refused(refuse(Reason.NOT_FORWARDED, soname=soname))
+        real = max(found, key=lambda mount: len(mount.destination))
+        ours.append(replace(real, destination=f"{names.CONTAINER_DRIVER_DIR}/{soname}"))
+        ours += [Mount(mount.destination, paths.forwarders[soname], _READ_ONLY) for mount in found]
+    replaced = {mount.destination for mount in ours}
+    return [mount for mount in mounts if mount.destination not in replaced], ours
+
+
+def _soname_of(destination: str) -> str | None:
+    """The driver library whose file that is, by its name: libcuda.so, .so.1, .so.580.65.06."""
+    for soname in names.DRIVER_SONAMES:
+        stem = soname.removesuffix(".1")
+        name = posixpath.basename(destination)
+        if re.fullmatch(re.escape(stem) + r"(\.[0-9]+)*", name):
+            return soname
+    return None
 
 
 def _is_protective(mount: Mount) -> bool:

@@ -133,11 +133,13 @@ class Paths:
     """Where the host keeps what containers mount.
 
     library: the store's file; None where there is none, and then `library_problem` says why.
+    forwarders: by soname, what strict mode mounts over the driver's libraries; empty: not strict.
     """
 
     run_dir: str
     library: str | None
     library_problem: str = ""
+    forwarders: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

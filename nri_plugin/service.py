@@ -222,7 +222,12 @@ class Service:
         """CDI specs and library as they are now; runs in the worker."""
         specs = cdi.load(self._settings.cdi_dirs)
         try:
-            return specs, Paths(self._run_dir, str(self._store.current()))
+            forwarders = self._store.forwarders() if self._settings.strict else {}
+            return specs, Paths(
+                self._run_dir,
+                str(self._store.current()),
+                forwarders={soname: str(path) for soname, path in forwarders.items()},
+            )
         except StoreError as error:
             return specs, Paths(self._run_dir, None, str(error))
 

@@ -47,6 +47,8 @@ class Settings:
     """containerd's state directory, in which bundles and root file systems are found."""
     environment: Mapping[str, str]
     """Environment of the child that asks NVML."""
+    strict: bool = False
+    """Mount forwarders over the driver's libraries, for programs that no preload reaches."""
     verbose: bool = False
     """Log what is routine, too."""
 
@@ -99,6 +101,12 @@ def parser() -> argparse.ArgumentParser:
         default="50",
         help="two digits, place among NRI plugins (default: 50)",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="mount a forwarder over each driver library, so that programs of musl, dlmopen and"
+        " RTLD_DEEPBIND meet the limit too; needs forwarder.so beside --library",
+    )
     parser.add_argument("--verbose", action="store_true", help="log what is routine, too")
     return parser
 
@@ -115,6 +123,7 @@ def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         cdi_dirs=tuple(given.cdi_dir or (Path("/etc/cdi"), Path("/var/run/cdi"))),
         containerd_state=given.containerd_state,
         environment=dict(environment),
+        strict=given.strict,
         verbose=given.verbose,
     )
 

@@ -1,4 +1,5 @@
-"""The library on this host: `STORE/SHA256/libvgpu.so`, published once and never changed.
+"""The library on this host: `STORE/SHA256/libvgpu.so`, published once and never changed; beside it,
+for strict mode, the forwarders of the driver's libraries.
 
 Containers map the store's file for their whole life. A file under its own hash is complete or
 absent (written aside, synced, linked into place); an upgrade adds a directory beside the old ones.
@@ -10,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from contract import names
+from contract import forwarder, names
 from nri_plugin.errors import StoreError
 
 
@@ -23,6 +25,7 @@ class Store:
         self._directory = directory
         self._library = library
         self._published: Path | None = None
+        self._forwarders: Mapping[str, Path] = {}
 
     def current(self) -> Path:
         """The published file; raises StoreError where there is nothing to publish.
@@ -34,16 +37,46 @@ class Store:
             self._published = publish(self._library, self._directory)
         return self._published
 
+    def forwarders(self) -> Mapping[str, Path]:
+        """By soname; published like the library, and as lasting. Raises StoreError."""
+        present = self._forwarders.values()
+        if not present or not all(path.is_file() for path in present):
+            template = self._library.with_name(forwarder.TEMPLATE)
+            self._forwarders = publish_forwarders(template, self._directory)
+        return self._forwarders
+
 
 def publish(library: Path, directory: Path) -> Path:
     """Put a copy of `library` into the store, unless it is there; returns the store's path."""
+    return _publish(_read(library), names.FILE_LIBRARY, directory)
+
+
+def publish_forwarders(template: Path, directory: Path) -> Mapping[str, Path]:
+    """Fill the template in for each library of the driver, as containers see them."""
+    data = _read(template)
+    published = {}
+    for soname in names.DRIVER_SONAMES:
+        driver = f"{names.CONTAINER_DRIVER_DIR}/{soname}"
+        try:
+            filled = forwarder.fill(data, soname, names.CONTAINER_LIBRARY, driver)
+        except forwarder.ForwarderError as error:
+            raise StoreError(f"{template}: {error}") from error
+        published[soname] = _publish(filled, soname, directory)
+    return published
+
+
+def _read(library: Path) -> bytes:
     try:
         data = library.read_bytes()
     except OSError as error:
         raise StoreError(f"{library}: {error.strerror}") from error
     if not data.startswith(b"\x7fELF"):
         raise StoreError(f"{library}: not a shared library")
-    target = directory / hashlib.sha256(data).hexdigest() / names.FILE_LIBRARY
+    return data
+
+
+def _publish(data: bytes, name: str, directory: Path) -> Path:
+    target = directory / hashlib.sha256(data).hexdigest() / name
     try:
         if not _holds(target, data):
             _place(target, data)

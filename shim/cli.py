@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import grant_file, names, quantity
-from shim import cards, launch, library, region
+from shim import cards, launch, library, region, strict
 
 _EPILOG: Final = """examples:
   python -m shim run --memory 20GiB -- python train.py
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         UsageError,
         cards.CardError,
         library.LibraryError,
+        strict.DriverError,
         region.RegionDirectoryError,
     ) as error:
         sys.stderr.write(f"gpuslice: {error}\n")
@@ -56,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a command under a limit",
-        usage="%(prog)s --memory SIZE [--core PERCENT] [--card UUID|INDEX]... -- CMD [ARG]...",
+        usage="%(prog)s --memory SIZE [--core PERCENT] [--card UUID|INDEX]... [--strict]"
+        " -- CMD [ARG]...",
         description=_RUN_HELP,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -71,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="UUID|INDEX",
         help="a card to use; repeat for more (default: all)",
+    )
+    run.add_argument(
+        "--strict",
+        action="store_true",
+        help="put forwarders before the driver's libraries, too: for programs that no preload"
+        " reaches (dlmopen, RTLD_DEEPBIND)",
     )
     run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     run.set_defaults(action=_run)
@@ -101,6 +109,8 @@ def _run(options: argparse.Namespace) -> int:
     ) as directory:
         region.create(Path(directory), granted)
         environment = _environment(os.environ, preload, directory)
+        if options.strict:
+            environment = _with_forwarders(environment, Path(directory), Path(preload))
         try:
             return launch.run(options.command, environment)
         except OSError as error:
@@ -115,6 +125,14 @@ def _environment(outer: Mapping[str, str], preload: str, directory: str) -> Mapp
         "LD_PRELOAD": f"{preload}:{others}" if others else preload,
         names.ENV_DIR: directory,
     }
+
+
+def _with_forwarders(outer: Mapping[str, str], directory: Path, ours: Path) -> Mapping[str, str]:
+    forwarders = directory / names.DIR_DRIVER
+    strict.place(forwarders, ours)
+    others = outer.get("LD_LIBRARY_PATH")
+    path = f"{forwarders}:{others}" if others else str(forwarders)
+    return {**outer, "LD_LIBRARY_PATH": path}
 
 
 def _percent(option: str, text: str) -> int:

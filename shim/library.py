@@ -15,6 +15,14 @@ class LibraryError(Exception):
     """The library is not where it should be; the text says what to do."""
 
 
+def beside(found: Path, name: str) -> Path:
+    """Another file of the build that `found` is of."""
+    path = found.with_name(name)
+    if not path.is_file():
+        raise LibraryError(f"{path} is missing; it is built and installed with {found.name}")
+    return path
+
+
 def find() -> Path:
     """The library of this installation: beside this package, or built in this checkout."""
     installed = resources.files("shim").joinpath(names.FILE_LIBRARY)

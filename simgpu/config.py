@@ -47,10 +47,16 @@ class CardConfig:
     memory_clock_khz: int = 1_215_000
     bus_width_bits: int = 5120
     power_limit_mw: int = 400_000
+    mig_uuid: str = ""
+    """MIG- and 32 hex digits: the card is in MIG mode, with one instance that has all of it."""
 
     @property
     def uuid_bytes(self) -> bytes:
         return uuid.UUID(self.uuid.removeprefix("GPU-")).bytes
+
+    @property
+    def mig_uuid_bytes(self) -> bytes:
+        return uuid.UUID(self.mig_uuid.removeprefix("MIG-") or "0" * 32).bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,8 @@ def checked(host: HostConfig) -> HostConfig:
 def _check_card(where: str, card: CardConfig, granule_bytes: int) -> None:
     if not _UUID.fullmatch(card.uuid):
         raise ConfigError(f"{where}.uuid: {card.uuid!r} is not GPU- and a lower-case UUID")
+    if card.mig_uuid and not _UUID.fullmatch("GPU-" + card.mig_uuid.removeprefix("MIG-")):
+        raise ConfigError(f"{where}.mig_uuid: {card.mig_uuid!r} is not MIG- and a lower-case UUID")
     if not 0 < len(card.name.encode()) < 96:
         raise ConfigError(f"{where}.name: 1 to 95 bytes")
     if not 0 <= card.minor < 256:
@@ -191,20 +199,20 @@ _COUNTS: Final = (
     "bus_width_bits",
     "power_limit_mw",
 )
+_TEXTS: Final = ("name", "mig_uuid")
 _OPTIONAL: Final = ("pci_domain", "pci_device", *_COUNTS)
 
 
 def _card(index: int, table: Mapping[str, Any]) -> CardConfig:
     where = f"card[{index}]."
-    _reject_unknown(table, ("uuid", "minor", "memory", "pci_bus", "name", *_OPTIONAL), where)
+    _reject_unknown(table, ("uuid", "minor", "memory", "pci_bus", *_TEXTS, *_OPTIONAL), where)
     for key in ("uuid", "minor", "memory"):
         if key not in table:
             raise ConfigError(f"{where}{key}: missing")
     optional: dict[str, Any] = {
         key: _typed(table, key, int, where) for key in _OPTIONAL if key in table
     }
-    if "name" in table:
-        optional["name"] = _typed(table, "name", str, where)
+    optional |= {key: _typed(table, key, str, where) for key in _TEXTS if key in table}
     return CardConfig(
         uuid=_typed(table, "uuid", str, where),
         minor=_typed(table, "minor", int, where),

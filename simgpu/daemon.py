@@ -327,6 +327,7 @@ def _hello_reply(host: HostConfig, card: CardConfig) -> bytes:
         card.memory_clock_khz,
         card.bus_width_bits,
         card.power_limit_mw,
+        card.mig_uuid_bytes,
     )
     return wire.reply(Status.OK, payload)
 

@@ -58,7 +58,7 @@ STRUCTS: Final = {
     "sim_request": _HEAD,
     "sim_reply": _HEAD,
     "sim_hello": struct.Struct("<II"),
-    "sim_card": struct.Struct("<16s96s80sQQQ12I"),
+    "sim_card": struct.Struct("<16s96s80sQQQ12I16s"),
     "sim_id": struct.Struct("<Q"),
     "sim_alloc": struct.Struct("<QQ"),
     "sim_import": struct.Struct("<QQ"),

@@ -21,6 +21,13 @@ def test_each_row_of_the_failures_is_a_test() -> None:
     assert set(named) <= defined
 
 
+def test_each_test_that_the_environment_names_is_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/environment.md").read_text()))
+    sources = "".join(path.read_text() for path in (ROOT / "tests/shim").glob("test_*.py"))
+    assert len(named) > 20
+    assert named <= set(re.findall(r"^def (test_\w+)", sources, re.MULTILINE))
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):

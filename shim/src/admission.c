@@ -6,6 +6,7 @@
 
 #include "ledger.h"
 #include "meter.h"
+#include "shared.h"
 #include "vgpu/region.h"
 
 enum {
@@ -71,10 +72,19 @@ void vgpu_cancel(const struct vgpu_reservation *reservation)
 		vgpu_refund(reservation->place.card, reservation->bytes);
 }
 
-CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key)
+static void give_back(const struct vgpu_charge *charge)
+{
+	if (charge->hold)
+		vgpu_shared_leave(charge->hold);
+	else
+		vgpu_refund(charge->card, charge->bytes);
+}
+
+CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
+			    uint64_t key, uint32_t hold)
 {
 	struct vgpu_charge charge = {reservation->bytes, reservation->place.card,
-				     reservation->place.context};
+				     reservation->place.context, hold};
 	struct vgpu_charge replaced;
 
 	if (reservation->place.card < 0)
@@ -83,12 +93,29 @@ CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind 
 	case VGPU_LEDGER_ADDED:
 		return CUDA_SUCCESS;
 	case VGPU_LEDGER_REPLACED:
-		vgpu_refund(replaced.card, replaced.bytes);
+		give_back(&replaced);
 		return CUDA_SUCCESS;
 	case VGPU_LEDGER_NO_MEMORY:
 		break;
 	}
 	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key)
+{
+	return vgpu_commit_shared(reservation, kind, key, 0);
+}
+
+void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key)
+{
+	struct vgpu_charge charge, replaced;
+
+	if (!vgpu_ledger_take(kind, key, &charge))
+		return;
+	if (!charge.hold)
+		charge.hold = vgpu_shared_export(
+		    (struct vgpu_shared_charge){charge.card, charge.bytes}, handle_key);
+	(void)vgpu_ledger_put(kind, key, charge, &replaced);
 }
 
 CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
@@ -120,7 +147,7 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 	if (charge->card < 0)
 		return;
 	if (driver_said == CUDA_SUCCESS)
-		vgpu_refund(charge->card, charge->bytes);
+		give_back(charge);
 	else /* if that fails: charged until we end */
 		(void)vgpu_ledger_put(kind, key, *charge, &replaced);
 }
@@ -144,7 +171,7 @@ void vgpu_forget_context(uint32_t context)
 {
 	uint64_t bytes[VGPU_MOST_CARDS];
 
-	vgpu_ledger_forget(context, bytes);
+	vgpu_ledger_forget(context, bytes, vgpu_shared_leave);
 	for (int card = 0; card < VGPU_MOST_CARDS; card++)
 		if (bytes[card])
 			vgpu_refund(card, bytes[card]);

@@ -49,6 +49,13 @@ void vgpu_cancel(const struct vgpu_reservation *reservation);
  * with the driver, then cancel. */
 CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key);
 
+/* The same, of memory that other processes hold as well (shared.h), where hold is not 0. */
+CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
+			    uint64_t key, uint32_t hold);
+
+/* What `key` names may be held by others from now on, who find it by `handle_key`. */
+void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key);
+
 /*
  * For amounts that the driver tells after the call: apart from the reservation the place was
  * charged before_bytes, and shall now be charged after_bytes, the reservation's included.

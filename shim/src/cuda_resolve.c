@@ -30,6 +30,7 @@ static const struct meaning {
 } MEANINGS[] = {
 #define CUDA_HOOK(symbol, base, first, last, flags, params, args)                                  \
 	{VGPU_ID_##symbol, base, first, last, flags},
+#define CUDA_ALSO(symbol, base, first, last, flags) {VGPU_ID_##symbol, base, first, last, flags},
 #define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
 	{VGPU_ID_##symbol, base, first, last, LEGACY_STREAM},                                      \
 	    {VGPU_ID_##symbol, base, first, twin_first - 1, PER_THREAD_STREAM},                    \

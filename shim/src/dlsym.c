@@ -117,18 +117,24 @@ static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
 }
 
 /*
- * Whoever gets libc's own dlsym gets past us: a handle of libc, or a version that ours has not. Who
- * asks for the next one behind us means libc's own.
+ * Whoever gets libc's own dlsym gets past us: by a handle of libc, a version that ours has not, or
+ * as the next one. Only a library that wraps it itself, behind us, means libc's own: ours might
+ * lead back to it.
  */
-static void *loader_answer(void *handle, enum vgpu_loader_function function, void *found,
-			   const void *caller)
+static void *loader_answer(void *handle, enum vgpu_loader_function function, const char *name,
+			   void *found, const void *caller)
 {
 	struct vgpu_object from, us;
-	bool behind = handle == RTLD_NEXT && vgpu_object_by_address(caller, &from) &&
-		      vgpu_object_ourselves(&us) && from.order > us.order;
+	void *own = vgpu_loader(function);
+	bool wraps_it = handle == RTLD_NEXT && vgpu_object_by_address(caller, &from) &&
+			vgpu_object_ourselves(&us) && from.order > us.order &&
+			vgpu_object_function(&from, name);
 
-	return found && found == vgpu_loader(function) && !behind ? vgpu_loader_entry(function)
-								  : found;
+	if (wraps_it)
+		return found;
+	if (!found && handle == RTLD_NEXT)
+		found = own; /* the caller has a scope of its own, in which libc is last */
+	return found && found == own ? vgpu_loader_entry(function) : found;
 }
 
 static void *answer(void *handle, const char *name, void *found, const void *caller)
@@ -137,7 +143,8 @@ static void *answer(void *handle, const char *name, void *found, const void *cal
 	int loader = vgpu_loader_named(name);
 
 	if (loader >= 0)
-		return loader_answer(handle, (enum vgpu_loader_function)loader, found, caller);
+		return loader_answer(handle, (enum vgpu_loader_function)loader, name, found,
+				     caller);
 	if (found == vgpu_wrapper(hook))
 		found = handle == RTLD_DEFAULT ? default_of(caller, name, hook)
 					       : behind_us(handle, name, hook);

@@ -27,7 +27,10 @@ struct entry {
 	uint32_t context;
 	uint8_t card;
 	uint8_t kind; /* 0: free */
+	uint16_t hold;
 };
+
+_Static_assert(VGPU_MAX_SLOTS < UINT16_MAX, "a hold fits");
 
 struct shard {
 	struct vgpu_lock lock;
@@ -102,7 +105,7 @@ static struct entry *find(const struct shard *shard, enum vgpu_kind kind, uint64
 
 static struct vgpu_charge charge_in(const struct entry *entry)
 {
-	return (struct vgpu_charge){entry->bytes, entry->card, entry->context};
+	return (struct vgpu_charge){entry->bytes, entry->card, entry->context, entry->hold};
 }
 
 /* Make room for one more; the old table stays as it is until the new one is complete. */
@@ -153,6 +156,7 @@ static void enter(struct shard *shard, struct entry *entry, enum vgpu_kind kind,
 				.bytes = charge.bytes,
 				.context = charge.context,
 				.card = (uint8_t)charge.card,
+				.hold = (uint16_t)charge.hold,
 				.kind = (uint8_t)kind};
 }
 
@@ -231,7 +235,22 @@ int64_t vgpu_ledger_adjust(enum vgpu_kind kind, uint64_t key, struct vgpu_charge
 	return changed_bytes;
 }
 
-void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS])
+bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key)
+{
+	struct ledger *ledger = own_ledger();
+	bool known;
+
+	if (!ledger)
+		return false;
+	struct shard *shard = shard_of(ledger, kind, key);
+	vgpu_lock(&shard->lock);
+	known = shard->capacity && find(shard, kind, key)->kind;
+	vgpu_unlock(&shard->lock);
+	return known;
+}
+
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS],
+			void (*let_go)(uint32_t hold))
 {
 	struct ledger *ledger = own_ledger();
 
@@ -243,7 +262,10 @@ void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS])
 			struct entry *entry = &shard->entries[at];
 			/* What moves into the place is looked at too. */
 			while (entry->kind && entry->context == context) {
-				bytes[entry->card] += entry->bytes;
+				if (entry->hold)
+					let_go(entry->hold);
+				else
+					bytes[entry->card] += entry->bytes;
 				remove_entry(shard, entry);
 			}
 		}

@@ -28,6 +28,7 @@ struct vgpu_charge {
 	uint64_t bytes;
 	int32_t card;	  /* index in the grant */
 	uint32_t context; /* id of the context that dies with it; 0: none does */
+	uint32_t hold;	  /* shared.h's; not 0: the bytes are charged there, not here */
 };
 
 enum vgpu_ledger_put {
@@ -51,8 +52,13 @@ bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *cha
 int64_t vgpu_ledger_adjust(enum vgpu_kind kind, uint64_t key, struct vgpu_charge owner,
 			   int64_t delta_bytes);
 
-/* Take out all entries of a context (not 0): `bytes` has what they came to on each card. */
-void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS]);
+/* Is the key there? */
+bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key);
+
+/* Take out all entries of a context (not 0): `bytes` has what they came to on each card, but for
+ * those that are shared, each of whose holds is let go of. */
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS],
+			void (*let_go)(uint32_t hold));
 
 /* Entries now in the ledger. */
 uint64_t vgpu_ledger_count(void);

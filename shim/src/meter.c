@@ -1,6 +1,7 @@
 /* See meter.h. */
 #include "meter.h"
 
+#include "execs.h"
 #include "lock.h"
 #include "vgpu/region.h"
 #include "wiped.h"
@@ -29,13 +30,14 @@ struct vgpu_meter {
 	int32_t card;
 	CUdevice device; /* of graphs */
 	uint64_t charged_bytes;
+	bool tight; /* the last growth did not fit: reserve before the next */
 };
 
 static struct table {
 	struct vgpu_wiped wiped;
-	struct vgpu_lock lock;		  /* of adding and removing */
-	uint32_t top;			  /* no meter in use at or above */
-	uint16_t hints[HINTS];		  /* by a pool's handle: where it was last found */
+	struct vgpu_lock lock;		   /* of adding and removing */
+	uint32_t top;			   /* no meter in use at or above */
+	uint16_t hints[HINTS];		   /* by a pool's handle: where it was last found */
 	uint16_t current[VGPU_MOST_CARDS]; /* index + 1 of the card's current pool; 0: ask */
 	uint16_t graphs[VGPU_MOST_CARDS];  /* index + 1 */
 	struct vgpu_meter meters[VGPU_METERS];
@@ -229,8 +231,10 @@ static bool follow(struct vgpu_meter *meter)
 
 static CUresult give_back(struct vgpu_meter *meter, uint64_t keep_bytes)
 {
-	if (meter->state == METER_GRAPHS)
+	if (meter->state == METER_GRAPHS) {
+		vgpu_execs_trimmed(meter->card);
 		return real_cuDeviceGraphMemTrim(meter->device);
+	}
 	return real_cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)meter->pool, keep_bytes);
 }
 
@@ -258,6 +262,7 @@ static CUresult undo(struct vgpu_meter *meter, const struct vgpu_metered_call *c
 	bool undone = call->undo && shrink(meter, call, meter->charged_bytes) == CUDA_SUCCESS;
 
 	follow(meter);
+	__atomic_store_n(&meter->tight, true, __ATOMIC_RELAXED);
 	return undone ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
@@ -289,12 +294,13 @@ static CUresult call_reserved(struct vgpu_meter *meter, const struct vgpu_reserv
 	CUresult result;
 
 	VGPU_CALL_RESERVED(result, reservation, attempt(meter, reservation, call, &settled));
-	if (!settled)
+	if (!settled && reservation->bytes)
 		vgpu_cancel(reservation);
 	return result;
 }
 
-/* What the meter holds and nothing uses may serve the call without growing. */
+/* What the meter holds and nothing uses may serve the call without growing. If it grows after all,
+ * the call must be undone. */
 static bool may_serve(const struct vgpu_meter *meter, uint64_t bytes)
 {
 	uint64_t used_bytes = ask(meter, USED_CURRENT, GRAPH_USED_CURRENT);
@@ -316,18 +322,48 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 	return vgpu_reserve(reservation->place.card, bytes) == VGPU_OK;
 }
 
+/* For what the meter does not hold already: a whole chunk, or at least what is asked for. */
+static bool reserve_growth(struct vgpu_meter *meter, struct vgpu_reservation *reservation,
+			   uint64_t bytes)
+{
+	if (bytes < CHUNK_BYTES && try_reserve(reservation, CHUNK_BYTES)) {
+		__atomic_store_n(&meter->tight, false, __ATOMIC_RELAXED);
+		return true;
+	}
+	return try_reserve(reservation, bytes);
+}
+
+/*
+ * Most calls are served by what a pool holds, so nothing is reserved where that is likely or a
+ * chunk at most can be taken: if it then grows and that does not fit, the call is undone. The card
+ * has for that one call given up to a chunk too much, and not again before there was room for one.
+ */
+static bool may_try(const struct vgpu_meter *meter, uint64_t bytes,
+		    const struct vgpu_metered_call *call)
+{
+	if (!bytes)
+		return true;
+	if (!call->undo)
+		return false;
+	return (bytes <= CHUNK_BYTES && !__atomic_load_n(&meter->tight, __ATOMIC_RELAXED)) ||
+	       may_serve(meter, bytes);
+}
+
 /* False: there is no room for it, and the driver was not asked. */
 static bool call_once(struct vgpu_meter *meter, uint64_t bytes,
 		      const struct vgpu_metered_call *call, CUresult *result)
 {
 	struct vgpu_reservation reservation = {.place = {.card = meter->card}};
-	uint64_t chunk_bytes = bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes;
 
-	if (!try_reserve(&reservation, chunk_bytes) &&
-	    (chunk_bytes == bytes || !try_reserve(&reservation, bytes))) {
-		reservation.bytes = 0;
-		if (!is_capturing(call) && !may_serve(meter, bytes))
+	if (may_try(meter, bytes, call)) {
+		*result = call_reserved(meter, &reservation, call);
+		if (*result != CUDA_ERROR_OUT_OF_MEMORY)
+			return true;
+	}
+	if (!reserve_growth(meter, &reservation, bytes)) {
+		if (!is_capturing(call))
 			return false;
+		reservation.bytes = 0;
 	}
 	*result = call_reserved(meter, &reservation, call);
 	return true;
@@ -344,7 +380,7 @@ CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 		return result;
 	if (call_once(meter, bytes, call, &result) && result != CUDA_ERROR_OUT_OF_MEMORY)
 		return result;
-	if (vgpu_meters_trim(meter->card))
+	if (bytes && vgpu_meters_trim(meter->card))
 		call_once(meter, bytes, call, &result);
 	return result;
 }

@@ -51,6 +51,7 @@ int vgpu_meter_card(const struct vgpu_meter *meter);
 /*
  * Make the call under a reservation of `bytes`, and charge what the meter grew by. Where that does
  * not fit, the call is undone, and CUDA_ERROR_OUT_OF_MEMORY; what cannot be undone stays charged.
+ * Bytes are 0 of a call that takes nothing new: it is made however little room there is.
  */
 CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 			 const struct vgpu_metered_call *call);

@@ -154,13 +154,14 @@ class Lab:
     def agent_running(self) -> bool:
         return self._agent is not None and self._agent.running
 
-    def start_agent(self) -> None:
+    def start_agent(self, *, strict: bool = False) -> None:
         """Return when it serves. Raises LabError."""
         paths = self.containerd.paths
         command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
         command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
         command += ["--run-dir", self.run_dir, "--store-dir", self.store_dir]
         command += ["--library", self.library, "--cdi-dir", self.sim_dir / "cdi"]
+        command += ["--strict"] * strict
         ready = self.times_ready()
         with self._agent_out.open("a") as out, self.agent_log.open("a") as log:
             self._agent = self.namespace.start(command, out, log, self.driver_environment())

@@ -241,12 +241,18 @@ static struct sim_link *open_link(const char *directory, const char *name, enum 
 	return link;
 }
 
-static int by_minor(const void *left, const void *right)
+static uint64_t bus_address(const struct sim_card *card)
+{
+	return (uint64_t)card->pci_domain << 32 | card->pci_bus << 8 | card->pci_device;
+}
+
+static int by_bus(const void *left, const void *right)
 {
 	const struct sim_link *const *a = left;
 	const struct sim_link *const *b = right;
+	uint64_t first = bus_address(&(*a)->card), second = bus_address(&(*b)->card);
 
-	return ((*a)->card.minor > (*b)->card.minor) - ((*a)->card.minor < (*b)->card.minor);
+	return (first > second) - (first < second);
 }
 
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
@@ -275,7 +281,7 @@ int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 	}
 	closedir(dir);
 	if (count)
-		qsort(links, (size_t)count, sizeof(*links), by_minor);
+		qsort(links, (size_t)count, sizeof(*links), by_bus);
 	return count;
 }
 

@@ -18,9 +18,9 @@
 struct sim_link;
 
 /*
- * Connects to every card that can be reached, in the order of their minors: the *.sock files of
- * $SIMGPU_DIR/cards where SIMGPU_DIR is set, else of /dev/simgpu. Returns how many were stored in
- * `links`; 0 where there is no card.
+ * Connects to every card that can be reached, in the order of their PCI addresses: the *.sock files
+ * of $SIMGPU_DIR/cards where SIMGPU_DIR is set, else of /dev/simgpu. Returns how many were stored
+ * in `links`; 0 where there is no card.
  */
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role);
 

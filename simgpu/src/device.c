@@ -71,13 +71,28 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 {
 	struct device *device;
 	CUresult result = ask(ordinal, uuid, &device);
 
 	if (result == CUDA_SUCCESS)
 		memcpy(uuid->bytes, device->card->uuid, sizeof(uuid->bytes));
+	return result;
+}
+
+/* Of a MIG instance, its own. */
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
+{
+	static const uint8_t none[16];
+	struct device *device;
+	CUresult result = ask(ordinal, uuid, &device);
+
+	if (result == CUDA_SUCCESS)
+		memcpy(uuid->bytes,
+		       memcmp(device->card->mig_uuid, none, sizeof(none)) ? device->card->mig_uuid
+									  : device->card->uuid,
+		       sizeof(uuid->bytes));
 	return result;
 }
 

@@ -92,7 +92,7 @@ static int hex_digit(char digit)
 	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* "GPU-" and the beginning of a UUID, as CUDA_VISIBLE_DEVICES may name a card. */
+/* "GPU-" or "MIG-" and the beginning of a UUID, as CUDA_VISIBLE_DEVICES may name a card. */
 static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
 {
 	size_t nibble = 0;
@@ -115,9 +115,12 @@ static int link_named(struct sim_link **links, int count, const char *text, size
 {
 	int found = -1;
 
-	if (length > 4 && strncasecmp(text, "GPU-", 4) == 0) {
+	if (length > 4 && (strncasecmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0)) {
 		for (int i = 0; i < count; i++) {
-			if (!uuid_begins(sim_link_card(links[i])->uuid, text + 4, length - 4))
+			const struct sim_card *card = sim_link_card(links[i]);
+			const uint8_t *uuid = *text == 'M' ? card->mig_uuid : card->uuid;
+
+			if (!uuid_begins(uuid, text + 4, length - 4))
 				continue;
 			if (found >= 0)
 				return -1;
@@ -132,6 +135,26 @@ static int link_named(struct sim_link **links, int count, const char *text, size
 		found = found * 10 + (text[i] - '0');
 	}
 	return length && found < count ? found : -1;
+}
+
+static uint64_t speed_of(const struct sim_link *link)
+{
+	const struct sim_card *card = sim_link_card(link);
+
+	return (uint64_t)card->multiprocessors * card->clock_khz;
+}
+
+/* The faster first; of equals the first on the bus, as they come. */
+static void sort_by_speed(struct sim_link **links, int count)
+{
+	for (int i = 1; i < count; i++) {
+		struct sim_link *link = links[i];
+		int at = i;
+
+		for (; at > 0 && speed_of(links[at - 1]) < speed_of(link); at--)
+			links[at] = links[at - 1];
+		links[at] = link;
+	}
 }
 
 static void add_device(struct sim_link *link)
@@ -174,8 +197,10 @@ static void choose_devices(struct sim_link **links, int count, const char *visib
 
 static CUresult begin(void)
 {
+	const char *order = getenv("CUDA_DEVICE_ORDER");
 	struct sim_link *links[SIM_MAX_CARDS];
 	uint8_t *page;
+	int count;
 
 	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED)
@@ -184,8 +209,10 @@ static CUresult begin(void)
 		munmap(page, 4096);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	choose_devices(links, sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_CUDA),
-		       getenv("CUDA_VISIBLE_DEVICES"));
+	count = sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_CUDA);
+	if (!order || strcmp(order, "PCI_BUS_ID") != 0)
+		sort_by_speed(links, count);
+	choose_devices(links, count, getenv("CUDA_VISIBLE_DEVICES"));
 	if (!driver.devices) {
 		munmap(page, 4096);
 		return CUDA_ERROR_NO_DEVICE;

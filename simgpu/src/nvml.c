@@ -20,7 +20,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool forks_watched;
 static unsigned int init_count;
 static int card_count;
-static struct nvmlDevice_st cards[SIM_MAX_CARDS];
+static struct nvmlDevice_st cards[SIM_MAX_CARDS], instances[SIM_MAX_CARDS];
 
 static void before_fork(void)
 {
@@ -45,8 +45,10 @@ static int open_cards(void)
 	struct sim_link *links[SIM_MAX_CARDS];
 
 	card_count = sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_NVML);
-	for (int i = 0; i < card_count; i++)
+	for (int i = 0; i < card_count; i++) {
 		cards[i].link = links[i];
+		instances[i] = (struct nvmlDevice_st){links[i], true};
+	}
 	return card_count;
 }
 
@@ -56,6 +58,13 @@ static void close_cards(void)
 	for (int i = 0; i < card_count; i++)
 		sim_links_close(&cards[i].link, 1);
 	card_count = 0;
+}
+
+bool nvml_has_instance(const struct sim_card *card)
+{
+	static const uint8_t none[16];
+
+	return memcmp(card->mig_uuid, none, sizeof(none)) != 0;
 }
 
 nvmlReturn_t nvml_enter_any(void)
@@ -79,7 +88,8 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device)
 	if (result != NVML_SUCCESS)
 		return result;
 	for (int i = 0; i < card_count; i++) {
-		if (device == &cards[i])
+		if (device == &cards[i] ||
+		    (device == &instances[i] && nvml_has_instance(sim_link_card(cards[i].link))))
 			return NVML_SUCCESS;
 	}
 	nvml_leave();
@@ -103,7 +113,17 @@ nvmlDevice_t nvml_card(int index)
 
 unsigned int nvml_index(nvmlDevice_t device)
 {
-	return (unsigned int)(device - cards);
+	return (unsigned int)(device - (device->instance ? instances : cards));
+}
+
+nvmlDevice_t nvml_card_of(nvmlDevice_t instance)
+{
+	return &cards[nvml_index(instance)];
+}
+
+nvmlDevice_t nvml_instance_of(nvmlDevice_t card)
+{
+	return &instances[nvml_index(card)];
 }
 
 nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap, uint32_t *got)
@@ -120,14 +140,14 @@ nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t
 	return results[sim_call(device->link, op, NULL, 0, reply, cap, got)];
 }
 
-void nvml_format_uuid(const struct sim_card *card, char *text)
+void nvml_format_uuid(const struct sim_card *card, bool instance, char *text)
 {
-	const uint8_t *u = card->uuid;
+	const uint8_t *u = instance ? card->mig_uuid : card->uuid;
 
 	snprintf(text, NVML_DEVICE_UUID_BUFFER_SIZE,
-		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
-		 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
-		 u[14], u[15]);
+		 "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+		 instance ? "MIG" : "GPU", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8],
+		 u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 
 nvmlReturn_t nvml_copy_text(const char *text, char *out, unsigned int out_bytes)
@@ -355,6 +375,7 @@ NVML_API(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 {
 	nvmlReturn_t result = nvml_enter_any();
 	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
+	bool instance = uuid && strncmp(uuid, "MIG-", 4) == 0;
 	int found = -1;
 
 	if (result != NVML_SUCCESS)
@@ -362,11 +383,13 @@ NVML_API(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 	result = NVML_ERROR_INVALID_ARGUMENT;
 	if (uuid && device) {
 		for (int i = 0; i < card_count && found < 0; i++) {
-			nvml_format_uuid(sim_link_card(cards[i].link), text);
+			nvml_format_uuid(sim_link_card(cards[i].link), instance, text);
 			if (strcasecmp(text, uuid) == 0)
 				found = i;
 		}
 		result = hand_out(found, NVML_ERROR_NOT_FOUND, device);
+		if (result == NVML_SUCCESS && instance)
+			*device = &instances[found];
 	}
 	nvml_leave();
 	return result;

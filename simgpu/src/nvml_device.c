@@ -49,6 +49,11 @@ nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_card *out)
 		return result;                                                                     \
 	}
 
+static bool has_instance(nvmlDevice_t device, const struct sim_card *card)
+{
+	return !device->instance && nvml_has_instance(card);
+}
+
 static unsigned int architecture(const struct sim_card *card)
 {
 	/* nvmlDeviceArchitecture_t; 8.9 is Ada, the other 8.x are Ampere. */
@@ -82,8 +87,8 @@ CARD_NUMBER(nvmlDeviceGetPowerManagementMode, unsigned int, NVML_FEATURE_ENABLED
 CARD_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, card.power_limit_mw)
 CARD_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, card.power_limit_mw)
 CARD_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, card.power_limit_mw)
-CARD_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
-CARD_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, 0)
+CARD_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, device->instance)
+CARD_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_instance(device, &card))
 CARD_NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
 CARD_NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, 4)
 CARD_NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, 4)
@@ -106,7 +111,8 @@ CARD_NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
 		return result;                                                                     \
 	}
 
-CARD_PAIR(nvmlDeviceGetMigMode, unsigned int, NVML_FEATURE_DISABLED, NVML_FEATURE_DISABLED)
+CARD_PAIR(nvmlDeviceGetMigMode, unsigned int, has_instance(device, &card),
+	  has_instance(device, &card))
 CARD_PAIR(nvmlDeviceGetEccMode, unsigned int, NVML_FEATURE_ENABLED, NVML_FEATURE_ENABLED)
 CARD_PAIR(nvmlDeviceGetCudaComputeCapability, int, card.capability_major, card.capability_minor)
 CARD_PAIR(nvmlDeviceGetPowerManagementLimitConstraints, unsigned int, card.power_limit_mw / 4,
@@ -161,8 +167,56 @@ NVML_API(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned int length
 
 	if (result != NVML_SUCCESS)
 		return result;
-	nvml_format_uuid(&card, text);
+	nvml_format_uuid(&card, device->instance, text);
 	return nvml_copy_text(text, uuid, length);
+}
+
+/* One instance per card, if any: GPU instance 0, compute instance 0. */
+#define INSTANCE_NUMBER(function)                                                                  \
+	NVML_API(function, nvmlDevice_t device, unsigned int *value)                               \
+	{                                                                                          \
+		struct sim_card card;                                                              \
+		nvmlReturn_t result = nvml_describe(device, &card);                                \
+                                                                                                   \
+		if (result == NVML_SUCCESS && !value)                                              \
+			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
+		if (result == NVML_SUCCESS && !device->instance)                                   \
+			result = NVML_ERROR_NOT_SUPPORTED;                                         \
+		if (result == NVML_SUCCESS)                                                        \
+			*value = 0;                                                                \
+		return result;                                                                     \
+	}
+
+INSTANCE_NUMBER(nvmlDeviceGetGpuInstanceId)
+INSTANCE_NUMBER(nvmlDeviceGetComputeInstanceId)
+
+NVML_API(nvmlDeviceGetMigDeviceHandleByIndex, nvmlDevice_t device, unsigned int index,
+	 nvmlDevice_t *out)
+{
+	struct sim_card card;
+	nvmlReturn_t result = nvml_describe(device, &card);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!out)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (index || !has_instance(device, &card))
+		return NVML_ERROR_NOT_FOUND;
+	*out = nvml_instance_of(device);
+	return NVML_SUCCESS;
+}
+
+NVML_API(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t device, nvmlDevice_t *out)
+{
+	struct sim_card card;
+	nvmlReturn_t result = nvml_describe(device, &card);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!out || !device->instance)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*out = nvml_card_of(device);
+	return NVML_SUCCESS;
 }
 
 NVML_API(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, nvmlPciInfo_t *pci)

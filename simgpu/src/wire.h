@@ -28,8 +28,8 @@ enum sim_op {
 	SIM_UTILIZATION,	 /* - -> sim_utilization */
 	SIM_PROCESS_UTILIZATION, /* - -> array of sim_process_utilization */
 	SIM_MEMORY_EXPORT,	 /* sim_id -> sim_id: the token of that memory */
-	SIM_MEMORY_IMPORT,	 /* sim_import -> sim_imported; lives while anybody has an id of it */
-	SIM_FAULT,		 /* sim_call_name -> sim_fault: what is to happen to such a call */
+	SIM_MEMORY_IMPORT, /* sim_import -> sim_imported; lives while anybody has an id of it */
+	SIM_FAULT,	   /* sim_call_name -> sim_fault: what is to happen to such a call */
 };
 
 enum sim_status {
@@ -71,6 +71,7 @@ struct sim_card {
 	uint32_t capability_major, capability_minor;
 	uint32_t multiprocessors;
 	uint32_t clock_khz, memory_clock_khz, bus_width_bits, power_limit_mw;
+	uint8_t mig_uuid[16]; /* of the one MIG instance that has it all; zeros: no MIG */
 };
 
 struct sim_id {

@@ -45,7 +45,14 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
     assert os.path.ismount(directory)
     assert mode(root) == 0o700
     assert mode(directory) == 0o755
-    assert sorted(os.listdir(directory)) == ["grant", "libvgpu.so", "preload", "region"]
+    assert sorted(os.listdir(directory)) == [
+        "driver",
+        "grant",
+        "libvgpu.so",
+        "preload",
+        "region",
+    ]
+    assert sorted(os.listdir(directory / "driver")) == ["libcuda.so.1", "libnvidia-ml.so.1"]
     assert (directory / "preload").read_text() == "/.gpuslice/libvgpu.so\n"
     assert (directory / "libvgpu.so").read_bytes() == b""
     assert grant_file.decode((directory / "grant").read_bytes()) == grant_file.Grant(
@@ -57,7 +64,13 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
     # Its blocks are there: no store of a process can meet a full file system.
     assert (directory / "region").stat().st_blocks * 512 >= len(region)
     modes = {name: mode(directory / name) for name in os.listdir(directory)}
-    assert modes == {"grant": 0o444, "libvgpu.so": 0o444, "preload": 0o444, "region": 0o666}
+    assert modes == {
+        "driver": 0o755,
+        "grant": 0o444,
+        "libvgpu.so": 0o444,
+        "preload": 0o444,
+        "region": 0o666,
+    }
 
 
 @pytest.mark.parametrize("cards", [1, 16])

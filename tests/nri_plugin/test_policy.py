@@ -248,6 +248,13 @@ SIDECARS: Mapping[str, tuple[Container, Specs, Paths, Reason, str]] = {
         Reason.MOUNT_COLLISION,
         "/etc/ld.so.preload",
     ),
+    "strict, and no file of NVML": (
+        MAIN,
+        SPECS,
+        replace(PATHS, forwarders=dict.fromkeys(names.DRIVER_SONAMES, "/store/x")),
+        Reason.NOT_FORWARDED,
+        "libnvidia-ml.so.1",
+    ),
     "a key twice": (
         replace(MAIN, env=("NVIDIA_VISIBLE_DEVICES=all", "X=", "NVIDIA_VISIBLE_DEVICES=all")),
         SPECS,
@@ -295,6 +302,49 @@ def test_a_mount_in_our_way_is_refused(destination: str, ours: str) -> None:
     assert isinstance(decision, Refusal)
     assert decision.reason is Reason.MOUNT_COLLISION
     assert decision.fields == {"mount": destination, "ours": ours}
+
+
+FORWARDERS = {soname: f"/store/{soname}" for soname in names.DRIVER_SONAMES}
+DRIVER_FILES = (
+    Mount("/usr/lib/x/libcuda.so.1", "/host/libcuda.so.1", ("bind", "ro")),
+    Mount("/usr/lib/x/libcuda.so.580.65.06", "/host/libcuda.so.580", ("bind", "ro")),
+    Mount("/usr/lib/x/libnvidia-ml.so.1", "/host/nvml", ("bind", "ro", "nosuid")),
+    Mount("/usr/lib/x/libcudadebugger.so.1", "/host/debugger", ("bind", "ro")),
+)
+STRICT_SPECS = Specs({A.uuid: device(A, common=Edits(mounts=DRIVER_FILES))})
+
+
+def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
+    decision = decide(pod([HALF]), specs=STRICT_SPECS, paths=replace(PATHS, forwarders=FORWARDERS))
+    assert isinstance(decision, Adjustment)
+    sources = {mount.destination: mount.source for mount in decision.mounts}
+    assert len(sources) == len(decision.mounts)
+    assert {place: source for place, source in sources.items() if "lib/x" in place} == {
+        "/usr/lib/x/libcuda.so.1": "/store/libcuda.so.1",
+        "/usr/lib/x/libcuda.so.580.65.06": "/store/libcuda.so.1",
+        "/usr/lib/x/libnvidia-ml.so.1": "/store/libnvidia-ml.so.1",
+        "/usr/lib/x/libcudadebugger.so.1": "/host/debugger",
+    }
+    assert sources["/.gpuslice/driver/libcuda.so.1"] == "/host/libcuda.so.580"
+    assert sources["/.gpuslice/driver/libnvidia-ml.so.1"] == "/host/nvml"
+    assert sources[names.CONTAINER_PRELOAD]  # beside the preload, not instead of it
+    order = [mount.destination for mount in decision.mounts]
+    assert order.index(names.CONTAINER_DIR) < order.index("/.gpuslice/driver/libcuda.so.1")
+
+
+def test_without_strict_mode_the_driver_is_where_the_spec_says() -> None:
+    decision = decide(pod([HALF]), specs=STRICT_SPECS)
+    assert isinstance(decision, Adjustment)
+    assert set(DRIVER_FILES) <= set(decision.mounts)
+    assert not [m for m in decision.mounts if m.destination.startswith("/.gpuslice/driver")]
+
+
+def test_strict_mode_refuses_a_volume_over_the_drivers_place() -> None:
+    container = replace(MAIN, mounts=(Mount("/usr/lib/x", "/volume"),))
+    paths = replace(PATHS, forwarders=FORWARDERS)
+    decision = decide(pod([HALF]), container, STRICT_SPECS, paths)
+    assert isinstance(decision, Refusal)
+    assert decision.reason is Reason.MOUNT_COLLISION
 
 
 @pytest.mark.parametrize("destination", ["/etc/hosts", "/.gpuslice2", "/etcetera", "/proc"])

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from contract import forwarder
 from nri_plugin.errors import StoreError
-from nri_plugin.store import Store, publish
+from nri_plugin.store import Store, publish, publish_forwarders
 
 ELF = b"\x7fELF one"
 
@@ -84,3 +85,38 @@ def test_what_cannot_be_published(library: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="Not a directory"):
         publish(library, tmp_path / "file")
+
+
+TEMPLATE = b"\x7fELF " + b"".join(
+    b"@" + name + b"@" + b"." * 100 + b"\0" for name in (b"soname", b"library", b"driver")
+)
+
+
+def test_forwarders_are_published_for_both_libraries(library: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", library)
+    with pytest.raises(StoreError, match=r"forwarder\.so: No such file"):
+        store.forwarders()
+    library.with_name(forwarder.TEMPLATE).write_bytes(TEMPLATE)
+    published = store.forwarders()
+    assert list(published) == ["libcuda.so.1", "libnvidia-ml.so.1"]
+    for soname, path in published.items():
+        data = path.read_bytes()
+        names = [name for name in data.removeprefix(b"\x7fELF ").split(b"\0") if name]
+        assert len(data) == len(TEMPLATE)
+        assert path.name == soname
+        assert b" ".join(names).decode() == (
+            f"{soname} /.gpuslice/libvgpu.so /.gpuslice/driver/{soname}"
+        )
+    assert store.forwarders() == published
+
+
+@pytest.mark.parametrize(
+    "template",
+    [ELF, TEMPLATE + TEMPLATE, TEMPLATE.replace(b"." * 100, b"...")],
+    ids=["no blanks", "twice", "too short"],
+)
+def test_a_template_that_is_none(template: bytes, tmp_path: Path) -> None:
+    path = tmp_path / forwarder.TEMPLATE
+    path.write_bytes(template)
+    with pytest.raises(StoreError, match=r"template|does not fit"):
+        publish_forwarders(path, tmp_path / "store")

@@ -52,6 +52,43 @@ def sync():
 default = must(d.cuDeviceGetDefaultMemPool(0))
 """
 )
+GRAPHS: Final = (
+    POOLS
+    + """
+M = d.CUgraphMem_attribute
+def graph_bytes(card=0):
+    what = M.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+    return int(must(d.cuDeviceGetGraphMemAttribute(card, what)))
+def new_graph():
+    return must(d.cuGraphCreate(0))
+def add_alloc(graph, size, card=0):
+    p = d.CUDA_MEM_ALLOC_NODE_PARAMS()
+    p.poolProps.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    p.poolProps.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    p.poolProps.location.id = card
+    p.bytesize = size
+    node = must(d.cuGraphAddMemAllocNode(graph, None, 0, p))
+    return node, int(p.dptr)
+def scratch(*sizes, card=0, graph=None):
+    graph = graph or new_graph()
+    for size in sizes:
+        node, address = add_alloc(graph, size, card)
+        must(d.cuGraphAddMemFreeNode(graph, [node], 1, address))
+    return graph
+def move_into(parent, child):
+    p = d.CUgraphNodeParams()
+    p.type = d.CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH
+    p.graph.graph = child
+    p.graph.ownership = d.CUgraphChildGraphNodeOwnership.CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE
+    must(d.cuGraphAddNode(parent, None, None, 0, p))
+def instantiate(graph, flags=0):
+    return must(d.cuGraphInstantiate(graph, flags))
+def launch(executable, stream=0):
+    code = d.cuGraphLaunch(executable, stream)[0]
+    must(d.cuStreamSynchronize(stream))
+    return code
+"""
+)
 PHYSICAL: Final = (
     EXACT
     + """

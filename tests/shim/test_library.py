@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shim import library as library_module
-from tests.shim.conftest import Host
+from tests.shim.conftest import GIB, Grants, Host
 
 _SOURCES = Path(library_module.__file__).resolve().parent / "src"
 _NEWEST_GLIBC = (2, 17)
@@ -175,6 +175,30 @@ def test_programs_without_cuda_do_not_notice(
     ours = null_host.run(command, tmp_path)
     assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
     assert ours.stderr == ""
+
+
+_STATE = """
+import ctypes, os
+def state():
+    kept = ("Umask", "SigBlk", "SigIgn", "SigCgt", "Threads", "ShdPnd")
+    lines = open("/proc/self/status").read().splitlines()
+    return [line for line in lines if line.startswith(kept)], sorted(os.listdir("/proc/self/fd"))
+print(state())
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+      cuda.cuCtxSetCurrent(context), cuda.cuMemAlloc_v2(ctypes.byref(memory), 1 << 20))
+print(state())
+"""
+
+
+@pytest.mark.sim
+def test_row_35_the_process_is_left_as_it_was(host: Host, grants: Grants) -> None:
+    """Umask, signals, threads and descriptors, at start and in use: those of the bare driver."""
+    plain = host.python(_STATE, preload=False)
+    ours = host.python(_STATE, grants.make(GIB, GIB))
+    assert (ours.stdout, ours.stderr) == (plain.stdout, "")
+    assert "0 0 0 0" in ours.stdout
 
 
 @pytest.mark.sim

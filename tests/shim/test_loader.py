@@ -140,6 +140,34 @@ def test_row_32_lookups_found_in_libc_itself_are_ours(
     assert null_host.run([program]).stdout == f"{library}\n" * 3
 
 
+def test_row_32_a_plugin_that_asks_for_the_next_dlsym_gets_ours(
+    library: Path, null_host: Host, tmp_path: Path
+) -> None:
+    """It comes behind us, where the next one is libc's; it wraps nothing, so ours does no harm."""
+    plugin = _build(
+        tmp_path / "plugin.so",
+        """
+        #include <dlfcn.h>
+        #include <stdio.h>
+        typedef void *lookup(void *, const char *);
+        int look(void) {
+            lookup *volatile next = (lookup *)dlsym(RTLD_NEXT, "dlsym");
+            Dl_info info;
+            dladdr(next(dlopen("libcuda.so.1", RTLD_NOW), "cuInit"), &info);
+            return puts(info.dli_fname) < 0;
+        }""",
+    )
+    program = _build(
+        tmp_path / "program",
+        f"""
+        #include <dlfcn.h>
+        int main(void) {{
+            return ((int (*)(void))dlsym(dlopen("{plugin}", RTLD_NOW), "look"))();
+        }}""",
+    )
+    assert null_host.run([program]).stdout == f"{library}\n"
+
+
 _ALLOCATES = """
 #include <dlfcn.h>
 #include <stdio.h>

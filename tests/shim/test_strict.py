@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,27 @@ def test_preload_and_forwarder_are_one(way: str, strict: Strict, grants: Grants)
     assert region.status(grant)[0].use.used_bytes in {0, used["both"]}
 
 
+@pytest.mark.parametrize("strict_mode", [True, False], ids=["strict", "plain"])
+def test_shim_run_strict(strict: Strict, strict_mode: bool, tmp_path: Path) -> None:
+    """A library that needs the driver, in a namespace of its own: past the preload."""
+    plugin = tmp_path / "plugin.so"
+    driver = [f"-L{strict.host.driver_dir}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", plugin, *driver], check=True)
+    option = ["--strict"] if strict_mode else []
+    command = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *option, "--"]
+    for way, meets in ((["name"], True), (["apart", plugin], strict_mode)):
+        done = subprocess.run(
+            [*command, strict.program, *way],
+            cwd=_SOURCES.parent.parent.parent,
+            env=strict.host.environment(preload=False),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        expected = (_LIMITED if meets else _UNLIMITED, "", 0)
+        assert (done.stdout, done.stderr, done.returncode) == expected
+
+
 def test_every_name_of_the_driver_is_found_through_the_forwarder(
     strict: Strict, library: Path
 ) -> None:
@@ -147,7 +169,13 @@ def test_a_musl_program_meets_its_limit(
         missing("musl-gcc is not installed (make setup installs musl-tools)")
     drivers = tmp_path / "real"
     drivers.mkdir()
-    shared = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", drivers / "libcuda.so.1"]
+    shared: list[str | Path] = [
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        "-o",
+        drivers / "libcuda.so.1",
+    ]
     subprocess.run(["musl-gcc", *shared, _SOURCES / "musl_driver.c"], check=True)
     shutil.copy(drivers / "libcuda.so.1", drivers / "libnvidia-ml.so.1")
     place(tmp_path / "drivers", build_dir, library, drivers)

@@ -30,6 +30,10 @@ typedef struct CUextmem_st *CUexternalMemory;
 typedef unsigned long long CUmemGenericAllocationHandle;
 
 typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
+
+typedef struct {
 	unsigned char bytes[16];
 } CUuuid;
 
@@ -37,11 +41,28 @@ typedef struct {
 	int type, id;
 } CUmemLocation;
 
-/* The beginning of it. */
 typedef struct {
 	int allocation_type, handle_types;
 	int location_type, location_id;
+	void *security;
+	size_t max_bytes;
+	unsigned char rest[56];
 } CUmemPoolProps;
+
+typedef struct {
+	CUmemPoolProps pool;
+	const void *access;
+	size_t access_count;
+	size_t size_bytes;
+	CUdeviceptr address;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+typedef struct {
+	uint64_t flags;
+	CUstream upload_stream;
+	CUgraphNode wrong_node;
+	int result;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
 
 typedef struct {
 	int type, handle_types;

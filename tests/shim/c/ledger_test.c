@@ -48,7 +48,7 @@ static void test_oracle(uint64_t seed)
 		struct vgpu_charge *held = &oracle[which];
 		/* Phases that mostly add and mostly take: the tables grow, then empty. */
 		if (next_random(&state) % 100 < (step / 50000 % 2 ? 30u : 70u)) {
-			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16), 0};
+			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16), 0, 0};
 			enum vgpu_ledger_put put = vgpu_ledger_put(KIND, address, charge, &got);
 			MUST(put == (held->bytes ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED));
 			MUST(!held->bytes || (got.bytes == held->bytes && got.card == held->card));
@@ -79,7 +79,7 @@ static void *churn(void *argument)
 
 	for (int round = 0; round < 3; round++) {
 		for (uint64_t i = 0; i < PER_THREAD; i++) {
-			struct vgpu_charge charge = {base + i, (int)(i % 16), 0};
+			struct vgpu_charge charge = {base + i, (int)(i % 16), 0, 0};
 			MUST(vgpu_ledger_put(KIND, (base + i) * 512, charge, &got) ==
 			     VGPU_LEDGER_ADDED);
 			if (i % 3 == 0) {
@@ -106,7 +106,7 @@ static void test_threads(void)
 
 static void test_fork(void)
 {
-	struct vgpu_charge charge = {4096, 0, 0}, got;
+	struct vgpu_charge charge = {4096, 0, 0, 0}, got;
 	int status;
 
 	for (uint64_t i = 1; i <= 1000; i++)
@@ -130,7 +130,7 @@ static void test_million(void)
 	struct vgpu_charge got;
 
 	for (uint64_t i = 1; i <= MILLION; i++) {
-		struct vgpu_charge charge = {i, 0, 0};
+		struct vgpu_charge charge = {i, 0, 0, 0};
 		MUST(vgpu_ledger_put(KIND, i << 21, charge, &got) == VGPU_LEDGER_ADDED);
 	}
 	MUST(vgpu_ledger_count() == MILLION);

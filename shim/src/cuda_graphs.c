@@ -1,0 +1,234 @@
+/*
+ * Wrappers of executable graphs. A graph takes memory for its allocation nodes when it is launched
+ * or uploaded, and by then nothing can be undone: so what they come to is added up when the graph
+ * is instantiated, and reserved before a launch.
+ */
+#include <sys/mman.h>
+
+#include "execs.h"
+#include "hooks.h"
+#include "meter.h"
+
+enum {
+	NODE_CHILD = 4,
+	NODE_ALLOC = 10,
+	LOCATION_DEVICE = 1,
+	DEEPEST_CHILD = 32, /* below it nothing is added up; what is taken is charged after */
+	FLAG_UPLOAD = 2,
+};
+
+static void add_graph(CUgraph graph, struct vgpu_bounds *bounds, int depth);
+
+static void add_alloc(CUgraphNode node, struct vgpu_bounds *bounds)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+	struct vgpu_place place;
+
+	if (real_cuGraphMemAllocNodeGetParams(node, &parameters) == CUDA_SUCCESS &&
+	    parameters.pool.location_type == LOCATION_DEVICE &&
+	    vgpu_place_of_device(parameters.pool.location_id, &place) == CUDA_SUCCESS &&
+	    place.card >= 0) {
+		bounds->cards |= UINT64_C(1) << place.card;
+		bounds->bytes[place.card] += vgpu_whole_blocks(place.card, parameters.size_bytes);
+	}
+}
+
+static void add_node(CUgraphNode node, struct vgpu_bounds *bounds, int depth)
+{
+	CUgraph child;
+	int type;
+
+	if (real_cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+		return;
+	if (type == NODE_ALLOC)
+		add_alloc(node, bounds);
+	else if (type == NODE_CHILD && depth < DEEPEST_CHILD &&
+		 real_cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+		add_graph(child, bounds, depth + 1);
+}
+
+static void add_graph(CUgraph graph, struct vgpu_bounds *bounds, int depth)
+{
+	CUgraphNode *nodes;
+	size_t count = 0, bytes;
+
+	if (real_cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
+		return;
+	bytes = count * sizeof(*nodes);
+	nodes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (nodes == MAP_FAILED)
+		return;
+	if (real_cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+		for (size_t i = 0; i < count && i < bytes / sizeof(*nodes); i++)
+			add_node(nodes[i], bounds, depth);
+	munmap(nodes, bytes);
+}
+
+static bool is_managed(void)
+{
+	struct vgpu_place place;
+
+	return vgpu_place_of_device(0, &place) == CUDA_SUCCESS && place.card != VGPU_CARD_UNMANAGED;
+}
+
+/* The driver made it; one that allocates and cannot be written down is not given. */
+static CUresult enter(CUresult result, CUgraphExec *exec, const struct vgpu_bounds *bounds)
+{
+	if (result != CUDA_SUCCESS || !bounds->cards ||
+	    vgpu_execs_put((uint64_t)(uintptr_t)*exec, bounds))
+		return result;
+	real_cuGraphExecDestroy(*exec);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static struct vgpu_bounds bounds_of(CUgraph graph)
+{
+	struct vgpu_bounds bounds = {0};
+
+	if (graph && is_managed())
+		add_graph(graph, &bounds, 0);
+	return bounds;
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
+			    size_t log_bytes)
+{
+	struct vgpu_bounds bounds = bounds_of(graph);
+
+	return enter(real_cuGraphInstantiate(exec, graph, node, log, log_bytes), exec, &bounds);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
+			       size_t log_bytes)
+{
+	struct vgpu_bounds bounds = bounds_of(graph);
+
+	return enter(real_cuGraphInstantiate_v2(exec, graph, node, log, log_bytes), exec, &bounds);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+	struct vgpu_bounds bounds = bounds_of(graph);
+
+	return enter(real_cuGraphInstantiateWithFlags(exec, graph, flags), exec, &bounds);
+}
+
+/*
+ * A call that may take memory of several cards: their meters one within the other, and within the
+ * last the driver. Always in the order of the cards, so that no two calls wait for each other.
+ */
+struct launch {
+	struct vgpu_metered_call call; /* first: a meter hands back what it was given */
+	CUresult (*driver)(const struct launch *launch);
+	struct vgpu_bounds bounds;
+	int card; /* the next */
+	CUgraphExec *made;
+	CUgraph graph;
+	CUDA_GRAPH_INSTANTIATE_PARAMS *parameters;
+};
+
+static CUresult launch_on_cards(const struct vgpu_metered_call *call)
+{
+	struct launch next = *(const struct launch *)call;
+	struct vgpu_meter *meter;
+
+	while (next.card < VGPU_MOST_CARDS && !(next.bounds.cards & UINT64_C(1) << next.card))
+		next.card++;
+	if (next.card == VGPU_MOST_CARDS)
+		return next.driver(&next);
+	meter = vgpu_meter_graphs(next.card++);
+	return meter ? vgpu_meter_call(meter, next.bounds.bytes[next.card - 1], &next.call)
+		     : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult drive_launch(const struct launch *launch)
+{
+	return as_cuGraphLaunch(launch->call.twin, launch->call.exec, launch->call.stream);
+}
+
+static CUresult drive_upload(const struct launch *launch)
+{
+	return as_cuGraphUpload(launch->call.twin, launch->call.exec, launch->call.stream);
+}
+
+static CUresult drive_instantiate(const struct launch *launch)
+{
+	return as_cuGraphInstantiateWithParams(launch->call.twin, launch->made, launch->graph,
+					       launch->parameters);
+}
+
+static CUresult launch_known(struct launch *launch)
+{
+	CUresult result = launch_on_cards(&launch->call);
+
+	if (result == CUDA_SUCCESS)
+		vgpu_execs_launched((uint64_t)(uintptr_t)launch->call.exec);
+	return result;
+}
+
+CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream stream)
+{
+	struct launch launch = {.call = {.take = launch_on_cards,
+					 .twin = real,
+					 .exec = exec,
+					 .stream = stream,
+					 .capturing = stream},
+				.driver = drive_launch};
+
+	if (!vgpu_execs_find((uint64_t)(uintptr_t)exec, &launch.bounds))
+		return as_cuGraphLaunch(real, exec, stream);
+	return launch_known(&launch);
+}
+
+CUresult on_cuGraphUpload(enum vgpu_function real, CUgraphExec exec, CUstream stream)
+{
+	struct launch launch = {.call = {.take = launch_on_cards,
+					 .twin = real,
+					 .exec = exec,
+					 .stream = stream,
+					 .capturing = stream},
+				.driver = drive_upload};
+
+	if (!vgpu_execs_find((uint64_t)(uintptr_t)exec, &launch.bounds))
+		return as_cuGraphUpload(real, exec, stream);
+	return launch_known(&launch);
+}
+
+CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *exec, CUgraph graph,
+					 CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+	struct launch launch = {.call = {.take = launch_on_cards, .twin = real},
+				.driver = drive_instantiate,
+				.bounds = bounds_of(graph),
+				.made = exec,
+				.graph = graph,
+				.parameters = parameters};
+	bool uploads = parameters && parameters->flags & FLAG_UPLOAD;
+	CUresult result = uploads ? launch_on_cards(&launch.call) : drive_instantiate(&launch);
+
+	result = enter(result, exec, &launch.bounds);
+	if (result == CUDA_SUCCESS && uploads)
+		vgpu_execs_launched((uint64_t)(uintptr_t)*exec);
+	return result;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	CUresult result;
+
+	vgpu_execs_remove((uint64_t)(uintptr_t)exec);
+	result = real_cuGraphExecDestroy(exec);
+	vgpu_meters_read();
+	return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+	CUresult result = real_cuDeviceGraphMemTrim(device);
+	struct vgpu_place place;
+
+	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS)
+		vgpu_execs_trimmed(place.card);
+	vgpu_meters_read();
+	return result;
+}

@@ -1,0 +1,130 @@
+/*
+ * Wrappers of the calls by which processes share device memory: whoever holds it, and however many
+ * do, it is charged once in the container (shared.h). What no process of the container exports is
+ * charged to each that opens it. Events have no memory and go to the driver.
+ *
+ * The driver counts openings of one handle: the same address, once more. Each has a key of its own,
+ * the address and the numbers after it, at which nothing else can lie.
+ */
+#include "admission.h"
+#include "hooks.h"
+#include "shared.h"
+
+enum {
+	ADDRESS_STEP = 512, /* the driver's alignment: an address has so many keys */
+	POINTER_DEVICE_ORDINAL = 9,
+};
+
+static uint64_t key_of(const CUipcMemHandle *handle)
+{
+	uint64_t key = UINT64_C(0xcbf29ce484222325);
+
+	for (unsigned int i = 0; i < sizeof(*handle); i++) {
+		key = (key ^ (unsigned char)handle->reserved[i]) * UINT64_C(0x100000001b3);
+		key ^= key >> 29;
+	}
+	return key ? key : 1;
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
+{
+	CUresult result = real_cuIpcGetMemHandle(handle, dptr);
+	CUdeviceptr base;
+
+	if (result == CUDA_SUCCESS &&
+	    real_cuMemGetAddressRange_v2(&base, NULL, dptr) == CUDA_SUCCESS)
+		vgpu_share(VGPU_KIND_MEMORY, base, key_of(handle));
+	return result;
+}
+
+/* Openings of the address that are written down. */
+static uint64_t openings(CUdeviceptr dptr)
+{
+	uint64_t count = 0;
+
+	while (count < ADDRESS_STEP && vgpu_ledger_has(VGPU_KIND_IPC, dptr + count))
+		count++;
+	return count;
+}
+
+/* Nobody of the container shares it: it is charged to us, on its own card. */
+static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
+			     struct vgpu_reservation *reservation)
+{
+	struct vgpu_place place;
+	size_t size_bytes = 0;
+	int ordinal;
+
+	if (real_cuPointerGetAttribute(&ordinal, POINTER_DEVICE_ORDINAL, dptr) == CUDA_SUCCESS &&
+	    vgpu_place_of_device(ordinal, &place) == CUDA_SUCCESS)
+		current.card = place.card;
+	(void)real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
+	return vgpu_reserve_at(current, vgpu_whole_blocks(current.card, size_bytes), reservation);
+}
+
+/* The driver has opened it. What cannot be charged or written down is closed again. */
+static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
+{
+	struct vgpu_reservation ours = {.place = place};
+	uint64_t opening = openings(dptr);
+	CUresult result = CUDA_SUCCESS;
+
+	if (opening == ADDRESS_STEP)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	else if (!hold && opening == 0)
+		result = reserve_ours(place, dptr, &ours);
+	if (result != CUDA_SUCCESS) {
+		(void)real_cuIpcCloseMemHandle(dptr);
+		return result;
+	}
+	result = vgpu_commit_shared(&ours, VGPU_KIND_IPC, dptr + opening, hold);
+	if (result != CUDA_SUCCESS && real_cuIpcCloseMemHandle(dptr) == CUDA_SUCCESS)
+		vgpu_cancel(&ours);
+	return result;
+}
+
+/* The memory is held before the driver opens it, so that its exporter's end finds us there. */
+static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandle, unsigned int),
+			    CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags)
+{
+	struct vgpu_shared_charge charge;
+	struct vgpu_place place;
+	vgpu_hold hold;
+	CUresult result = vgpu_place_current(&place);
+
+	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
+		return result == CUDA_SUCCESS ? driver_open(dptr, handle, flags) : result;
+	hold = vgpu_shared_join(key_of(&handle), &charge);
+	if (hold)
+		place.card = charge.card;
+	result = driver_open(dptr, handle, flags);
+	if (result == CUDA_SUCCESS)
+		result = keep(place, *dptr, hold);
+	if (result != CUDA_SUCCESS)
+		vgpu_shared_leave(hold);
+	return result;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags)
+{
+	return open_handle(real_cuIpcOpenMemHandle, dptr, handle, flags);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags)
+{
+	return open_handle(real_cuIpcOpenMemHandle_v2, dptr, handle, flags);
+}
+
+/* The latest opening first: the first has the charge. */
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+	uint64_t opening = openings(dptr);
+	uint64_t key = dptr + (opening ? opening - 1 : 0);
+	struct vgpu_charge charge;
+	CUresult result;
+
+	vgpu_take(VGPU_KIND_IPC, key, &charge);
+	result = real_cuIpcCloseMemHandle(dptr);
+	vgpu_release(VGPU_KIND_IPC, key, &charge, result);
+	return result;
+}

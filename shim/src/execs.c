@@ -1,0 +1,131 @@
+/* See execs.h. Open addressing over one array; a removed entry stays as a tombstone until its place
+ * is needed. */
+#include "execs.h"
+
+#include "lock.h"
+#include "wiped.h"
+
+_Static_assert(VGPU_MOST_CARDS <= 64, "the mask of cards");
+
+enum { NOBODY, REMOVED }; /* no handle is 1 */
+
+struct entry {
+	uint64_t exec;
+	struct vgpu_bounds bounds;
+	uint32_t launched[VGPU_MOST_CARDS]; /* the card's generation then, + 1 */
+};
+
+static struct table {
+	struct vgpu_wiped wiped;
+	struct vgpu_lock lock;
+	uint32_t generation[VGPU_MOST_CARDS]; /* one more with each trim */
+	struct entry entries[VGPU_EXECS];
+} *shared;
+
+static uint32_t live; /* entries; of this process or of the one it was forked from */
+
+static struct table *table(void)
+{
+	return vgpu_wiped_pages((struct vgpu_wiped **)&shared, sizeof(struct table));
+}
+
+/* With the lock: the entry of the exec, or where a new one may go; NULL where there is neither. */
+static struct entry *find(struct table *t, uint64_t exec, bool to_put)
+{
+	uint32_t at = (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
+	struct entry *room = NULL;
+
+	for (uint32_t step = 0; step < VGPU_EXECS; step++) {
+		struct entry *entry = &t->entries[(at + step) % VGPU_EXECS];
+
+		if (entry->exec == exec)
+			return entry;
+		if (entry->exec <= REMOVED && !room)
+			room = entry;
+		if (entry->exec == NOBODY)
+			break;
+	}
+	return to_put ? room : NULL;
+}
+
+bool vgpu_execs_put(uint64_t exec, const struct vgpu_bounds *bounds)
+{
+	struct table *t = table();
+	struct entry *entry;
+
+	if (!t)
+		return false;
+	vgpu_lock(&t->lock);
+	entry = find(t, exec, true);
+	if (entry) {
+		if (entry->exec != exec)
+			__atomic_add_fetch(&live, 1, __ATOMIC_RELAXED);
+		*entry = (struct entry){.exec = exec, .bounds = *bounds};
+	}
+	vgpu_unlock(&t->lock);
+	return entry;
+}
+
+static bool any(void)
+{
+	return __atomic_load_n(&live, __ATOMIC_RELAXED);
+}
+
+void vgpu_execs_remove(uint64_t exec)
+{
+	struct table *t = any() ? table() : NULL;
+	struct entry *entry;
+
+	if (!t)
+		return;
+	vgpu_lock(&t->lock);
+	entry = find(t, exec, false);
+	if (entry) {
+		entry->exec = REMOVED;
+		__atomic_sub_fetch(&live, 1, __ATOMIC_RELAXED);
+	}
+	vgpu_unlock(&t->lock);
+}
+
+bool vgpu_execs_find(uint64_t exec, struct vgpu_bounds *bounds)
+{
+	struct table *t = any() ? table() : NULL;
+	struct entry *entry;
+
+	if (!t)
+		return false;
+	vgpu_lock(&t->lock);
+	entry = find(t, exec, false);
+	if (entry)
+		*bounds = entry->bounds;
+	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
+		if (entry->launched[card] == t->generation[card] + 1)
+			bounds->bytes[card] = 0;
+	vgpu_unlock(&t->lock);
+	return entry;
+}
+
+void vgpu_execs_launched(uint64_t exec)
+{
+	struct table *t = any() ? table() : NULL;
+	struct entry *entry;
+
+	if (!t)
+		return;
+	vgpu_lock(&t->lock);
+	entry = find(t, exec, false);
+	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
+		entry->launched[card] = t->generation[card] + 1;
+	vgpu_unlock(&t->lock);
+}
+
+void vgpu_execs_trimmed(int card)
+{
+	struct table *t = any() ? table() : NULL;
+
+	if (!t || card < 0)
+		return;
+	vgpu_lock(&t->lock);
+	t->generation[card]++;
+	vgpu_unlock(&t->lock);
+}

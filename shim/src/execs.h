@@ -1,0 +1,36 @@
+/*
+ * Executable graphs that allocate: how much each may take of each card.
+ *
+ * Knows no driver. Most graphs allocate nothing and are not here. The table is bounded: where it is
+ * full, a further graph that allocates is not instantiated. A fork child begins with an empty one.
+ */
+#ifndef VGPU_EXECS_H
+#define VGPU_EXECS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vgpu/contract.h"
+
+enum { VGPU_EXECS = 2048 };
+
+struct vgpu_bounds {
+	uint64_t cards; /* bit mask: on which it allocates */
+	uint64_t bytes[VGPU_MOST_CARDS];
+};
+
+/* False where the table is full. */
+bool vgpu_execs_put(uint64_t exec, const struct vgpu_bounds *bounds);
+void vgpu_execs_remove(uint64_t exec);
+
+/* What a launch may still take: nothing of a card where one has been made since the last trim
+ * there. False: the graph allocates nothing. */
+bool vgpu_execs_find(uint64_t exec, struct vgpu_bounds *bounds);
+
+/* The exec has been launched: the card has given all that it needs. */
+void vgpu_execs_launched(uint64_t exec);
+
+/* The card's unused graph memory was, or may have been, given back. */
+void vgpu_execs_trimmed(int card);
+
+#endif

@@ -1,0 +1,40 @@
+"""Forwarders for one run: what strict mode mounts in a container, here first on the library path.
+
+Programs that name the driver's file by its own path still pass them by; in a container the
+forwarder lies at that path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from contract import forwarder, names
+from shim import library
+
+
+class DriverError(Exception):
+    """The driver's library is not to be found; the text says which."""
+
+
+def place(directory: Path, ours: Path) -> None:
+    """Write a forwarder for each library of the driver into `directory`, in front of `ours`."""
+    template = library.beside(ours, forwarder.TEMPLATE).read_bytes()
+    directory.mkdir()
+    for soname in names.DRIVER_SONAMES:
+        filled = forwarder.fill(template, soname, str(ours), str(_loaded_from(soname)))
+        (directory / soname).write_bytes(filled)
+
+
+def _loaded_from(soname: str) -> Path:
+    """The file that programs here get, as the dynamic loader finds it."""
+    try:
+        ctypes.CDLL(soname)
+    except OSError as error:
+        raise DriverError(f"run --strict: {error}") from error
+    stem = soname.removesuffix(".1")
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    for path in (Path(line.split(maxsplit=5)[-1]) for line in maps):
+        if path.name.startswith(stem):
+            return path
+    raise DriverError(f"run --strict: {soname} is loaded, and from no file of that name")

@@ -1,0 +1,77 @@
+"""An agent in strict mode: the way past the preload ends at the forwarder."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import Container, Process
+from simgpu.lab.lab import Lab
+
+from .conftest import GIB, PROBE, probe
+
+pytestmark = pytest.mark.node
+
+_PROGRAM = "/opt/test/strict-program"
+_PLUGIN = "/opt/test/plugin.so"
+_SHIM_C = Path(__file__).resolve().parent.parent / "shim" / "c"
+_LIMITED = "0 2 0 1024"
+
+
+@pytest.fixture(scope="module")
+def files(
+    build_dir: Path,
+    test_programs: dict[str, tuple[Path, int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[Path, int]]:
+    """A program that opens the driver in many ways, and a plugin that needs the driver itself."""
+    built = tmp_path_factory.mktemp("strict")
+    program, plugin = built / "program", built / "plugin.so"
+    subprocess.run(["gcc", _SHIM_C / "strict_program.c", "-o", program, "-ldl"], check=True)
+    driver = [f"-L{build_dir / 'lib' / 'simgpu'}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", plugin, *driver], check=True)
+    return {**test_programs, _PROGRAM: (program, 0o755), _PLUGIN: (plugin, 0o644)}
+
+
+@pytest.fixture(scope="module")
+def strict_lab(files: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
+    with Lab([40 * GIB], files) as lab:
+        yield lab
+
+
+@pytest.fixture(params=[True, False], ids=["strict", "plain"])
+def container(strict_lab: Lab, request: pytest.FixtureRequest) -> Iterator[tuple[Container, bool]]:
+    strict_lab.start_agent(strict=request.param)
+    try:
+        with strict_lab.pod("main", strict_lab.share({"main": [(0, GIB, 50)]})) as pod:
+            yield pod.run("main", Process(PYTHON_IMAGE)), request.param
+    finally:
+        strict_lab.stop_agent()
+
+
+def _says(container: Container, *command: str) -> str:
+    # The image keeps the loader where only programs look for it, and a new namespace needs it too.
+    done = container.exec(["env", "LD_LIBRARY_PATH=/lib64", _PROGRAM, *command])
+    assert done.code == 0, done
+    return done.out
+
+
+def test_every_way_to_the_driver_meets_the_limit(container: tuple[Container, bool]) -> None:
+    inside, strict = container
+    libcuda = inside.exec(["sh", "-c", "echo /usr/lib/*/libcuda.so.1"]).out.strip()
+    for way in (["name"], ["default"], ["path", libcuda], ["deep", libcuda], ["apart", libcuda]):
+        assert _says(inside, *way) == _LIMITED, way
+    assert probe(inside, [PROBE]).held_to(GIB)
+    # In a namespace of its own the plugin's driver is none that the preload sees.
+    past = _says(inside, "apart", _PLUGIN)
+    assert past == (_LIMITED if strict else "0 0 0 40960")
+
+
+def test_nvidia_smi_shows_the_limit(container: tuple[Container, bool]) -> None:
+    inside, _ = container
+    done = inside.exec(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader"])
+    assert (done.code, done.out) == (0, "1024 MiB\n")

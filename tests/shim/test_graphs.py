@@ -1,0 +1,163 @@
+"""Memory of graphs under the library: what a launch takes is reserved before, and charged exactly.
+
+Each test is a program in a process of its own; see exact.py for what `same` compares.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.exact import GRAPHS
+
+pytestmark = pytest.mark.sim
+
+
+def _run(host: Host, grants: Grants, program: str, *limits: int) -> None:
+    host.python(GRAPHS + program, grants.make(*(limits or (GIB,))))
+
+
+def test_row_15_graph_memory(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+graph = scratch(300 * MIB, 200 * MIB + 1)
+executable = instantiate(graph)
+same(0)
+for _ in range(3):
+    assert launch(executable) == OK
+    same(502 * MIB)
+child, parent = scratch(100 * MIB), scratch(50 * MIB)
+move_into(parent, child)
+nested = instantiate(parent)
+assert launch(nested) == OK
+same(652 * MIB)
+too_large = instantiate(scratch(GIB + 1))
+assert launch(too_large) == OOM
+assert d.cuGraphUpload(too_large, 0)[0] == OOM
+must(d.cuGraphExecDestroy(executable))
+must(d.cuGraphDestroy(graph))
+must(d.cuDeviceGraphMemTrim(0))
+same(0)
+assert launch(nested) == OK
+same(150 * MIB)
+must(d.cuGraphExecDestroy(nested))
+must(d.cuDeviceGraphMemTrim(0))
+same(0)
+""",
+    )
+
+
+def test_row_15_bounded_by_the_limit(host: Host, grants: Grants) -> None:
+    """Graphs and plain memory share one limit; replays take nothing, and go on at the limit."""
+    _run(
+        host,
+        grants,
+        """
+half = must(d.cuMemAlloc(GIB // 2))
+fits, other = instantiate(scratch(GIB // 2)), instantiate(scratch(GIB // 2 + 1))
+assert launch(fits) == OK
+same(GIB)
+assert d.cuMemAlloc(1)[0] == OK, "what graphs hold unused makes room"
+assert launch(fits) == OOM
+must(d.cuMemFree(half))
+assert launch(fits) == OK
+assert launch(other) == OK, "the first one's is idle"
+assert charged() == held() - begun <= GIB
+""",
+    )
+
+
+def test_what_a_graph_allocated_for_the_program_stays_charged(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+graph = new_graph()
+_, address = add_alloc(graph, GIB)
+executable = instantiate(graph)
+assert launch(executable) == OK
+same(GIB)
+must(d.cuGraphExecDestroy(executable)); must(d.cuGraphDestroy(graph))
+must(d.cuDeviceGraphMemTrim(0))
+same(GIB)
+assert d.cuMemAlloc(1)[0] == OOM
+must(d.cuMemFreeAsync(address, 0))
+must(d.cuMemAlloc(64 * MIB))
+same(64 * MIB)
+""",
+    )
+
+
+def test_a_graph_over_two_cards(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+use(1); begun1 = held(1) - charged(1); use(0)
+both = instantiate(scratch(200 * MIB, card=1, graph=scratch(700 * MIB)))
+assert launch(both) == OK
+same(700 * MIB); same(200 * MIB, 1, begun1)
+for card, size in ((0, GIB + 1), (1, 300 * MIB)):
+    wrong = instantiate(scratch(size, card=card, graph=scratch(MIB, card=1 - card)))
+    assert launch(wrong) == OOM
+    assert charged() <= GIB and charged(1) <= 256 * MIB
+for card in (0, 1):
+    must(d.cuDeviceGraphMemTrim(card))
+same(0); same(0, 1, begun1)
+""",
+        GIB,
+        256 * MIB,
+    )
+
+
+def test_a_capture_is_neither_charged_nor_disturbed(host: Host, grants: Grants) -> None:
+    """At the limit, too: captured memory takes none. Another thread's refusals are its own."""
+    _run(
+        host,
+        grants,
+        """
+import threading
+GLOBAL = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+stream = must(d.cuStreamCreate(1))
+keep(default, 2**64 - 1)
+drop(must(d.cuMemAllocAsync(64 * MIB, 0))); sync()
+rest = must(d.cuMemAllocFromPoolAsync(GIB - 64 * MIB, new_pool(), 0))
+same(GIB)
+def elsewhere():
+    use(0)
+    assert d.cuMemAllocAsync(128 * MIB, 0)[0] == OOM
+must(d.cuStreamBeginCapture(stream, GLOBAL))
+first = must(d.cuMemAllocAsync(100 * MIB, stream))
+thread = threading.Thread(target=elsewhere); thread.start(); thread.join()
+second = must(d.cuMemAllocAsync(GIB, stream))
+must(d.cuMemGetInfo())
+must(d.cuMemFreeAsync(second, stream))
+graph = must(d.cuStreamEndCapture(stream))
+assert charged() <= GIB and held() - begun == charged()
+executable = instantiate(graph)
+assert launch(executable, stream) == OOM
+drop(rest)
+sync()
+""",
+    )
+
+
+def test_an_upload_at_instantiation_is_charged(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+def with_upload(graph):
+    p = d.CUDA_GRAPH_INSTANTIATE_PARAMS()
+    p.flags = d.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.value
+    return d.cuGraphInstantiateWithParams(graph, p)
+assert with_upload(scratch(GIB + 1))[0] == OOM
+same(0)
+executable = must(with_upload(scratch(GIB)))
+same(GIB)
+assert launch(executable) == OK
+same(GIB)
+""",
+    )

@@ -1,0 +1,199 @@
+"""The limit belongs to a physical card, however a program is made to count its cards."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file
+from shim import region
+from tests.shim.clients import CUDA, NVML
+from tests.shim.conftest import GIB, MIB, Host, card_table, simulated
+
+pytestmark = pytest.mark.sim
+
+# Minors, places on the bus and speeds are in three different orders.
+A, B, C = (f"GPU-5e1f0a70-0000-4000-8000-0000000000{letter}" for letter in ("a1", "b2", "c3"))
+INSTANCE = "MIG-11111111-2222-4333-8444-555555555555"
+MINOR = {A: 0, B: 1, C: 2}
+BUS = {A: 30, B: 10, C: 20}
+SPEED = {A: 100, B: 50, C: 150}
+LIMIT = {A: 1 * GIB, B: 2 * GIB, C: 3 * GIB}
+BY_BUS = sorted(LIMIT, key=BUS.__getitem__)
+BY_SPEED = sorted(LIMIT, key=SPEED.__getitem__, reverse=True)
+
+_SHOW = (
+    CUDA
+    + """
+for ordinal in range(must(d.cuDeviceGetCount())):
+    use(ordinal)
+    uuid = bytes(must(d.cuDeviceGetUuid(ordinal)).bytes).hex()
+    total = must(d.cuDeviceTotalMem(ordinal))
+    assert must(d.cuMemGetInfo())[1] == total
+    assert d.cuMemAlloc(total + 1)[0] == OOM
+    must(d.cuMemFree(must(d.cuMemAlloc(total // 2))))
+    print("cuda", uuid, total)
+"""
+)
+_SHOW_NVML = (
+    NVML
+    + """
+for index in range(pynvml.nvmlDeviceGetCount()):
+    uuid = pynvml.nvmlDeviceGetUUID(card(index)).split("-", 1)[1].replace("-", "")
+    print("nvml", uuid, pynvml.nvmlDeviceGetMemoryInfo(card(index)).total)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def three(
+    build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
+    cards = "".join(
+        card_table(MINOR[uuid], uuid, 8 * GIB, pci_bus=BUS[uuid], multiprocessors=SPEED[uuid])
+        for uuid in LIMIT
+    )
+    with simulated(build_dir, library, tmp_path_factory.mktemp("three"), cards=cards) as host:
+        yield host
+
+
+@pytest.fixture
+def grant(tmp_path: Path) -> Path:
+    directory = tmp_path / "grant"
+    directory.mkdir()
+    region.create(
+        directory,
+        [grant_file.Card(uuid, limit, 100, MINOR[uuid]) for uuid, limit in LIMIT.items()],
+    )
+    return directory
+
+
+def _digits(uuid: str) -> str:
+    return uuid.split("-", 1)[1].replace("-", "")
+
+
+def _shown(
+    host: Host, program: str, grant: Path, variables: Mapping[str, str]
+) -> Mapping[str, list[tuple[str, int]]]:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**host.environment(grant), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    shown: dict[str, list[tuple[str, int]]] = {"cuda": [], "nvml": []}
+    for kind, uuid, total in map(str.split, done.stdout.splitlines()):
+        shown[kind].append((uuid, int(total)))
+    return shown
+
+
+def _limits(uuids: list[str]) -> list[tuple[str, int]]:
+    return [(_digits(uuid), LIMIT[uuid]) for uuid in uuids]
+
+
+_ORDERS = {"": BY_SPEED, "FASTEST_FIRST": BY_SPEED, "PCI_BUS_ID": BY_BUS}
+
+
+@pytest.mark.parametrize("order", _ORDERS, ids=lambda it: it or "default")
+def test_row_27_the_limit_follows_the_physical_card(three: Host, grant: Path, order: str) -> None:
+    """Every permutation and selection by index; NVML, which heeds none of it, before and after."""
+    cards = _ORDERS[order]
+    assert len({tuple(BY_SPEED), tuple(BY_BUS), tuple(LIMIT)}) == 3, "three different orders"
+    base = {"CUDA_DEVICE_ORDER": order} if order else {}
+    for program in (_SHOW + _SHOW_NVML, _SHOW_NVML + _SHOW):
+        shown = _shown(three, program, grant, base)
+        assert shown == {"cuda": _limits(cards), "nvml": _limits(BY_BUS)}
+    for chosen in ([1, 0, 2], [2, 1, 0], [2], [1, 2]):
+        visible = ",".join(map(str, chosen))
+        shown = _shown(three, _SHOW, grant, {**base, "CUDA_VISIBLE_DEVICES": visible})
+        assert shown["cuda"] == _limits([cards[index] for index in chosen]), visible
+
+
+def test_row_27_cards_chosen_by_uuid(three: Host, grant: Path) -> None:
+    """Whole UUIDs, prefixes that are unique, and one that is not: the list ends there."""
+    for chosen in itertools.permutations(LIMIT, 2):
+        shown = _shown(three, _SHOW, grant, {"CUDA_VISIBLE_DEVICES": ",".join(chosen)})
+        assert shown["cuda"] == _limits([*chosen])
+    for visible, chosen_by_it in ((f"{C[:-1]},{A[:-1]}", [C, A]), (f"{B},{A[:8]}", [B])):
+        shown = _shown(three, _SHOW, grant, {"CUDA_VISIBLE_DEVICES": visible})
+        assert shown["cuda"] == _limits(chosen_by_it), visible
+
+
+def test_row_27_the_environments_limits_follow_it_too(three: Host, tmp_path: Path) -> None:
+    for listed, numbered in ((",".join((C, A, B)), [C, A, B]), ("all", BY_BUS)):
+        variables = {
+            "NVIDIA_VISIBLE_DEVICES": listed,
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / listed[-4:]),
+            **{
+                f"CUDA_DEVICE_MEMORY_LIMIT_{number}": str(LIMIT[uuid])
+                for number, uuid in enumerate(numbered)
+            },
+        }
+        for program in (_SHOW + _SHOW_NVML, _SHOW_NVML + _SHOW):
+            done = subprocess.run(
+                [sys.executable, "-c", program],
+                env={**three.environment(), **variables},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            wanted = [f"cuda {_digits(uuid)} {LIMIT[uuid]}" for uuid in BY_SPEED]
+            wanted += [f"nvml {_digits(uuid)} {LIMIT[uuid]}" for uuid in BY_BUS]
+            assert sorted(done.stdout.splitlines()) == sorted(wanted)
+
+
+# --- MIG ---
+
+
+@pytest.fixture(scope="module")
+def mig(build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Card A in MIG mode, with one instance; card B without."""
+    cards = card_table(0, A, 8 * GIB, mig_uuid=f'"{INSTANCE}"') + card_table(1, B, 8 * GIB)
+    with simulated(build_dir, library, tmp_path_factory.mktemp("mig"), cards=cards) as host:
+        yield host
+
+
+_SHOW_MIG = (
+    CUDA
+    + NVML
+    + """
+import sys
+total = must(d.cuDeviceTotalMem(0))
+assert must(d.cuMemGetInfo())[1] == total and d.cuMemAlloc(total + 1)[0] == OOM
+must(d.cuMemAlloc(total // 2))
+whole = card(0)
+instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, 0)
+assert pynvml.nvmlDeviceIsMigDeviceHandle(instance)
+print(total, *((lambda m: (m.total, m.used >= m.total // 2 > 0))(
+    pynvml.nvmlDeviceGetMemoryInfo(handle)) for handle in (whole, instance)))
+"""
+)
+
+
+@pytest.mark.parametrize("named", [A, INSTANCE], ids=["the card", "the instance"])
+@pytest.mark.parametrize("visible", [None, "0", INSTANCE, A], ids=str)
+def test_row_27_a_mig_instance_has_the_limit_of_the_grant(
+    mig: Host, tmp_path: Path, named: str, visible: str | None
+) -> None:
+    """A grant may name the instance, or its card: then all its instances share the limit."""
+    region.create(tmp_path, [grant_file.Card(named, 512 * MIB, 100, 0)])
+    done = subprocess.run(
+        [sys.executable, "-c", _SHOW_MIG],
+        env={
+            **mig.environment(tmp_path),
+            **({"CUDA_VISIBLE_DEVICES": visible} if visible else {}),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    limited = (512 * MIB, True)
+    whole = limited if named == A else (0, False)
+    assert done.stdout == f"{512 * MIB} {whole} {limited}\n", done
