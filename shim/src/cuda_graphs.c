@@ -225,10 +225,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
 	CUresult result = real_cuDeviceGraphMemTrim(device);
-	struct vgpu_place place;
 
-	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS)
-		vgpu_execs_trimmed(place.card);
 	vgpu_meters_read();
 	return result;
 }

@@ -30,7 +30,7 @@ bool vgpu_execs_find(uint64_t exec, struct vgpu_bounds *bounds);
 /* The exec has been launched: the card has given all that it needs. */
 void vgpu_execs_launched(uint64_t exec);
 
-/* The card's unused graph memory was, or may have been, given back. */
+/* The driver gave graph memory of the card back: any graph may have to take it anew. */
 void vgpu_execs_trimmed(int card);
 
 #endif

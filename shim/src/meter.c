@@ -226,15 +226,15 @@ static bool follow(struct vgpu_meter *meter)
 	else if (vgpu_charge(meter->card, after - before) != VGPU_OK)
 		return false;
 	set_charged(meter, after);
+	if (after < before && meter->state == METER_GRAPHS)
+		vgpu_execs_trimmed(meter->card);
 	return after < before;
 }
 
 static CUresult give_back(struct vgpu_meter *meter, uint64_t keep_bytes)
 {
-	if (meter->state == METER_GRAPHS) {
-		vgpu_execs_trimmed(meter->card);
+	if (meter->state == METER_GRAPHS)
 		return real_cuDeviceGraphMemTrim(meter->device);
-	}
 	return real_cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)meter->pool, keep_bytes);
 }
 

@@ -36,6 +36,9 @@ same(652 * MIB)
 too_large = instantiate(scratch(GIB + 1))
 assert launch(too_large) == OOM
 assert d.cuGraphUpload(too_large, 0)[0] == OOM
+child, parent = scratch(GIB), scratch(MIB)
+move_into(parent, child)
+assert launch(instantiate(parent)) == OOM, "the child counts"
 must(d.cuGraphExecDestroy(executable))
 must(d.cuGraphDestroy(graph))
 must(d.cuDeviceGraphMemTrim(0))
@@ -65,6 +68,32 @@ must(d.cuMemFree(half))
 assert launch(fits) == OK
 assert launch(other) == OK, "the first one's is idle"
 assert charged() == held() - begun <= GIB
+""",
+    )
+
+
+def test_replays_go_on_at_the_limit(host: Host, grants: Grants) -> None:
+    """Also while the last one runs, so that nothing can be given back."""
+    _run(
+        host,
+        grants,
+        """
+PTX = b".version 8.0\\n.target sm_80\\n.address_size 64\\n// simgpu: duration_ns=300000000\\n" \\
+      b".visible .entry slow() { ret; }\\n"
+kernel = must(d.cuModuleGetFunction(must(d.cuModuleLoadData(PTX)), b"slow"))
+stream = must(d.cuStreamCreate(1))
+must(d.cuStreamBeginCapture(stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+address = must(d.cuMemAllocAsync(700 * MIB, stream))
+must(d.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
+must(d.cuMemFreeAsync(address, stream))
+executable = instantiate(must(d.cuStreamEndCapture(stream)))
+for _ in range(3):
+    must(d.cuGraphLaunch(executable, stream))
+assert d.cuMemAlloc(512 * MIB)[0] == OOM
+must(d.cuGraphLaunch(executable, stream))
+must(d.cuStreamSynchronize(stream))
+assert held() - begun == charged() >= 700 * MIB
+must(d.cuMemAlloc(512 * MIB))
 """,
     )
 
