@@ -10,8 +10,11 @@
 
 #include "admission.h"
 #include "hooks.h"
+#include "measure.h"
 #include "meter.h"
 #include "place.h"
+#include "primary.h"
+#include "seen.h"
 
 enum { PRIMARIES = 64 };
 
@@ -29,9 +32,12 @@ static void end_life(const struct vgpu_life *life, bool ended)
 		vgpu_place_put_back(life);
 		return;
 	}
+	vgpu_forget_seen();
 	for (int i = 0; i < 2; i++)
-		if (life->ids[i])
+		if (life->ids[i]) {
+			vgpu_forget_deferred(life->ids[i]);
 			vgpu_forget_context(life->ids[i]);
+		}
 }
 
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
@@ -78,14 +84,12 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	return result;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+void vgpu_note_primary(CUdevice device, CUcontext context)
 {
-	CUresult result = real_cuDevicePrimaryCtxRetain(context, device);
 	CUcontext *primary = primary_of(device);
 
-	if (result == CUDA_SUCCESS && primary)
-		__atomic_store_n(primary, *context, __ATOMIC_RELAXED);
-	return result;
+	if (primary)
+		__atomic_store_n(primary, context, __ATOMIC_RELAXED);
 }
 
 /* Programs may have come by it without a retain that we saw; asking does not change what is. */
@@ -97,8 +101,9 @@ static CUcontext find_primary(CUdevice device)
 	int active = 0;
 
 	if (context || real_cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS ||
-	    !active || cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+	    !active || real_cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
 		return context;
+	vgpu_note_primary(device, context);
 	(void)real_cuDevicePrimaryCtxRelease_v2(device);
 	return context;
 }

@@ -22,6 +22,7 @@ CARDS = (
     ("GPU-5e1f0a70-0000-4000-8000-0000000000aa", 4 * GIB),
     ("GPU-5e1f0a70-0000-4000-8000-0000000000bb", 2 * GIB),
 )
+_AS_ON_A_CARD = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -112,6 +113,23 @@ def host(
 ) -> Iterator[Host]:
     """The simulated driver over a daemon with CARDS."""
     with simulated(build_dir, library, tmp_path_factory.mktemp("host")) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+def card_host(
+    build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
+    """Like `host`, with what a card's own driver takes for contexts and code, in whole blocks."""
+    with simulated(build_dir, library, tmp_path_factory.mktemp("card"), _AS_ON_A_CARD) as host:
+        yield host
+
+
+@pytest.fixture
+def slow_card_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
+    """Like `card_host`, and what the dead held stays taken for a while."""
+    settings = _AS_ON_A_CARD + "teardown_delay_s = 0.6\n"
+    with simulated(build_dir, library, tmp_path, settings) as host:
         yield host
 
 

@@ -18,6 +18,10 @@ typedef unsigned int CUdeviceptr_v1;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUstream_st *CUstream;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUkern_st *CUkernel;
 typedef struct CUevent_st *CUevent;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
@@ -128,6 +132,14 @@ typedef struct {
 	uint64_t handle[2];
 	uint64_t size_bytes;
 } CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+
+/* Its first member is all that we read. */
+typedef struct {
+	CUfunction function;
+	unsigned int grid[3], block[3], shared_bytes;
+	CUstream stream;
+	void **parameters;
+} CUDA_LAUNCH_PARAMS;
 
 enum {
 	CUDA_SUCCESS = 0,

@@ -1,0 +1,205 @@
+/*
+ * Contexts begin: what one takes is reserved by what the last one took, and charged as measured.
+ * One that does not fit is ended again.
+ */
+#include <stdbool.h>
+
+#include "admission.h"
+#include "hooks.h"
+#include "lock.h"
+#include "measure.h"
+#include "primary.h"
+#include "vgpu/region.h"
+
+#define MOST_BYTES	 (INT64_C(2) << 30)
+#define FIRST_MOST_BYTES (UINT64_C(512) << 20)
+
+/* The most that a context of each card was measured to take, by its difference. */
+static uint64_t largest_bytes[VGPU_MAX_CARDS];
+
+/* Of two threads that retain a primary context at once one makes it, and the other finds it
+ * charged. */
+static struct vgpu_lock retaining;
+
+struct creation {
+	struct vgpu_reservation reservation;
+	struct vgpu_window window;
+};
+
+static uint64_t largest_on(int card)
+{
+	return __atomic_load_n(&largest_bytes[card], __ATOMIC_RELAXED);
+}
+
+/* What cannot succeed is the driver's alone to refuse. */
+static CUresult begin(struct creation *creation, const void *out, CUdevice device)
+{
+	struct vgpu_place place = {VGPU_CARD_UNMANAGED, 0};
+	CUresult result = out ? vgpu_place_of_device(device, &place) : CUDA_SUCCESS;
+
+	creation->window = (struct vgpu_window){.place = place};
+	creation->reservation = (struct vgpu_reservation){.place = place};
+	if (result != CUDA_SUCCESS || place.card < 0)
+		return result;
+	result = vgpu_reserve_at(place, largest_on(place.card), &creation->reservation);
+	if (result == CUDA_SUCCESS)
+		vgpu_window_open_by(&creation->window, place, vgpu_place_context_on(place.card));
+	return result;
+}
+
+/* In the new context. */
+static int64_t charge(struct creation *creation)
+{
+	const struct vgpu_bounds bounds = {0, MOST_BYTES};
+	int card = creation->window.place.card;
+	uint64_t known_bytes = largest_on(card);
+	int64_t taken_bytes;
+
+	if (!creation->window.open)
+		return vgpu_charge_unexplained(creation->window.place, creation->reservation.bytes,
+					       known_bytes ? known_bytes : FIRST_MOST_BYTES);
+	taken_bytes = vgpu_window_close(&creation->window, bounds);
+	if ((uint64_t)taken_bytes > known_bytes)
+		__atomic_store_n(&largest_bytes[card], (uint64_t)taken_bytes, __ATOMIC_RELAXED);
+	return taken_bytes;
+}
+
+/* The driver has made `context`; false: it does not fit, and must be ended again. */
+static bool settle(struct creation *creation, CUcontext context)
+{
+	struct vgpu_place place;
+	int64_t taken_bytes = 0;
+
+	if (creation->reservation.place.card < 0)
+		return true;
+	if (vgpu_place_of_context(context, &place) == CUDA_SUCCESS &&
+	    real_cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
+		creation->window.place = place;
+		taken_bytes = charge(creation);
+		(void)real_cuCtxPopCurrent_v2(&context);
+	}
+	vgpu_cancel(&creation->reservation);
+	return !vgpu_took_too_much(&creation->window, taken_bytes);
+}
+
+static CUresult settle_own(struct creation *creation, CUresult result, CUcontext *context)
+{
+	if (result != CUDA_SUCCESS) {
+		vgpu_cancel(&creation->reservation);
+		return result;
+	}
+	if (settle(creation, *context))
+		return CUDA_SUCCESS;
+	(void)cuCtxDestroy_v2(*context);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	struct creation creation;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation, real_cuCtxCreate(context, flags, device));
+	return settle_own(&creation, result, context);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	struct creation creation;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation,
+			   real_cuCtxCreate_v2(context, flags, device));
+	return settle_own(&creation, result, context);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int affinity_count, unsigned int flags,
+			CUdevice device)
+{
+	struct creation creation;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation,
+			   real_cuCtxCreate_v3(context, affinity, affinity_count, flags, device));
+	return settle_own(&creation, result, context);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
+{
+	struct creation creation;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation,
+			   real_cuCtxCreate_v4(context, parameters, flags, device));
+	return settle_own(&creation, result, context);
+}
+
+/* It works in the primary context's memory, through a context of its own. */
+CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned int flags)
+{
+	struct creation creation;
+	CUcontext context;
+	CUresult result = begin(&creation, green, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation,
+			   real_cuGreenCtxCreate(green, resources, device, flags));
+	if (result == CUDA_SUCCESS && real_cuCtxFromGreenCtx(&context, *green) == CUDA_SUCCESS) {
+		if (settle(&creation, context))
+			return CUDA_SUCCESS;
+		(void)cuGreenCtxDestroy(*green);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	vgpu_cancel(&creation.reservation);
+	return result;
+}
+
+static CUresult retain_first(CUcontext *context, CUdevice device)
+{
+	struct creation creation;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation,
+			   real_cuDevicePrimaryCtxRetain(context, device));
+	if (result != CUDA_SUCCESS) {
+		vgpu_cancel(&creation.reservation);
+		return result;
+	}
+	vgpu_note_primary(device, *context);
+	if (settle(&creation, *context))
+		return CUDA_SUCCESS;
+	(void)cuDevicePrimaryCtxRelease_v2(device);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static bool is_active(CUdevice device)
+{
+	unsigned int flags;
+	int active = 0;
+
+	return real_cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	CUresult result;
+
+	vgpu_lock(&retaining);
+	result = is_active(device) ? real_cuDevicePrimaryCtxRetain(context, device)
+				   : retain_first(context, device);
+	vgpu_unlock(&retaining);
+	if (result == CUDA_SUCCESS)
+		vgpu_note_primary(device, *context);
+	return result;
+}

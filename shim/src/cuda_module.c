@@ -1,0 +1,218 @@
+/*
+ * Code, and limits of a context: calls in which the driver takes memory and does not say how much.
+ * What can be undone is undone where it does not fit; the rest stays charged, and nothing else is
+ * given until it fits again.
+ */
+#include "hooks.h"
+#include "measure.h"
+#include "seen.h"
+
+enum { LIMIT_STACK = 0 };
+
+#define LIMIT_SLACK_BYTES (INT64_C(64) << 20)
+#define LIMIT_MOST_BYTES  (INT64_C(1) << 40)
+
+/* Code that was just loaded: does it fit? */
+static bool code_fits(struct vgpu_window *window)
+{
+	return !vgpu_took_too_much(window, vgpu_window_close(window, vgpu_code_taken));
+}
+
+static CUresult settle_module(struct vgpu_window *window, CUresult result, CUmodule *module)
+{
+	if (code_fits(window) || result != CUDA_SUCCESS)
+		return result;
+	(void)cuModuleUnload(*module);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult settle_library(struct vgpu_window *window, CUresult result, CUlibrary *library)
+{
+	if (code_fits(window) || result != CUDA_SUCCESS)
+		return result;
+	(void)cuLibraryUnload(*library);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *path)
+{
+	struct vgpu_window window;
+
+	vgpu_window_open(&window);
+	return settle_module(&window, real_cuModuleLoad(module, path), module);
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+	struct vgpu_window window;
+
+	vgpu_window_open(&window);
+	return settle_module(&window, real_cuModuleLoadData(module, image), module);
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options,
+			    void **values)
+{
+	struct vgpu_window window;
+
+	vgpu_window_open(&window);
+	return settle_module(
+	    &window, real_cuModuleLoadDataEx(module, image, count, options, values), module);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+	struct vgpu_window window;
+
+	vgpu_window_open(&window);
+	return settle_module(&window, real_cuModuleLoadFatBinary(module, image), module);
+}
+
+CUresult cuModuleUnload(CUmodule module)
+{
+	struct vgpu_window window;
+	CUresult result;
+
+	vgpu_window_open(&window);
+	result = real_cuModuleUnload(module);
+	vgpu_forget_seen();
+	vgpu_window_close(&window, vgpu_code_given);
+	return result;
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *image, int *jit_options,
+			   void **jit_values, unsigned int jit_count, int *options, void **values,
+			   unsigned int count)
+{
+	struct vgpu_window window;
+
+	vgpu_window_open(&window);
+	return settle_library(&window,
+			      real_cuLibraryLoadData(library, image, jit_options, jit_values,
+						     jit_count, options, values, count),
+			      library);
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_options,
+			       void **jit_values, unsigned int jit_count, int *options,
+			       void **values, unsigned int count)
+{
+	struct vgpu_window window;
+
+	vgpu_window_open(&window);
+	return settle_library(&window,
+			      real_cuLibraryLoadFromFile(library, path, jit_options, jit_values,
+							 jit_count, options, values, count),
+			      library);
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+	struct vgpu_window window;
+	CUresult result;
+
+	vgpu_window_open(&window);
+	result = real_cuLibraryUnload(library);
+	vgpu_forget_seen();
+	vgpu_window_close(&window, vgpu_code_given);
+	return result;
+}
+
+/* What brings lazily loaded code onto the card. */
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+	struct vgpu_window window;
+	CUresult result;
+
+	vgpu_window_open(&window);
+	result = real_cuModuleGetFunction(function, module, name);
+	vgpu_window_close(&window, vgpu_code_taken);
+	return result;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule module, const char *name)
+{
+	struct vgpu_window window;
+	CUresult result;
+
+	vgpu_window_open(&window);
+	result = real_cuModuleGetGlobal_v2(dptr, bytes, module, name);
+	vgpu_window_close(&window, vgpu_code_taken);
+	return result;
+}
+
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
+	struct vgpu_window window;
+	CUresult result;
+
+	vgpu_window_open(&window);
+	result = real_cuLibraryGetModule(module, library);
+	vgpu_window_close(&window, vgpu_code_taken);
+	return result;
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+	struct vgpu_window window;
+	CUresult result;
+
+	vgpu_window_open(&window);
+	result = real_cuLibraryGetGlobal(dptr, bytes, library, name);
+	vgpu_window_close(&window, vgpu_code_taken);
+	return result;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+	struct vgpu_window window;
+	CUresult result;
+
+	vgpu_window_open(&window);
+	result = real_cuKernelGetFunction(function, kernel);
+	vgpu_window_close(&window, vgpu_code_taken);
+	return result;
+}
+
+CUresult cuFuncLoad(CUfunction function)
+{
+	struct vgpu_window window;
+	CUresult result;
+
+	vgpu_window_open(&window);
+	result = real_cuFuncLoad(function);
+	vgpu_window_close(&window, vgpu_code_taken);
+	return result;
+}
+
+/* A stack is for every thread that the card can run at once. */
+static int64_t limit_bytes(int limit, size_t value)
+{
+	uint64_t each = limit == LIMIT_STACK ? vgpu_resident_threads() : 1;
+	unsigned long long bytes;
+
+	if (__builtin_mul_overflow(each, value, &bytes) || bytes > LIMIT_MOST_BYTES)
+		return LIMIT_MOST_BYTES;
+	return (int64_t)bytes + LIMIT_SLACK_BYTES;
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+	struct vgpu_window window;
+	struct vgpu_bounds bounds;
+	size_t before = 0;
+	CUresult result;
+
+	(void)real_cuCtxGetLimit(&before, limit);
+	bounds = (struct vgpu_bounds){-limit_bytes(limit, before), limit_bytes(limit, value)};
+	vgpu_window_open(&window);
+	result = real_cuCtxSetLimit(limit, value);
+	if (!vgpu_took_too_much(&window, vgpu_window_close(&window, bounds)) ||
+	    result != CUDA_SUCCESS)
+		return result;
+	vgpu_window_open(&window);
+	(void)real_cuCtxSetLimit(limit, before);
+	bounds = (struct vgpu_bounds){-bounds.most_bytes, 0};
+	vgpu_window_close(&window, bounds);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}

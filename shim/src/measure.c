@@ -1,0 +1,183 @@
+/* See measure.h. */
+#include "measure.h"
+
+#include "admission.h"
+#include "hooks.h"
+#include "lock.h"
+#include "process.h"
+#include "vgpu/region.h"
+
+enum {
+	CAPTURE_MODE_RELAXED = 2,
+	ATTRIBUTE_MULTIPROCESSORS = 16,
+	ATTRIBUTE_THREADS_PER_MULTIPROCESSOR = 39,
+};
+
+const struct vgpu_bounds vgpu_code_taken = {0, INT64_C(1) << 30};
+const struct vgpu_bounds vgpu_code_given = {-(INT64_C(1) << 30), 0};
+
+#define STALE_NS    UINT64_C(60000000000)
+#define TEARDOWN_NS UINT64_C(1000000000) /* how long the card may hold what the dead held */
+
+/* A card's account: what it holds beyond what this container is charged for. */
+static struct account {
+	struct vgpu_lock lock;
+	uint32_t windows;	 /* open in this process */
+	int64_t reference_bytes; /* when the first of them opened */
+	uint64_t since_ns;
+	struct vgpu_place deferred; /* a first context, to be charged later; context 0: none */
+	uint64_t deferred_most_bytes;
+} accounts[VGPU_MAX_CARDS];
+
+/* A call of the driver's that makes another of these is part of the first. */
+static __thread bool measuring;
+
+/* In a context on the card. The question must not end a capture that another thread began. */
+static bool read_account(int card, int64_t *beyond_bytes)
+{
+	size_t free_bytes = 0, total_bytes = 0;
+	int mode = CAPTURE_MODE_RELAXED;
+	bool exchanged = real_cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+	CUresult result = real_cuMemGetInfo_v2(&free_bytes, &total_bytes);
+
+	if (exchanged)
+		(void)real_cuThreadExchangeStreamCaptureMode(&mode);
+	*beyond_bytes = (int64_t)(total_bytes - free_bytes) - (int64_t)vgpu_used_bytes(card);
+	return result == CUDA_SUCCESS;
+}
+
+static int64_t bounded(int64_t bytes, struct vgpu_bounds bounds)
+{
+	if (bytes < bounds.least_bytes)
+		return bounds.least_bytes;
+	return bytes > bounds.most_bytes ? bounds.most_bytes : bytes;
+}
+
+/* The caller holds the account's lock. */
+static int64_t charge_beyond(struct vgpu_place place, int64_t reserved_bytes, uint64_t most_bytes)
+{
+	int64_t beyond_bytes;
+
+	if (!read_account(place.card, &beyond_bytes))
+		return 0;
+	beyond_bytes =
+	    bounded(beyond_bytes + reserved_bytes, (struct vgpu_bounds){0, (int64_t)most_bytes});
+	vgpu_charge_measured(place, beyond_bytes);
+	return beyond_bytes;
+}
+
+static void charge_deferred(struct account *account)
+{
+	struct vgpu_place place = account->deferred;
+
+	if (!place.context || vgpu_dropped_within(place.card, TEARDOWN_NS))
+		return;
+	account->deferred.context = 0;
+	charge_beyond(place, 0, account->deferred_most_bytes);
+}
+
+/* A thread that ended inside a window leaves it open: the reference does not grow old with it. */
+static void open_here(struct vgpu_window *window)
+{
+	struct account *account = &accounts[window->place.card];
+	int64_t beyond_bytes;
+
+	vgpu_lock(&account->lock);
+	charge_deferred(account);
+	window->open = read_account(window->place.card, &beyond_bytes);
+	if (window->open) {
+		uint64_t now_ns = vgpu_now_ns();
+		if (!account->windows || now_ns - account->since_ns > STALE_NS) {
+			account->reference_bytes = beyond_bytes;
+			account->since_ns = now_ns;
+		}
+		account->windows++;
+	}
+	vgpu_unlock(&account->lock);
+	measuring = window->open;
+}
+
+void vgpu_window_open(struct vgpu_window *window)
+{
+	*window = (struct vgpu_window){.place.card = VGPU_CARD_UNMANAGED};
+	if (!measuring && vgpu_place_current(&window->place) == CUDA_SUCCESS &&
+	    window->place.card >= 0)
+		open_here(window);
+}
+
+void vgpu_window_open_by(struct vgpu_window *window, struct vgpu_place place, CUcontext context)
+{
+	*window = (struct vgpu_window){.place = place};
+	if (measuring || place.card < 0 || !context ||
+	    real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return;
+	open_here(window);
+	(void)real_cuCtxPopCurrent_v2(&context);
+}
+
+/* Charging brings the account back towards the reference: others see what is left. */
+int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds)
+{
+	struct account *account = &accounts[window->place.card < 0 ? 0 : window->place.card];
+	int64_t beyond_bytes, taken_bytes = 0;
+
+	if (!window->open)
+		return 0;
+	measuring = window->open = false;
+	vgpu_lock(&account->lock);
+	if (read_account(window->place.card, &beyond_bytes)) {
+		taken_bytes = bounded(beyond_bytes - account->reference_bytes, bounds);
+		vgpu_charge_measured(window->place, taken_bytes);
+	}
+	account->windows--;
+	vgpu_unlock(&account->lock);
+	return taken_bytes;
+}
+
+bool vgpu_took_too_much(const struct vgpu_window *window, int64_t taken_bytes)
+{
+	int card = window->place.card;
+
+	return taken_bytes > 0 && vgpu_used_bytes(card) > vgpu_limit_bytes(card);
+}
+
+int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes,
+				uint64_t most_bytes)
+{
+	struct account *account = &accounts[place.card];
+	int64_t own_bytes = 0;
+
+	vgpu_lock(&account->lock);
+	if (vgpu_dropped_within(place.card, TEARDOWN_NS)) {
+		account->deferred = place;
+		account->deferred_most_bytes = most_bytes;
+	} else {
+		own_bytes = charge_beyond(place, (int64_t)reserved_bytes, most_bytes);
+	}
+	vgpu_unlock(&account->lock);
+	return own_bytes;
+}
+
+void vgpu_forget_deferred(uint32_t context)
+{
+	for (struct account *account = accounts; account < accounts + VGPU_MAX_CARDS; account++) {
+		vgpu_lock(&account->lock);
+		if (account->deferred.context == context)
+			account->deferred.context = 0;
+		vgpu_unlock(&account->lock);
+	}
+}
+
+uint64_t vgpu_resident_threads(void)
+{
+	int multiprocessors = 0, threads = 0;
+	CUdevice device;
+
+	if (real_cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+	    real_cuDeviceGetAttribute(&multiprocessors, ATTRIBUTE_MULTIPROCESSORS, device) !=
+		CUDA_SUCCESS ||
+	    real_cuDeviceGetAttribute(&threads, ATTRIBUTE_THREADS_PER_MULTIPROCESSOR, device) !=
+		CUDA_SUCCESS)
+		return 0;
+	return (uint64_t)multiprocessors * (uint64_t)threads;
+}

@@ -1,0 +1,58 @@
+/*
+ * What the driver takes by itself and does not say: measured by its own account of free memory
+ * before and after a call, less what this container was charged in between.
+ *
+ * The error is what others do in between: a neighbour's allocation is charged to us, its free hides
+ * as much of ours, and so does an allocation of ours that is reserved and not made yet. So every
+ * measurement has bounds, from what the call can need at most. Windows of several threads may
+ * overlap: they share one account, so that each change is charged once, to whoever closes first.
+ */
+#ifndef VGPU_MEASURE_H
+#define VGPU_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "place.h"
+
+struct vgpu_window {
+	struct vgpu_place place; /* who is charged */
+	bool open;		 /* false: nothing is measured, and closing does nothing */
+};
+
+/* A measurement outside of these is taken to be at the nearer one. */
+struct vgpu_bounds {
+	int64_t least_bytes, most_bytes;
+};
+
+/* Bounds of what a module's code can take, and give back. */
+extern const struct vgpu_bounds vgpu_code_taken, vgpu_code_given;
+
+/* In the current context, for its own charge; it stays closed where there is none that counts. */
+void vgpu_window_open(struct vgpu_window *window);
+
+/* The same for a place that is not there yet: any context on its card serves, NULL for none. */
+void vgpu_window_open_by(struct vgpu_window *window, struct vgpu_place place, CUcontext context);
+
+/* In a context on the same card: charge, and say how much. */
+int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds);
+
+/* Whether what was charged is more than the limit allows: then undo, if it can be undone. */
+bool vgpu_took_too_much(const struct vgpu_window *window, int64_t taken_bytes);
+
+/*
+ * What the card holds that nobody of this container is charged for, up to most_bytes, is taken to
+ * be the current context's own. For the first context on a card: there is none before it in which
+ * the driver could be asked. Returns what was charged; just after a process of the container died
+ * that is nothing yet: the card may still hold what it held, so the next window charges it.
+ */
+int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes,
+				uint64_t most_bytes);
+
+/* The context has ended before its charge was known. */
+void vgpu_forget_deferred(uint32_t context);
+
+/* The current context's card: how many threads it runs at once; 0: unknown. */
+uint64_t vgpu_resident_threads(void);
+
+#endif
