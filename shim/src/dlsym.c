@@ -118,20 +118,12 @@ static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
 
 /*
  * Whoever gets libc's own dlsym gets past us: by a handle of libc, a version that ours has not, or
- * as the next one. Only a library that wraps it itself, behind us, means libc's own: ours might
- * lead back to it.
+ * as the next one. Ours does as well, also for a library that wraps it: it goes on to libc's own.
  */
-static void *loader_answer(void *handle, enum vgpu_loader_function function, const char *name,
-			   void *found, const void *caller)
+static void *loader_answer(void *handle, enum vgpu_loader_function function, void *found)
 {
-	struct vgpu_object from, us;
 	void *own = vgpu_loader(function);
-	bool wraps_it = handle == RTLD_NEXT && vgpu_object_by_address(caller, &from) &&
-			vgpu_object_ourselves(&us) && from.order > us.order &&
-			vgpu_object_function(&from, name);
 
-	if (wraps_it)
-		return found;
 	if (!found && handle == RTLD_NEXT)
 		found = own; /* the caller has a scope of its own, in which libc is last */
 	return found && found == own ? vgpu_loader_entry(function) : found;
@@ -143,8 +135,7 @@ static void *answer(void *handle, const char *name, void *found, const void *cal
 	int loader = vgpu_loader_named(name);
 
 	if (loader >= 0)
-		return loader_answer(handle, (enum vgpu_loader_function)loader, name, found,
-				     caller);
+		return loader_answer(handle, (enum vgpu_loader_function)loader, found);
 	if (found == vgpu_wrapper(hook))
 		found = handle == RTLD_DEFAULT ? default_of(caller, name, hook)
 					       : behind_us(handle, name, hook);

@@ -34,7 +34,11 @@ class Strict:
 
     host: Host
     directory: Path
-    program: Path
+    programs: Path
+
+    def program(self, way: str) -> Path:
+        """Linked with the driver only where that is the way; else the driver is in no scope yet."""
+        return self.programs / ("linked" if way == "linked" else "program")
 
     @property
     def libcuda(self) -> Path:
@@ -48,7 +52,7 @@ class Strict:
 
     def run(self, *way: str | Path, grant: Path | None = None, preload: bool = False) -> str:
         done = subprocess.run(
-            [self.program, *way],
+            [self.program(str(way[0])), *way],
             env=self.environment(grant, preload=preload),
             capture_output=True,
             text=True,
@@ -71,11 +75,11 @@ def place(directory: Path, build_dir: Path, library: Path, drivers: Path) -> Non
 def strict(host: Host, build_dir: Path, library: Path, tmp_path: Path) -> Strict:
     directory = tmp_path / "drivers"
     place(directory, build_dir, library, host.driver_dir)
-    program = tmp_path / "program"
     source = _SOURCES / "strict_program.c"
-    flags = ["-DLINKED", f"-L{host.driver_dir}", "-l:libcuda.so.1", "-ldl"]
-    subprocess.run(["gcc", source, "-o", program, *flags], check=True)
-    return Strict(host, directory, program)
+    linked = ["-DLINKED", f"-L{host.driver_dir}", "-l:libcuda.so.1"]
+    for name, flags in (("program", []), ("linked", linked)):
+        subprocess.run(["gcc", source, "-o", tmp_path / name, *flags, "-ldl"], check=True)
+    return Strict(host, directory, tmp_path)
 
 
 @pytest.mark.parametrize("way", _WAYS)
@@ -98,7 +102,12 @@ def test_preload_and_forwarder_are_one(way: str, strict: Strict, grants: Grants)
         ("forwarder", strict.environment(grant)),
     ):
         with subprocess.Popen(
-            [strict.program, way, strict.libcuda if name != "preload" else "libcuda.so.1", "hold"],
+            [
+                strict.program(way),
+                way,
+                strict.libcuda if name != "preload" else "libcuda.so.1",
+                "hold",
+            ],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -122,7 +131,7 @@ def test_shim_run_strict(strict: Strict, strict_mode: bool, tmp_path: Path) -> N
     command = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *option, "--"]
     for way, meets in ((["name"], True), (["apart", plugin], strict_mode)):
         done = subprocess.run(
-            [*command, strict.program, *way],
+            [*command, strict.program("name"), *way],
             cwd=_SOURCES.parent.parent.parent,
             env=strict.host.environment(preload=False),
             capture_output=True,
