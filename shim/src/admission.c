@@ -2,7 +2,9 @@
 #include "admission.h"
 
 #include <stdbool.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ledger.h"
 #include "meter.h"
@@ -62,7 +64,7 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 	    !vgpu_dropped_within(reservation->place.card, TEARDOWN_NS))
 		return false;
 	++*round;
-	nanosleep(&pause, NULL);
+	syscall(SYS_nanosleep, &pause, NULL);
 	return true;
 }
 

@@ -38,6 +38,38 @@ static struct word load_word(const uint64_t *from)
 	return word;
 }
 
+#if defined(__aarch64__)
+
+/*
+ * The pair of exclusive instructions, which every such processor has; what compilers make of the
+ * builtin is a call into a library of theirs. A pair that was read and not written back may be
+ * torn, so a difference proves only that somebody else wrote, which is all that callers conclude.
+ */
+static bool swap_word(uint64_t *at, struct word from, struct word to)
+{
+	struct word seen;
+	uint32_t failed;
+
+	do {
+		__asm__ volatile("ldaxp %0, %1, %2"
+				 : "=&r"(seen.low), "=&r"(seen.high)
+				 : "Q"(*(struct word *)at)
+				 : "memory");
+		if (seen.low != from.low || seen.high != from.high) {
+			__asm__ volatile("clrex" : : : "memory");
+			return false;
+		}
+		__asm__ volatile("stlxp %w0, %2, %3, %1"
+				 : "=&r"(failed), "=Q"(*(struct word *)at)
+				 : "r"(to.low), "r"(to.high)
+				 : "memory");
+	} while (failed);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return true;
+}
+
+#else
+
 static bool swap_word(uint64_t *at, struct word from, struct word to)
 {
 	unsigned __int128 old = (unsigned __int128)from.high << 64 | from.low;
@@ -45,6 +77,8 @@ static bool swap_word(uint64_t *at, struct word from, struct word to)
 
 	return __sync_bool_compare_and_swap((unsigned __int128 *)at, old, new);
 }
+
+#endif
 
 static uint64_t tag_of(uint32_t slot, uint64_t sequence)
 {

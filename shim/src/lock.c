@@ -12,6 +12,16 @@
 #define SPINS_PER_YIELD	 64
 #define YIELDS_PER_CHECK 64
 
+/* Leaves the core to its other thread for a moment. */
+static inline void wait_a_little(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
+
 static bool take(struct vgpu_lock *lock, uint32_t from)
 {
 	return __atomic_compare_exchange_n(&lock->holder_tid, &from, vgpu_thread_id(), false,
@@ -38,13 +48,13 @@ void vgpu_lock(struct vgpu_lock *lock)
 
 	for (uint32_t spins = 0; !take(lock, 0); spins++) {
 		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
-			__builtin_ia32_pause();
+			wait_a_little();
 		else if (spins / SPINS_PER_YIELD % YIELDS_PER_CHECK != YIELDS_PER_CHECK - 1)
 			syscall(SYS_sched_yield);
 		else if (take_from_the_dead(lock))
 			return;
 		else
-			nanosleep(&pause, NULL); /* to yield lets no lower priority run */
+			syscall(SYS_nanosleep, &pause, NULL); /* to yield lets no lower priority run */
 	}
 }
 

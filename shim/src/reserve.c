@@ -71,7 +71,7 @@ static void reap_afresh(struct vgpu_process *process)
 	     pauses++) {
 		if (__atomic_load_n(&process->reaped_ns, __ATOMIC_ACQUIRE) >= since_ns)
 			return;
-		nanosleep(&pause, NULL);
+		syscall(SYS_nanosleep, &pause, NULL);
 	}
 }
 

@@ -27,7 +27,7 @@ static bool lock_limits(int fd)
 	for (int pauses = 0; pauses < LOCK_PAUSES; pauses++) {
 		if (syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0)
 			return true;
-		nanosleep(&pause, NULL);
+		syscall(SYS_nanosleep, &pause, NULL);
 	}
 	return false;
 }

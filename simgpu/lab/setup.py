@@ -34,10 +34,14 @@ _PACKAGES: Final = {
     "unshare": "util-linux",
     "setpriv": "util-linux",
     "readelf": "binutils",
+    "qemu-aarch64-static": "qemu-user-static",
 }
 """Program that must be on PATH: Debian package that brings it."""
 
-_FOR_CONTAINERS: Final = {"musl-tools", "runc", "busybox-static", "util-linux"}
+_FOR_SOME_TESTS: Final = {
+    *("musl-tools", "runc", "busybox-static", "util-linux"),  # containers
+    "qemu-user-static",  # the library's core on aarch64
+}
 """Packages without which all works that does not need root either."""
 
 _FILES: Final = {
@@ -85,8 +89,8 @@ def system_packages() -> None:
     install = ["apt-get", "install", "--yes", "--no-install-recommends", *lacking]
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         advice = f"not installed: {', '.join(lacking)}. Run: sudo {' '.join(install)}\n"
-        if set(lacking) <= _FOR_CONTAINERS:
-            sys.stderr.write(f"{advice}(the demo and the node tests need them; all else works)\n")
+        if set(lacking) <= _FOR_SOME_TESTS:
+            sys.stderr.write(f"{advice}(the demo and some tests need them; all else works)\n")
             return
         raise SetupError(advice)
     with step(f"installing {' '.join(lacking)}"):

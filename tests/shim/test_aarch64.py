@@ -1,0 +1,133 @@
+"""The library for aarch64 (Grace Hopper nodes): it builds, and its core runs under emulation.
+
+What qemu's user mode emulates of one process: threads, kills between two instructions. Not fork (it
+drops MADV_WIPEONFORK and says it did not), nor races between processes (each sees a start time of
+its own, and one thread alone gets no atomic instructions); those run on the machine itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.shim import test_counter
+from tests.shim.core import Box, patch
+
+pytestmark = pytest.mark.sim
+
+_EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
+
+
+@functools.cache
+def _built(preset: str, *targets: str) -> Path:
+    for command in (
+        ["cmake", "--preset", preset],
+        ["cmake", "--build", "--preset", preset, "--parallel", "2", "--target", *targets],
+    ):
+        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return ROOT / "build" / preset
+
+
+def _emulator() -> str:
+    found = next(filter(None, map(shutil.which, _EMULATORS)), None)
+    if found is None:
+        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        missing("no qemu-aarch64 (make setup installs qemu-user-static)")
+    return found
+
+
+def _program(directory: Path, name: str) -> Path:
+    """A program of ours that runs under the emulator, to be started as if it were native."""
+    binary = _built("aarch64-static", "vgpu-core-test", "vgpu-ledger-test") / "bin" / name
+    program = directory / name
+    program.write_text(f'#!/bin/sh\nexec {_emulator()} {binary} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def emulated(tmp_path: Path) -> Box:
+    box = Box(tmp_path, _program(tmp_path, "vgpu-core-test"))
+    box.write()
+    return box
+
+
+def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path) -> None:
+    """Its exports are those of the x86-64 one."""
+    ours = _built("aarch64", "vgpu") / "lib" / "libvgpu.so"
+
+    def told(option: str, file: Path) -> str:
+        return subprocess.run(
+            ["readelf", "--wide", option, file], text=True, capture_output=True, check=True
+        ).stdout
+
+    assert "AArch64" in told("--file-header", ours)
+    # ziglang's stub of libpthread stands first for two functions that libc.so.6 has as well.
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", told("--dynamic", ours)))
+    assert needed - {"libpthread.so.0"} == {"libc.so.6"}
+    versions = re.findall(r"GLIBC_(\d+)\.(\d+)", told("--dyn-syms", ours))
+    assert versions and max((int(major), int(minor)) for major, minor in versions) <= (2, 17)
+    exported = {
+        file: {
+            line.split()[7].split("@")[0]
+            for line in told("--dyn-syms", file).splitlines()
+            if len(line.split()) == 8 and line.split()[4] == "GLOBAL" and line.split()[6] != "UND"
+        }
+        for file in (ours, library)
+    }
+    assert exported[ours] == exported[library] and "cuMemAlloc_v2" in exported[ours]
+
+
+@pytest.mark.parametrize("arguments", [["oracle", "1"], ["threads"]], ids=" ".join)
+def test_the_ledger_on_aarch64(tmp_path: Path, arguments: list[str]) -> None:
+    subprocess.run([_program(tmp_path, "vgpu-ledger-test"), *arguments], check=True)
+
+
+def test_the_counter_on_aarch64(emulated: Box) -> None:
+    assert emulated.run("threads", "8", "500", "1").split() == ["0"]
+    assert emulated.used_after_fresh_attach() == 0
+
+
+def test_the_counter_of_aarch64_refuses_and_clamps(emulated: Box) -> None:
+    test_counter.test_refunds_beyond_what_is_held_are_clamped_and_counted(emulated)
+    emulated.write()
+    test_counter.test_a_refusal_changes_nothing_but_the_statistics(emulated)
+
+
+def test_stopped_and_killed_at_the_counters_steps_on_aarch64(emulated: Box) -> None:
+    """Inside every step between publishing an operation and counting it."""
+    steps = ("APPLY_PUBLISHED", "COUNTER_SWAPPED", "HELP_READ", "DROP_SWAPPED")
+    assert set(steps) <= set(emulated.steps())
+    for step in steps:
+        emulated.write()
+        with emulated.shell() as subject:
+            stopped = subject.stops_at(step, 1, ("attach", "reserve 0 1000", "refund 0 400"))
+            subject.kill_alone()
+        assert stopped or step == "DROP_SWAPPED"
+        assert emulated.used_after_fresh_attach() == 0
+
+
+def test_regions_on_aarch64(emulated: Box) -> None:
+    emulated.region.write_bytes(emulated.region.read_bytes()[:-1])
+    with emulated.shell() as refused:
+        assert refused.ask("attach") != "OK"
+    emulated.write()
+    patch(emulated.region, 8, b"\xff")
+    with emulated.shell() as refused:
+        assert refused.ask("attach") != "OK"
+    emulated.write()
+    with emulated.shell() as accepted:
+        assert accepted.ask("attach") == "OK"
+        assert accepted.ask("reserve 0 1000") == "OK"
+        emulated.set_limit(2000)
+        assert accepted.ask("reserve 0 1001") == "OVER_LIMIT"
+        assert accepted.ask("detach") == "OK"
+    assert emulated.use().used_bytes == 0
