@@ -17,7 +17,7 @@ Locks (open file description locks, on bytes beyond the end of the file): LIVE +
 slot's process for its life, or, shared, by each process that holds the memory. Each holder maps a
 page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
 
-Version 2 added shared slots and the time of the last search; what version 1 has, stands where it
+Version 2 added shared slots and the place of the next search; what version 1 has, stands where it
 stood, so `uses` reads both.
 """
 
@@ -77,7 +77,7 @@ CARD: Final = Struct(
         Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
         Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
         Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC; when a dead process's charge went"),
-        Field("uint64_t", "last_search_ns", "card 0's: when a search of all slots last began"),
+        Field("uint64_t", "next_search", "card 0's: the slot at which the next partial search begins"),
         Field("uint64_t", "reserved", "zero", 3),
     ),
 )

@@ -131,7 +131,7 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const ch
 	vgpu_slots_reap_at_start(&slots);
 	VGPU_AT(ATTACH_REAPED);
 	if (!vgpu_slots_claim(&slots, &process->owner)) {
-		vgpu_slots_reap(&slots, NULL, VGPU_SEARCH_THOROUGH);
+		vgpu_slots_reap(&slots, NULL, VGPU_SEARCH_QUICK);
 		if (!vgpu_slots_claim(&slots, &process->owner))
 			return vgpu_fail(error, VGPU_NO_SLOT, 0, path);
 	}

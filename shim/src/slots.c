@@ -10,10 +10,9 @@
 #include "slot_lock.h"
 #include "step.h"
 
-/* So many processes that start at once leave the search to one of them in so much time; who is
- * about to refuse or report searches all the same. */
-#define MANY_SLOTS	       64
-#define START_SEARCH_PERIOD_NS UINT64_C(10000000)
+/* Where more slots than that were ever in use, a process that begins searches only so many, and the
+ * next one goes on from there. Who is about to refuse or report searches all. */
+#define SLOTS_PER_START 64
 
 static uint64_t generation_of(const struct vgpu_region_slot *slot)
 {
@@ -119,19 +118,18 @@ void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner
 		reap(slots, owner, VGPU_SEARCH_QUICK);
 }
 
-void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
-		     enum vgpu_search search)
+/* Up to the first slot never taken; true where that came before `end`. */
+static bool reap_range(const struct vgpu_slots *slots, const struct vgpu_owner *except,
+		       uint32_t begin, uint32_t end, enum vgpu_search search)
 {
-	__atomic_store_n(&vgpu_view_card(slots->view, 0)->last_search_ns, vgpu_now_ns(),
-			 __ATOMIC_RELAXED);
-	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
+	for (uint32_t number = begin; number < end; number++) {
 		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
 		/* Read before the verdict, and compared after it: the verdict is about this holder.
 		 */
 		struct vgpu_owner owner = {number, generation_of(slot)};
 
 		if (owner.generation == 0)
-			break;
+			return true;
 		if (except && except->slot == number && except->generation == owner.generation)
 			continue;
 		/* A free slot is charged where its last owner, held for dead, was in mid-operation.
@@ -141,6 +139,13 @@ void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *ex
 		else
 			reap(slots, &owner, search);
 	}
+	return false;
+}
+
+void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
+		     enum vgpu_search search)
+{
+	(void)reap_range(slots, except, 0, VGPU_MAX_SLOTS, search);
 }
 
 static void retire_own(const struct vgpu_slots *slots)
@@ -159,14 +164,17 @@ static void retire_own(const struct vgpu_slots *slots)
 
 void vgpu_slots_reap_at_start(const struct vgpu_slots *slots)
 {
-	uint64_t last_ns =
-	    __atomic_load_n(&vgpu_view_card(slots->view, 0)->last_search_ns, __ATOMIC_RELAXED);
+	uint64_t *next = &vgpu_view_card(slots->view, 0)->next_search;
+	uint32_t begin = 0;
 
-	if (generation_of(vgpu_view_slot(slots->view, MANY_SLOTS)) != 0 &&
-	    vgpu_now_ns() - last_ns < START_SEARCH_PERIOD_NS)
-		retire_own(slots);
-	else
-		vgpu_slots_reap(slots, NULL, VGPU_SEARCH_QUICK);
+	retire_own(slots);
+	if (generation_of(vgpu_view_slot(slots->view, SLOTS_PER_START)) != 0)
+		begin = (uint32_t)__atomic_fetch_add(next, SLOTS_PER_START, __ATOMIC_RELAXED) &
+			(VGPU_MAX_SLOTS - SLOTS_PER_START);
+	if (!reap_range(slots, NULL, begin, begin + SLOTS_PER_START, VGPU_SEARCH_QUICK) || !begin)
+		return;
+	__atomic_store_n(next, SLOTS_PER_START, __ATOMIC_RELAXED);
+	(void)reap_range(slots, NULL, 0, SLOTS_PER_START, VGPU_SEARCH_QUICK);
 }
 
 /*

@@ -32,9 +32,8 @@ void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *ex
 		     enum vgpu_search search);
 
 /*
- * For a process that begins: all slots where they are few; where they are many, and somebody has
- * just searched, those under its own identity alone (a life before exec, or one that lost its
- * lock).
+ * For a process that begins: all slots where they are few, else some of them, and all under its own
+ * identity (a life before exec, or one that lost its lock).
  */
 void vgpu_slots_reap_at_start(const struct vgpu_slots *slots);
 

@@ -61,7 +61,7 @@ _Static_assert(offsetof(struct vgpu_region_card, refused_count) == 64, "refused_
 _Static_assert(offsetof(struct vgpu_region_card, last_refused_bytes) == 72, "last_refused_bytes");
 _Static_assert(offsetof(struct vgpu_region_card, over_refund_count) == 80, "over_refund_count");
 _Static_assert(offsetof(struct vgpu_region_card, last_drop_ns) == 88, "last_drop_ns");
-_Static_assert(offsetof(struct vgpu_region_card, last_search_ns) == 96, "last_search_ns");
+_Static_assert(offsetof(struct vgpu_region_card, next_search) == 96, "next_search");
 _Static_assert(offsetof(struct vgpu_region_card, reserved) == 104, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_slot) == 64, "vgpu_region_slot");

@@ -75,7 +75,7 @@ struct vgpu_region_card {
 	uint64_t last_refused_bytes; /* size of the latest of them */
 	uint64_t over_refund_count; /* refunds of more than the process held, clamped */
 	uint64_t last_drop_ns; /* CLOCK_MONOTONIC; when a dead process's charge went */
-	uint64_t last_search_ns; /* card 0's: when a search of all slots last began */
+	uint64_t next_search; /* card 0's: the slot at which the next partial search begins */
 	uint64_t reserved[3]; /* zero */
 };
 

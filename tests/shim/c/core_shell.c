@@ -345,8 +345,10 @@ int main(int argc, char **argv)
 		return core_race(argc - 2, argv + 2);
 	if (!strcmp(what, "loop"))
 		return core_loop(argc - 2, argv + 2);
+	if (!strcmp(what, "many"))
+		return core_many(argc - 2, argv + 2);
 	if (!strcmp(what, "threads"))
 		return core_threads(argc - 2, argv + 2);
-	fprintf(stderr, "usage: vgpu-core-test shell|steps|race|loop|threads ...\n");
+	fprintf(stderr, "usage: vgpu-core-test shell|steps|race|loop|many|threads ...\n");
 	return 2;
 }

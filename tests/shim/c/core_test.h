@@ -6,6 +6,7 @@
 int core_shell(void);
 int core_race(int argc, char **argv);
 int core_loop(int argc, char **argv);
+int core_many(int argc, char **argv);
 int core_threads(int argc, char **argv);
 
 #endif

@@ -1,0 +1,126 @@
+/*
+ * Very many processes in one container.
+ *
+ *   many COUNT   as many attach at once and hold 1000 bytes each; prints how many did, how many
+ * were told that there is no slot, the bytes that are charged, and the microseconds that one more
+ * attach takes beside them (the median of 21, or 0 where there is no slot); then all are killed,
+ * and a last attach prints what is charged still
+ */
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core_test.h"
+#include "vgpu/region.h"
+
+enum { HELD_BYTES = 1000, SAMPLES = 21 };
+
+struct tally {
+	uint64_t attached, without_slot, failed;
+	uint64_t took_ns[SAMPLES];
+	uint64_t charged_bytes;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void hold(struct tally *tally)
+{
+	uint64_t *where = &tally->failed;
+
+	switch (vgpu_attach(NULL)) {
+	case VGPU_OK:
+		if (vgpu_reserve(0, HELD_BYTES) == VGPU_OK)
+			where = &tally->attached;
+		break;
+	case VGPU_NO_SLOT:
+		where = &tally->without_slot;
+		break;
+	default:
+		break;
+	}
+	__atomic_add_fetch(where, 1, __ATOMIC_ACQ_REL);
+	for (;;)
+		pause();
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+	return (left > right) - (left < right);
+}
+
+/* In a process of its own each time, that ends at once; its slot is the next one's to find. */
+static void measure(struct tally *tally)
+{
+	for (int i = 0; i < SAMPLES; i++) {
+		if (fork() == 0) {
+			uint64_t start_ns = now_ns();
+
+			if (vgpu_attach(NULL) == VGPU_OK)
+				tally->took_ns[i] = now_ns() - start_ns;
+			vgpu_detach();
+			_exit(0);
+		}
+		wait(NULL);
+	}
+	qsort(tally->took_ns, SAMPLES, sizeof(tally->took_ns[0]), by_size);
+}
+
+static void report(struct tally *tally)
+{
+	if (fork() == 0) {
+		(void)vgpu_peek(NULL);
+		tally->charged_bytes = vgpu_used_bytes(0);
+		_exit(0);
+	}
+	wait(NULL);
+}
+
+int core_many(int argc, char **argv)
+{
+	struct tally *tally =
+	    mmap(NULL, sizeof(*tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t count = argc == 1 ? strtoull(argv[0], NULL, 10) : 0;
+	pid_t *pids = calloc(count + 1, sizeof(*pids));
+
+	if (tally == MAP_FAILED || !pids || !count)
+		return 2;
+	for (uint64_t i = 0; i < count; i++) {
+		pids[i] = fork();
+		if (pids[i] == 0)
+			hold(tally);
+		if (pids[i] < 0)
+			return 3;
+	}
+	while (__atomic_load_n(&tally->attached, __ATOMIC_ACQUIRE) +
+		   __atomic_load_n(&tally->without_slot, __ATOMIC_ACQUIRE) +
+		   __atomic_load_n(&tally->failed, __ATOMIC_ACQUIRE) <
+	       count)
+		usleep(1000);
+	report(tally);
+	printf("%" PRIu64 " %" PRIu64 " %" PRIu64, tally->attached, tally->without_slot,
+	       tally->charged_bytes);
+	if (!tally->without_slot)
+		measure(tally);
+	printf(" %" PRIu64, tally->took_ns[SAMPLES / 2] / 1000);
+	for (uint64_t i = 0; i < count; i++)
+		kill(pids[i], SIGKILL);
+	while (wait(NULL) > 0)
+		;
+	report(tally);
+	printf(" %" PRIu64 "\n", tally->charged_bytes);
+	return 0;
+}
