@@ -12,6 +12,7 @@ static void fill(struct vgpu_file *file, const struct stat *status)
 	file->device = status->st_dev;
 	file->inode = status->st_ino;
 	file->bytes = (uint64_t)status->st_size;
+	file->allocated_bytes = (uint64_t)status->st_blocks * 512;
 	file->regular = S_ISREG(status->st_mode);
 }
 

@@ -10,6 +10,7 @@ struct vgpu_file {
 	uint64_t device;
 	uint64_t inode;
 	uint64_t bytes;
+	uint64_t allocated_bytes; /* less where the file has holes */
 	bool regular;
 };
 

@@ -78,9 +78,23 @@ enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int card_
 	return VGPU_REGION_INVALID;
 }
 
+/* To touch a hole of a mapped file where the disk is full is SIGBUS; here it is an error. */
+static bool fill_holes(int fd, uint64_t bytes, int *os_errno)
+{
+	struct vgpu_file file;
+
+	if (!vgpu_file_of(fd, &file) || file.allocated_bytes >= bytes ||
+	    syscall(SYS_fallocate, fd, 0, 0, bytes) == 0 || errno == EOPNOTSUPP)
+		return true;
+	*os_errno = errno;
+	return false;
+}
+
 enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view, int *os_errno)
 {
 	*view = geometry(card_count);
+	if (!fill_holes(fd, file_bytes(view), os_errno))
+		return VGPU_SYSTEM;
 	view->base = mmap(NULL, file_bytes(view), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (view->base == MAP_FAILED) {
 		*os_errno = errno;

@@ -4,8 +4,11 @@ come again. One line of the matrix of behaviours each, through the driver's call
 
 from __future__ import annotations
 
+import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,12 +16,12 @@ import pytest
 
 from contract import grant_file
 from shim import region
-from tests.shim.conftest import Host
-from tests.shim.core import Box, until
+from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.core import Box, patch, until
+from tests.talking import TALKER, Talk, talking
 
 pytestmark = pytest.mark.sim
 
-MIB = 1 << 20
 NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
 
 
@@ -29,47 +32,6 @@ def null_box(tmp_path: Path, build_dir: Path) -> Box:
     return Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
 
 
-class Talk:
-    """A program that answers each line with one."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def ask(self, line: str) -> str:
-        self.tell(line)
-        return self.answer()
-
-    def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    @property
-    def comm(self) -> str:
-        return Path(f"/proc/{self._process.pid}/comm").read_text().strip()
-
-
-@contextmanager
-def _talking(
-    host: Host, command: list[str | Path], directory: Path, *, preload: bool = True
-) -> Iterator[Talk]:
-    with subprocess.Popen(
-        command,
-        env=host.environment(directory, preload=preload),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as running:
-        try:
-            yield Talk(running)
-        finally:
-            running.kill()
-
-
 @contextmanager
 def _two_copies(host: Host, box: Box, build_dir: Path) -> Iterator[Talk]:
     command: list[str | Path] = [
@@ -77,8 +39,7 @@ def _two_copies(host: Host, box: Box, build_dir: Path) -> Iterator[Talk]:
         host.driver_dir / "libcuda.so.1",
         host.library,
     ]
-    with _talking(host, command, box.directory, preload=False) as talk:
-        assert talk.answer() == "ready"
+    with talking(command, host.environment(box.directory, preload=False)) as talk:
         yield talk
 
 
@@ -110,3 +71,229 @@ def test_exec_ends_the_charge_of_both_copies(
         talk.tell("exec")
         until(lambda: talk.comm == "sleep", "exec")
         assert null_box.used_after_fresh_attach() == 0
+
+
+@contextmanager
+def _talker(host: Host, directory: Path) -> Iterator[Talk]:
+    with talking(TALKER, host.environment(directory)) as talk:
+        yield talk
+
+
+def _free(talk: Talk) -> int:
+    code, free, _ = map(int, talk.ask("info").split())
+    assert code == 0
+    return free
+
+
+def test_row_19_a_killed_holders_memory_is_there_for_the_next(
+    slow_host: Host, grants: Grants
+) -> None:
+    """The card tears it down a while after the death; the next allocation waits for that."""
+    directory = grants.make(GIB)
+    with _talker(slow_host, directory) as survivor, _talker(slow_host, directory) as holder:
+        room = _free(survivor)
+        assert holder.ask(f"alloc {room}").startswith("0 ")
+        assert survivor.ask(f"alloc {room}") == "2"
+        holder.kill()
+        began = time.monotonic()
+        assert survivor.ask(f"alloc {room}").startswith("0 ")
+        assert time.monotonic() - began < 5, "a second at most, and what a busy machine adds"
+
+
+def test_row_19_reports_have_no_dead_in_them_without_any_pressure(
+    slow_host: Host, grants: Grants
+) -> None:
+    directory = grants.make(GIB)
+    with _talker(slow_host, directory) as survivor, _talker(slow_host, directory) as holder:
+        before = _free(survivor)
+        assert holder.ask(f"alloc {200 * MIB}").startswith("0 ")
+        assert _free(survivor) == before - 200 * MIB
+        holder.kill()
+        until(lambda: _free(survivor) >= before, "the dead process's bytes in a report")
+
+
+def test_row_20_ended_processes_disturb_no_other(null_host: Host, null_box: Box) -> None:
+    """A, B, C run; A and B end; D starts and takes one of their slots; C allocates."""
+    with (
+        _talker(null_host, null_box.directory) as a_process,
+        _talker(null_host, null_box.directory) as b_process,
+        _talker(null_host, null_box.directory) as c_process,
+    ):
+        for talk in (a_process, b_process, c_process):
+            assert talk.ask(f"alloc {100 * MIB}").startswith("0 ")
+        a_process.end("exit")
+        b_process.end("exit")
+        with _talker(null_host, null_box.directory) as d_process:
+            assert d_process.ask(f"alloc {400 * MIB}").startswith("0 ")
+            assert c_process.ask(f"alloc {600 * MIB}") == "2"
+            assert c_process.ask(f"alloc {GIB - 500 * MIB}").startswith("0 ")
+            assert null_box.use().used_bytes == GIB
+            assert d_process.ask(f"alloc {2 * MIB}") == "2"
+
+
+_FORKS = """
+import ctypes, os, subprocess, sys
+
+cuda = ctypes.CDLL("libcuda.so.1")
+
+
+def begin():
+    context = ctypes.c_void_p()
+    return [
+        cuda.cuInit(0),
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+        cuda.cuCtxSetCurrent(context),
+    ]
+
+
+def alloc(mib):
+    address = ctypes.c_uint64()
+    return cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib << 20))
+
+
+def say(word):
+    print(word, flush=True)
+
+
+def child(work):
+    pid = os.fork()
+    if not pid:
+        work()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def works():
+    assert begin() == [0, 0, 0] and alloc(10) == 0
+
+
+def daemon():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    works()
+    say(f"daemon {os.getpid()}")
+    sys.stdin.readline()
+
+
+child(works)
+say("forked before init")
+works()
+assert alloc(90) == 0
+child(lambda: None)
+child(works)
+say("forked after init")
+subprocess.run(["true"], check=True, close_fds=False)
+assert os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ), 0)[1] == 0
+assert os.waitpid(os.posix_spawn(sys.executable, [sys.executable, "-c", "import ctypes;" \
+    "assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"], os.environ), 0)[1] == 0
+say("spawned")
+if not os.fork():
+    daemon()
+    os._exit(0)
+assert alloc(5) == 0
+sys.stdin.readline()
+"""
+
+
+def test_row_23_fork_vfork_spawn_and_daemon(null_host: Host, null_box: Box) -> None:
+    """Each child is charged for itself, and the parent's charge stays as it is."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORKS],
+        env=null_host.environment(null_box.directory),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        talk = Talk(running)
+        assert talk.answer() == "forked before init"
+        assert talk.answer() == "forked after init"
+        assert null_box.used_after_fresh_attach() == 100 * MIB
+        assert talk.answer() == "spawned"
+        assert null_box.used_after_fresh_attach() >= 100 * MIB
+        daemon = int(talk.answer().removeprefix("daemon "))
+        until(lambda: null_box.used_after_fresh_attach() == 115 * MIB, "the daemon's own charge")
+        assert {slot.pid for slot in null_box.slots() if slot.bytes[0]} == {running.pid, daemon}
+        talk.kill()
+        until(lambda: null_box.used_after_fresh_attach() == 10 * MIB, "the parent's end")
+        assert running.stdin is not None
+        running.stdin.close()
+        until(lambda: null_box.used_after_fresh_attach() == 0, "the daemon's end")
+
+
+def test_row_24_eleven_hundred_processes(box: Box) -> None:
+    attached, without_slot, charged, attach_us, after = map(int, box.run("many", "1100").split())
+    assert (attached, without_slot, charged, after) == (1100, 0, 1100 * 1000, 0)
+    assert attach_us < 1_000_000
+
+
+def test_beyond_all_slots_a_process_is_told(box: Box) -> None:
+    """And the 4,096 that came first go on."""
+    attached, without_slot, charged, _, after = map(int, box.run("many", "4100").split())
+    assert (attached, without_slot, charged, after) == (4096, 4, 4096 * 1000, 0)
+
+
+@pytest.mark.parametrize("raise_to", [800 * MIB, GIB])
+def test_a_limit_below_what_is_used_takes_nothing_and_gives_nothing(
+    null_host: Host, tmp_path: Path, build_dir: Path, raise_to: int
+) -> None:
+    box = Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
+    region.create(tmp_path, [grant_file.Card(NULL_CARD, GIB, 100, 0)])
+    grant_id = grant_file.decode(box.grant.read_bytes())
+    assert grant_id is not None
+
+    def limit(limit_bytes: int) -> None:
+        grant = grant_file.Grant(
+            grant_id.grant_id, [grant_file.Card(NULL_CARD, limit_bytes, 100, 0)]
+        )
+        for write in grant_file.update(box.grant.read_bytes(), grant):
+            patch(box.grant, write.offset, write.data)
+
+    box.grant.chmod(0o600)
+    with _talker(null_host, box.directory) as talk:
+        assert talk.ask(f"alloc {600 * MIB}") == "0 0"
+        limit(300 * MIB)
+        assert _free(talk) == 0
+        assert talk.ask(f"alloc {2 * MIB}") == "2"
+        assert talk.ask("info").split()[2] == str(300 * MIB)
+        limit(raise_to)
+        assert _free(talk) == raise_to - 600 * MIB, "at the very next call"
+        assert talk.ask(f"alloc {raise_to - 600 * MIB}") == "0 1"
+        limit(1)
+        assert talk.ask("free 0") == "0"
+        assert talk.ask("free 1") == "0"
+        assert box.use().used_bytes == 0
+
+
+def _by_rename(library: Path, path: Path) -> None:
+    fresh = path.with_suffix(".new")
+    shutil.copy(library, fresh)
+    fresh.rename(path)
+
+
+def _another_build(library: Path, path: Path) -> None:
+    """The same code and another file content, as another release has."""
+    fresh = path.with_suffix(".new")
+    shutil.copy(library, fresh)
+    subprocess.run(["strip", "--strip-debug", fresh], check=True)
+    fresh.rename(path)
+
+
+@pytest.mark.parametrize("replace", [_by_rename, _another_build])
+def test_row_47_the_library_is_replaced_while_in_use(
+    null_host: Host, null_box: Box, tmp_path: Path, replace: Callable[[Path, Path], None]
+) -> None:
+    path = tmp_path / "libvgpu.so"
+    shutil.copy(null_host.library, path)
+    installed = Host(path, null_host.driver_dir)
+    with _talker(installed, null_box.directory) as old:
+        assert old.ask(f"alloc {400 * MIB}").startswith("0 ")
+        replace(null_host.library, path)
+        with _talker(installed, null_box.directory) as new:
+            assert new.ask(f"alloc {600 * MIB}").startswith("0 ")
+            assert old.ask(f"alloc {30 * MIB}") == "2"
+            assert new.ask(f"alloc {30 * MIB}") == "2"
+            assert old.ask(f"alloc {24 * MIB}").startswith("0 ")
+            assert null_box.use().used_bytes == GIB
+            old.kill()
+            assert new.ask(f"alloc {424 * MIB}").startswith("0 ")
