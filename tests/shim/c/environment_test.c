@@ -1,0 +1,53 @@
+/*
+ * The parser of HAMi-core's variables alone: each line on stdin is an environment, its variables
+ * separated by 0x1f; each line out says the result, and where it is OK or UNMANAGED, all that was
+ * understood. The parser is given exactly the bytes it may read.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "environment.h"
+
+static void print(const struct vgpu_environment *environment)
+{
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		printf(" %" PRIu64 " %" PRIu32, environment->limits[card].bytes,
+		       environment->limits[card].core_percent);
+	printf(" %d", environment->listed_count);
+	for (int card = 0; card < environment->listed_count; card++) {
+		putchar(' ');
+		for (int i = 0; i < 16; i++)
+			printf("%02x", environment->listed[card][i]);
+	}
+}
+
+int main(void)
+{
+	static char line[1 << 16];
+	static struct vgpu_environment environment;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	while (fgets(line, sizeof(line), stdin)) {
+		char *variables[64] = {NULL}, *rest = NULL;
+		struct vgpu_error error = {VGPU_OK, 0, ""};
+		enum vgpu_result result;
+		int count = 0;
+
+		line[strcspn(line, "\n")] = '\0';
+		for (char *at = strtok_r(line, "\x1f", &rest); at && count < 63;
+		     at = strtok_r(NULL, "\x1f", &rest))
+			variables[count++] = strdup(at);
+		result = vgpu_environment_parse(variables, &environment, &error);
+		printf("%d", result);
+		if (result == VGPU_OK || result == VGPU_UNMANAGED)
+			print(&environment);
+		else
+			printf(" %s", error.path);
+		putchar('\n');
+		while (count--)
+			free(variables[count]);
+	}
+	return 0;
+}
