@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "admission.h"
+#include "claims.h"
 #include "hooks.h"
 #include "measure.h"
 #include "meter.h"
@@ -37,6 +38,7 @@ static void end_life(const struct vgpu_life *life, bool ended)
 		if (life->ids[i]) {
 			vgpu_forget_deferred(life->ids[i]);
 			vgpu_forget_context(life->ids[i]);
+			vgpu_settle_claims(vgpu_take_tiles_of_context(life->ids[i]), CUDA_SUCCESS);
 		}
 }
 

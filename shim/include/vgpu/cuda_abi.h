@@ -114,6 +114,11 @@ enum {
 };
 
 typedef struct {
+	size_t size_bytes, alignment;
+	unsigned int reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+
+typedef struct {
 	int resource_type;
 	uint64_t resource; /* CUarray or CUmipmappedArray */
 	int subresource_type;

@@ -1,0 +1,16 @@
+/*
+ * How much of a card an array takes, from its description alone.
+ *
+ * Arithmetic; knows no driver. Used where the driver does not tell: see cuda_arrays.c.
+ */
+#ifndef VGPU_ARRAY_BYTES_H
+#define VGPU_ARRAY_BYTES_H
+
+#include <stdint.h>
+
+#include "vgpu/cuda_abi.h"
+
+/* UINT64_MAX where no card has that much; of what is no array, whatever the arithmetic gives. */
+uint64_t vgpu_array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels);
+
+#endif

@@ -1,0 +1,229 @@
+/*
+ * Wrappers of arrays and of memory imported from other interfaces.
+ *
+ * An array is charged what the driver says an array of that description needs. It says so of arrays
+ * whose mapping is deferred, which have no memory themselves: so one of those is made, asked and
+ * destroyed first. Where a driver has no such arrays, or not of that shape, the size is computed.
+ * Each array is charged whole blocks of its own; a driver that lets small ones share a block takes
+ * less. Sparse and deferred arrays cost nothing: what is mapped to them is held by claims.
+ */
+#include "array_bytes.h"
+#include "claims.h"
+#include "hooks.h"
+
+static CUDA_ARRAY3D_DESCRIPTOR deferred(const CUDA_ARRAY3D_DESCRIPTOR *array)
+{
+	CUDA_ARRAY3D_DESCRIPTOR twin = *array;
+
+	twin.flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+	return twin;
+}
+
+static uint64_t told_of_array(const CUDA_ARRAY3D_DESCRIPTOR *array, CUdevice device)
+{
+	CUDA_ARRAY3D_DESCRIPTOR twin = deferred(array);
+	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+	CUarray made;
+	CUresult result;
+
+	if (real_cuArray3DCreate_v2(&made, &twin) != CUDA_SUCCESS)
+		return 0;
+	result = real_cuArrayGetMemoryRequirements(&needs, made, device);
+	(void)real_cuArrayDestroy(made);
+	return result == CUDA_SUCCESS ? needs.size_bytes : 0;
+}
+
+static uint64_t told_of_mipmap(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
+			       CUdevice device)
+{
+	CUDA_ARRAY3D_DESCRIPTOR twin = deferred(array);
+	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+	CUmipmappedArray made;
+	CUresult result;
+
+	if (real_cuMipmappedArrayCreate(&made, &twin, levels) != CUDA_SUCCESS)
+		return 0;
+	result = real_cuMipmappedArrayGetMemoryRequirements(&needs, made, device);
+	(void)real_cuMipmappedArrayDestroy(made);
+	return result == CUDA_SUCCESS ? needs.size_bytes : 0;
+}
+
+/* Levels of 0: an array that is none of a mipmap. */
+static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
+			struct vgpu_reservation *reservation)
+{
+	struct vgpu_place place;
+	CUdevice device;
+	uint64_t bytes = 0;
+	CUresult result = vgpu_place_current(&place);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (array->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+		place.card = VGPU_CARD_UNMANAGED;
+	if (place.card >= 0 && real_cuCtxGetDevice(&device) == CUDA_SUCCESS)
+		bytes =
+		    levels ? told_of_mipmap(array, levels, device) : told_of_array(array, device);
+	if (!bytes)
+		bytes = vgpu_array_bytes(array, levels ? levels : 1);
+	return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
+}
+
+static CUresult destroy_array(uint64_t array)
+{
+	return real_cuArrayDestroy((CUarray)(uintptr_t)array);
+}
+
+static CUresult destroy_mipmap(uint64_t mipmap)
+{
+	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)mipmap);
+}
+
+static CUresult destroy_external(uint64_t memory)
+{
+	return real_cuDestroyExternalMemory((CUexternalMemory)(uintptr_t)memory);
+}
+
+/* What became of a reservation, once the driver has answered. */
+static CUresult keep(const struct vgpu_reservation *reservation, CUresult result,
+		     enum vgpu_kind kind, const void *made, CUresult (*undo)(uint64_t key))
+{
+	uint64_t key = (uintptr_t)made;
+
+	if (result == CUDA_SUCCESS) {
+		result = vgpu_commit(reservation, kind, key);
+		if (result == CUDA_SUCCESS || undo(key) != CUDA_SUCCESS)
+			return result;
+	}
+	vgpu_cancel(reservation);
+	return result;
+}
+
+static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint64_t key))
+{
+	struct vgpu_charge charge;
+	uint32_t tiles = vgpu_take_tiles_of_array(key);
+	CUresult result;
+
+	vgpu_take(kind, key, &charge);
+	result = destroy(key);
+	vgpu_release(kind, key, &charge, result);
+	vgpu_settle_claims(tiles, result);
+	return result;
+}
+
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *described)
+{
+	CUDA_ARRAY3D_DESCRIPTOR whole;
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!array || !described)
+		return real_cuArrayCreate(array, described);
+	whole = (CUDA_ARRAY3D_DESCRIPTOR){described->width,  described->height,	  0,
+					  described->format, described->channels, 0};
+	result = reserve(&whole, 0, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation, real_cuArrayCreate(array, described));
+	return keep(&reservation, result, VGPU_KIND_ARRAY, *array, destroy_array);
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *described)
+{
+	CUDA_ARRAY3D_DESCRIPTOR whole;
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!array || !described)
+		return real_cuArrayCreate_v2(array, described);
+	whole = (CUDA_ARRAY3D_DESCRIPTOR){described->width,  described->height,	  0,
+					  described->format, described->channels, 0};
+	result = reserve(&whole, 0, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation, real_cuArrayCreate_v2(array, described));
+	return keep(&reservation, result, VGPU_KIND_ARRAY, *array, destroy_array);
+}
+
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *described)
+{
+	CUDA_ARRAY3D_DESCRIPTOR whole;
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!array || !described)
+		return real_cuArray3DCreate(array, described);
+	whole = (CUDA_ARRAY3D_DESCRIPTOR){described->width,  described->height,	  described->depth,
+					  described->format, described->channels, described->flags};
+	result = reserve(&whole, 0, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation, real_cuArray3DCreate(array, described));
+	return keep(&reservation, result, VGPU_KIND_ARRAY, *array, destroy_array);
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *described)
+{
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!array || !described)
+		return real_cuArray3DCreate_v2(array, described);
+	result = reserve(described, 0, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation, real_cuArray3DCreate_v2(array, described));
+	return keep(&reservation, result, VGPU_KIND_ARRAY, *array, destroy_array);
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *described,
+				unsigned int levels)
+{
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!mipmap || !described || !levels)
+		return real_cuMipmappedArrayCreate(mipmap, described, levels);
+	result = reserve(described, levels, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation,
+			   real_cuMipmappedArrayCreate(mipmap, described, levels));
+	return keep(&reservation, result, VGPU_KIND_MIPMAP, *mipmap, destroy_mipmap);
+}
+
+CUresult cuArrayDestroy(CUarray array)
+{
+	return end(VGPU_KIND_ARRAY, (uintptr_t)array, destroy_array);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
+{
+	return end(VGPU_KIND_MIPMAP, (uintptr_t)mipmap, destroy_mipmap);
+}
+
+/* The whole of what is imported, whoever exported it and is charged for it too. */
+CUresult cuImportExternalMemory(CUexternalMemory *memory,
+				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)
+{
+	struct vgpu_reservation reservation;
+	struct vgpu_place place;
+	CUresult result;
+
+	if (!memory || !described)
+		return real_cuImportExternalMemory(memory, described);
+	result = vgpu_place_current(&place);
+	if (result == CUDA_SUCCESS)
+		result = vgpu_reserve_at(
+		    place, vgpu_whole_blocks(place.card, described->size_bytes), &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation, real_cuImportExternalMemory(memory, described));
+	return keep(&reservation, result, VGPU_KIND_EXTERNAL, *memory, destroy_external);
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory memory)
+{
+	return end(VGPU_KIND_EXTERNAL, (uintptr_t)memory, destroy_external);
+}

@@ -1,0 +1,230 @@
+"""Arrays and external memory under the library: what the card gives up for them is what is charged.
+
+`told` is over a driver that says what an array needs; `computed` over one that does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.exact import PHYSICAL
+
+pytestmark = pytest.mark.sim
+
+_ARRAYS: Final = (
+    PHYSICAL
+    + """
+F = d.CUarray_format
+LAYERED, CUBEMAP, SPARSE, DEFERRED = 0x01, 0x04, 0x40, 0x80
+def shape(width, height=0, depth=0, format=F.CU_AD_FORMAT_FLOAT, channels=1, flags=0):
+    a = d.CUDA_ARRAY3D_DESCRIPTOR()
+    a.Width, a.Height, a.Depth, a.Flags = width, height, depth, flags
+    a.Format, a.NumChannels = format, channels
+    return a
+def figures(card=0):
+    return held(card) - before[card][0], charged(card) - before[card][1]
+def close(what):
+    taken, paid = figures()
+    assert taken > 0 and 0 <= paid - taken <= 0.02 * taken, (what, taken, paid)
+SHAPES = [
+    shape(131072, channels=4),
+    shape(4096, 4096),
+    shape(1920, 1080, format=F.CU_AD_FORMAT_UNSIGNED_INT8, channels=4),
+    shape(3000, 2001, format=F.CU_AD_FORMAT_HALF, channels=2),
+    shape(7, 5000, channels=4),
+    shape(200, 300, 90),
+    shape(512, 512, 7),
+    shape(4096, 0, 64, channels=4, flags=LAYERED),
+    shape(1000, 1000, 5, flags=LAYERED),
+    shape(512, 512, 6, flags=CUBEMAP),
+    shape(256, 256, 12, flags=CUBEMAP | LAYERED),
+    shape(2048, 2048, format=F.CU_AD_FORMAT_BC7_UNORM, channels=4),
+]
+"""
+)
+
+
+# A driver that does not say what an array needs.
+_SILENT: Final = """
+import atexit
+def asking(count):
+    for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"):
+        assert control(op="fail", card=0, call=call, code=801, count=count)["ok"]
+asking(10**9)
+atexit.register(asking, 0)
+"""
+
+
+def _run(host: Host, grants: Grants, program: str, *limits: int) -> None:
+    host.python(_ARRAYS + program, grants.make(*(limits or (GIB,))))
+
+
+@pytest.fixture(params=["told", "computed"])
+def begin(request: pytest.FixtureRequest) -> str:
+    return "" if request.param == "told" else _SILENT
+
+
+def test_row_14_arrays_of_every_shape(host: Host, grants: Grants, begin: str) -> None:
+    _run(
+        host,
+        grants,
+        begin
+        + """
+for made in SHAPES:
+    array = must(d.cuArray3DCreate(made))
+    close(made)
+    must(d.cuArrayDestroy(array))
+    took(0)
+    if not made.Depth:
+        flat = d.CUDA_ARRAY_DESCRIPTOR()
+        flat.Width, flat.Height = made.Width, made.Height
+        flat.Format, flat.NumChannels = made.Format, made.NumChannels
+        array = must(d.cuArrayCreate(flat))
+        close(flat)
+        must(d.cuArrayDestroy(array))
+        took(0)
+    for levels in (1, 4, 99):
+        mipmap = must(d.cuMipmappedArrayCreate(made, levels))
+        close((made, levels))
+        must(d.cuMipmappedArrayGetLevel(mipmap, 0))
+        must(d.cuMipmappedArrayDestroy(mipmap))
+        took(0)
+""",
+    )
+
+
+def test_row_14_arrays_stop_at_the_limit(host: Host, grants: Grants, begin: str) -> None:
+    _run(
+        host,
+        grants,
+        begin
+        + """
+made = []
+while True:
+    code, array = d.cuArray3DCreate(shape(4096, 4096))
+    if code == OOM:
+        break
+    assert code == OK
+    made.append(array)
+took(len(made) * 64 * MIB)
+assert len(made) == (GIB - before[0][1]) // (64 * MIB)
+assert d.cuMipmappedArrayCreate(shape(4096, 4096), 3)[0] == OOM
+for array in made:
+    must(d.cuArrayDestroy(array))
+took(0)
+# What is no array is the driver's to refuse, and more than the card has is refused by the limit.
+assert d.cuArray3DCreate(shape(64, 32, 6, flags=CUBEMAP))[0] == INVALID
+assert d.cuArray3DCreate(shape(131072, 131072, channels=4))[0] == OOM
+assert d.cuArrayDestroy(array)[0] == d.CUresult.CUDA_ERROR_INVALID_HANDLE
+took(0)
+""",
+    )
+
+
+def test_random_arrays_are_never_charged_too_little(host: Host, grants: Grants, begin: str) -> None:
+    _run(
+        host,
+        grants,
+        begin
+        + """
+random.seed(7)
+for _ in range(150):
+    side = lambda most: random.choice((1, random.randrange(1, most), most))
+    flags = random.choice((0, LAYERED))
+    height = random.choice((0, side(700)))
+    depth = side(60) if flags or height and random.random() < 0.5 else 0
+    made = shape(side(900), height, depth, flags=flags, channels=random.choice((1, 2, 4)),
+                 format=random.choice((F.CU_AD_FORMAT_FLOAT, F.CU_AD_FORMAT_UNSIGNED_INT8)))
+    if random.random() < 0.5:
+        array = must(d.cuMipmappedArrayCreate(made, random.randrange(1, 12)))
+        close(made)
+        must(d.cuMipmappedArrayDestroy(array))
+    else:
+        array = must(d.cuArray3DCreate(made))
+        close(made)
+        must(d.cuArrayDestroy(array))
+""",
+        3 * GIB,
+    )
+
+
+def test_arrays_go_with_their_context(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+context = must(d.cuCtxCreate(None, 0, 0))
+must(d.cuArray3DCreate(shape(4096, 4096)))
+must(d.cuMipmappedArrayCreate(shape(1024, 1024), 2))
+assert figures()[1] >= 64 * MIB
+must(d.cuCtxDestroy(context))
+took(0)
+""",
+    )
+
+
+def test_tiles_hold_the_memory_that_backs_them(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+mipmap = must(d.cuMipmappedArrayCreate(shape(4096, 4096, flags=SPARSE), 99))
+array = must(d.cuArray3DCreate(shape(4096, 4096, flags=DEFERRED)))
+took(0)
+tile = must(d.cuMipmappedArrayGetSparseProperties(mipmap)).tileExtent
+def part(handle, x=0, unmaps=False):
+    info = d.CUarrayMapInfo()
+    info.resourceType = d.CUresourcetype.CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
+    info.resource.mipmap = mipmap
+    info.subresourceType = d.CUarraySparseSubresourceType(0)
+    where = info.subresource.sparseLevel
+    where.offsetX, where.extentWidth, where.extentHeight = x * tile.width, tile.width, tile.height
+    where.extentDepth = 1
+    info.memOperationType = d.CUmemOperationType(2 if unmaps else 1)
+    info.memHandleType = d.CUmemHandleType.CU_MEM_HANDLE_TYPE_GENERIC
+    info.memHandle.memHandle = handle
+    return info
+first, second = create(BLOCK), create(BLOCK)
+must(d.cuMemMapArrayAsync([part(first), part(second, 1)], 2, 0))
+release(first); release(second)
+took(2 * BLOCK)
+must(d.cuMemMapArrayAsync([part(0, unmaps=True)], 1, 0))
+took(BLOCK)
+third = create(BLOCK)
+must(d.cuMemMapArrayAsync([part(third, 1)], 1, 0))
+took(BLOCK)
+release(third)
+took(BLOCK)
+must(d.cuMipmappedArrayDestroy(mipmap))
+took(0)
+must(d.cuArrayDestroy(array))
+took(0)
+""",
+    )
+
+
+def test_external_memory_is_charged_from_import_to_destruction(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+handle = create(4 * BLOCK, shareable=FD)
+def external():
+    wanted = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+    wanted.type = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+    wanted.handle.fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
+    wanted.size = 4 * BLOCK
+    return d.cuImportExternalMemory(wanted)
+memory = must(external())
+assert figures() == (4 * BLOCK, 8 * BLOCK), "the exporter's and the importer's"
+release(handle)
+took(4 * BLOCK)
+must(d.cuDestroyExternalMemory(memory))
+took(0)
+handle = create(int(must(d.cuMemGetInfo())[0]) // BLOCK * BLOCK - 2 * BLOCK, shareable=FD)
+assert external()[0] == OOM
+""",
+    )
