@@ -69,6 +69,8 @@ static void *wrapper_of(const char *base, void *found, int version, uint64_t fla
 
 	for (int i; (i = vgpu_names_next(&bases, base, &slot)) >= 0;) {
 		enum vgpu_function hook = MEANINGS[i].hook;
+		if (!vgpu_refresh(VGPU_LIBRARY_cuda))
+			return found;
 		if (found == vgpu_wrapper(hook) || found == vgpu_real_pointer(hook))
 			return vgpu_wrapper(hook);
 		if (means(&MEANINGS[i], version, flags, found))
@@ -80,7 +82,7 @@ static void *wrapper_of(const char *base, void *found, int version, uint64_t fla
 static CUresult substitute(CUresult result, const char *symbol, void **pfn, int version,
 			   uint64_t flags)
 {
-	if (result == CUDA_SUCCESS && symbol && pfn && *pfn && vgpu_refresh(VGPU_LIBRARY_cuda))
+	if (result == CUDA_SUCCESS && symbol && pfn && *pfn)
 		*pfn = wrapper_of(symbol, *pfn, version, flags);
 	return result;
 }

@@ -152,6 +152,21 @@ static iterate_function *iterate(void)
 	return own;
 }
 
+static int read_changes(struct dl_phdr_info *info, size_t bytes, void *data)
+{
+	(void)bytes;
+	*(struct vgpu_object_changes *)data =
+	    (struct vgpu_object_changes){info->dlpi_adds, info->dlpi_subs};
+	return 1;
+}
+
+struct vgpu_object_changes vgpu_object_changes(void)
+{
+	struct vgpu_object_changes changes = {0, 0};
+	iterate()(read_changes, &changes);
+	return changes;
+}
+
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)
 {
 	struct wish wish = {.soname = soname, .end = INT_MAX, .found = out};

@@ -11,6 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* How often an object was loaded, and unloaded, since the process began. */
+struct vgpu_object_changes {
+	uint64_t loads, unloads;
+};
+struct vgpu_object_changes vgpu_object_changes(void);
+
 /* A loaded object, as it was when it was found; valid while it stays loaded. */
 struct vgpu_object {
 	uintptr_t base, low, high; /* load bias; the addresses its segments span */

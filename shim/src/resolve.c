@@ -18,6 +18,11 @@ _Static_assert(2 * VGPU_HOOK_COUNT < NAME_SLOTS, "names.h");
 
 void *vgpu_real[VGPU_FUNCTION_COUNT];
 static uintptr_t real_base[VGPU_LIBRARY_COUNT]; /* load bias of what vgpu_real was read from */
+/* As it was when that was looked for. musl begins to count at 0. */
+static struct vgpu_object_changes seen[VGPU_LIBRARY_COUNT] = {
+    [VGPU_LIBRARY_cuda] = {UINT64_MAX, UINT64_MAX},
+    [VGPU_LIBRARY_nvml] = {UINT64_MAX, UINT64_MAX},
+};
 
 /*
  * Which loaded object is the driver's: a forwarder of the same soname has not its first function.
@@ -64,22 +69,35 @@ int vgpu_hook_named(const char *name)
 	return vgpu_names_next(&names, name, &slot);
 }
 
-uintptr_t vgpu_refresh(enum vgpu_library library)
+static void read_functions(enum vgpu_library library, const struct vgpu_object *object)
 {
-	struct vgpu_object object;
-	bool loaded = vgpu_object_by_soname_defining(LIBRARIES[library].soname,
-						     LIBRARIES[library].first, &object);
-	uintptr_t base = loaded ? object.base : 0;
-
-	if (__atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE) == base)
-		return base;
 	for (int i = 0; i < VGPU_FUNCTION_COUNT; i++) {
 		if (FUNCTIONS[i].library != library)
 			continue;
-		void *real = loaded ? vgpu_object_function(&object, FUNCTIONS[i].name) : NULL;
+		void *real = object ? vgpu_object_function(object, FUNCTIONS[i].name) : NULL;
 		__atomic_store_n(&vgpu_real[i], real, __ATOMIC_RELAXED);
 	}
+}
+
+/* The search is for each time that something was loaded, the reading for each that something went:
+ * another driver may lie in the old one's place. */
+uintptr_t vgpu_refresh(enum vgpu_library library)
+{
+	struct vgpu_object_changes now = vgpu_object_changes();
+	struct vgpu_object object;
+
+	if (__atomic_load_n(&seen[library].loads, __ATOMIC_ACQUIRE) == now.loads &&
+	    __atomic_load_n(&seen[library].unloads, __ATOMIC_ACQUIRE) == now.unloads)
+		return __atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE);
+	bool loaded = vgpu_object_by_soname_defining(LIBRARIES[library].soname,
+						     LIBRARIES[library].first, &object);
+	uintptr_t base = loaded ? object.base : 0;
+	if (__atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE) != base ||
+	    __atomic_load_n(&seen[library].unloads, __ATOMIC_ACQUIRE) != now.unloads)
+		read_functions(library, loaded ? &object : NULL);
 	__atomic_store_n(&real_base[library], base, __ATOMIC_RELEASE);
+	__atomic_store_n(&seen[library].unloads, now.unloads, __ATOMIC_RELEASE);
+	__atomic_store_n(&seen[library].loads, now.loads, __ATOMIC_RELEASE);
 	return base;
 }
 
@@ -93,11 +111,13 @@ void *vgpu_substitute(void *found, enum vgpu_function hook)
 {
 	struct vgpu_object object;
 
+	vgpu_refresh(FUNCTIONS[hook].library);
+	if (found && found == __atomic_load_n(&vgpu_real[hook], __ATOMIC_RELAXED))
+		return vgpu_wrapper(hook);
 	if (!vgpu_object_by_address(found, &object) ||
 	    !vgpu_text_same(object.soname, LIBRARIES[FUNCTIONS[hook].library].soname) ||
 	    vgpu_object_function(&object, FUNCTIONS[hook].name) != found)
 		return found;
-	vgpu_refresh(FUNCTIONS[hook].library);
 	return vgpu_wrapper(hook);
 }
 

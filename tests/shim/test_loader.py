@@ -89,6 +89,27 @@ def test_row_32_a_driver_by_its_absolute_versioned_path(
     assert look(*steps, preload=[library]) == [f"{step} libvgpu.so" for step in steps[2:]]
 
 
+def test_row_33_another_driver_in_the_place_of_one_that_went(
+    look: Look, library: Path, tmp_path: Path
+) -> None:
+    """It may lie at the same address, with its functions elsewhere in it."""
+    padding = "".join(f"int pad{n}(void) {{ return {n}; }}" for n in range(20))
+    body = "int cuInit(unsigned f) {{ return f; }} int cuMemFree_v2(void *p) {{ return {code}; }}"
+    steps = []
+    for code, before in ((71, ""), (72, padding)):
+        directory = tmp_path / str(code)
+        directory.mkdir()
+        driver = _build(
+            directory / "libcuda.so",
+            before + body.format(code=code),
+            "-Wl,-soname,libcuda.so.1",
+        )
+        steps += [f"open:{driver}", "call:cuMemFree_v2", "close"]
+    answers = ["call:cuMemFree_v2 71", "call:cuMemFree_v2 72"]
+    assert look(*steps) == answers
+    assert look(*steps, preload=[library]) == answers
+
+
 def test_row_32_the_opener_keeps_its_own_search_path(
     library: Path, null_host: Host, tmp_path: Path
 ) -> None:

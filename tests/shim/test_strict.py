@@ -188,16 +188,23 @@ def test_a_musl_program_meets_its_limit(
     subprocess.run(["musl-gcc", *shared, _SOURCES / "musl_driver.c"], check=True)
     shutil.copy(drivers / "libcuda.so.1", drivers / "libnvidia-ml.so.1")
     place(tmp_path / "drivers", build_dir, library, drivers)
-    program = tmp_path / "program"
+    program, linked = tmp_path / "program", tmp_path / "linked"
+    flags = ["-DLINKED", f"-L{drivers}", "-l:libcuda.so.1"]
     subprocess.run(["musl-gcc", _SOURCES / "strict_program.c", "-o", program], check=True)
+    subprocess.run(["musl-gcc", _SOURCES / "strict_program.c", "-o", linked, *flags], check=True)
     grant = grants.make(GIB, GIB)
-    for way in (["name"], ["path", tmp_path / "drivers" / "libcuda.so.1"]):
+    ways: list[list[str | Path]] = [
+        [program, "name"],
+        [program, "path", tmp_path / "drivers" / "libcuda.so.1"],
+        [linked, "linked"],
+    ]
+    for way in ways:
         for environment, expected in (
             ({"GPUSLICE_DIR": str(grant)}, _LIMITED),
             ({}, _UNLIMITED),
         ):
             done = subprocess.run(
-                [program, *way],
+                way,
                 env={"LD_LIBRARY_PATH": str(tmp_path / "drivers"), **environment},
                 capture_output=True,
                 text=True,
