@@ -21,11 +21,14 @@ struct range {
 	uint64_t context;    /* serial of the context it belongs to; 0: none's */
 	struct graph_memory *graph; /* of a graph's allocation node */
 	struct chunk *chunk; /* of a memory pool: what is allocated lies within */
-	bool imported;	     /* another process's memory: closed, never freed */
+	struct shared_block *block; /* small allocations of a context lie within; or it does */
+	bool imported;		    /* another process's memory: closed, never freed */
+	bool managed;		    /* addressed by host and device alike */
 };
 
 struct arena_block;
 struct chunk;
+struct shared_block;
 
 struct arena {
 	uint64_t base; /* 0: nothing reserved yet */

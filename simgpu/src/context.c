@@ -6,6 +6,7 @@
  */
 #include "array.h"
 #include "pool.h"
+#include "suballoc.h"
 
 #define STACK_CONTEXTS 64
 
@@ -90,6 +91,7 @@ CUresult context_close(struct context *context)
 	streams_forget(context);
 	modules_forget(context);
 	arrays_forget(context);
+	suballoc_forget(context);
 	forget_memory(&context->device->arena, context->object.serial);
 	forget_memory(&context->device->low, context->object.serial);
 	return driver_result(

@@ -170,7 +170,7 @@ static const struct {
 	{73, 32768},	   {74, 32768},	 {77, 32768},
 	{78, 1},				       /* stream priorities */
 	{79, 1},	   {80, 1},	 {81, 167936}, /* shared memory per multiprocessor */
-	{82, 65536},	   {83, 0},		       /* managed memory: not simulated */
+	{82, 65536},	   {83, 1}, /* managed memory; 89, from host and device at once: not so */
 	{84, 0},	   {85, 0},	 {86, 0},
 	{87, 2},	   {88, 0},		  /* no pageable access */
 	{89, 0},	   {90, 1},	 {91, 0}, /* host registration: not simulated */

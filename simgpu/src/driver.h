@@ -88,6 +88,7 @@ struct context {
 	unsigned int retained; /* primary context: how often; a reset leaves that as it is */
 	bool primary, alive;
 	struct stream legacy;
+	struct shared_block *blocks; /* that its small allocations share */
 	uint64_t blocking_done_ns, all_done_ns;
 	uint64_t limits[SIM_CONTEXT_LIMITS];
 	uint64_t launched_local_bytes; /* per thread: the most that a launched function needs */

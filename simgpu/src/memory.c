@@ -6,6 +6,7 @@
  */
 #include "graph.h"
 #include "pool.h"
+#include "suballoc.h"
 #include "vmm.h"
 
 #include <stdlib.h>
@@ -21,7 +22,9 @@ struct range *memory_find(uint64_t address, struct device **device)
 		*device = &driver.device[i];
 		range = range ? range : arena_find(&driver.device[i].low, address);
 		if (range)
-			return range->chunk ? chunk_find(range->chunk, address) : range;
+			return range->chunk   ? chunk_find(range->chunk, address)
+			       : range->block ? suballoc_find(range->block, address)
+					      : range;
 	}
 	return NULL;
 }
@@ -34,44 +37,111 @@ static CUresult give_back(struct device *device, uint64_t id)
 	    sim_call(device->link, SIM_MEMORY_FREE, &freed, sizeof(freed), NULL, 0, NULL));
 }
 
-/* After the daemon granted `id`: the address, or nothing at all. */
-static CUresult place(CUcontext handle, struct device *device, bool low,
-		      const struct sim_alloc *granted, uint64_t bytes, uint64_t id,
-		      CUdeviceptr *out)
+/* What a program asked for, and where. */
+struct wish {
+	CUcontext handle;
+	struct device *device;
+	uint64_t
+	    context; /* the daemon's id: a primary context may go and come back by its handle */
+	uint64_t bytes;
+	bool low, managed;
+};
+
+/* Takes the lock with the wish's context, if that is still the one that was meant. */
+static CUresult enter_again(const struct wish *wish, struct context **context)
 {
-	struct arena *arena = low ? &device->low : &device->arena;
-	struct context *context;
-	struct range *range = NULL;
 	CUresult result;
 
 	driver_lock();
-	result = context_get(handle, &context);
-	/* A primary context may have gone and come back by the same handle. */
-	if (result == CUDA_SUCCESS && context->id != granted->context)
+	result = context_get(wish->handle, context);
+	if (result == CUDA_SUCCESS && (*context)->id != wish->context)
 		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	if (result == CUDA_SUCCESS && arena_reserve(arena, LOW_BYTES, true))
-		range = arena_take(arena, bytes);
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+static CUresult ask(const struct wish *wish, uint64_t bytes, uint64_t *id)
+{
+	struct sim_alloc request = {.context = wish->context, .bytes = bytes};
+	struct sim_id granted = {0};
+	CUresult result = driver_result(sim_call(wish->device->link, SIM_MEMORY_ALLOC, &request,
+						 sizeof(request), &granted, sizeof(granted), NULL));
+
+	*id = granted.id;
+	return result;
+}
+
+/* Addresses for what the daemon granted as `id`. NULL: there are none. */
+static struct range *place(const struct wish *wish, const struct context *context, uint64_t bytes,
+			   uint64_t id)
+{
+	struct arena *arena = wish->low ? &wish->device->low : &wish->device->arena;
+	struct range *range =
+	    arena_reserve(arena, LOW_BYTES, true) ? arena_take(arena, bytes) : NULL;
+
 	if (range) {
 		range->id = id;
 		range->context = context->object.serial;
-		*out = range->base;
-		return driver_leave(CUDA_SUCCESS);
+		range->managed = wish->managed;
 	}
-	driver_unlock();
+	return range;
+}
+
+static CUresult allocate_own(const struct wish *wish, CUdeviceptr *out)
+{
+	struct context *context;
+	struct range *range;
+	uint64_t id;
+	CUresult result = ask(wish, wish->bytes, &id);
+
+	if (result == CUDA_SUCCESS)
+		result = enter_again(wish, &context);
 	/* A context that is gone took its memory along. */
 	if (result != CUDA_SUCCESS)
 		return result;
-	give_back(device, id);
+	range = place(wish, context, wish->bytes, id);
+	*out = range ? range->base : 0;
+	driver_unlock();
+	if (range)
+		return CUDA_SUCCESS;
+	give_back(wish->device, id);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low)
+/* A place in a block that the context has, or in one more, should nobody else have brought one. */
+static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
+{
+	uint64_t block_bytes = wish->device->card->granule_bytes, id;
+	struct context *context;
+	struct range *range;
+	CUresult result = device_alive(wish->device->link);
+
+	if (result == CUDA_SUCCESS)
+		result = enter_again(wish, &context);
+	if (result != CUDA_SUCCESS)
+		return result;
+	*out = suballoc_take(context, wish->low, wish->bytes);
+	driver_unlock();
+	if (*out)
+		return CUDA_SUCCESS;
+	result = ask(wish, block_bytes, &id);
+	if (result == CUDA_SUCCESS)
+		result = enter_again(wish, &context);
+	if (result != CUDA_SUCCESS)
+		return result;
+	*out = suballoc_take(context, wish->low, wish->bytes);
+	range = *out ? NULL : place(wish, context, block_bytes, id);
+	if (range && suballoc_add(context, wish->low, range))
+		*out = suballoc_take(context, wish->low, wish->bytes);
+	driver_unlock();
+	if (!range)
+		give_back(wish->device, id);
+	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low, bool managed)
 {
 	struct context *context;
-	struct device *device;
-	struct sim_alloc request;
-	struct sim_id id;
-	CUcontext handle;
+	struct wish wish = {.bytes = bytes, .low = low, .managed = managed};
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
@@ -85,30 +155,40 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low)
 		result = capture_allows();
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	device = context->device;
-	handle = object_handle(context);
-	request.context = context->id;
-	request.bytes = (bytes + SIM_GRANULE_BYTES - 1) & ~(uint64_t)(SIM_GRANULE_BYTES - 1);
+	wish.device = context->device;
+	wish.handle = object_handle(context);
+	wish.context = context->id;
 	driver_unlock();
-	result = driver_result(sim_call(device->link, SIM_MEMORY_ALLOC, &request, sizeof(request),
-					&id, sizeof(id), NULL));
-	return result == CUDA_SUCCESS ? place(handle, device, low, &request, bytes, id.id, out)
-				      : result;
+	return !managed && suballoc_applies(wish.device, bytes) ? allocate_shared(&wish, out)
+								: allocate_own(&wish, out);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
-	return allocate(out, bytes, false);
+	return allocate(out, bytes, false, false);
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned int bytes)
 {
 	CUdeviceptr wide;
-	CUresult result = allocate(out ? &wide : NULL, bytes, true);
+	CUresult result = allocate(out ? &wide : NULL, bytes, true, false);
 
 	if (result == CUDA_SUCCESS)
 		*out = (CUdeviceptr_v1)wide;
 	return result;
+}
+
+/* Real bytes of the process, as all of it is; counted on the card in full from the start. */
+CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
+{
+	CUresult result = driver_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	driver_unlock();
+	if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
+		return CUDA_ERROR_INVALID_VALUE;
+	return allocate(out, bytes, false, true);
 }
 
 static CUresult allocate_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
@@ -125,7 +205,7 @@ static CUresult allocate_pitch(CUdeviceptr *out, size_t *pitch, size_t width, si
 		return CUDA_ERROR_INVALID_VALUE;
 	if (height > SIZE_MAX / row)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = allocate(out, row * height, low);
+	result = allocate(out, row * height, low, false);
 	if (result == CUDA_SUCCESS)
 		*pitch = row;
 	return result;
@@ -158,6 +238,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	struct device *device;
 	struct range *range;
 	uint64_t id;
+	bool ends;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
@@ -182,13 +263,15 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 		return driver_leave(CUDA_SUCCESS);
 	}
 	/* The address is free before the bytes are: another thread may get it, never both. */
+	ends = !range->block || suballoc_give(range->block, address, &range);
 	id = range->id;
-	arena_give(device->arena.base && arena_find(&device->arena, address) == range
-		       ? &device->arena
-		       : &device->low,
-		   range);
+	if (ends)
+		arena_give(device->arena.base && arena_find(&device->arena, address) == range
+			       ? &device->arena
+			       : &device->low,
+			   range);
 	driver_unlock();
-	return give_back(device, id);
+	return ends ? give_back(device, id) : device_alive(device->link);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)

@@ -30,7 +30,7 @@ enum {
 
 /* An address as the attributes see it; everything 0 where the driver does not know it. */
 struct place {
-	bool known, host;
+	bool known, host, managed;
 	uint64_t address, base, bytes, buffer;
 	int ordinal;
 	CUcontext context;
@@ -51,6 +51,7 @@ static struct place find(uint64_t address)
 
 	if (range) {
 		place.known = true;
+		place.managed = range->managed;
 		place.base = range->base;
 		place.bytes = range->bytes;
 		place.buffer = range->id;
@@ -92,10 +93,11 @@ static CUresult answer(const struct place *place, int attribute, void *out)
 								   : CU_MEMORYTYPE_DEVICE},
 				       sizeof(unsigned int), true},
 	    [ATTRIBUTE_DEVICE_POINTER] = {&place->address, sizeof(uint64_t), true},
-	    [ATTRIBUTE_HOST_POINTER] = {place->host ? &place->address : NULL, sizeof(void *), true},
+	    [ATTRIBUTE_HOST_POINTER] = {place->host || place->managed ? &place->address : NULL,
+					sizeof(void *), true},
 	    [ATTRIBUTE_SYNC_MEMOPS] = {&(int){0}, sizeof(int), true},
 	    [ATTRIBUTE_BUFFER_ID] = {&place->buffer, sizeof(uint64_t), true},
-	    [ATTRIBUTE_IS_MANAGED] = {&(int){0}, sizeof(int), true},
+	    [ATTRIBUTE_IS_MANAGED] = {&(int){place->managed}, sizeof(int), true},
 	    [ATTRIBUTE_DEVICE_ORDINAL] = {&place->ordinal, sizeof(int), true},
 	    [ATTRIBUTE_IS_LEGACY_IPC_CAPABLE] = {&(int){0}, sizeof(int), true},
 	    [ATTRIBUTE_RANGE_START] = {&place->base, sizeof(uint64_t), true},

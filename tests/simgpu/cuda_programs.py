@@ -18,7 +18,7 @@ from typing import Any, Final
 from cuda.bindings import driver, nvrtc
 
 R = driver.CUresult
-GRANULE: Final = 512
+BLOCK: Final = 2 << 20
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
@@ -96,14 +96,39 @@ def fill_the_card() -> None:
     assert total == 40 * GIB
     held = [ok(driver.cuMemAlloc(total - GIB))]
     assert driver.cuMemAlloc(GIB + 1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
-    held.append(ok(driver.cuMemAlloc(GIB - GRANULE)))
+    held.append(ok(driver.cuMemAlloc(GIB - BLOCK)))
     held.append(ok(driver.cuMemAlloc(1)))
     assert free_bytes() == 0
-    assert driver.cuMemAlloc(1)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
+    held.append(ok(driver.cuMemAlloc(BLOCK // 2)))
+    assert int(held[3]) == int(held[2]) + 512, "there is room in a block that is there"
+    assert driver.cuMemAlloc(BLOCK // 2)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
     ok(driver.cuMemFree(held.pop(0)))
     assert free_bytes() == total - GIB
     for pointer in held:
         ok(driver.cuMemFree(pointer))
+    assert free_bytes() == total
+
+
+def managed() -> None:
+    """Counted in full from the start, addressed by host and device, and known for what it is."""
+    begin()
+    total = free_bytes()
+    pointer = ok(driver.cuMemAllocManaged(MIB, 1))
+    assert free_bytes() == total - BLOCK
+    attribute = driver.CUpointer_attribute
+    for key, wanted in (
+        (attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED, 1),
+        (attribute.CU_POINTER_ATTRIBUTE_HOST_POINTER, int(pointer)),
+        (attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE, MIB),
+    ):
+        assert int(ok(driver.cuPointerGetAttribute(key, pointer))) == wanted, key
+    ctypes.memset(int(pointer), 7, MIB)
+    back = bytearray(MIB)
+    ok(driver.cuMemcpyDtoH(back, pointer, MIB))
+    assert back == bytes([7]) * MIB
+    assert driver.cuMemAllocManaged(MIB, 3)[0] is R.CUDA_ERROR_INVALID_VALUE
+    assert driver.cuMemAllocManaged(0, 1)[0] is R.CUDA_ERROR_INVALID_VALUE
+    ok(driver.cuMemFree(pointer))
     assert free_bytes() == total
 
 
@@ -194,7 +219,7 @@ def contexts() -> None:
     assert int(again) == int(primary)
     ok(driver.cuDevicePrimaryCtxRelease(device))
     assert ok(driver.cuDevicePrimaryCtxGetState(device)) == (0, 1)
-    assert free_bytes() == 40 * GIB - MIB
+    assert free_bytes() == 40 * GIB - BLOCK
     ok(driver.cuDevicePrimaryCtxReset(device))
     assert ok(driver.cuDevicePrimaryCtxGetState(device)) == (0, 0)
     assert driver.cuCtxSynchronize()[0] is R.CUDA_ERROR_CONTEXT_IS_DESTROYED
@@ -426,7 +451,6 @@ def error_codes() -> None:
                 lambda: driver.cuProfilerStart(),
                 R.CUDA_ERROR_NOT_SUPPORTED,
             ),
-            ("managed", lambda: driver.cuMemAllocManaged(1, 1), R.CUDA_ERROR_NOT_SUPPORTED),
         ],
     )
     assert not found, "\n".join(found)
@@ -451,7 +475,7 @@ def fork_child() -> None:
         codes = {driver.cuInit(0)[0], driver.cuMemFree(pointer)[0], driver.cuMemGetInfo()[0]}
         os._exit(0 if codes == {R.CUDA_ERROR_NOT_INITIALIZED} else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert free_bytes() == 40 * GIB - MIB
+    assert free_bytes() == 40 * GIB - BLOCK
     ok(driver.cuMemFree(pointer))
 
 
@@ -537,6 +561,7 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     for program in (
         devices,
         fill_the_card,
+        managed,
         copies,
         pointers,
         contexts,

@@ -13,7 +13,8 @@ from simgpu import config
 from simgpu.cards import SECOND_NS, Card, CardError
 from simgpu.wire import DURATION_DEFAULT, Status
 
-HOST = config.load(config.DEFAULT_FILE).with_cards([1 << 20])
+# Small figures, the same rules.
+HOST = replace(config.load(config.DEFAULT_FILE), granule_bytes=512).with_cards([1 << 20])
 TOTAL = 1 << 20
 MS = 10**6
 

@@ -56,7 +56,7 @@ def test_what_is_left_out_is_as_in_the_default() -> None:
         ("[[card]]\nminor = 0\nmemory = '1Gi'", "card[0].uuid: missing"),
         (CARD + "speed = 1", "card[0].speed: not a key"),
         (CARD.replace("24Gi", "0"), "card[0].memory: a positive multiple"),
-        (CARD.replace("24Gi", "1000"), "card[0].memory: a positive multiple of 512"),
+        (CARD.replace("24Gi", "1000"), "card[0].memory: a positive multiple of 2097152"),
         (CARD.replace("24Gi", "1Pi"), "card[0].memory: a positive multiple"),
         (CARD.replace("minor = 3", "minor = 256"), "card[0].minor: 0 to 255"),
         (CARD.replace("minor = 3", "minor = -1"), "card[0].minor: 0 to 255"),

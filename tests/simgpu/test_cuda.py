@@ -14,6 +14,8 @@ from tests.conftest import build
 from tests.simgpu.cuda_programs import PROGRAMS
 from tests.simgpu.host import GIB, ROOT, Host
 
+MIB = 1 << 20
+
 pytestmark = pytest.mark.sim
 
 CHECKS = (
@@ -117,11 +119,11 @@ def test_processes_share_one_pool_and_death_gives_back(driver_host: Host) -> Non
     first = start(driver_host, "hold", str(30 * GIB))
     second = start(driver_host, "hold", str(9 * GIB + 1))
     try:
-        assert watcher.free_bytes() == GIB - 512
+        assert watcher.free_bytes() == GIB - 2 * MIB
         assert set(watcher.processes()) == {first.pid, second.pid}
         first.send_signal(signal.SIGKILL)
         first.wait()
-        watcher.wait_for_free(31 * GIB - 512)
+        watcher.wait_for_free(31 * GIB - 2 * MIB)
     finally:
         for child in (first, second):
             child.kill()

@@ -1,0 +1,33 @@
+/*
+ * Small allocations in blocks that their context owns, as a card's driver places them.
+ *
+ * A block is what the card gives at once, 2 MiB; up to half of one an allocation shares it with
+ * others of its context, at multiples of 512 bytes, in the first gap that fits. Callers lock.
+ */
+#ifndef SIMGPU_SUBALLOC_H
+#define SIMGPU_SUBALLOC_H
+
+#include "driver.h"
+
+struct shared_block;
+
+/* Whether so small an allocation shares a block on that card; not where it gives less at once. */
+bool suballoc_applies(const struct device *device, uint64_t bytes);
+
+/* The address in a block that the context has, or 0 where none has room. */
+uint64_t suballoc_take(struct context *context, bool low, uint64_t bytes);
+
+/* From now on `range`, one block of the arena's, is shared. False: no memory for it. */
+bool suballoc_add(struct context *context, bool low, struct range *range);
+
+/* The allocation within the block that holds `address`, or NULL. */
+struct range *suballoc_find(const struct shared_block *block, uint64_t address);
+
+/* Ends the allocation at `address`. True: that was the block's last, and its range is the caller's.
+ */
+bool suballoc_give(struct shared_block *block, uint64_t address, struct range **range);
+
+/* The context is gone: forget its blocks. Their ranges are the arena's. */
+void suballoc_forget(struct context *context);
+
+#endif
