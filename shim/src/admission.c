@@ -6,13 +6,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "device_memory.h"
 #include "ledger.h"
 #include "meter.h"
 #include "shared.h"
 #include "vgpu/region.h"
 
 enum {
-	ALLOCATION_GRANULE_BYTES = 512, /* the driver's alignment of device memory */
 	TEARDOWN_NS = 1000000000,
 	FIRST_PAUSE_NS = 1000000, /* doubled each time: 1 + 2 + ... + 512 ms */
 	PAUSES = 10,
@@ -21,26 +21,6 @@ enum {
 static uint64_t min_bytes(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
-}
-
-/* What an allocation is charged; a size past the end of the address space fits no limit. */
-static uint64_t charge_bytes(uint64_t size_bytes)
-{
-	uint64_t mask = ALLOCATION_GRANULE_BYTES - 1;
-
-	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;
-}
-
-/* The largest allocation whose charge fits: what is called free, a program may ask for at once. */
-static uint64_t allocatable_bytes(uint64_t left_bytes)
-{
-	return left_bytes & ~(uint64_t)(ALLOCATION_GRANULE_BYTES - 1);
-}
-
-uint64_t vgpu_whole_blocks(int card, uint64_t size_bytes)
-{
-	(void)card;
-	return charge_bytes(size_bytes);
 }
 
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
@@ -138,7 +118,8 @@ CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before
 bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 {
 	*charge = (struct vgpu_charge){.card = VGPU_CARD_UNMANAGED};
-	return vgpu_ledger_take(kind, key, charge);
+	return kind == VGPU_KIND_MEMORY ? vgpu_take_memory(key, charge)
+					: vgpu_ledger_take(kind, key, charge);
 }
 
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
@@ -147,6 +128,9 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 	struct vgpu_charge replaced;
 
 	if (charge->card < 0)
+		return;
+	if (kind == VGPU_KIND_MEMORY &&
+	    vgpu_release_memory(key, charge, driver_said == CUDA_SUCCESS))
 		return;
 	if (driver_said == CUDA_SUCCESS)
 		give_back(charge);
@@ -190,6 +174,6 @@ struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t fr
 	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
 	view.total_bytes = min_bytes(limit_bytes, total_bytes);
 	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
-	view.free_bytes = min_bytes(allocatable_bytes(left_bytes), free_bytes);
+	view.free_bytes = min_bytes(vgpu_allocatable_bytes(left_bytes), free_bytes);
 	return view;
 }

@@ -3,8 +3,11 @@
  * amounts are ours. The unsuffixed entries are the 32-bit API that drivers still export.
  */
 #include "admission.h"
+#include "device_memory.h"
 #include "hooks.h"
 #include "meter.h"
+
+enum { PITCH_BYTES = 512 };
 
 static CUresult free_v1(uint64_t address)
 {
@@ -16,22 +19,12 @@ static CUresult free_v2(uint64_t address)
 	return real_cuMemFree_v2(address);
 }
 
-static CUresult reserve(uint64_t size_bytes, struct vgpu_reservation *reservation)
-{
-	struct vgpu_place place;
-	CUresult result = vgpu_place_current(&place);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, size_bytes), reservation);
-}
-
 /* What became of a reserved allocation, once the driver has answered. */
-static CUresult keep(const struct vgpu_reservation *reservation, CUresult result, uint64_t address,
-		     CUresult (*driver_free)(uint64_t address))
+static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint64_t address,
+		     uint64_t size_bytes, CUresult (*driver_free)(uint64_t address))
 {
 	if (result == CUDA_SUCCESS) {
-		result = vgpu_commit(reservation, VGPU_KIND_MEMORY, address);
+		result = vgpu_keep_memory(reservation, address, size_bytes);
 		if (result == CUDA_SUCCESS || driver_free(address) != CUDA_SUCCESS)
 			return result;
 	}
@@ -46,11 +39,11 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int size_bytes)
 
 	if (!dptr || !size_bytes)
 		return real_cuMemAlloc(dptr, size_bytes);
-	result = reserve(size_bytes, &reservation);
+	result = vgpu_reserve_memory(size_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc(dptr, size_bytes));
-	return keep(&reservation, result, *dptr, free_v1);
+	return keep(&reservation, result, result == CUDA_SUCCESS ? *dptr : 0, size_bytes, free_v1);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
@@ -60,11 +53,74 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
 
 	if (!dptr || !size_bytes)
 		return real_cuMemAlloc_v2(dptr, size_bytes);
-	result = reserve(size_bytes, &reservation);
+	result = vgpu_reserve_memory(size_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc_v2(dptr, size_bytes));
-	return keep(&reservation, result, *dptr, free_v2);
+	return keep(&reservation, result, result == CUDA_SUCCESS ? *dptr : 0, size_bytes, free_v2);
+}
+
+/* In full from the start, as device memory, wherever its pages go later. */
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int flags)
+{
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!dptr || !size_bytes)
+		return real_cuMemAllocManaged(dptr, size_bytes, flags);
+	result = vgpu_reserve_memory(size_bytes, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAllocManaged(dptr, size_bytes, flags));
+	return keep(&reservation, result, result == CUDA_SUCCESS ? *dptr : 0, size_bytes, free_v2);
+}
+
+/* Rows as far apart as drivers put them at most; how far they are, the driver says. */
+static uint64_t pitched_bytes(uint64_t width_bytes, uint64_t rows)
+{
+	uint64_t pitch_bytes = (width_bytes + PITCH_BYTES - 1) & ~(uint64_t)(PITCH_BYTES - 1);
+	uint64_t bytes;
+
+	return pitch_bytes < width_bytes || __builtin_mul_overflow(pitch_bytes, rows, &bytes)
+		   ? UINT64_MAX
+		   : bytes;
+}
+
+CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width_bytes,
+			 unsigned int height, unsigned int element_bytes)
+{
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!dptr || !pitch || !width_bytes || !height)
+		return real_cuMemAllocPitch(dptr, pitch, width_bytes, height, element_bytes);
+	result = vgpu_reserve_memory(pitched_bytes(width_bytes, height), &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation,
+			   real_cuMemAllocPitch(dptr, pitch, width_bytes, height, element_bytes));
+	if (result != CUDA_SUCCESS)
+		return keep(&reservation, result, 0, 0, free_v1);
+	return keep(&reservation, result, *dptr, (uint64_t)*pitch * height, free_v1);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes, size_t height,
+			    unsigned int element_bytes)
+{
+	struct vgpu_reservation reservation;
+	CUresult result;
+
+	if (!dptr || !pitch || !width_bytes || !height)
+		return real_cuMemAllocPitch_v2(dptr, pitch, width_bytes, height, element_bytes);
+	result = vgpu_reserve_memory(pitched_bytes(width_bytes, height), &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(
+	    result, &reservation,
+	    real_cuMemAllocPitch_v2(dptr, pitch, width_bytes, height, element_bytes));
+	if (result != CUDA_SUCCESS)
+		return keep(&reservation, result, 0, 0, free_v2);
+	return keep(&reservation, result, *dptr, *pitch * height, free_v2);
 }
 
 static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t address))

@@ -16,6 +16,7 @@
 /* What a key names. Each kind has keys of its own. */
 enum vgpu_kind {
 	VGPU_KIND_MEMORY = 1, /* device memory by its address */
+	VGPU_KIND_BLOCK,      /* device memory that many allocations share: blocks.h alone */
 	VGPU_KIND_ARRAY,      /* CUarray */
 	VGPU_KIND_MIPMAP,     /* CUmipmappedArray */
 	VGPU_KIND_PHYSICAL,   /* CUmemGenericAllocationHandle */

@@ -187,11 +187,13 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int card, 
 	return VGPU_SYSTEM;
 }
 
-static bool fits(const struct vgpu_process *process, int card, uint64_t bytes)
+bool vgpu_fits(int card, uint64_t bytes)
 {
+	struct vgpu_process *process = vgpu_process();
 	uint64_t limit_bytes = vgpu_grant_limit_bytes(card);
 
-	return card >= 0 && card < process->view.card_count && bytes <= limit_bytes &&
+	return process && vgpu_is_mapped(process) && card >= 0 && card < process->view.card_count &&
+	       bytes <= limit_bytes &&
 	       vgpu_counter_used_bytes(&process->view, card) <= limit_bytes - bytes;
 }
 
@@ -206,7 +208,7 @@ enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
 	if (result != VGPU_OVER_LIMIT || bytes > vgpu_grant_limit_bytes(card))
 		return result;
 	reap_afresh(process);
-	return fits(process, card, bytes) ? change_attached(process, card, ADD, bytes) : result;
+	return vgpu_fits(card, bytes) ? change_attached(process, card, ADD, bytes) : result;
 }
 
 void vgpu_refund(int card, uint64_t bytes)

@@ -43,7 +43,7 @@ assert must(d.cuDeviceTotalMem(0)) == 3 * GIB
 assert must(d.cuMemGetInfo()) == (3 * GIB, 3 * GIB)
 half = must(d.cuMemAlloc(GIB + 1))
 free, total = must(d.cuMemGetInfo())
-assert (free, total) == (2 * GIB - 512, 3 * GIB)
+assert (free, total) == (2 * GIB - 2 * MIB, 3 * GIB)
 rest = must(d.cuMemAlloc(free))
 assert must(d.cuMemGetInfo()) == (0, 3 * GIB)
 for size in (1, 512, GIB, 2**63, 2**64 - 1):
@@ -57,19 +57,19 @@ assert must(d.cuMemGetInfo()) == (3 * GIB, 3 * GIB)
         directory,
     )
     status = region.status(directory)[0].use
-    assert (status.refused_count, status.last_refused_bytes) == (6, 512)
+    assert (status.refused_count, status.last_refused_bytes) == (6, 2 * MIB)
 
 
-@pytest.mark.parametrize("limit_bytes", [GIB + 76, GIB - 1, 513, 511])
+@pytest.mark.parametrize("limit_bytes", [GIB + 76, GIB - 1, 2 * MIB + 1, 2 * MIB - 1])
 def test_what_is_called_free_can_be_allocated_at_once(
     host: Host, grants: Grants, limit_bytes: int
 ) -> None:
-    """A third of a card is no whole number of granules, in which the driver counts."""
+    """A third of a card is no whole number of blocks, in which the card gives memory."""
     host.python(
         CUDA
         + NVML
         + f"""
-whole = {limit_bytes} // 512 * 512
+whole = {limit_bytes} // (2 * MIB) * 2 * MIB
 assert must(d.cuMemGetInfo()) == (whole, {limit_bytes})
 assert pynvml.nvmlDeviceGetMemoryInfo(card(0)).free == whole
 if whole:

@@ -16,13 +16,14 @@ from tests.shim.conftest import Host
 
 pytestmark = pytest.mark.sim
 
-_LIMIT_BYTES = 1 << 20
+_BLOCK_BYTES = 2 << 20
+_LIMIT_BYTES = 8 * _BLOCK_BYTES
 _SOURCE = Path(__file__).parent / "c" / "old_driver.c"
 _BEGIN = f"""
 import ctypes, os
 from pathlib import Path
 from shim import region
-LIMIT = {_LIMIT_BYTES}
+LIMIT, BLOCK = {_LIMIT_BYTES}, {_BLOCK_BYTES}
 library = ctypes.CDLL("libcuda.so.1")
 assert library.cuInit(0) == 0
 narrow, wide, size = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
@@ -58,12 +59,12 @@ def test_the_entries_of_32_bits_charge_and_refund(old_host: Host, directory: Pat
         _BEGIN
         + """
 code, first = alloc(1000)
-assert (code, used()) == (0, 1024)
-code, second = alloc(LIMIT - 1024)
+assert (code, used()) == (0, BLOCK)
+code, second = alloc(LIMIT - BLOCK)
 assert (code, used()) == (0, LIMIT)
 assert alloc(1)[0] == 2
 assert library.cuMemFree(first) == 0
-assert used() == LIMIT - 1024
+assert used() == LIMIT - BLOCK
 assert library.cuMemFree_v2(wide(second.value)) == 0, "either entry frees what the other gave"
 assert used() == 0
 """,
@@ -80,8 +81,8 @@ def test_a_free_that_failed_can_succeed_later_and_counts_once(
 _, address = alloc_v2(4096)
 library.old_driver_set(1)
 assert [library.cuMemFree_v2(address) for _ in range(3)] == [214] * 3
-assert used() == 4096, "the driver holds it still"
-assert alloc_v2(LIMIT - 4095)[0] == 2
+assert used() == BLOCK, "the driver holds it still"
+assert alloc_v2(LIMIT - BLOCK + 1)[0] == 2
 library.old_driver_set(0)
 assert library.cuMemFree_v2(address) == 0
 assert used() == 0
@@ -100,10 +101,10 @@ def test_what_the_driver_frees_by_itself_is_refunded_when_its_address_comes_agai
         + """
 _, first = alloc_v2(4096)
 library.old_driver_forget()
-assert used() == 4096, "nobody told us: too strict until then"
+assert used() == BLOCK, "nobody told us: too strict until then"
 _, again = alloc_v2(512)
 assert again.value == first.value
-assert used() == 512
+assert used() == BLOCK
 assert library.cuMemFree_v2(again) == 0
 assert used() == 0
 """,

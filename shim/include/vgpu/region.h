@@ -89,6 +89,9 @@ bool vgpu_next_holder(int card, uint32_t *cursor, struct vgpu_holder *holder);
 enum vgpu_result vgpu_reserve(int card, uint64_t bytes);
 void vgpu_refund(int card, uint64_t bytes);
 
+/* Whether so much more would fit now; nothing is reserved, and nobody looks for the dead. */
+bool vgpu_fits(int card, uint64_t bytes);
+
 /* Charge what is in use already, whatever the limit. */
 enum vgpu_result vgpu_charge(int card, uint64_t bytes);
 

@@ -20,7 +20,7 @@ int cuMemFree_v2(unsigned long long address);
 void old_driver_set(int refuses_to_free);
 void old_driver_forget(void);
 
-enum { INVALID_VALUE = 1, ECC_UNCORRECTABLE = 214, FIRST_ADDRESS = 0x10000, APART_BYTES = 0x1000 };
+enum { INVALID_VALUE = 1, ECC_UNCORRECTABLE = 214, FIRST_ADDRESS = 2 << 20, APART_BYTES = 2 << 20 };
 
 static unsigned int next_address = FIRST_ADDRESS;
 static int refuses;
