@@ -1,0 +1,158 @@
+"""What the library costs, as facts that hold on a busy machine; `python -m bench shim` has times."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, names, region_file
+from shim import region
+from tests.shim.conftest import GIB, MIB, Host
+
+pytestmark = pytest.mark.sim
+
+_NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
+_C = Path(__file__).parent / "c"
+_HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "grant"
+    made.mkdir()
+    region.create(made, [grant_file.Card(_NULL_CARD, 8 * GIB, 100, 0)])
+    return made
+
+
+def _built(directory: Path, name: str, *arguments: str | Path, compiler: str = "gcc") -> Path:
+    program = directory / name
+    flags = ("-O2", "-Wall", "-Wextra", "-Werror")
+    subprocess.run([compiler, *flags, "-o", program, *arguments], check=True)
+    return program
+
+
+def _over_null(null_host: Host, directory: Path, source: Path) -> Path:
+    driver = (f"-L{null_host.driver_dir}", "-l:libcuda.so.1")
+    return _built(directory, source.stem, source, *driver)
+
+
+def _hello(directory: Path, name: str, *arguments: str, compiler: str = "gcc") -> Path:
+    source = directory / "hello.c"
+    source.write_text(_HELLO)
+    return _built(directory, name, source, *arguments, compiler=compiler)
+
+
+def _without_cuda(kind: str, directory: Path) -> Sequence[str | Path]:
+    if kind == "bash":
+        return ["bash", "-c", "echo hello"]
+    if kind == "ls":
+        return ["ls", "/"]
+    if kind == "static":
+        return [_hello(directory, "hello-static", "-static")]
+    if kind == "musl":
+        return [_hello(directory, "hello-musl", compiler="musl-gcc")]
+    if kind == "python":
+        return [sys.executable, "-c", "import ctypes, ssl, subprocess; print('hello')"]
+    program = _hello(directory, "hello-setuid")
+    os.chown(program, 65534, -1)
+    program.chmod(0o755 | stat.S_ISUID)
+    return [program]
+
+
+@pytest.mark.parametrize("kind", ["bash", "ls", "static", "setuid", "musl", "python"])
+def test_row_34_programs_without_cuda(
+    library: Path, tmp_path: Path, directory: Path, kind: str
+) -> None:
+    """No driver on disk: no output, no trace in the region, and not with a broken grant either."""
+    if kind == "setuid" and os.geteuid() != 0:
+        pytest.skip("to make a program of another user needs root")
+    if kind == "musl" and shutil.which("musl-gcc") is None:
+        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        missing("musl-gcc is not installed (make setup installs musl-tools)")
+    command = _without_cuda(kind, tmp_path)
+    bare = {"PATH": os.environ["PATH"]}
+    under = {**bare, "LD_PRELOAD": str(library), names.ENV_DIR: str(directory)}
+    before = (directory / names.FILE_REGION).read_bytes()
+
+    def said(environment: dict[str, str]) -> tuple[int, str, str]:
+        done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert said(under) == said(bare)
+    assert said(under)[::2] == (0, "")
+    assert (directory / names.FILE_REGION).read_bytes() == before
+    (directory / names.FILE_GRANT).chmod(0o600)
+    (directory / names.FILE_GRANT).write_text("not a grant")
+    assert said(under) == said(bare)
+
+
+def test_row_34_nothing_large_is_mapped(library: Path, directory: Path) -> None:
+    """The library itself, and neither grant nor region; under a megabyte in all."""
+
+    def maps(environment: dict[str, str]) -> list[tuple[int, str]]:
+        told = subprocess.run(
+            ["cat", "/proc/self/maps"], env=environment, text=True, capture_output=True, check=True
+        ).stdout
+        rows = [line.split() for line in told.splitlines()]
+        return [
+            (int(row[0].split("-")[1], 16) - int(row[0].split("-")[0], 16), row[-1]) for row in rows
+        ]
+
+    bare = {"PATH": os.environ["PATH"]}
+    ours = maps({**bare, "LD_PRELOAD": str(library), names.ENV_DIR: str(directory)})
+    extra = sum(size for size, _ in ours) - sum(size for size, _ in maps(bare))
+    assert any(name == str(library) for _, name in ours)
+    assert 0 < extra < MIB, extra
+    assert not [name for _, name in ours if str(directory) in name]
+
+
+@pytest.mark.parametrize("live", [1, 200_000])
+def test_row_36_the_hot_path_makes_no_system_call(
+    null_host: Host, tmp_path: Path, directory: Path, live: int
+) -> None:
+    """Allocations, frees, launches: with one alive and with many, the kernel hears of none."""
+    program = _over_null(null_host, tmp_path, _C / "quiet_calls.c")
+    null_host.run([program, str(live)], directory)
+
+
+def test_row_37_a_start_costs_a_bounded_number_of_system_calls(
+    null_host: Host, tmp_path: Path, directory: Path
+) -> None:
+    """Whoever else is there, dead or alive: what was ever taken is looked at, once."""
+    counter = _built(tmp_path, "count", _C / "count_system_calls.c")
+    source = tmp_path / "start.c"
+    source.write_text("int cuInit(unsigned int);\nint main(void) { return cuInit(0); }\n")
+    program = _over_null(null_host, tmp_path, source)
+
+    def counted(*, preload: bool) -> int:
+        return int(null_host.run([counter, program], directory, preload=preload).stdout)
+
+    assert counted(preload=True) - counted(preload=False) < 80
+
+
+def test_row_37_three_hundred_at_once_all_start(
+    null_host: Host, build_dir: Path, library: Path, directory: Path
+) -> None:
+    """Each attaches, allocates and stays until all have; the region then holds none of them."""
+    bin_dir = build_dir / "bin"
+    null_host.run(
+        [bin_dir / "bench-starts", "many", "300", library, bin_dir / "bench-cuda-start"],
+        directory,
+        preload=False,
+    )
+    used = region_file.uses((directory / names.FILE_REGION).read_bytes())[0]
+    geometry = region_file.Geometry(1)
+    data = (directory / names.FILE_REGION).read_bytes()
+    taken = [
+        region_file.SLOT.unpack(data, geometry.slots_offset + number * geometry.slot_stride)
+        for number in range(400)
+    ]
+    assert sum(bool(slot["generation"]) for slot in taken) >= 300
+    assert used.refused_count == 0

@@ -1,0 +1,95 @@
+"""Which behaviours the library is held to, and that each has its tests, by name.
+
+The rows are those of the test matrix that the library was designed against: test_row_NN_SLUG acts
+out row NN. Adding a row here asks for its test; a test of a row that is not here is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+from tests.conftest import ROOT
+
+ROWS: Final = {
+    1: "a limit of 1024m, 1g, 1048576k, 1073741824, upper or lower case, is 1 GiB",
+    2: "a bad value is refused by name; never one byte, never unlimited",
+    3: "_i comes before the common limit; sixteen cards and more",
+    4: "without a limit the totals and the free memory are the driver's",
+    5: "up to the limit exactly; one byte more is OUT_OF_MEMORY and changes nothing",
+    6: "a million allocations of random sizes by 16 threads end at 0",
+    7: "the driver fails after the reservation: refunded, its code returned",
+    8: "the driver fails to free: the charge stays, its code returned",
+    9: "an unknown address reaches the driver",
+    10: "pitched memory is charged by the pitch returned; ElementSize 0 is INVALID_VALUE",
+    11: "managed memory is charged at its creation, its attributes unaltered",
+    12: "stream-ordered memory and pools: reserved bytes charged, and back to 0",
+    13: "physical memory: charged until the last reference, mappings and other processes included",
+    14: "arrays and mipmaps of all shapes",
+    15: "memory of graphs is bounded by the limit",
+    16: "memory opened in a second process is charged once",
+    17: "the host's memory never fails for the card's limit",
+    18: "2 to 64 processes at once: never over the limit, never all refused",
+    19: "a killed holder's memory is there within a second",
+    20: "others come and go: the limit of those who stay holds",
+    21: "killed at any step: the next process goes on, the counter is right",
+    22: "PID reuse and PID namespaces: none killed falsely, none alive falsely",
+    23: "fork, vfork and exec, posix_spawn, daemons: the parent's charge is intact",
+    24: "1100 processes",
+    25: "region missing, read-only, full, truncated, corrupt, older or newer: cuInit fails, none dies",
+    27: "the limit follows the physical card, however the program numbers it",
+    28: "cuMemGetInfo: no argument crashes it, use above the limit is 0 free, never underflows",
+    29: "every view agrees: CUDA, NVML and the tools",
+    30: "the process list shows the container's own, and its own share",
+    31: "cuGetProcAddress: every name, version and flag answers as the driver",
+    32: "dlsym, dlvsym, dlopen, dlmopen and other preloads: transparent",
+    33: "older and newer drivers: NOT_FOUND, or passed through",
+    34: "programs without CUDA: no output, no large mapping",
+    35: "exports, glibc 2.17, libc alone; the process is left as it was",
+    36: "the hot path: no system call, flat at a million live",
+    37: "start: bounded, three hundred at once",
+    44: "NVML absent, failing or slow: the limits hold",
+    46: "an emptied environment (env -i, ssh, sudo) keeps the limit",
+    47: "upgraded while in use, two versions on one region: both run, the limit holds",
+}
+
+ELSEWHERE: Final = {
+    26: "monitor: another project's reader of another file format",
+    **dict.fromkeys(range(38, 44), "time: limits of the card's time"),
+    45: "signals: suspending programs",
+    48: "hardware: frameworks over the CUDA runtime",
+    49: "oversubscription: not offered",
+    50: "soak: a day long",
+}
+"""Rows that are no part of the memory library, with the part that they are of."""
+
+
+def named_tests(directory: Path) -> dict[int, list[str]]:
+    """Functions test_row_NN_SLUG anywhere under the directory, by their number."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for path in sorted(directory.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if match := re.fullmatch(r"test_row_(\d\d)_[a-z0-9_]+", node.name):
+                found[int(match[1])].append(node.name)
+    return found
+
+
+def test_the_rows_are_all_there() -> None:
+    assert sorted({*ROWS, *ELSEWHERE}) == list(range(1, 51))
+    assert not ROWS.keys() & ELSEWHERE.keys()
+
+
+def test_every_row_has_its_tests() -> None:
+    named = named_tests(ROOT / "tests")
+    assert [f"{row}: {about}" for row, about in ROWS.items() if row not in named] == []
+    assert sorted(named.keys() - ROWS.keys()) == []
+
+
+def test_no_two_tests_of_rows_share_a_name() -> None:
+    names = [name for each in named_tests(ROOT / "tests").values() for name in each]
+    assert sorted(names) == sorted(set(names))
