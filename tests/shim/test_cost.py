@@ -1,4 +1,4 @@
-"""What the library costs, as facts that hold on a busy machine; `python -m bench shim` has times."""
+"""What the library costs, as facts of a busy machine too; `python -m bench shim` has times."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ ROWS: Final = {
     22: "PID reuse and PID namespaces: none killed falsely, none alive falsely",
     23: "fork, vfork and exec, posix_spawn, daemons: the parent's charge is intact",
     24: "1100 processes",
-    25: "region missing, read-only, full, truncated, corrupt, older or newer: cuInit fails, none dies",
+    25: "region missing, read-only, full, truncated, corrupt, of another version: cuInit fails",
     27: "the limit follows the physical card, however the program numbers it",
     28: "cuMemGetInfo: no argument crashes it, use above the limit is 0 free, never underflows",
     29: "every view agrees: CUDA, NVML and the tools",
