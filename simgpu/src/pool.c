@@ -91,24 +91,57 @@ static bool cut(struct chunk *chunk, size_t at, uint64_t bytes)
 	return true;
 }
 
+/* The piece is in use from here on, its first `bytes` that is; 0 where there is no memory for it.
+ */
+static uint64_t use(struct chunk *chunk, size_t at, uint64_t bytes)
+{
+	static uint64_t last_id;
+	struct piece *piece;
+
+	if (!cut(chunk, at, round_up(bytes, SIM_GRANULE_BYTES)))
+		return 0;
+	piece = &chunk->pieces[at];
+	piece->state = PIECE_USED;
+	piece->range =
+	    (struct range){.base = piece->base, .bytes = bytes, .id = ++last_id, .chunk = chunk};
+	return piece->base;
+}
+
 static uint64_t chunk_take(struct chunk *chunk, uint64_t bytes, uint64_t stream)
 {
-	uint64_t need_bytes = round_up(bytes, SIM_GRANULE_BYTES);
-	static uint64_t last_id;
-
 	merge(chunk, now_ns());
-	for (size_t at = 0; at < chunk->count; at++) {
-		struct piece *piece = &chunk->pieces[at];
-
-		if (!fits(piece, need_bytes, stream) || !cut(chunk, at, need_bytes))
-			continue;
-		piece = &chunk->pieces[at];
-		piece->state = PIECE_USED;
-		piece->range = (struct range){
-		    .base = piece->base, .bytes = bytes, .id = ++last_id, .chunk = chunk};
-		return piece->base;
-	}
+	for (size_t at = 0; at < chunk->count; at++)
+		if (fits(&chunk->pieces[at], round_up(bytes, SIM_GRANULE_BYTES), stream))
+			return use(chunk, at, bytes);
 	return 0;
+}
+
+static void count_used(struct pool *pool, uint64_t bytes)
+{
+	pool->used_bytes += round_up(bytes, SIM_GRANULE_BYTES);
+	if (pool->used_high_bytes < pool->used_bytes)
+		pool->used_high_bytes = pool->used_bytes;
+}
+
+uint64_t pool_take_at(struct pool *pool, uint64_t offset, uint64_t bytes)
+{
+	struct chunk *chunk = pool->chunks;
+	uint64_t address;
+
+	if (offset > chunk->bytes || bytes > chunk->bytes - offset ||
+	    (offset && !cut(chunk, 0, offset)))
+		return 0;
+	address = use(chunk, offset > 0, bytes);
+	if (address)
+		count_used(pool, bytes);
+	return address;
+}
+
+uint64_t chunk_place(const struct chunk *chunk, uint64_t address, uint64_t *offset, uint64_t *bytes)
+{
+	*offset = address - chunk->range->base;
+	*bytes = chunk->bytes;
+	return chunk->id;
 }
 
 uint64_t pool_take(struct pool *pool, uint64_t bytes, uint64_t stream)
@@ -117,11 +150,8 @@ uint64_t pool_take(struct pool *pool, uint64_t bytes, uint64_t stream)
 
 	for (struct chunk *chunk = pool->chunks; chunk && !address; chunk = chunk->next)
 		address = chunk_take(chunk, bytes, stream);
-	if (!address)
-		return 0;
-	pool->used_bytes += round_up(bytes, SIM_GRANULE_BYTES);
-	if (pool->used_high_bytes < pool->used_bytes)
-		pool->used_high_bytes = pool->used_bytes;
+	if (address)
+		count_used(pool, bytes);
 	return address;
 }
 

@@ -34,11 +34,16 @@ struct pool {
 uint64_t pool_take(struct pool *pool, uint64_t bytes, uint64_t stream);
 /* Adds a chunk that the daemon granted as `id`; false where there is no address space. */
 bool pool_grow(struct pool *pool, uint64_t bytes, uint64_t id);
+/* A piece at that place of the chunk that was added last: another process's. */
+uint64_t pool_take_at(struct pool *pool, uint64_t offset, uint64_t bytes);
 /* The size of the chunk that an allocation needs where none has room. */
 uint64_t pool_growth_bytes(uint64_t bytes);
 
 /* The allocation at `address`, with what was asked for, or NULL. */
 struct range *chunk_find(struct chunk *chunk, uint64_t address);
+/* Where in its chunk an address lies, how large that is, and the daemon's id of it. */
+uint64_t chunk_place(const struct chunk *chunk, uint64_t address, uint64_t *offset,
+		     uint64_t *bytes);
 struct pool *chunk_pool(struct chunk *chunk);
 /* Frees the allocation once `ready_ns` has come; false where `address` begins none. */
 bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, uint64_t ready_ns);

@@ -5,6 +5,9 @@ As cuda_programs: each checks what it says and ends with status 0, or with a tra
 
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,6 +17,7 @@ from cuda.bindings import driver
 from tests.simgpu.cuda_programs import GIB, MIB, PTX, R, begin, free_bytes, ok
 
 CHUNK: Final = 32 * MIB
+POSIX: Final = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 A: Final = driver.CUmemPool_attribute
 
 
@@ -29,7 +33,7 @@ def used(pool: Any) -> int:
     return word(pool, A.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
 
 
-def new_pool(ordinal: int = 0, **fields: int) -> Any:
+def new_pool(ordinal: int = 0, **fields: Any) -> Any:
     properties = driver.CUmemPoolProps()
     properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -180,9 +184,65 @@ def two_devices() -> None:
     assert reserved(far) == 0
 
 
+_IMPORTER: Final = """
+import ctypes, sys
+from cuda.bindings import driver
+from tests.simgpu.cuda_programs import MIB, R, begin, free_bytes, ok
+from tests.simgpu.pool_programs import POSIX, reserved
+begin()
+before = free_bytes()
+pool = ok(driver.cuMemPoolImportFromShareableHandle(int(sys.argv[1]), POSIX, 0))
+data = driver.CUmemPoolPtrExportData()
+ctypes.memmove(int(data.getPtr()), bytes.fromhex(sys.argv[2]), 64)
+address = ok(driver.cuMemPoolImportPointer(pool, data))
+assert free_bytes() == before, "it is the exporter's"
+ok(driver.cuMemsetD8(address, 1, 5 * MIB))
+assert driver.cuMemAllocFromPoolAsync(1, pool, 0)[0] is R.CUDA_ERROR_INVALID_VALUE
+assert driver.cuDeviceSetMemPool(0, pool)[0] is R.CUDA_ERROR_INVALID_VALUE
+sys.stdout.write("held\\n"); sys.stdout.flush()
+sys.stdin.readline()
+assert free_bytes() == before, "the exporter has freed it; it lives on here"
+ok(driver.cuMemFreeAsync(address, 0))
+ok(driver.cuStreamSynchronize(0))
+assert free_bytes() == before + 32 * MIB
+"""
+
+
+def sharing() -> None:
+    """A pool and an allocation of it in another process; memory lives while either holds it."""
+    begin()
+    pool = new_pool(handleTypes=POSIX)
+    fd = int(ok(driver.cuMemPoolExportToShareableHandle(pool, POSIX, 0)))
+    os.set_inheritable(fd, True)
+    first = ok(driver.cuMemAllocFromPoolAsync(MIB, pool, 0))
+    address = ok(driver.cuMemAllocFromPoolAsync(5 * MIB, pool, 0))
+    data = ok(driver.cuMemPoolExportPointer(address))
+    private = ok(driver.cuMemAllocAsync(MIB, 0))
+    assert driver.cuMemPoolExportPointer(private)[0] is R.CUDA_ERROR_INVALID_VALUE
+    default = ok(driver.cuDeviceGetDefaultMemPool(0))
+    refused = driver.cuMemPoolExportToShareableHandle(default, POSIX, 0)
+    assert refused[0] is R.CUDA_ERROR_INVALID_VALUE
+    child = subprocess.Popen(
+        [sys.executable, "-c", _IMPORTER, str(fd), ctypes.string_at(int(data.getPtr()), 64).hex()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        close_fds=False,
+        text=True,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    for each in (first, address):
+        ok(driver.cuMemFree(each))
+    ok(driver.cuMemPoolTrimTo(pool, 0))
+    assert reserved(pool) == 0
+    child.communicate("\n")
+    assert child.returncode == 0
+
+
 PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     program.__name__: program
-    for program in (chunks, thresholds, order, pools, shortage, two_devices)
+    for program in (chunks, thresholds, order, pools, shortage, two_devices, sharing)
 }
 
 if __name__ == "__main__":
