@@ -125,12 +125,14 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes
 
 static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t address))
 {
-	struct vgpu_charge charge;
+	struct vgpu_charge charge, imported;
 	CUresult result;
 
 	vgpu_take(VGPU_KIND_MEMORY, address, &charge);
+	vgpu_take_import(address, &imported);
 	result = driver_free(address);
 	vgpu_release(VGPU_KIND_MEMORY, address, &charge, result);
+	vgpu_release(VGPU_KIND_IMPORT, address, &imported, result);
 	vgpu_meters_read(); /* it may have been a pool's */
 	return result;
 }

@@ -6,7 +6,9 @@
 #include "hooks.h"
 #include "meter.h"
 
-enum { LOCATION_DEVICE = 1, FIRST_REAL_STREAM = 3 };
+enum { LOCATION_DEVICE = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
+
+uint32_t vgpu_pool_imports;
 
 static const CUstream PER_THREAD = (CUstream)2;
 
@@ -97,12 +99,14 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 
 CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
 {
-	struct vgpu_charge charge;
+	struct vgpu_charge charge, imported;
 	CUresult result;
 
 	vgpu_take(VGPU_KIND_MEMORY, dptr, &charge);
+	vgpu_take_import(dptr, &imported);
 	result = as_cuMemFreeAsync(real, dptr, stream);
 	vgpu_release(VGPU_KIND_MEMORY, dptr, &charge, result);
+	vgpu_release(VGPU_KIND_IMPORT, dptr, &imported, result);
 	return result;
 }
 
@@ -127,13 +131,53 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 	return result == CUDA_SUCCESS ? enter(*pool, place.card) : result;
 }
 
-/* Its memory is the exporter's, and so is the charge. */
+/* Nothing can be allocated from it; what is imported of it, see cuMemPoolImportPointer. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
 					    unsigned long long flags)
 {
 	CUresult result = real_cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
 
 	return result == CUDA_SUCCESS ? enter(*pool, VGPU_CARD_UNMANAGED) : result;
+}
+
+/* Which card, and what the allocation comes to. */
+static CUresult reserve_import(CUdeviceptr dptr, struct vgpu_reservation *reservation)
+{
+	struct vgpu_place place;
+	size_t size_bytes = 0;
+	int ordinal = 0;
+	CUresult result = real_cuPointerGetAttribute(&ordinal, POINTER_DEVICE_ORDINAL, dptr);
+
+	if (result == CUDA_SUCCESS)
+		result = vgpu_place_of_device(ordinal, &place);
+	if (result == CUDA_SUCCESS)
+		result = real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, size_bytes), reservation);
+}
+
+/*
+ * It takes no memory, but keeps what the exporter may let go of, and nobody tells when that is. So
+ * it is charged here as well, in full: twice, while the exporter has it.
+ */
+CUresult cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool, void *data)
+{
+	struct vgpu_reservation reservation = {.place = {.card = VGPU_CARD_UNMANAGED}};
+	CUresult result = real_cuMemPoolImportPointer(dptr, pool, data);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = reserve_import(*dptr, &reservation);
+	if (result == CUDA_SUCCESS) {
+		__atomic_store_n(&vgpu_pool_imports, 1, __ATOMIC_RELAXED);
+		result = vgpu_commit(&reservation, VGPU_KIND_IMPORT, *dptr);
+		if (result != CUDA_SUCCESS)
+			vgpu_cancel(&reservation);
+	}
+	if (result != CUDA_SUCCESS)
+		real_cuMemFree_v2(*dptr);
+	return result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)

@@ -73,6 +73,18 @@ bool vgpu_meters_trim(int card);
 /* The program destroyed the pool: now, or as soon as nothing of it is in use. */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);
 
+/*
+ * An allocation of another process's pool, freed like any other: vgpu_take of VGPU_KIND_IMPORT,
+ * which costs next to nothing where none was ever imported.
+ */
+extern uint32_t vgpu_pool_imports;
+static inline void vgpu_take_import(uint64_t address, struct vgpu_charge *charge)
+{
+	charge->card = VGPU_CARD_UNMANAGED;
+	if (__atomic_load_n(&vgpu_pool_imports, __ATOMIC_RELAXED))
+		vgpu_take(VGPU_KIND_IMPORT, address, charge);
+}
+
 /* The driver has reset the device: its pools are gone, those that the program made as well. */
 void vgpu_meters_forget(CUdevice device);
 

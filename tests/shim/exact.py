@@ -34,6 +34,7 @@ POOLS: Final = (
     + """
 CHUNK = 32 * MIB
 A = d.CUmemPool_attribute
+POSIX = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 def new_pool(ordinal=0):
     p = d.CUmemPoolProps()
     p.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

@@ -234,3 +234,56 @@ drop(address); sync()
 same(0)
 """,
     )
+
+
+_IMPORTER = (
+    POOLS
+    + """
+import ctypes, sys
+pool = must(d.cuMemPoolImportFromShareableHandle(int(sys.argv[1]), POSIX, 0))
+data = d.CUmemPoolPtrExportData()
+ctypes.memmove(int(data.getPtr()), bytes.fromhex(sys.argv[2]), 64)
+before = charged()
+first = must(d.cuMemPoolImportPointer(pool, data))
+assert charged() - before == 300 * MIB, "it is held here, too"
+assert d.cuMemPoolImportPointer(pool, data)[0] == OOM, "and again, and then does not fit"
+assert charged() - before == 300 * MIB
+sys.stdout.write("held\\n"); sys.stdout.flush()
+sys.stdin.readline()
+assert charged() == 300 * MIB, "the exporter is gone, the memory is not"
+must(d.cuMemFreeAsync(first, 0)); sync()
+assert charged() == 0
+"""
+)
+
+
+def test_an_imported_allocation_is_charged_to_whoever_holds_it(host: Host, grants: Grants) -> None:
+    """Its exporter may end first."""
+    _run(
+        host,
+        grants,
+        f"""
+import ctypes, subprocess, sys
+p = d.CUmemPoolProps()
+p.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+p.handleTypes = POSIX
+p.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+pool = must(d.cuMemPoolCreate(p))
+fd = int(must(d.cuMemPoolExportToShareableHandle(pool, POSIX, 0)))
+os.set_inheritable(fd, True)
+address = must(d.cuMemAllocFromPoolAsync(300 * MIB, pool, 0))
+data = must(d.cuMemPoolExportPointer(address))
+same(300 * MIB)
+arguments = [str(fd), ctypes.string_at(int(data.getPtr()), 64).hex()]
+child = subprocess.Popen([sys.executable, "-c", {_IMPORTER!r}, *arguments], close_fds=False,
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+assert child.stdout.readline() == "held\\n"
+must(d.cuMemFree(address))
+must(d.cuMemPoolTrimTo(pool, 0))
+assert reserved(pool) == 0
+child.communicate("\\n")
+assert child.returncode == 0
+same(0)
+""",
+        800 * MIB,
+    )
