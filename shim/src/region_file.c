@@ -105,7 +105,7 @@ enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view,
 	return VGPU_OK;
 }
 
-static bool fill(int fd)
+static bool fill(int fd, int *os_errno)
 {
 	struct vgpu_view view = geometry(VGPU_MOST_CARDS);
 	struct vgpu_region_header header = {
@@ -120,10 +120,12 @@ static bool fill(int fd)
 	};
 
 	header.checksum = vgpu_crc32(&header, offsetof(struct vgpu_region_header, checksum));
-	/* A page of a sparse file that a full disk cannot back would kill whoever touches it. */
-	return syscall(SYS_fallocate, fd, 0, 0, header.file_bytes) == 0 &&
-	       syscall(SYS_pwrite64, fd, &header, sizeof(header), 0) == sizeof(header) &&
-	       syscall(SYS_fchmod, fd, 0666) == 0;
+	if (syscall(SYS_ftruncate, fd, header.file_bytes) == 0 &&
+	    syscall(SYS_pwrite64, fd, &header, sizeof(header), 0) == sizeof(header) &&
+	    syscall(SYS_fchmod, fd, 0666) == 0)
+		return fill_holes(fd, header.file_bytes, os_errno);
+	*os_errno = errno;
+	return false;
 }
 
 enum vgpu_result vgpu_region_make(const char *path, int *os_errno)
@@ -140,9 +142,11 @@ enum vgpu_result vgpu_region_make(const char *path, int *os_errno)
 		return VGPU_CACHE_UNUSABLE;
 	}
 	/* link(), not rename(): what is there already stays. */
-	made = fill(fd) &&
-	       (syscall(SYS_linkat, AT_FDCWD, draft, AT_FDCWD, path, 0) == 0 || errno == EEXIST);
-	*os_errno = made ? 0 : errno;
+	made = fill(fd, os_errno);
+	if (made && syscall(SYS_linkat, AT_FDCWD, draft, AT_FDCWD, path, 0) != 0) {
+		*os_errno = errno;
+		made = errno == EEXIST;
+	}
 	syscall(SYS_unlinkat, AT_FDCWD, draft, 0);
 	syscall(SYS_close, fd);
 	return made ? VGPU_OK : VGPU_CACHE_UNUSABLE;

@@ -218,13 +218,13 @@ def test_the_first_process_sets_the_limit_until_nobody_is_left(container: Contai
     assert container.totals({MEMORY: "1g"}) == [GIB, GIB]
     assert container.totals({MEMORY: "2g"}) == [2 * GIB, 2 * GIB], "nobody was left"
     with subprocess.Popen(
-        [sys.executable, "-c", CUDA + "print(flush=True); input()"],
+        [sys.executable, "-c", _LOOK.split("print(*")[0] + "print(flush=True); input()"],
         env=container.environment({MEMORY: "1g"}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as first:
         assert first.stdout is not None and first.stdin is not None
-        assert first.stdout.readline()
+        assert first.stdout.readline() == b"0\n", "initialised, and has asked for nothing yet"
         assert container.totals({MEMORY: "2g"})[0] == GIB
         assert container.totals({MEMORY: "512m"})[0] == GIB
         first.stdin.write(b"\n")
@@ -258,6 +258,23 @@ def test_a_place_where_no_file_can_be_made_is_refused(container: Container) -> N
     for path, why in (("/nonexistent/cache", ": No such file"), ("", CACHE), ("x" * 250, CACHE)):
         said = container.refusal({MEMORY: "1g", CACHE: path})
         assert "cannot be made or opened: " in said and why in said
+
+
+def test_a_full_disk_refuses_at_the_start_and_keeps_no_half_of_a_file(
+    container: Container, tmp_path: Path
+) -> None:
+    program = _LOOK.split("print(*")[0] + f"import os; print(os.listdir({str(tmp_path)!r}))"
+    small = 'mount -t tmpfs -o size=1m none "$0"; exec "$@"'
+    unshare = ["unshare", "--mount", "--user", "--map-root-user", "sh", "-c", small, tmp_path]
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", program],
+        env=container.environment({MEMORY: "1g"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "800\n[]\n", done
+    assert f"cannot be made or opened: {container.cache}: No space left on device; " in done.stderr
 
 
 # --- with a grant, the environment has no say ---
