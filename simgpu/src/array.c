@@ -188,6 +188,7 @@ void arrays_forget(struct context *context)
 			if (array->context == context && !array->mipmap)
 				dismantle(array);
 	}
+	physical_bury();
 }
 
 static CUresult describe(CUarray handle, CUDA_ARRAY3D_DESCRIPTOR *desc)

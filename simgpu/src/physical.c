@@ -121,12 +121,8 @@ void physical_release(struct physical *memory)
 	bury_if_unused(memory);
 }
 
-CUresult physical_leave(CUresult result)
+static void bury(struct physical *list)
 {
-	struct physical *list = dead;
-
-	dead = NULL;
-	driver_unlock();
 	while (list) {
 		struct physical *memory = list;
 
@@ -135,7 +131,24 @@ CUresult physical_leave(CUresult result)
 			(void)device_give_back(memory->device, memory->id);
 		free(memory);
 	}
+}
+
+CUresult physical_leave(CUresult result)
+{
+	struct physical *list = dead;
+
+	dead = NULL;
+	driver_unlock();
+	bury(list);
 	return result;
+}
+
+void physical_bury(void)
+{
+	struct physical *list = dead;
+
+	dead = NULL;
+	bury(list);
 }
 
 bool location_is_host(const CUmemLocation *location)

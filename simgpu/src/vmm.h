@@ -51,6 +51,8 @@ void physical_unpin(struct physical *memory);
 void physical_release(struct physical *memory);
 /* Gives the lock back and tells the daemon what has died meanwhile. */
 CUresult physical_leave(CUresult result);
+/* The same, and keeps the lock. */
+void physical_bury(void);
 
 /* What a location of device memory means; CUDA_ERROR_INVALID_VALUE where it is another. */
 CUresult location_device(const CUmemLocation *location, struct device **device);

@@ -171,6 +171,8 @@ def test_tiles_hold_the_memory_that_backs_them(host: Host, grants: Grants) -> No
         host,
         grants,
         """
+context = must(d.cuCtxCreate(None, 0, 0))
+before = [(held(card), charged(card)) for card in range(len(before))]
 mipmap = must(d.cuMipmappedArrayCreate(shape(4096, 4096, flags=SPARSE), 99))
 array = must(d.cuArray3DCreate(shape(4096, 4096, flags=DEFERRED)))
 took(0)
@@ -202,6 +204,15 @@ must(d.cuMipmappedArrayDestroy(mipmap))
 took(0)
 must(d.cuArrayDestroy(array))
 took(0)
+mipmap = must(d.cuMipmappedArrayCreate(shape(4096, 4096, flags=SPARSE), 99))
+fourth = create(BLOCK)
+must(d.cuMemMapArrayAsync([part(fourth)], 1, 0))
+release(fourth)
+took(BLOCK)
+use(0)
+overhead = figures()
+must(d.cuCtxDestroy(context))
+assert overhead[0] - figures()[0] == overhead[1] - figures()[1] >= BLOCK
 """,
     )
 

@@ -214,7 +214,12 @@ for wrong in (
 control(op="fail", card=0, call="cuMemRelease", code=999, count=1)
 assert d.cuMemRelease(handle)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
 took(BLOCK)
+map(at, handle, BLOCK)
 release(handle)
+control(op="fail", card=0, call="cuMemUnmap", code=999, count=1)
+assert d.cuMemUnmap(at, BLOCK)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+took(BLOCK)
+unmap(at, BLOCK)
 took(0)
 """,
     )
