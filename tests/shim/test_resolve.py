@@ -82,7 +82,7 @@ _HISTORIES = {
 
 
 @pytest.mark.parametrize("history", _HISTORIES.values(), ids=_HISTORIES.keys())
-def test_answers_are_what_they_would_be_without_us(
+def test_row_32_answers_are_what_they_would_be_without_us(
     history: Sequence[str], look: Look, library: Path, driver: Path, private: Path
 ) -> None:
     loaded = [step.format(driver=driver, private=private) for step in history]
@@ -91,7 +91,7 @@ def test_answers_are_what_they_would_be_without_us(
 
 
 @pytest.mark.parametrize("first", ["library", "private"])
-def test_a_second_interposer_keeps_its_place(
+def test_row_32_a_second_interposer_keeps_its_place(
     first: str, look: Look, library: Path, driver: Path, private: Path
 ) -> None:
     """Before us or behind us: what comes next for it is the driver, whose place we take."""
