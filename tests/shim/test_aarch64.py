@@ -22,6 +22,7 @@ from tests.shim.core import Box, patch
 
 pytestmark = pytest.mark.sim
 
+_PROGRAMS = ("vgpu-core-test", "vgpu-ledger-test", "vgpu-entries-test")
 _EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
 
 
@@ -46,7 +47,7 @@ def _emulator() -> str:
 
 def _program(directory: Path, name: str) -> Path:
     """A program of ours that runs under the emulator, to be started as if it were native."""
-    binary = _built("aarch64-static", "vgpu-core-test", "vgpu-ledger-test") / "bin" / name
+    binary = _built("aarch64-static", *_PROGRAMS) / "bin" / name
     program = directory / name
     program.write_text(f'#!/bin/sh\nexec {_emulator()} {binary} "$@"\n')
     program.chmod(0o755)
@@ -84,6 +85,12 @@ def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path)
         for file in (ours, library)
     }
     assert exported[ours] == exported[library] and "cuMemAlloc_v2" in exported[ours]
+
+
+def test_the_loaders_entries_on_aarch64(tmp_path: Path) -> None:
+    """Registers, stack and return address, as dlsym.S treats them there."""
+    program = _program(tmp_path, "vgpu-entries-test")
+    assert subprocess.run([program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [["oracle", "1"], ["threads"]], ids=" ".join)

@@ -189,6 +189,10 @@ def test_row_32_a_plugin_that_asks_for_the_next_dlsym_gets_ours(
     assert null_host.run([program]).stdout == f"{library}\n"
 
 
+def test_the_entries_keep_registers_and_caller(build_dir: Path) -> None:
+    assert subprocess.run([build_dir / "bin" / "vgpu-entries-test"], check=False).returncode == 0
+
+
 _ALLOCATES = """
 #include <dlfcn.h>
 #include <stdio.h>

@@ -45,7 +45,7 @@ static void must(int code, const char *what)
 static void load(struct copy *copy, const char *driver_path, const char *library_path)
 {
 	void *driver = dlmopen(LM_ID_NEWLM, driver_path, RTLD_NOW), *library, *context;
-	Lmid_t name_space;
+	Lmid_t name_space = LM_ID_BASE;
 	int (*init)(unsigned int);
 	int (*retain)(void **, int);
 	int (*set_current)(void *);

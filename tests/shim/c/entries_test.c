@@ -1,0 +1,149 @@
+/*
+ * dlsym.S alone: what it does with registers, stack and return address, on any machine it is
+ * written for. The targets and answers that it enters are acted out here. Exit status 0, or the
+ * line that failed.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			return __LINE__ & 0x7f;                                                    \
+	} while (0)
+
+struct vgpu_registers {
+	uintptr_t third, second, first;
+};
+
+static struct {
+	const void *a, *b, *c;
+	uintptr_t number;
+	const void *caller;
+	double stays;
+} got;
+
+void *dlsym(void *handle, const char *name);
+void *dlvsym(void *handle, const char *name, const char *version);
+void *dlopen(const char *file, int flags);
+void *dlmopen(long name_space, const char *file, int flags);
+void *vgpu_dlsym_target(void *handle, const char *name);
+void *vgpu_dlvsym_target(void *handle, const char *name);
+void *vgpu_dlsym(void *handle, const char *name, const void *caller);
+void *vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller);
+void *vgpu_dlopen_target(struct vgpu_registers *call);
+void *vgpu_dlmopen_target(struct vgpu_registers *call);
+
+static char answer;
+
+/* Everything that a function may change, changed. */
+static void clobber(void)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("xor %%edi, %%edi; xor %%esi, %%esi; xor %%edx, %%edx; xor %%ecx, %%ecx"
+			 :
+			 :
+			 : "rdi", "rsi", "rdx", "rcx", "cc");
+#elif defined(__aarch64__)
+	__asm__ volatile("mov x0, #0; mov x1, #0; mov x2, #0; mov x3, #0; mov x16, #0"
+			 :
+			 :
+			 : "x0", "x1", "x2", "x3", "x16");
+#endif
+}
+
+static void *real(const void *a, const void *b, const void *c)
+{
+	got.a = a;
+	got.b = b;
+	got.c = c;
+	got.caller = __builtin_return_address(0);
+	return &answer;
+}
+
+static void *target(const char *name)
+{
+	int ours = strcmp(name, "ours") == 0;
+
+	clobber();
+	return ours ? NULL : (void *)real;
+}
+
+void *vgpu_dlsym_target(void *handle, const char *name)
+{
+	got.stays = handle ? 1 : 2;
+	return target(name);
+}
+
+void *vgpu_dlvsym_target(void *handle, const char *name)
+{
+	return vgpu_dlsym_target(handle, name);
+}
+
+void *vgpu_dlsym(void *handle, const char *name, const void *caller)
+{
+	real(handle, name, NULL);
+	got.caller = caller;
+	return &answer;
+}
+
+void *vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller)
+{
+	real(handle, name, version);
+	got.caller = caller;
+	return &answer;
+}
+
+void *vgpu_dlopen_target(struct vgpu_registers *call)
+{
+	got.number = call->third;
+	call->second &= ~(uintptr_t)8;
+	return target("");
+}
+
+void *vgpu_dlmopen_target(struct vgpu_registers *call)
+{
+	call->first = 0;
+	call->third &= ~(uintptr_t)8;
+	return target((const char *)call->second);
+}
+
+/* The call returns to somewhere between these functions and no further than a few instructions. */
+static int came_from(const void *function)
+{
+	uintptr_t start = (uintptr_t)function, at = (uintptr_t)got.caller;
+	return at > start && at - start < 1024;
+}
+
+static __attribute__((noinline)) int calls(void *handle, const char *name)
+{
+	static const char version[] = "V";
+	void *volatile found = dlsym(handle, name);
+
+	MUST(found == &answer && got.a == handle && got.b == name && came_from((void *)calls));
+	found = dlvsym(handle, name, version);
+	MUST(found == &answer && got.a == handle && got.b == name && got.c == version);
+	MUST(came_from((void *)calls));
+	return 0;
+}
+
+static __attribute__((noinline)) int opens(const char *file)
+{
+	void *volatile found = dlopen(file, 0x10a);
+
+	MUST(found == &answer && got.a == file && (int)(uintptr_t)got.b == 0x102);
+	MUST(came_from((void *)opens));
+	found = dlmopen(-1, file, 0x10a);
+	MUST(found == &answer && got.a == NULL && got.b == file);
+	MUST((int)(uintptr_t)got.c == 0x102 && came_from((void *)opens));
+	return 0;
+}
+
+int main(void)
+{
+	char handle;
+	int failed = calls(&handle, "ours");
+
+	failed = failed ? failed : calls(&handle, "theirs");
+	return failed ? failed : opens("file");
+}
