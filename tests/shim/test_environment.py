@@ -265,9 +265,9 @@ def test_a_full_disk_refuses_at_the_start_and_keeps_no_half_of_a_file(
 ) -> None:
     program = _LOOK.split("print(*")[0] + f"import os; print(os.listdir({str(tmp_path)!r}))"
     small = 'mount -t tmpfs -o size=1m none "$0"; exec "$@"'
-    unshare = ["unshare", "--mount", "--user", "--map-root-user", "sh", "-c", small, tmp_path]
+    unshare = ["unshare", "--mount", "--user", "--map-root-user", "sh", "-c", small]
     done = subprocess.run(
-        [*unshare, sys.executable, "-c", program],
+        [*unshare, tmp_path, sys.executable, "-c", program],
         env=container.environment({MEMORY: "1g"}),
         capture_output=True,
         text=True,
