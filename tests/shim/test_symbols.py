@@ -12,11 +12,12 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.shim.conftest import Host
+from tests.shim.conftest import GIB, Grants, Host
 from tests.shim.every_symbol import exports
 
 pytestmark = pytest.mark.sim
@@ -108,6 +109,18 @@ print([name for name in names if hasattr(cuda, name)
     assert version == f"0 {generation}"
     assert eval(lacking) == sorted({*names} - had)
     assert eval(wrapped) == sorted(hooks & had)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_row_33_the_limit_holds_over_every_generation(
+    generation: int, build_dir: Path, host: Host, grants: Grants, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    source = _HERE / "c" / "strict_program.c"
+    subprocess.run(["gcc", source, "-o", program, "-ldl"], check=True)
+    over = replace(host, driver_dir=_driver_dir(build_dir, generation))
+    done = over.run([program, "name"], grants.make(GIB, GIB))
+    assert (done.stdout, done.stderr) == ("0 2 0 1024", "")
 
 
 def test_row_33_a_wrapper_of_what_the_driver_lacks_says_not_found(
