@@ -40,12 +40,20 @@ static CUresult give_up(const struct vgpu_metered_call *call)
 	return real_cuMemFree_v2(*call->address);
 }
 
-static CUresult allocate(struct vgpu_meter *meter, const struct vgpu_metered_call *call)
+/* The program's pointer changes where memory is given, and only there. */
+static CUresult allocate(struct vgpu_meter *meter, struct vgpu_metered_call call)
 {
+	CUdeviceptr *out = call.address, given;
+	CUresult result;
+
+	call.address = &given;
 	if (!meter)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return vgpu_meter_call(meter, vgpu_whole_blocks(vgpu_meter_card(meter), call->size_bytes),
-			       call);
+	result = vgpu_meter_call(meter, vgpu_whole_blocks(vgpu_meter_card(meter), call.size_bytes),
+				 &call);
+	if (result == CUDA_SUCCESS)
+		*out = given;
+	return result;
 }
 
 CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
@@ -67,7 +75,7 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 	if (result != CUDA_SUCCESS)
 		return result;
 	return place.card == VGPU_CARD_UNMANAGED ? take_current(&call)
-						 : allocate(vgpu_meter_current(place.card), &call);
+						 : allocate(vgpu_meter_current(place.card), call);
 }
 
 CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
@@ -94,7 +102,7 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 		return result;
 	if (!meter && place.card == VGPU_CARD_UNMANAGED)
 		return take_named(&call);
-	return allocate(meter ? meter : vgpu_meter_add(pool, place.card), &call);
+	return allocate(meter ? meter : vgpu_meter_add(pool, place.card), call);
 }
 
 CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)

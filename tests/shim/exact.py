@@ -35,12 +35,14 @@ POOLS: Final = (
 CHUNK = 32 * MIB
 A = d.CUmemPool_attribute
 POSIX = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-def new_pool(ordinal=0):
+def properties(ordinal):
     p = d.CUmemPoolProps()
     p.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     p.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     p.location.id = ordinal
-    return must(d.cuMemPoolCreate(p))
+    return p
+def new_pool(ordinal=0):
+    return must(d.cuMemPoolCreate(properties(ordinal)))
 def keep(pool, bytes):
     must(d.cuMemPoolSetAttribute(pool, A.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, d.cuuint64_t(bytes)))
 def reserved(pool):

@@ -52,7 +52,7 @@ same(0)
     )
 
 
-def test_row_15_bounded_by_the_limit(host: Host, grants: Grants) -> None:
+def test_graphs_and_plain_memory_share_one_limit(host: Host, grants: Grants) -> None:
     """Graphs and plain memory share one limit; replays take nothing, and go on at the limit."""
     _run(
         host,
@@ -188,5 +188,24 @@ executable = must(with_upload(scratch(GIB)))
 same(GIB)
 assert launch(executable) == OK
 same(GIB)
+""",
+    )
+
+
+def test_graphs_beyond_what_can_be_known_are_not_given(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+made = []
+while (one := d.cuGraphInstantiate(scratch(1), 0))[0] == OK:
+    made.append(one[1])
+assert one[0] == OOM and len(made) == 2048, len(made)
+instantiate(new_graph())
+for executable in made[:2]:
+    must(d.cuGraphExecDestroy(executable))
+assert launch(instantiate(scratch(64 * MIB))) == OK
+same(64 * MIB)
+assert launch(made[5]) == OK
 """,
     )

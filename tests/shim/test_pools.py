@@ -45,7 +45,7 @@ same(0)
     )
 
 
-def test_row_12_up_to_the_limit_exactly_and_not_a_byte_more(host: Host, grants: Grants) -> None:
+def test_async_up_to_the_limit_exactly_and_not_a_byte_more(host: Host, grants: Grants) -> None:
     _run(
         host,
         grants,
@@ -286,4 +286,90 @@ assert child.returncode == 0
 same(0)
 """,
         800 * MIB,
+    )
+
+
+def test_the_entries_for_a_stream_per_thread_are_metered_as_well(
+    host: Host, grants: Grants
+) -> None:
+    _run(
+        host,
+        grants,
+        """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+address, size = ctypes.c_uint64(), ctypes.c_size_t
+assert cuda.cuMemAllocAsync_ptsz(ctypes.byref(address), size(GIB), None) == 0
+same(GIB)
+assert cuda.cuMemAllocAsync_ptsz(ctypes.byref(address), size(1), None) == 2
+pool = ctypes.c_void_p(int(default))
+assert cuda.cuMemAllocFromPoolAsync_ptsz(ctypes.byref(address), size(1), pool, None) == 2
+assert cuda.cuMemFreeAsync_ptsz(address, None) == 0
+assert cuda.cuStreamSynchronize_ptsz(None) == 0
+same(0)
+assert cuda.cuMemAllocAsync_ptsz(None, size(1), None) == 1
+assert cuda.cuMemAllocFromPoolAsync_ptsz(ctypes.byref(address), size(1), None, None) == 1
+""",
+    )
+
+
+def test_what_the_driver_refuses_is_not_charged(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+for name, call in (
+    ("cuMemAllocAsync", lambda: d.cuMemAllocAsync(100 * MIB, 0)),
+    ("cuMemAllocFromPoolAsync", lambda: d.cuMemAllocFromPoolAsync(MIB, default, 0)),
+):
+    assert control(op="fail", card=0, call=name, code=999, count=1).get("ok"), name
+    assert call()[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+    same(0)
+address = must(d.cuMemAllocAsync(MIB, 0))
+assert control(op="fail", card=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
+assert d.cuMemFreeAsync(address, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+plain = must(d.cuMemAlloc(2 * MIB))
+assert control(op="fail", card=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
+assert d.cuMemFreeAsync(plain, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+same(CHUNK + 2 * MIB)
+drop(address, plain); sync()
+same(0)
+""",
+    )
+
+
+def test_pools_beyond_what_can_be_metered_are_not_given(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+pools = []
+while (made := d.cuMemPoolCreate(properties(0)))[0] == OK:
+    pools.append(made[1])
+assert made[0] == OOM and len(pools) == 1024, len(pools)
+must(d.cuMemPoolDestroy(pools.pop()))
+last = new_pool()
+address = must(d.cuMemAllocFromPoolAsync(MIB, last, 0))
+same(CHUNK)
+drop(address); sync()
+same(0)
+""",
+    )
+
+
+def test_a_refused_allocation_leaves_the_pointer_as_it_was(host: Host, grants: Grants) -> None:
+    """Also where the driver had given memory, and had it taken away again."""
+    _run(
+        host,
+        grants,
+        """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+must(d.cuMemAllocAsync(GIB, 0))
+for size in (1, GIB):
+    address = ctypes.c_uint64(12345)
+    assert cuda.cuMemAllocAsync(ctypes.byref(address), ctypes.c_size_t(size), None) == 2
+    assert address.value == 12345
+same(GIB)
+""",
     )

@@ -36,6 +36,9 @@ CHECKS = (
     ("cuda_edges", "launches"),
     ("cuda_edges", "attributes"),
     ("cuda_edges", "compiler-options"),
+    ("cuda_pools", "pools"),
+    ("cuda_pools", "graphs"),
+    ("cuda_pools", "threads"),
 )
 
 
