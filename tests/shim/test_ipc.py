@@ -38,8 +38,8 @@ def _seen(talk: Talk) -> int:
     return total - free
 
 
-def _exported(exporter: Talk) -> str:
-    assert exporter.ask(f"alloc {SIZE}") == "0 0"
+def _exported(exporter: Talk, size: int = SIZE) -> str:
+    assert exporter.ask(f"alloc {size}") == "0 0"
     code, handle = exporter.ask("export 0").split()
     assert code == "0"
     return handle
@@ -110,9 +110,9 @@ def test_memory_of_an_exporter_outside_is_charged_to_who_opens_it(
 def test_what_an_opening_would_take_beyond_the_limit_is_closed_again(
     host: Host, grants: Grants
 ) -> None:
-    ours, other = grants.make(SIZE // 2), grants.make(GIB)
+    ours, other = grants.make(GIB // 2), grants.make(GIB)
     with _talkers(host, other) as (exporter,):
-        handle = _exported(exporter)
+        handle = _exported(exporter, GIB // 2)
         with _talkers(host, ours) as (importer,):
             before = _used(ours)
             assert importer.ask(f"open {handle}") == OUT_OF_MEMORY
