@@ -8,6 +8,7 @@ they came. Knows the driver's C interface alone.
     open HANDLE [v1]       close N
     info                   code, free and total bytes
     fork                   0 and the pid of a child that does nothing
+    stop STEP N            0; stop at that passage (with the library built for tests alone)
     exit                   an orderly end
 """
 
@@ -45,6 +46,7 @@ class Talker:
             "close": self._close,
             "info": self._info,
             "fork": self._fork,
+            "stop": self._stop,
         }
 
     def answer(self, words: Sequence[str]) -> str:
@@ -92,6 +94,10 @@ class Talker:
             time.sleep(600)
             os._exit(0)
         return f"0 {child}"
+
+    def _stop(self, step: str, passage: str) -> str:
+        os.environ["VGPU_TEST_STOP"] = f"{step} {passage}"
+        return "0"
 
 
 _DONE: Final = "exit"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+_DEADLINE_S: Final = 60.0
 TALKER: Final = (sys.executable, "-m", "tests.talker")
 
 
@@ -27,6 +30,7 @@ class Talk:
 
     def answer(self) -> str:
         assert self._process.stdout is not None
+        assert select.select([self._process.stdout], [], [], _DEADLINE_S)[0], "stuck"
         line = self._process.stdout.readline()
         assert line, f"ended: {self._process.wait()}"
         return line.strip()
@@ -44,6 +48,18 @@ class Talk:
         """kill -9, and gone when this returns."""
         self._process.kill()
         self._process.wait()
+
+    def stops(self, line: str) -> bool:
+        """Tell; True where it stopped itself, False where it answered."""
+        self.tell(line)
+        assert self._process.stdout is not None
+        while not select.select([self._process.stdout], [], [], 0.005)[0]:
+            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            if pid:
+                assert os.WIFSTOPPED(status), f"ended: {status}"
+                return True
+        self.answer()
+        return False
 
     def end(self, line: str) -> None:
         """The command that ends it; gone when this returns."""

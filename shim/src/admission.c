@@ -10,6 +10,7 @@
 #include "ledger.h"
 #include "meter.h"
 #include "shared.h"
+#include "step.h"
 #include "vgpu/region.h"
 
 enum {
@@ -33,6 +34,7 @@ CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_re
 	if (vgpu_reserve(place.card, bytes) != VGPU_OK &&
 	    (!vgpu_meters_trim(place.card) || vgpu_reserve(place.card, bytes) != VGPU_OK))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	VGPU_AT(ADMIT_RESERVED);
 	return CUDA_SUCCESS;
 }
 
@@ -52,6 +54,7 @@ void vgpu_cancel(const struct vgpu_reservation *reservation)
 {
 	if (reservation->place.card >= 0)
 		vgpu_refund(reservation->place.card, reservation->bytes);
+	VGPU_AT(ADMIT_CANCELLED);
 }
 
 static void give_back(const struct vgpu_charge *charge)
@@ -73,6 +76,7 @@ CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgp
 		return CUDA_SUCCESS;
 	switch (vgpu_ledger_put(kind, key, charge, &replaced)) {
 	case VGPU_LEDGER_ADDED:
+		VGPU_AT(ADMIT_COMMITTED);
 		return CUDA_SUCCESS;
 	case VGPU_LEDGER_REPLACED:
 		give_back(&replaced);
@@ -117,9 +121,13 @@ CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before
 
 bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 {
+	bool known;
+
 	*charge = (struct vgpu_charge){.card = VGPU_CARD_UNMANAGED};
-	return kind == VGPU_KIND_MEMORY ? vgpu_take_memory(key, charge)
-					: vgpu_ledger_take(kind, key, charge);
+	known = kind == VGPU_KIND_MEMORY ? vgpu_take_memory(key, charge)
+					 : vgpu_ledger_take(kind, key, charge);
+	VGPU_AT(FREE_TAKEN);
+	return known;
 }
 
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
@@ -129,6 +137,7 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 
 	if (charge->card < 0)
 		return;
+	VGPU_AT(FREE_CALLED);
 	if (kind == VGPU_KIND_MEMORY &&
 	    vgpu_release_memory(key, charge, driver_said == CUDA_SUCCESS))
 		return;
@@ -136,6 +145,7 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 		give_back(charge);
 	else /* if that fails: charged until we end */
 		(void)vgpu_ledger_put(kind, key, *charge, &replaced);
+	VGPU_AT(FREE_REFUNDED);
 }
 
 void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes)

@@ -12,6 +12,7 @@
 
 #include "ledger.h"
 #include "place.h"
+#include "step.h"
 #include "vgpu/cuda_abi.h"
 
 struct vgpu_reservation {
@@ -40,6 +41,7 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 		do                                                                                 \
 			(result) = (call);                                                         \
 		while (vgpu_await_teardown((reservation), (result), &vgpu_round_));                \
+		VGPU_AT(ADMIT_CALLED);                                                             \
 	} while (0)
 
 /* Nothing came of it. */

@@ -9,6 +9,7 @@
 #include "admission.h"
 #include "hooks.h"
 #include "shared.h"
+#include "step.h"
 
 enum {
 	ADDRESS_STEP = 512, /* the driver's alignment: an address has so many keys */
@@ -31,9 +32,11 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 	CUresult result = real_cuIpcGetMemHandle(handle, dptr);
 	CUdeviceptr base;
 
+	VGPU_AT(IPC_EXPORTED);
 	if (result == CUDA_SUCCESS &&
 	    real_cuMemGetAddressRange_v2(&base, NULL, dptr) == CUDA_SUCCESS)
 		vgpu_share(VGPU_KIND_MEMORY, base, key_of(handle));
+	VGPU_AT(IPC_SHARED);
 	return result;
 }
 
@@ -97,9 +100,12 @@ static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandl
 	hold = vgpu_shared_join(key_of(&handle), &charge);
 	if (hold)
 		place.card = charge.card;
+	VGPU_AT(IPC_JOINED);
 	result = driver_open(dptr, handle, flags);
+	VGPU_AT(IPC_OPENED);
 	if (result == CUDA_SUCCESS)
 		result = keep(place, *dptr, hold);
+	VGPU_AT(IPC_KEPT);
 	if (result != CUDA_SUCCESS)
 		vgpu_shared_leave(hold);
 	return result;

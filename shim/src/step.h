@@ -10,6 +10,9 @@
 enum vgpu_step {
 #define STEP(name) VGPU_STEP_##name,
 #include "steps.def"
+	VGPU_CORE_STEP_COUNT,
+	VGPU_LAST_CORE_STEP = VGPU_CORE_STEP_COUNT - 1,
+#include "hook_steps.def"
 #undef STEP
 	VGPU_STEP_COUNT
 };

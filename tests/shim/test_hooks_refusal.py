@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import binascii
 import os
 import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from contract import names
+from contract import names, region_file
 from shim import region
 from tests.shim.clients import NVML
 from tests.shim.conftest import GIB, Grants, Host
@@ -115,3 +121,116 @@ print("alive")
         directory,
     )
     assert (done.stdout, done.stderr) == ("alive\n", "")
+
+
+def _of_version(version: int) -> Callable[[Path], None]:
+    """Whole in itself, checksum and all: as another release would have written it."""
+
+    def rewrite(directory: Path) -> None:
+        path = directory / names.FILE_REGION
+        data = bytearray(path.read_bytes())
+        struct.pack_into("<I", data, region_file.HEADER.offset("version"), version)
+        end = region_file.HEADER.size - 4
+        struct.pack_into("<I", data, end, binascii.crc32(data[:end]))
+        path.write_bytes(data)
+
+    return rewrite
+
+
+def _corrupt(directory: Path) -> None:
+    path = directory / names.FILE_REGION
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+_MOUNT_READ_ONLY = 'mount --bind -o ro "{region}" "{region}"'
+_FILL_THE_DISK = """
+mount -t tmpfs -o size=256k none "{other}" && head -c 128 "{region}" > "{other}/region" &&
+truncate -s $(stat -c %s "{region}") "{other}/region" &&
+(dd if=/dev/zero of="{other}/full" 2>/dev/null || true) && mount --bind "{other}/region" "{region}"
+"""
+_UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (_BREAKS["no region"], "is missing"),
+    "truncated": (_truncated, "is truncated"),
+    "corrupt": (_corrupt, "damaged"),
+    "older": (_of_version(1), "damaged"),
+    "newer": (_of_version(region_file.VERSION + 1), "damaged"),
+}
+_UNUSABLE_MOUNTS = {
+    "read-only": (_MOUNT_READ_ONLY, "cannot be written"),
+    "full disk": (_FILL_THE_DISK, "No space left on device"),
+}
+_TRY = """
+import ctypes
+library = ctypes.CDLL("libcuda.so.1")
+pointer, size = ctypes.c_uint64(), ctypes.c_size_t(512)
+print([library.cuInit(0), library.cuMemAlloc_v2(ctypes.byref(pointer), size)])
+print("alive")
+"""
+
+
+@pytest.mark.parametrize(("damage", "reason"), _UNUSABLE.values(), ids=_UNUSABLE.keys())
+def test_row_25_a_region_that_cannot_be_used_is_no_card_and_the_program_lives(
+    host: Host, grants: Grants, damage: Callable[[Path], object], reason: str
+) -> None:
+    directory = grants.make(GIB)
+    damage(directory)
+    done = host.python(_TRY, directory)
+    assert done.stdout == "[800, 3]\nalive\n"
+    assert reason in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("mount", "reason"), _UNUSABLE_MOUNTS.values(), ids=_UNUSABLE_MOUNTS.keys()
+)
+def test_row_25_a_region_on_a_bad_mount_is_no_card_and_the_program_lives(
+    host: Host, grants: Grants, tmp_path: Path, mount: str, reason: str
+) -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root, to mount")
+    directory = grants.make(GIB)
+    other = tmp_path / "other"
+    other.mkdir()
+    script = mount.format(region=directory / names.FILE_REGION, other=other)
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", "sh", "-c", f'{script.strip()} && exec "$@"', "sh"),
+            *("env", f"LD_PRELOAD={host.library}", sys.executable, "-c", _TRY),
+        ],
+        env=host.environment(directory, preload=False),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "[800, 3]\nalive\n", done
+    assert reason in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_row_25_a_region_truncated_while_in_use_ends_who_did_it_before_it_gets_more(
+    host: Host, grants: Grants
+) -> None:
+    """Only the container's own processes can truncate it. They end by SIGBUS at their next
+    allocation; nobody gets a byte beyond the limit, and whoever starts later gets no card.
+    """
+    directory = grants.make(GIB)
+    done = host.run(
+        [
+            sys.executable,
+            "-c",
+            f"""
+import ctypes, os
+library = ctypes.CDLL("libcuda.so.1")
+context, pointer, size = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_size_t(1 << 21)
+library.cuInit(0)
+library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+library.cuCtxSetCurrent(context)
+print(library.cuMemAlloc_v2(ctypes.byref(pointer), size), flush=True)
+os.truncate("{directory / names.FILE_REGION}", 0)
+library.cuMemAlloc_v2(ctypes.byref(pointer), size)
+print("got more", flush=True)
+""",
+        ],
+        directory,
+        status=-signal.SIGBUS,
+    )
+    assert done.stdout == "0\n"
+    assert host.python(_TRY, directory).stdout == "[800, 3]\nalive\n"

@@ -442,3 +442,28 @@ def test_a_claim_cut_short_hides_no_slot_above_it(box: Box, step: str) -> None:
         with box.shell() as newcomer:
             newcomer.ask("attach")
             assert [slot.number for slot in box.slots() if slot.state] == [0]
+
+
+def test_row_22_pid_1_of_two_containers_that_share_a_file(box: Box, nested: list[str]) -> None:
+    """The same number in two namespaces is two processes; the end of one is not the other's."""
+    with box.shell(*nested) as first, box.shell(*nested) as second:
+        assert first.ask(f"reserve 0 {HELD}") == "OK"
+        assert second.ask("reserve 0 500") == "OK"
+        assert [slot.pid for slot in box.slots()] == [1, 1]
+        assert second.ask("used 0") == str(HELD + 500)
+        assert first.ask("attach") == "OK"
+        _end(first, box, 0)
+        assert box.used_after_fresh_attach() == 500
+        assert second.ask("reserve 0 1") == "OK"
+        _end(second, box, 1)
+        assert box.used_after_fresh_attach() == 0
+
+
+def test_row_22_a_number_that_comes_again_is_another_process(box: Box, nested: list[str]) -> None:
+    with box.shell(*nested) as inside:
+        assert inside.ask(f"reserve 0 {HELD}") == "OK"
+        _end(inside, box, 0)
+    with box.shell(*nested) as again:
+        assert again.ask("attach") == "OK"
+        assert again.ask("used 0") == "0"
+        assert again.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"

@@ -79,7 +79,7 @@ static void do_arm(bool ends_thread, const char *rest, char *out)
 
 	armed_ends_thread = ends_thread;
 	sscanf(rest, "%63s %d", name, &armed_passes);
-	for (armed_step = VGPU_STEP_COUNT - 1; armed_step >= 0; armed_step--)
+	for (armed_step = VGPU_CORE_STEP_COUNT - 1; armed_step >= 0; armed_step--)
 		if (!strcmp(step_names[armed_step], name))
 			break;
 	snprintf(out, LINE_BYTES, armed_step < 0 ? "no such step" : "OK");
@@ -328,7 +328,7 @@ int core_shell(void)
 
 static int print_steps(void)
 {
-	for (int step = 0; step < VGPU_STEP_COUNT; step++)
+	for (int step = 0; step < VGPU_CORE_STEP_COUNT; step++)
 		puts(step_names[step]);
 	return 0;
 }
