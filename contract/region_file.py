@@ -77,7 +77,9 @@ CARD: Final = Struct(
         Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
         Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
         Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC; when a dead process's charge went"),
-        Field("uint64_t", "next_search", "card 0's: the slot at which the next partial search begins"),
+        Field(
+            "uint64_t", "next_search", "card 0's: the slot at which the next partial search begins"
+        ),
         Field("uint64_t", "reserved", "zero", 3),
     ),
 )

@@ -11,7 +11,14 @@ from tests.conftest import build
 
 pytestmark = pytest.mark.sim
 
-_RUNS = [*(["oracle", str(seed)] for seed in range(8)), ["threads"], ["fork"], ["million"]]
+_RUNS = [
+    *(["oracle", str(seed)] for seed in range(8)),
+    *(["blocks", str(seed)] for seed in range(8)),
+    ["threads"],
+    ["fork"],
+    ["million"],
+    ["contexts"],
+]
 
 
 @pytest.mark.parametrize("arguments", _RUNS, ids=" ".join)
@@ -22,5 +29,5 @@ def test_ledger(build_dir: Path, arguments: list[str]) -> None:
 @pytest.mark.parametrize("preset", ["asan", "tsan"])
 def test_ledger_under_sanitizers(preset: str) -> None:
     program = build(preset) / "bin" / "vgpu-ledger-test"
-    for arguments in (["oracle", "1"], ["threads"], ["fork"]):
+    for arguments in (["oracle", "1"], ["blocks", "1"], ["contexts"], ["threads"], ["fork"]):
         subprocess.run([program, *arguments], check=True)

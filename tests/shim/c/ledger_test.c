@@ -2,7 +2,7 @@
  * The ledger alone, under sanitizers too: against a naive oracle, from many threads, across fork,
  * and with a million entries. Prints nothing and exits 0 where all holds.
  *
- *	vgpu-ledger-test oracle SEED | threads | fork | million
+ *	vgpu-ledger-test oracle SEED | blocks SEED | threads | fork | million | contexts
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "blocks.h"
 #include "ledger.h"
 
 #define MUST(condition)                                                                            \
@@ -48,7 +49,8 @@ static void test_oracle(uint64_t seed)
 		struct vgpu_charge *held = &oracle[which];
 		/* Phases that mostly add and mostly take: the tables grow, then empty. */
 		if (next_random(&state) % 100 < (step / 50000 % 2 ? 30u : 70u)) {
-			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16), 0, 0};
+			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16), 0,
+						     0};
 			enum vgpu_ledger_put put = vgpu_ledger_put(KIND, address, charge, &got);
 			MUST(put == (held->bytes ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED));
 			MUST(!held->bytes || (got.bytes == held->bytes && got.card == held->card));
@@ -67,6 +69,103 @@ static void test_oracle(uint64_t seed)
 		MUST(vgpu_ledger_take(KIND, (which + 1) * stride, &got) ==
 		     (oracle[which].bytes != 0));
 	MUST(vgpu_ledger_count() == 0);
+}
+
+/* What the table of blocks should know of one. */
+struct oracle_block {
+	struct vgpu_charge owner;
+	bool here[16]; /* places in use, of those that the test uses */
+	int live;
+};
+
+static unsigned int oracle_place(unsigned int which)
+{
+	return which * (VGPU_BLOCK_PLACES / 16) +
+	       which; /* of several words, the first and last too */
+}
+
+/* Enter, take and release in any order, by three owners, with frees that the driver refuses. */
+static void test_blocks(uint64_t seed)
+{
+	enum { BLOCKS = 300, STEPS = 300000 };
+	static struct oracle_block oracle[BLOCKS];
+	uint64_t state = seed ? seed : 1, count = 0;
+	struct vgpu_charge got;
+
+	for (int step = 0; step < STEPS; step++) {
+		uint64_t number = next_random(&state) % BLOCKS;
+		unsigned int which = next_random(&state) % 16;
+		struct oracle_block *block = &oracle[number];
+		struct vgpu_charge owner = {.card = (int)(number % 3),
+					    .context = 1 + (next_random(&state) % 100 == 0)};
+		bool ours = block->live && block->owner.context == owner.context;
+
+		if (next_random(&state) % 100 < (step / 60000 % 2 ? 35u : 65u)) {
+			bool only_known = next_random(&state) % 8 == 0;
+			enum vgpu_block said = vgpu_block_enter(number + 1000, oracle_place(which),
+								owner, only_known, &got);
+			MUST(said == (ours ? VGPU_BLOCK_KNOWN : VGPU_BLOCK_NEW));
+			MUST((got.card >= 0) == (!ours && !only_known && block->live));
+			if (!ours && only_known)
+				continue;
+			if (!ours) {
+				count += !block->live;
+				*block = (struct oracle_block){.owner = owner};
+			}
+			block->live += !block->here[which];
+			block->here[which] = true;
+		} else {
+			bool freed = next_random(&state) % 8 != 0;
+			MUST(vgpu_block_take(number + 1000, oracle_place(which), &got) ==
+			     block->here[which]);
+			if (!block->here[which])
+				continue;
+			MUST(got.context == block->owner.context && got.card == block->owner.card);
+			MUST(vgpu_block_release(number + 1000, oracle_place(which), &got, freed) ==
+			     (freed && block->live == 1));
+			block->here[which] = !freed;
+			block->live -= freed;
+			count -= freed && !block->live;
+		}
+		MUST(vgpu_ledger_count() == count);
+	}
+	MUST(vgpu_block_any(0) && !vgpu_block_any(3));
+	static uint64_t bytes[VGPU_MOST_CARDS];
+	uint64_t sum = 0;
+	for (uint32_t context = 1; context <= 2; context++) {
+		vgpu_ledger_forget(context, bytes, NULL);
+		for (int card = 0; card < VGPU_MOST_CARDS; card++)
+			sum += bytes[card];
+	}
+	MUST(sum == count * vgpu_block_bytes && vgpu_ledger_count() == 0 && !vgpu_block_any(0));
+}
+
+/* A context takes its entries with it, of every kind, and no other's; measured bytes add up. */
+static void test_contexts(void)
+{
+	static uint64_t bytes[VGPU_MOST_CARDS];
+	struct vgpu_charge got;
+
+	for (uint64_t i = 0; i < 30000; i++) {
+		struct vgpu_charge charge = {i, (int)(i % 2), (uint32_t)(i % 3), 0};
+		MUST(vgpu_ledger_put(KIND, (i + 1) << 21, charge, &got) == VGPU_LEDGER_ADDED);
+		MUST(vgpu_ledger_put(VGPU_KIND_ARRAY, (i + 1) << 21, charge, &got) ==
+		     VGPU_LEDGER_ADDED);
+	}
+	struct vgpu_charge owner = {.card = 1, .context = 2};
+	MUST(vgpu_ledger_adjust(VGPU_KIND_MEASURED, 7, owner, -5) == 0);
+	MUST(vgpu_ledger_adjust(VGPU_KIND_MEASURED, 7, owner, 100) == 100);
+	MUST(vgpu_ledger_adjust(VGPU_KIND_MEASURED, 7, owner, -30) == -30);
+	vgpu_ledger_forget(0, bytes, NULL);
+	MUST(vgpu_ledger_count() == 60001);
+	uint64_t expected[2] = {0, 70};
+	for (uint64_t i = 2; i < 30000; i += 3)
+		expected[i % 2] += 2 * i;
+	vgpu_ledger_forget(2, bytes, NULL);
+	MUST(bytes[0] == expected[0] && bytes[1] == expected[1]);
+	MUST(vgpu_ledger_count() == 40000);
+	for (uint64_t i = 0; i < 30000; i++)
+		MUST(vgpu_ledger_take(VGPU_KIND_ARRAY, (i + 1) << 21, &got) == (i % 3 != 2));
 }
 
 enum { THREADS = 8, PER_THREAD = 20000 };
@@ -145,6 +244,10 @@ int main(int argc, char **argv)
 
 	if (strcmp(test, "oracle") == 0 && argc == 3)
 		test_oracle(strtoull(argv[2], NULL, 10));
+	else if (strcmp(test, "blocks") == 0 && argc == 3)
+		test_blocks(strtoull(argv[2], NULL, 10));
+	else if (strcmp(test, "contexts") == 0)
+		test_contexts();
 	else if (strcmp(test, "threads") == 0)
 		test_threads();
 	else if (strcmp(test, "fork") == 0)

@@ -1,0 +1,287 @@
+"""Device memory of cuMemAlloc and its kin: charged by the blocks that it lies in, and no more.
+
+What the region says is compared with what the card gave up (exact.py) wherever both are there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, names
+from shim import region
+from tests.conftest import build
+from tests.shim.conftest import GIB, MIB, Grants, Host, simulated
+from tests.shim.exact import EXACT
+from tests.shim.test_process_rows import NULL_CARD
+
+pytestmark = pytest.mark.sim
+
+BLOCK = 2 * MIB
+_BEGIN = (
+    EXACT
+    + """
+BLOCK = 2 * MIB
+def fault(entry, code, count):
+    assert control(op="fail", card=0, call=entry, code=code, count=count)["ok"]
+"""
+)
+
+
+def test_row_05_to_the_limit_exactly_and_not_a_byte_more(host: Host, grants: Grants) -> None:
+    directory = grants.make(64 * MIB)
+    host.python(
+        _BEGIN
+        + """
+whole = must(d.cuMemAlloc(64 * MIB - BLOCK))
+same(64 * MIB - BLOCK)
+assert d.cuMemAlloc(BLOCK + 1)[0] == OOM
+same(64 * MIB - BLOCK)
+last = must(d.cuMemAlloc(BLOCK))
+same(64 * MIB)
+for size in (1, BLOCK, GIB, 2**63, 2**64 - 1):
+    assert d.cuMemAlloc(size)[0] == OOM, size
+    same(64 * MIB)
+must(d.cuMemFree(last))
+for size in (1, 512, MIB, BLOCK):
+    must(d.cuMemFree(must(d.cuMemAlloc(size))))
+    same(64 * MIB - BLOCK)
+must(d.cuMemFree(whole))
+same(0)
+""",
+        directory,
+    )
+
+
+def test_small_allocations_share_a_block_and_pay_for_it_once(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+small = [must(d.cuMemAlloc(1 + i % 1000)) for i in range(2000)]
+same(BLOCK)
+large = must(d.cuMemAlloc(MIB))
+same(2 * BLOCK)
+for address in small[1:]:
+    must(d.cuMemFree(address))
+same(2 * BLOCK)
+must(d.cuMemFree(large))
+same(BLOCK)
+must(d.cuMemFree(small[0]))
+same(0)
+""",
+        grants.make(64 * MIB),
+    )
+
+
+def test_at_the_edge_a_block_that_is_paid_for_is_filled(host: Host, grants: Grants) -> None:
+    """No further block fits; what the driver places in the last one costs nothing."""
+    host.python(
+        _BEGIN
+        + """
+most = must(d.cuMemAlloc(6 * MIB))
+small = [must(d.cuMemAlloc(MIB))]
+same(8 * MIB)
+small.append(must(d.cuMemAlloc(MIB // 2)))
+small += [must(d.cuMemAlloc(512)) for _ in range(MIB // 2 // 512)]
+same(8 * MIB)
+for size in (512, MIB, BLOCK):
+    assert d.cuMemAlloc(size)[0] == OOM, size
+    same(8 * MIB)
+for address in small:
+    must(d.cuMemFree(address))
+same(6 * MIB)
+""",
+        grants.make(8 * MIB),
+    )
+
+
+def test_two_contexts_share_no_block(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+first = must(d.cuMemAlloc(512))
+second = must(d.cuCtxCreate(None, 0, 0))
+begun = held() - charged() # what a context takes by itself is another test's
+must(d.cuMemAlloc(512))
+same(2 * BLOCK, begun=begun)
+must(d.cuCtxDestroy(second))
+same(BLOCK, begun=held() - charged())
+must(d.cuMemFree(first))
+assert charged() == 0, charged()
+""",
+        grants.make(GIB),
+    )
+
+
+@pytest.mark.parametrize("preset", ["dev", "asan", "tsan"])
+def test_row_06_sixteen_threads_leave_nothing(preset: str, tmp_path: Path) -> None:
+    region.create(tmp_path, [grant_file.Card(NULL_CARD, GIB, 100, 0)])
+    built = build(preset)
+    operations = "1000000" if preset == "dev" else "200000"
+    done = subprocess.run(
+        [built / "bin" / "vgpu-memory-storm", "16", operations],
+        env={
+            "LD_LIBRARY_PATH": f"{built / 'lib'}:{built / 'lib' / 'null'}",
+            names.ENV_DIR: str(tmp_path),
+        },
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    before, after = map(int, done.stdout.split())
+    assert before == after == GIB
+
+
+def test_row_07_a_refusal_of_the_drivers_is_refunded(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+for code in (2, 719, 999):
+    fault("cuMemAlloc_v2", code, 1)
+    assert d.cuMemAlloc(10 * MIB)[0] == code
+    same(0)
+fault("cuMemAllocManaged", 2, 1)
+assert d.cuMemAllocManaged(10 * MIB, 1)[0] == 2
+fault("cuMemAllocPitch_v2", 2, 1)
+assert d.cuMemAllocPitch(1000, 10, 4)[0] == 2
+same(0)
+must(d.cuMemAlloc(64 * MIB))
+""",
+        grants.make(64 * MIB),
+    )
+
+
+def test_row_08_what_the_driver_did_not_free_stays_charged(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+small, large = must(d.cuMemAlloc(512)), must(d.cuMemAlloc(5 * MIB))
+same(4 * BLOCK)
+for address in (small, large):
+    fault("cuMemFree_v2", 214, 2)
+    for _ in range(2):
+        assert d.cuMemFree(address)[0] == 214
+        same(4 * BLOCK)
+must(d.cuMemFree(small))
+same(3 * BLOCK)
+must(d.cuMemFree(large))
+same(0)
+assert d.cuMemFree(large)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+same(0)
+""",
+        grants.make(64 * MIB),
+    )
+
+
+def test_row_09_a_pointer_of_nobodys_reaches_the_driver(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+address = int(must(d.cuMemAlloc(4096)))
+same(BLOCK)
+for foreign in (address + 256, address + 512, address + BLOCK, 0xdead0000, 2**64 - 1):
+    assert d.cuMemFree(foreign)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE, foreign
+same(BLOCK)
+must(d.cuMemFree(0))
+must(d.cuMemFree(address))
+same(0)
+""",
+        grants.make(64 * MIB),
+    )
+
+
+def test_row_10_pitch_is_charged_as_the_driver_laid_it_out(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+address, pitch = must(d.cuMemAllocPitch(1, 100_000, 4))
+assert pitch == 512
+same(-(-100_000 * 512 // BLOCK) * BLOCK)
+assert d.cuMemAllocPitch(1, 100_000, 4)[0] == OOM, "1 byte wide, 49 MiB tall"
+must(d.cuMemFree(address))
+small, _ = must(d.cuMemAllocPitch(100, 10, 16))
+same(BLOCK)
+for element in (0, 3, 32):
+    assert d.cuMemAllocPitch(100, 10, element)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+for shape in ((0, 10), (10, 0), (0, 0)):
+    assert d.cuMemAllocPitch(*shape, 4)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+assert d.cuMemAllocPitch(2**63, 4, 4)[0] == OOM
+assert d.cuMemAllocPitch(2**64 - 1, 2, 4)[0] == OOM
+same(BLOCK)
+must(d.cuMemFree(small))
+same(0)
+""",
+        grants.make(64 * MIB),
+    )
+
+
+def test_row_11_managed_memory_is_charged_in_full_and_stays_what_it_is(
+    host: Host, grants: Grants
+) -> None:
+    host.python(
+        _BEGIN
+        + """
+A = d.CUpointer_attribute
+address = must(d.cuMemAllocManaged(33 * MIB, 1))
+same(34 * MIB)
+assert int(must(d.cuPointerGetAttribute(A.CU_POINTER_ATTRIBUTE_IS_MANAGED, address))) == 1
+plural = must(d.cuPointerGetAttributes(1, [A.CU_POINTER_ATTRIBUTE_IS_MANAGED], address))
+assert [int(one) for one in plural] == [1], plural
+assert d.cuMemAllocManaged(31 * MIB, 1)[0] == OOM
+assert d.cuMemAllocManaged(MIB, 7)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+same(34 * MIB)
+must(d.cuMemFree(address))
+same(0)
+""",
+        grants.make(64 * MIB),
+    )
+
+
+def test_row_17_host_memory_is_no_cards(host: Host, grants: Grants) -> None:
+    """Nothing of the host's is charged, or fails for the sake of a limit on a card."""
+    host.python(
+        _BEGIN
+        + """
+must(d.cuMemAlloc(4 * MIB))
+assert d.cuMemAlloc(1)[0] == OOM, "the card's share is full"
+must(d.cuMemFreeHost(must(d.cuMemAllocHost(256 * MIB))))
+must(d.cuMemFreeHost(must(d.cuMemHostAlloc(256 * MIB, 0))))
+page = bytearray(8192)
+assert d.cuMemHostRegister(page, 4096, 0)[0] == d.CUresult.CUDA_ERROR_NOT_SUPPORTED, "the driver's"
+same(4 * MIB)
+""",
+        grants.make(4 * MIB),
+    )
+
+
+def test_row_17_no_call_about_host_memory_is_ours(library: Path) -> None:
+    exported = subprocess.run(
+        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
+    ).stdout
+    assert "cuMemAlloc_v2" in exported
+    assert "cuMemHost" not in exported and "cuMemAllocHost" not in exported
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.3, 0.9])
+def test_what_the_dead_held_is_waited_for(
+    build_dir: Path, library: Path, tmp_path: Path, delay_s: float
+) -> None:
+    """The charge goes with the process, the card's memory some time later: up to a second."""
+    with simulated(build_dir, library, tmp_path, f"teardown_delay_s = {delay_s}\n") as host:
+        directory = Grants(tmp_path).make(4 * GIB)
+        host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)
+        host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)
+
+
+def test_what_the_dead_hold_for_longer_is_refused(
+    build_dir: Path, library: Path, tmp_path: Path
+) -> None:
+    with simulated(build_dir, library, tmp_path, "teardown_delay_s = 60\n") as host:
+        directory = Grants(tmp_path).make(4 * GIB)
+        host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)
+        host.python(
+            EXACT + "assert d.cuMemAlloc(4 * GIB)[0] == OOM\nassert charged() == 0", directory
+        )
