@@ -166,6 +166,34 @@ assert d.cuMemAlloc(GIB + 1)[0] == OOM
     assert done.returncode == 0, done
 
 
+def test_a_card_without_a_limit_is_the_drivers_on_every_path(container: Container) -> None:
+    """Beside a card that has one: nothing is counted, and nothing that is not counted is missed."""
+    program = (
+        CUDA
+        + """
+must(d.cuMemFreeAsync(must(d.cuMemAllocAsync(64 * MIB, 0)), 0))
+must(d.cuStreamSynchronize(0))
+must(d.cuMemFree(must(d.cuMemAllocManaged(8 * MIB, 1))))
+must(d.cuMemFree(must(d.cuMemAllocPitch(1000, 100, 4))[0]))
+shape = d.CUDA_ARRAY_DESCRIPTOR()
+shape.Width = shape.Height = 1024
+shape.Format, shape.NumChannels = d.CUarray_format.CU_AD_FORMAT_FLOAT, 1
+must(d.cuArrayDestroy(must(d.cuArrayCreate(shape))))
+must(d.cuDevicePrimaryCtxReset(0))
+use(0)
+place = d.CUmemAllocationProp()
+place.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+place.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+must(d.cuMemRelease(must(d.cuMemCreate(2 * MIB, place, 0))))
+held = must(d.cuMemAlloc(3 * GIB))
+print(must(d.cuMemGetInfo()))
+"""
+    )
+    bare = container.run(program, {})
+    beside = container.run(program, {f"{MEMORY}_1": "1g"})
+    assert (beside.returncode, beside.stdout, beside.stderr) == (0, bare.stdout, "")
+
+
 def test_a_share_alone_limits_no_memory(container: Container) -> None:
     assert container.totals({CORE: "50"}) == [size for _, size in CARDS]
 

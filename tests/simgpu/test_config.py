@@ -62,6 +62,8 @@ def test_what_is_left_out_is_as_in_the_default() -> None:
         (CARD.replace("minor = 3", "minor = -1"), "card[0].minor: 0 to 255"),
         (CARD.replace("GPU-", "gpu-"), "card[0].uuid: 'gpu-"),
         (CARD + "name = ''", "card[0].name: 1 to 95"),
+        (CARD + 'mig_uuid = "GPU-1"', "card[0].mig_uuid: 'GPU-1' is not MIG-"),
+        (CARD + "mig_uuid = 7", "card[0].mig_uuid: 7 is not str"),
         (CARD + "pci_device = 32", "card[0].pci_device: 0 to 31"),
         (CARD + "multiprocessors = 0", "card[0].multiprocessors: a positive"),
         (CARD + CARD, "card: two cards with the same uuid"),
@@ -80,6 +82,12 @@ def test_a_mistake_is_named(text: str, reason: str) -> None:
 def test_a_capability_may_end_in_zero() -> None:
     (card,) = config.parse(CARD + "capability_minor = 0").cards
     assert card.capability_minor == 0
+
+
+def test_a_card_may_have_a_mig_instance() -> None:
+    (card,) = config.parse(f'{CARD}mig_uuid = "MIG-{"0" * 8}-0000-4000-8000-{"1" * 12}"').cards
+    assert card.mig_uuid_bytes.hex() == "00000000000040008000111111111111"
+    assert config.parse(CARD).cards[0].mig_uuid_bytes == bytes(16)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
