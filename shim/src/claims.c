@@ -6,11 +6,14 @@
 #include "claims.h"
 
 #include <stddef.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "lock.h"
 #include "wiped.h"
 
-enum { BUCKET_BITS = 14, BUCKETS = 1 << BUCKET_BITS };
+enum { BUCKET_BITS = 14, BUCKETS = 1 << BUCKET_BITS, FEW_EXPORTS = 64 };
 
 struct claim {
 	uint64_t key, extent, owner;
@@ -33,7 +36,7 @@ struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t claims_used, claims_free, memories_used, memories_free;
-	uint32_t kinds[VGPU_CLAIM_TILE + 1]; /* how many hang in the table */
+	uint32_t kinds[VGPU_CLAIM_EXPORT + 1]; /* how many hang in the table */
 	uint32_t bucket[BUCKETS];
 	struct claim claim[VGPU_CLAIMS];
 	struct memory memory[VGPU_CLAIMS];
@@ -459,4 +462,52 @@ void vgpu_settle_claims(uint32_t list, CUresult driver_said)
 		hang(table, number);
 		vgpu_unlock(&table->lock);
 	}
+}
+
+/* By the kernel's own number: glibc has a name for it since 2.33 only. */
+static bool file_of(int fd, uint64_t *device, uint64_t *inode)
+{
+	struct stat file;
+
+	if (syscall(SYS_fstat, fd, &file) != 0)
+		return false;
+	*device = file.st_dev;
+	*inode = file.st_ino;
+	return true;
+}
+
+void vgpu_keep_export(uint32_t claim, int fd)
+{
+	struct vgpu_claim_to to = {.kind = VGPU_CLAIM_EXPORT, .key = (uint64_t)fd};
+
+	vgpu_claim_end(
+	    claim, file_of(fd, &to.extent, &to.owner) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND, to);
+}
+
+static bool is_closed(const struct table *table, const struct claim *claim,
+		      const struct chosen *wanted)
+{
+	uint64_t device, inode;
+
+	(void)table, (void)wanted;
+	return !file_of((int)claim->key, &device, &inode) || device != claim->extent ||
+	       inode != claim->owner;
+}
+
+bool vgpu_drop_closed_exports(void)
+{
+	uint32_t list = take_chosen((struct chosen){.kind = VGPU_CLAIM_EXPORT, .is = is_closed});
+
+	if (list)
+		drop_all(table_if_any(), list);
+	return list != 0;
+}
+
+void vgpu_drop_closed_exports_if_few(void)
+{
+	struct table *table = table_if_any();
+
+	if (table &&
+	    __atomic_load_n(&table->kinds[VGPU_CLAIM_EXPORT], __ATOMIC_RELAXED) <= FEW_EXPORTS)
+		(void)vgpu_drop_closed_exports();
 }

@@ -1,6 +1,7 @@
 /*
  * Physical memory and what this process holds it by: handles, mappings, bindings to multicast
- * objects, tiles of arrays. Each of them is a claim; the charge lasts as long as the last one.
+ * objects, tiles of arrays, exported descriptors. Each of them is a claim; the charge lasts as long
+ * as the last one.
  *
  * A claim is made before the driver is called and kept or dropped when it has answered; to give one
  * up it is taken out before the call and settled after it. So memory that the driver holds is never
@@ -28,6 +29,7 @@ enum vgpu_claim_kind {
 	VGPU_CLAIM_MAPPING,    /* key: the address; extent: bytes */
 	VGPU_CLAIM_BINDING,    /* key: offset in the owner, a multicast object; extent: bytes */
 	VGPU_CLAIM_TILE,       /* key: which part of the owner, an array; extent: its context */
+	VGPU_CLAIM_EXPORT,     /* key: a file descriptor; extent, owner: which file it was */
 };
 
 struct vgpu_claim_to {
@@ -72,6 +74,13 @@ uint32_t vgpu_take_tiles_of_context(uint32_t context);
 /* The driver has answered: CUDA_SUCCESS ends the claims of the list, anything else restores them.
  */
 void vgpu_settle_claims(uint32_t list, CUresult driver_said);
+
+/* A descriptor that the driver has exported holds the memory as long as it is open. */
+void vgpu_keep_export(uint32_t claim, int fd);
+/* Nobody tells when a descriptor is closed: look. True where memory may have come free. The second
+ * looks only where that is cheap, for the sake of figures that are up to date. */
+bool vgpu_drop_closed_exports(void);
+void vgpu_drop_closed_exports_if_few(void);
 
 /* The driver gives this handle to new memory: claims to what it meant before are void. */
 void vgpu_forget_handle(uint64_t handle);

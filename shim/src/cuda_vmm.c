@@ -68,6 +68,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	CUresult result = real_cuMemRelease(handle);
 
 	vgpu_settle_claims(claims, result);
+	vgpu_drop_closed_exports_if_few();
 	return result;
 }
 
@@ -145,5 +146,23 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size_bytes)
 	CUresult result = real_cuMemUnmap(address, size_bytes);
 
 	vgpu_settle_claims(claims, result);
+	vgpu_drop_closed_exports_if_few();
+	return result;
+}
+
+/* A descriptor holds the memory, also when its last handle has been released. */
+CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
+				      int type, unsigned long long flags)
+{
+	CUresult result;
+	uint32_t claim = 0;
+
+	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !vgpu_claim_handle(handle, &claim))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = real_cuMemExportToShareableHandle(shareable, handle, type, flags);
+	if (claim && result == CUDA_SUCCESS)
+		vgpu_keep_export(claim, *(int *)shareable);
+	else if (claim)
+		vgpu_claim_end(claim, result, (struct vgpu_claim_to){.kind = VGPU_CLAIM_EXPORT});
 	return result;
 }

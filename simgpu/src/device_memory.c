@@ -26,9 +26,8 @@ CUresult device_give_back(struct device *device, uint64_t id)
 CUresult device_export(struct device *device, uint64_t id, uint64_t *token)
 {
 	struct sim_id exported = {.id = id}, named;
-	CUresult result =
-	    driver_result(sim_call(device->link, SIM_MEMORY_EXPORT, &exported, sizeof(exported),
-				   &named, sizeof(named), NULL));
+	CUresult result = driver_result(sim_call(device->link, SIM_MEMORY_EXPORT, &exported,
+						 sizeof(exported), &named, sizeof(named), NULL));
 
 	if (result == CUDA_SUCCESS)
 		*token = named.id;

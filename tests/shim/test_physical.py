@@ -45,6 +45,7 @@ took(0)
 mine = create(BLOCK, shareable=FD)
 fd = int(must(d.cuMemExportToShareableHandle(mine, FD, 0)))
 theirs = must(d.cuMemImportFromShareableHandle(fd, FD))
+os.close(fd)
 took(BLOCK)
 map(at, theirs, BLOCK)
 assert held() - before[0][0] == BLOCK and charged() - before[0][1] == 2 * BLOCK
@@ -264,6 +265,32 @@ took(600 * MIB)
 unmap(at, 600 * MIB)
 took(0)
 """.replace("ROOT", repr(str(_ROOT))),
+    )
+
+
+def test_an_open_descriptor_keeps_its_charge(host: Host, grants: Grants) -> None:
+    """A driver's descriptor holds the memory (the simulated one's does not): create, export and
+    release, over and over, is refused at the limit, until the descriptors are closed."""
+    _run(
+        host,
+        grants,
+        """
+def export(bytes):
+    handle = create(bytes, shareable=FD)
+    fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
+    release(handle)
+    return fd
+fds = [export(200 * MIB) for _ in range(5)]
+assert (held() - before[0][0], charged() - before[0][1]) == (0, 1000 * MIB)
+assert refused(200 * MIB)
+os.close(fds.pop())
+handle = create(200 * MIB)
+assert charged() - before[0][1] == 1000 * MIB
+for fd in fds:
+    os.close(fd)
+release(handle)
+took(0)
+""",
     )
 
 

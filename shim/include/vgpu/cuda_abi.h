@@ -80,6 +80,8 @@ enum {
 	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* device: the lowest byte of the id */
 };
 
+enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+
 typedef struct CUmulticastObjectProp_st CUmulticastObjectProp;
 
 typedef struct {
