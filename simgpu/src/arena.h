@@ -16,11 +16,11 @@
 
 struct range {
 	uint64_t base;
-	uint64_t bytes;	     /* as asked for; 0: not in use */
-	uint64_t id;	     /* the daemon's */
-	uint64_t context;    /* serial of the context it belongs to; 0: none's */
+	uint64_t bytes;		    /* as asked for; 0: not in use */
+	uint64_t id;		    /* the daemon's */
+	uint64_t context;	    /* serial of the context it belongs to; 0: none's */
 	struct graph_memory *graph; /* of a graph's allocation node */
-	struct chunk *chunk; /* of a memory pool: what is allocated lies within */
+	struct chunk *chunk;	    /* of a memory pool: what is allocated lies within */
 	struct shared_block *block; /* small allocations of a context lie within; or it does */
 	bool imported;		    /* another process's memory: closed, never freed */
 	bool managed;		    /* addressed by host and device alike */
