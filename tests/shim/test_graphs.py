@@ -209,3 +209,38 @@ same(64 * MIB)
 assert launch(made[5]) == OK
 """,
     )
+
+
+def test_pools_and_graphs_beside_what_the_driver_takes_itself(
+    card_host: Host, grants: Grants
+) -> None:
+    """Contexts, code, blocks of 2 MiB, pools and graphs: the card's figure is the charge."""
+    card_host.python(
+        GRAPHS
+        + """
+def exact():
+    assert held() == charged() >= 300 * MIB, (held(), charged())
+exact()
+pool = new_pool()
+async_ = must(d.cuMemAllocAsync(5 * MIB, 0)), must(d.cuMemAllocFromPoolAsync(40 * MIB, pool, 0))
+exact()
+plain = must(d.cuMemAlloc(1000))
+exact()
+executable = instantiate(scratch(100 * MIB + 1))
+assert launch(executable) == OK
+exact()
+drop(*async_); sync()
+exact()
+must(d.cuMemFree(plain))
+must(d.cuDeviceGraphMemTrim(0))
+exact()
+assert d.cuMemAllocAsync(GIB, 0)[0] == OOM
+exact()
+must(d.cuMemAllocAsync(512 * MIB, 0))
+exact()
+must(d.cuDevicePrimaryCtxReset(0))
+use(0)
+exact()
+""",
+        grants.make(GIB),
+    )
