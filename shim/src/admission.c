@@ -145,8 +145,10 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 		return;
 	VGPU_AT(FREE_CALLED);
 	if (kind == VGPU_KIND_MEMORY &&
-	    vgpu_release_memory(key, charge, driver_said == CUDA_SUCCESS))
+	    vgpu_release_memory(key, charge, driver_said == CUDA_SUCCESS)) {
+		VGPU_AT(FREE_REFUNDED);
 		return;
+	}
 	if (driver_said == CUDA_SUCCESS)
 		give_back(charge);
 	else /* if that fails: charged until we end */

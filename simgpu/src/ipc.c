@@ -69,30 +69,41 @@ static struct opening *free_place(void)
 	return &openings[opening_count++];
 }
 
+/* What the card gave: of small allocations the block that they share, which goes as a whole. */
+static const struct range *exportable(uint64_t address, struct device **device)
+{
+	const struct range *range = memory_find(address, device);
+
+	if (!range || range->chunk || range->imported || range->managed || range->graph)
+		return NULL;
+	if (!range->block)
+		return range;
+	range = arena_find(&(*device)->arena, address);
+	return range ? range : arena_find(&(*device)->low, address);
+}
+
 CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 {
 	struct handle handle = {.magic = HANDLE_MAGIC, .exporter = own_number()};
 	struct context *context;
 	struct device *device;
-	struct range *range;
-	struct sim_id id, token;
+	const struct range *range;
+	uint64_t id;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = context_current(&context);
-	range = memory_find(address, &device);
-	if (result == CUDA_SUCCESS && (!out || !range || range->chunk || range->imported))
+	range = exportable(address, &device);
+	if (result == CUDA_SUCCESS && (!out || !range))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	id.id = range->id;
+	id = range->id;
 	handle.bytes = range->bytes;
 	memcpy(handle.uuid, device->card->uuid, sizeof(handle.uuid));
 	driver_unlock();
-	result = driver_result(sim_call(device->link, SIM_MEMORY_EXPORT, &id, sizeof(id), &token,
-					sizeof(token), NULL));
-	handle.token = token.id;
+	result = device_export(device, id, &handle.token);
 	if (result == CUDA_SUCCESS)
 		memcpy(out, &handle, sizeof(handle));
 	return result;

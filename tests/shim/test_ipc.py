@@ -143,3 +143,17 @@ def test_an_exporter_that_frees_alone_gives_everything_back(host: Host, grants: 
         for number in range(3):
             assert exporter.ask(f"free {number}") == "0"
         assert _used(directory) == before
+
+
+def test_memory_that_shares_a_block_is_never_charged_too_little(host: Host, grants: Grants) -> None:
+    """It is exported with its block, which each importer is charged for: too much, and said so."""
+    directory = grants.make(GIB)
+    with _talkers(host, directory, directory) as (exporter, importer):
+        before = _used(directory)
+        handle = _exported(exporter, 4096)
+        assert importer.ask(f"open {handle}") == "0 0"
+        assert before + 2 * MIB <= _used(directory) <= before + 4 * MIB
+        assert exporter.ask("free 0") == "0"
+        assert _used(directory) == before + 2 * MIB
+        assert importer.ask("close 0") == "0"
+        assert _used(directory) == before
