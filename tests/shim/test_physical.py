@@ -413,6 +413,45 @@ took(0)
     )
 
 
+def test_threads_at_the_limit(host: Host, grants: Grants) -> None:
+    """Eight threads create, map, release and unmap; at the end the card and the charge agree."""
+    _run(
+        host,
+        grants,
+        """
+import threading
+wins, failures = [], []
+def work(seed):
+    try:
+        use(0)
+        mine, at = random.Random(seed), reserve(8 * BLOCK)
+        for _ in range(60):
+            code, handle = d.cuMemCreate(8 * BLOCK, prop(), 0)
+            assert code in (OK, OOM), code
+            if code == OOM:
+                continue
+            wins.append(seed)
+            map(at, handle, 8 * BLOCK)
+            steps = [lambda: release(handle), lambda: unmap(at, 8 * BLOCK)]
+            mine.shuffle(steps)
+            for step in steps:
+                step()
+    except BaseException as error:
+        failures.append(error)
+threads = [threading.Thread(target=work, args=[seed]) for seed in range(8)]
+for thread in threads:
+    thread.start()
+while any(thread.is_alive() for thread in threads):
+    assert held() - before[0][0] <= 96 * MIB - before[0][1], "over the limit"
+for thread in threads:
+    thread.join()
+assert not failures and len(wins) > 50, (failures, len(wins))
+took(0)
+""",
+        96 * MIB,
+    )
+
+
 def test_a_fork_child_holds_nothing(host: Host, grants: Grants) -> None:
     _run(
         host,
