@@ -12,6 +12,8 @@
 #define LARGEST_BYTES  ((uint64_t)VGPU_BLOCK_PLACES * VGPU_BLOCK_PLACE_BYTES)
 #define SHARED_BYTES   (UINT64_C(64) << 10)
 #define SMALLEST_BYTES 512
+/* So much below the limit a small allocation waits with its reservation until it needs one. */
+#define FAR_BYTES (UINT64_C(256) << 20)
 
 /* In a charge that was taken: one of several in a block. */
 #define IN_BLOCK UINT64_MAX
@@ -92,7 +94,7 @@ CUresult vgpu_reserve_memory(uint64_t size_bytes, struct vgpu_reservation *reser
 	bytes = vgpu_whole_blocks(place.card, size_bytes);
 	if (!may_share(size_bytes) || !vgpu_block_any(place.card))
 		return vgpu_reserve_at(place, bytes, reservation);
-	if (vgpu_fits(place.card, bytes) &&
+	if (!vgpu_fits(place.card, FAR_BYTES) && vgpu_fits(place.card, bytes) &&
 	    vgpu_reserve_at(place, bytes, reservation) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 	*reservation = (struct vgpu_reservation){place, 0};

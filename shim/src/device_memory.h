@@ -3,8 +3,9 @@
  *
  * A driver places allocations smaller than a block in blocks that the context has, if there is
  * room. So reserve for the worst case, look where the memory lies, and give back what was too much.
- * At the edge of the limit, where another block does not fit, the driver is asked nevertheless if
- * the process has blocks: what lands in one of them costs nothing; what does not is freed again.
+ * If the process has blocks, and far below the limit or where no other block fits, a small
+ * allocation goes to the driver without: what lands in a known block costs nothing, for what does
+ * not a block is reserved then, or it is freed again.
  */
 #ifndef VGPU_DEVICE_MEMORY_H
 #define VGPU_DEVICE_MEMORY_H
