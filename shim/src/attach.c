@@ -16,8 +16,8 @@
 #include "attach.h"
 #include "directory.h"
 #include "grant.h"
-#include "shared_limits.h"
 #include "region_file.h"
+#include "shared_limits.h"
 #include "step.h"
 
 enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *os_errno)
