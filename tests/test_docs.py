@@ -14,7 +14,8 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 def test_each_row_of_the_failures_is_a_test() -> None:
     text = (ROOT / "docs/failures.md").read_text()
     named = re.findall(r"`(test_\w+)` \|$", text, re.MULTILINE)
-    source = (ROOT / "tests/node/test_faults.py").read_text()
+    paths = [ROOT / "tests/node/test_faults.py", *(ROOT / "tests/shim").glob("test_*.py")]
+    source = "".join(path.read_text() for path in paths)
     defined = set(re.findall(r"^def (test_\w+)", source, re.MULTILINE))
     rows = [line for line in text.splitlines() if re.match(r"\| (?!what is wrong)", line)]
     assert len(named) == len(rows) >= 10
