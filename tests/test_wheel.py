@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.sim
 def test_the_wheel_holds_the_library_beside_its_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert "shim/libvgpu.so" in names
+    assert {"shim/libvgpu.so", "shim/forwarder.so"} <= {*names}
     assert {"simgpu/lib/simgpu/libcuda.so.1", "simgpu/lib/simgpu/libnvidia-ml.so.1"} <= {*names}
     assert zipfile.ZipFile(wheel).getinfo("simgpu/bin/nvidia-smi").external_attr >> 16 & 0o111
     assert wheel.name.startswith("gpuslice-0.1.0-py3-none-linux_")

@@ -235,7 +235,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned int *pitch, unsigned int 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	struct context *context;
-	struct device *device;
+	struct device *device = NULL;
 	struct range *range;
 	uint64_t id;
 	bool ends;
