@@ -19,10 +19,14 @@ static bool unmanaged;
 
 static enum vgpu_gate gate(enum vgpu_result (*enter)(struct vgpu_error *))
 {
-	struct vgpu_error error = {.result = VGPU_OK};
+	struct vgpu_error error;
 
 	if (__atomic_load_n(&unmanaged, __ATOMIC_RELAXED))
 		return VGPU_GATE_OPEN;
+	/* On every allocation's way: room for an error is cleared where there is one to tell. */
+	if (enter(NULL) == VGPU_OK)
+		return VGPU_GATE_MANAGED;
+	error = (struct vgpu_error){.result = VGPU_OK};
 	switch (enter(&error)) {
 	case VGPU_OK:
 		return VGPU_GATE_MANAGED;
