@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     run.set_defaults(action=_run)
-    show = commands.add_parser("show", help="what a grant allows, and what is used of it")
+    show = commands.add_parser("show", help="what a grant allows, what is used of it, and by whom")
     show.add_argument("directory", type=Path, metavar="DIR", help="holds `grant` and `region`")
     show.set_defaults(action=_show)
     path = commands.add_parser("path", help="where libvgpu.so is, for the node agent's --library")
@@ -174,6 +174,10 @@ def _show(options: argparse.Namespace) -> int:
     for row in rows:
         fixed = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
         sys.stdout.write(f"{fixed}  {row[3]}\n")
+    for holder in region.holders(options.directory):
+        who = f"process {holder.pid}" if holder.pid else "memory that several hold"
+        held = "  ".join(map(_bytes, holder.bytes))
+        sys.stdout.write(f"  slot {holder.slot}: {who}: {held}\n")
     return 0
 
 

@@ -1,19 +1,21 @@
 """The files of a grant, made and read outside any container.
 
 Makes `grant` and `region` for a program that one person runs; a container's are the node agent's.
-Reads by pread and never by mmap: the limited program can truncate its region.
+Reads by pread and never by mmap: the limited program can truncate its region. What the file may say
+is checked by `contract`; what its slots say is read by the C header (layout.py).
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from contract import grant_file, names, region_file
+from shim import layout
 
 _TMPFS: Final = Path("/dev/shm")
 
@@ -28,6 +30,20 @@ class CardStatus:
 
     card: grant_file.Card
     use: region_file.CardUse
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds memory: a process, or (pid 0) memory that several processes hold together.
+
+    The process may have died since; its charge stays until the next one looks.
+    """
+
+    slot: int
+    pid: int
+    pid_namespace: int
+    bytes: Sequence[int]
+    """On each card of the grant."""
 
 
 def parent(environment: Mapping[str, str]) -> Path | None:
@@ -52,6 +68,33 @@ def create(directory: Path, cards: Sequence[grant_file.Card]) -> None:
         descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
+
+
+def holders(directory: Path) -> Sequence[Holder]:
+    """Every slot that is taken, lowest first; RegionDirectoryError as `status`."""
+    card_count = len(status(directory))
+    geometry = region_file.Geometry(card_count)
+    path = directory / names.FILE_REGION
+    data = _read(path, geometry.file_bytes)
+    if len(data) < geometry.file_bytes:
+        raise RegionDirectoryError(f"{path}: truncated: {len(data)} bytes")
+    return tuple(_holders(data, geometry))
+
+
+def _holders(data: bytes, geometry: region_file.Geometry) -> Iterator[Holder]:
+    taken = (layout.constants.VGPU_SLOT_LIVE, layout.constants.VGPU_SLOT_SHARED)
+    for number in range(names.MAX_SLOTS):
+        at = geometry.slots_offset + number * geometry.slot_stride
+        slot = layout.over(data, "vgpu_region_slot", at)
+        if slot.state not in taken:
+            continue
+        first = at + layout.size("vgpu_region_slot")
+        each = layout.size("vgpu_region_slot_card")
+        charges = [
+            layout.over(data, "vgpu_region_slot_card", first + card * each).bytes
+            for card in range(geometry.card_count)
+        ]
+        yield Holder(number, slot.pid, slot.pid_namespace, charges)
 
 
 def status(directory: Path) -> Sequence[CardStatus]:

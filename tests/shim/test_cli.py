@@ -204,6 +204,7 @@ def test_show_prints_what_is_used(shim: Shim, host: Host, grants: Grants) -> Non
         ["CARD", "USED", "LIMIT", "REFUSED"],
         [CARDS[0][0], "2MiB", "1GiB", "1,", "last", "1GiB"],
         [CARDS[1][0], "0B", "512MiB", "0"],
+        ["slot", "0:", "process", str(running.pid) + ":", "2MiB", "0B"],
     ]
 
 

@@ -1,0 +1,61 @@
+"""Rows of docs/compatibility.md that can be acted out here, and that the document's tests exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.shim.conftest import GIB, MIB, Grants, Host
+
+pytestmark = pytest.mark.sim
+
+
+def test_a_driver_of_the_image_is_known_by_its_soname(
+    host: Host, grants: Grants, tmp_path: Path
+) -> None:
+    """As cuda-compat brings it: another file of another name, opened by its path."""
+    compat = tmp_path / "compat" / "libcuda.so.999.1"
+    compat.parent.mkdir()
+    shutil.copy(host.driver_dir / "libcuda.so.1", compat)
+    host.python(
+        f"""
+import ctypes
+cuda = ctypes.CDLL({str(compat)!r})
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+answer = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t({GIB + 1}))
+assert answer == 2, answer
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t({2 * MIB})) == 0
+""",
+        grants.make(GIB),
+    )
+
+
+def test_export_tables_are_the_drivers(host: Host, grants: Grants) -> None:
+    """The driver's own answer, whatever it is, with and without us."""
+    program = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+table = ctypes.c_void_p()
+print(cuda.cuGetExportTable(ctypes.byref(table), bytes(16)), table.value)
+"""
+    ours = host.python(program, grants.make(GIB)).stdout
+    assert ours == host.python(program, preload=False).stdout
+
+
+def test_every_test_that_the_document_names_is_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/compatibility.md").read_text()))
+    there = {
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert named and sorted(named - there) == []
