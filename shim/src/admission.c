@@ -58,7 +58,7 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 
 void vgpu_cancel(const struct vgpu_reservation *reservation)
 {
-	if (reservation->place.card >= 0)
+	if (reservation->place.card >= 0 && reservation->bytes)
 		vgpu_refund(reservation->place.card, reservation->bytes);
 	VGPU_AT(ADMIT_CANCELLED);
 }
