@@ -110,3 +110,26 @@ assert used() == 0
 """,
         directory,
     )
+
+
+def test_row_10_a_pitch_beyond_what_was_reserved_is_charged_or_refused(
+    old_host: Host, directory: Path
+) -> None:
+    """This driver's rows are 64 KiB apart, where 512 bytes were reserved for each."""
+    old_host.python(
+        _BEGIN
+        + """
+def pitched(rows):
+    address, pitch = wide(), size()
+    code = library.cuMemAllocPitch_v2(
+        ctypes.byref(address), ctypes.byref(pitch), size(100), size(rows), 4)
+    return code, address
+code, address = pitched(100)
+assert (code, used()) == (0, 4 * BLOCK)
+assert pitched(200)[0] == 2
+assert used() == 4 * BLOCK, "what did not fit was freed and refunded"
+assert library.cuMemFree_v2(address) == 0
+assert used() == 0
+""",
+        directory,
+    )

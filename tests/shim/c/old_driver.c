@@ -17,6 +17,8 @@ int cuMemAlloc(unsigned int *address, unsigned int bytes);
 int cuMemFree(unsigned int address);
 int cuMemAlloc_v2(unsigned long long *address, size_t bytes);
 int cuMemFree_v2(unsigned long long address);
+int cuMemAllocPitch_v2(unsigned long long *address, size_t *pitch, size_t width, size_t height,
+		       unsigned int element);
 void old_driver_set(int refuses_to_free);
 void old_driver_forget(void);
 
@@ -78,4 +80,12 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
 int cuMemFree_v2(unsigned long long address)
 {
 	return cuMemFree((unsigned int)address);
+}
+
+/* Rows further apart than drivers of today put them. */
+int cuMemAllocPitch_v2(unsigned long long *address, size_t *pitch, size_t width, size_t height,
+		       unsigned int element)
+{
+	*pitch = (width + 0xffff) & ~(size_t)0xffff;
+	return element && height ? cuMemAlloc_v2(address, height) : INVALID_VALUE;
 }
