@@ -54,7 +54,8 @@ void vgpu_lock(struct vgpu_lock *lock)
 		else if (take_from_the_dead(lock))
 			return;
 		else
-			syscall(SYS_nanosleep, &pause, NULL); /* to yield lets no lower priority run */
+			syscall(SYS_nanosleep, &pause,
+				NULL); /* to yield lets no lower priority run */
 	}
 }
 

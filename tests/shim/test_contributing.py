@@ -52,10 +52,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _build(copy: Path) -> subprocess.CompletedProcess[str]:
-    for command in (
+    commands: tuple[list[str | Path], ...] = (
         ["cmake", "-S", copy / "shim", "-B", copy / "build"],
         ["cmake", "--build", copy / "build", "--parallel", "2", "--target", "vgpu"],
-    ):
+    )
+    for command in commands:
         done = subprocess.run(command, text=True, capture_output=True, check=False)
         if done.returncode != 0:
             break
