@@ -191,7 +191,7 @@ say("spawned")
 if not os.fork():
     daemon()
     os._exit(0)
-assert alloc(5) == 0
+assert alloc(6) == 0
 sys.stdin.readline()
 """
 
@@ -212,7 +212,7 @@ def test_row_23_fork_vfork_spawn_and_daemon(null_host: Host, null_box: Box) -> N
         assert talk.answer() == "spawned"
         assert null_box.used_after_fresh_attach() >= 100 * MIB
         daemon = int(talk.answer().removeprefix("daemon "))
-        until(lambda: null_box.used_after_fresh_attach() == 115 * MIB, "the daemon's own charge")
+        until(lambda: null_box.used_after_fresh_attach() == 116 * MIB, "the daemon's own charge")
         assert {slot.pid for slot in null_box.slots() if slot.bytes[0]} == {running.pid, daemon}
         talk.kill()
         until(lambda: null_box.used_after_fresh_attach() == 10 * MIB, "the parent's end")
