@@ -103,6 +103,11 @@ def test_the_counter_on_aarch64(emulated: Box) -> None:
     assert emulated.used_after_fresh_attach() == 0
 
 
+def test_the_counters_words_on_aarch64(tmp_path: Path) -> None:
+    """Slots in parallel: that a word changes as one is the processor's, as the code asks it."""
+    subprocess.run([_program(tmp_path, "vgpu-counter-test"), "4", "5000"], check=True)
+
+
 def test_the_counter_of_aarch64_refuses_and_clamps(emulated: Box) -> None:
     test_counter.test_refunds_beyond_what_is_held_are_clamped_and_counted(emulated)
     emulated.write()

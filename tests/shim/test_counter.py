@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from contract import region_file
@@ -139,3 +142,7 @@ def test_a_zeroed_counter_is_wrong_but_never_wraps(box: Box) -> None:
         assert box.use().used_bytes == 0
         assert shell.ask("reserve 0 10") == "OK"
         assert box.use().used_bytes == 10
+
+
+def test_slots_in_parallel_keep_the_words_whole(build_dir: Path) -> None:
+    subprocess.run([build_dir / "bin" / "vgpu-counter-test", "8", "50000"], check=True)
