@@ -9,6 +9,7 @@
 #include "claims.h"
 #include "device_memory.h"
 #include "ledger.h"
+#include "measure.h"
 #include "meter.h"
 #include "shared.h"
 #include "step.h"
@@ -25,6 +26,24 @@ static uint64_t min_bytes(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* Before a refusal: what the process holds unused, what has gone without our being told, and what a
+ * context was charged for the dead. */
+static bool reserve(int card, uint64_t bytes)
+{
+	bool more;
+
+	if (vgpu_reserve(card, bytes) == VGPU_OK)
+		return true;
+	more = vgpu_meters_trim(card);
+	more |= vgpu_drop_closed_exports();
+	if (more && vgpu_reserve(card, bytes) == VGPU_OK)
+		return true;
+	while (bytes <= vgpu_limit_bytes(card) && vgpu_correct_measured(card))
+		if (vgpu_reserve(card, bytes) == VGPU_OK)
+			return true;
+	return false;
+}
+
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
 {
 	*out = (struct vgpu_reservation){.place = place, .bytes = bytes};
@@ -32,14 +51,8 @@ CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_re
 		return CUDA_SUCCESS;
 	if (place.card == VGPU_CARD_NOT_GRANTED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (vgpu_reserve(place.card, bytes) != VGPU_OK) {
-		/* What the process holds unused, or what has gone without our being told. */
-		bool more = vgpu_meters_trim(place.card);
-
-		more |= vgpu_drop_closed_exports();
-		if (!more || vgpu_reserve(place.card, bytes) != VGPU_OK)
-			return CUDA_ERROR_OUT_OF_MEMORY;
-	}
+	if (!reserve(place.card, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	VGPU_AT(ADMIT_RESERVED);
 	return CUDA_SUCCESS;
 }

@@ -36,7 +36,7 @@ static void end_life(const struct vgpu_life *life, bool ended)
 	vgpu_forget_seen();
 	for (int i = 0; i < 2; i++)
 		if (life->ids[i]) {
-			vgpu_forget_deferred(life->ids[i]);
+			vgpu_forget_provisional(life->ids[i]);
 			vgpu_forget_context(life->ids[i]);
 			vgpu_settle_claims(vgpu_take_tiles_of_context(life->ids[i]), CUDA_SUCCESS);
 		}

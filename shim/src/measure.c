@@ -1,6 +1,10 @@
 /* See measure.h. */
 #include "measure.h"
 
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "admission.h"
 #include "hooks.h"
 #include "lock.h"
@@ -18,6 +22,8 @@ const struct vgpu_bounds vgpu_code_given = {-(INT64_C(1) << 30), 0};
 
 #define STALE_NS    UINT64_C(60000000000)
 #define TEARDOWN_NS UINT64_C(1000000000) /* how long the card may hold what the dead held */
+#define PAUSE_NS    20000000
+#define PAUSES	    60
 
 /* A card's account: what it holds beyond what this container is charged for. */
 static struct account {
@@ -25,8 +31,8 @@ static struct account {
 	uint32_t windows;	 /* open in this process */
 	int64_t reference_bytes; /* when the first of them opened */
 	uint64_t since_ns;
-	struct vgpu_place deferred; /* a first context, to be charged later; context 0: none */
-	uint64_t deferred_most_bytes;
+	struct vgpu_place provisional; /* a first context that may be charged too much; 0: none */
+	int64_t provisional_bytes;
 } accounts[VGPU_MAX_CARDS];
 
 /* A call of the driver's that makes another of these is part of the first. */
@@ -66,14 +72,46 @@ static int64_t charge_beyond(struct vgpu_place place, int64_t reserved_bytes, ui
 	return beyond_bytes;
 }
 
-static void charge_deferred(struct account *account)
+/* Give back what the card no longer holds of a context's provisional charge; the caller holds the
+ * account's lock. */
+static bool correct(struct account *account)
 {
-	struct vgpu_place place = account->deferred;
+	struct vgpu_place place = account->provisional;
+	int64_t beyond_bytes, back_bytes;
 
-	if (!place.context || vgpu_dropped_within(place.card, TEARDOWN_NS))
-		return;
-	account->deferred.context = 0;
-	charge_beyond(place, 0, account->deferred_most_bytes);
+	if (!place.context)
+		return false;
+	if (!vgpu_dropped_within(place.card, TEARDOWN_NS))
+		account->provisional.context = 0;
+	if (!read_account(place.card, &beyond_bytes) || beyond_bytes >= 0)
+		return false;
+	back_bytes = bounded(beyond_bytes, (struct vgpu_bounds){-account->provisional_bytes, 0});
+	account->provisional_bytes += back_bytes;
+	vgpu_charge_measured(place, back_bytes);
+	return back_bytes != 0;
+}
+
+bool vgpu_correct_measured(int card)
+{
+	struct account *account = &accounts[card];
+	CUcontext context;
+	bool corrected = false;
+
+	if (!__atomic_load_n(&account->provisional.context, __ATOMIC_RELAXED))
+		return false;
+	context = vgpu_place_context_on(card);
+	if (!context || real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return false;
+	for (int pauses = 0; !corrected && account->provisional.context && pauses < PAUSES;
+	     pauses++) {
+		const struct timespec pause = {.tv_nsec = pauses ? PAUSE_NS : 0};
+		syscall(SYS_nanosleep, &pause, NULL);
+		vgpu_lock(&account->lock);
+		corrected = correct(account);
+		vgpu_unlock(&account->lock);
+	}
+	(void)real_cuCtxPopCurrent_v2(&context);
+	return corrected;
 }
 
 /* A thread that ended inside a window leaves it open: the reference does not grow old with it. */
@@ -83,7 +121,7 @@ static void open_here(struct vgpu_window *window)
 	int64_t beyond_bytes;
 
 	vgpu_lock(&account->lock);
-	charge_deferred(account);
+	correct(account);
 	window->open = read_account(window->place.card, &beyond_bytes);
 	if (window->open) {
 		uint64_t now_ns = vgpu_now_ns();
@@ -148,22 +186,21 @@ int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes
 	int64_t own_bytes = 0;
 
 	vgpu_lock(&account->lock);
+	own_bytes = charge_beyond(place, (int64_t)reserved_bytes, most_bytes);
 	if (vgpu_dropped_within(place.card, TEARDOWN_NS)) {
-		account->deferred = place;
-		account->deferred_most_bytes = most_bytes;
-	} else {
-		own_bytes = charge_beyond(place, (int64_t)reserved_bytes, most_bytes);
+		account->provisional = place;
+		account->provisional_bytes = own_bytes;
 	}
 	vgpu_unlock(&account->lock);
 	return own_bytes;
 }
 
-void vgpu_forget_deferred(uint32_t context)
+void vgpu_forget_provisional(uint32_t context)
 {
 	for (struct account *account = accounts; account < accounts + VGPU_MAX_CARDS; account++) {
 		vgpu_lock(&account->lock);
-		if (account->deferred.context == context)
-			account->deferred.context = 0;
+		if (account->provisional.context == context)
+			account->provisional.context = 0;
 		vgpu_unlock(&account->lock);
 	}
 }

@@ -44,13 +44,19 @@ bool vgpu_took_too_much(const struct vgpu_window *window, int64_t taken_bytes);
  * What the card holds that nobody of this container is charged for, up to most_bytes, is taken to
  * be the current context's own. For the first context on a card: there is none before it in which
  * the driver could be asked. Returns what was charged; just after a process of the container died
- * that is nothing yet: the card may still hold what it held, so the next window charges it.
+ * that is provisional: the card may still hold what the dead held.
  */
 int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes,
 				uint64_t most_bytes);
 
-/* The context has ended before its charge was known. */
-void vgpu_forget_deferred(uint32_t context);
+/* The context has ended before its charge was certain. */
+void vgpu_forget_provisional(uint32_t context);
+
+/*
+ * A reservation did not fit: was a context on that card charged for what the dead still held, and
+ * has the card let go of it? Waits for that about a second at most; true: try again.
+ */
+bool vgpu_correct_measured(int card);
 
 /* The current context's card: how many threads it runs at once; 0: unknown. */
 uint64_t vgpu_resident_threads(void);

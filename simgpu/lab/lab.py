@@ -46,7 +46,7 @@ class Lab:
     """Everything up, until the block ends; then nothing of it is left on the machine.
 
     cards: as simgpu.config describes them. files: what goes into every image beside the
-    catalogue's own (path inside: file here, mode).
+    catalogue's own (path inside: file here, mode). host_file: the rest of the simulated host.
     """
 
     def __init__(
@@ -54,8 +54,11 @@ class Lab:
         memory_bytes: Sequence[int] = (40 << 30,),
         files: Mapping[str, tuple[Path, int]] | None = None,
         library: Path = LIBRARY,
+        host_file: Path = config.DEFAULT_FILE,
     ) -> None:
-        self.cards = config.load(config.DEFAULT_FILE).with_cards(memory_bytes).cards
+        host = config.load(host_file).with_cards(memory_bytes)
+        self.cards, self.context_bytes = host.cards, host.context_overhead_bytes
+        self._host_file = host_file
         self._memory = memory_bytes
         self._files = files or {}
         self.library = library
@@ -211,7 +214,8 @@ class Lab:
             time.sleep(0.02)
 
     def _card_options(self) -> list[str]:
-        return [option for size in self._memory for option in ("--card", str(size))]
+        cards = [option for size in self._memory for option in ("--card", str(size))]
+        return ["--config", str(self._host_file), *cards]
 
     def _python(self, module: str, *arguments: str | Path) -> None:
         done = self.namespace.run([sys.executable, "-m", module, *arguments])

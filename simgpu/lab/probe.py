@@ -103,6 +103,13 @@ def _serve() -> None:
                 stream.write(json.dumps(answer) + "\n")
 
 
+def _report() -> dict[str, Any]:
+    try:
+        return Holder().report()
+    except RuntimeError as error:
+        return {"error": str(error)}
+
+
 def _ask(verb: str) -> str:
     deadline = time.monotonic() + _CONNECT_S
     while True:
@@ -123,7 +130,7 @@ def _ask(verb: str) -> str:
 def main() -> int:
     match sys.argv[1:]:
         case ["report"]:
-            sys.stdout.write(json.dumps(Holder().report()) + "\n")
+            sys.stdout.write(json.dumps(_report()) + "\n")
         case ["serve"]:
             _serve()
         case ["ask", verb]:

@@ -12,7 +12,7 @@ from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB, LAUNCHER, PROBE, SETUID_PROBE, Taken, hold_all, probe
+from .conftest import GIB, LAUNCHER, PLAIN_HOST, PROBE, SETUID_PROBE, Taken, hold_all, probe
 
 pytestmark = pytest.mark.node
 
@@ -199,7 +199,7 @@ def test_sixteen_cards_come_in_a_reply_of_more_than_5_kb(
     build_dir: object, test_programs: dict[str, tuple[object, int]]
 ) -> None:
     """NRI's transport drops a frame above 4,096 bytes that starts a message: it must be split."""
-    with Lab([GIB] * names.MAX_CARDS, test_programs) as lab:  # type: ignore[arg-type]
+    with Lab([GIB] * names.MAX_CARDS, test_programs, host_file=PLAIN_HOST) as lab:  # type: ignore[arg-type]
         spec = lab.sim_dir / "cdi" / "nvidia.json"
         document = json.loads(spec.read_text())
         document["containerEdits"]["env"] = [f"LONG={'x' * 5000}"]

@@ -22,8 +22,9 @@ CARDS = (
     ("GPU-5e1f0a70-0000-4000-8000-0000000000aa", 4 * GIB),
     ("GPU-5e1f0a70-0000-4000-8000-0000000000bb", 2 * GIB),
 )
-_AS_ON_A_CARD = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
 _ROOT = Path(__file__).resolve().parent.parent.parent
+PLAIN = (_ROOT / "tests" / "plain_host.toml").read_text()
+_AS_ON_A_CARD = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ def simulated(
 ) -> Iterator[Host]:
     config = directory / "host.toml"
     config.write_text(
-        f'{settings}driver_version = "580.65.06"\ncuda_version = 13000\n'
+        ("" if "context_overhead" in settings else PLAIN)
+        + f'{settings}driver_version = "580.65.06"\ncuda_version = 13000\n'
         + (cards or "".join(card_table(minor, *card) for minor, card in enumerate(CARDS)))
     )
     sim_dir = directory / "sim"

@@ -14,6 +14,7 @@ from tests.simgpu.peer import Peer
 
 ROOT = Path(__file__).resolve().parents[2]
 
+PLAIN = ROOT / "tests" / "plain_host.toml"
 GIB = 1 << 30
 
 
@@ -38,7 +39,8 @@ class Host:
     _peers: list[Peer] = field(default_factory=list)
 
     def up(self) -> None:
-        done = simgpu("up", "--dir", self.directory, *self.options)
+        plain = () if "--config" in self.options else ("--config", PLAIN)
+        done = simgpu("up", "--dir", self.directory, *plain, *self.options)
         assert done.returncode == 0, done.stderr
 
     def down(self) -> None:

@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from simgpu import config
 from simgpu.cards import SECOND_NS, Card, CardError
 from simgpu.wire import DURATION_DEFAULT, Status
+from tests.simgpu.host import PLAIN
 
 # Small figures, the same rules.
-HOST = replace(config.load(config.DEFAULT_FILE), granule_bytes=512).with_cards([1 << 20])
+HOST = replace(config.load(PLAIN), granule_bytes=512).with_cards([1 << 20])
 TOTAL = 1 << 20
 MS = 10**6
 

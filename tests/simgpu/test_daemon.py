@@ -17,7 +17,7 @@ import pytest
 
 from simgpu import wire
 from simgpu.wire import Op, Role, Status
-from tests.simgpu.host import GIB, Host, simgpu
+from tests.simgpu.host import GIB, PLAIN, Host, simgpu
 
 TOTAL = 40 * GIB
 
@@ -81,7 +81,7 @@ def test_many_killed_processes_leave_nothing(host: Host) -> None:
 
 def test_memory_may_linger_as_a_real_drivers_teardown_does(sim_dir: Path, tmp_path: Path) -> None:
     description = tmp_path / "slow.toml"
-    description.write_text("teardown_delay_s = 3600\n")
+    description.write_text(PLAIN.read_text() + "teardown_delay_s = 3600\n")
     host = Host(sim_dir, ["--config", description])
     host.up()
     try:
@@ -243,13 +243,13 @@ def test_who_may_connect(shared_host: Host) -> None:
 
 def test_up_twice_is_up_once(host: Host) -> None:
     pid = (host.directory / "pid").read_text()
-    again = simgpu("up", "--dir", host.directory)
+    again = simgpu("up", "--dir", host.directory, "--config", PLAIN)
     assert again.returncode == 0, again.stderr
     assert (host.directory / "pid").read_text() == pid
     other = simgpu("up", "--dir", host.directory, "--card", "1GiB")
     assert other.returncode == 1
     assert "is up with other cards" in other.stderr
-    foreground = simgpu("up", "--foreground", "--dir", host.directory)
+    foreground = simgpu("up", "--foreground", "--dir", host.directory, "--config", PLAIN)
     assert foreground.returncode == 1
     assert "a daemon runs here already" in foreground.stderr
 
