@@ -4,13 +4,15 @@
  *
  * The life is detached before the driver is asked, so that what another thread allocates through
  * the same handle from then on belongs to the next life; it is forgotten when the driver has ended
- * it, and put back when it has not.
+ * it, and put back when it has not. A primary context's is detached after the driver has ended it
+ * (most releases end nothing), and nobody retains it in between.
  */
 #include <stdbool.h>
 
 #include "admission.h"
 #include "claims.h"
 #include "hooks.h"
+#include "lock.h"
 #include "measure.h"
 #include "meter.h"
 #include "place.h"
@@ -19,10 +21,12 @@
 
 enum { PRIMARIES = 64 };
 
-/* The handle of each device's primary context, which never changes; NULL: nobody retained it. */
-static CUcontext primaries[PRIMARIES];
+static struct primary {
+	struct vgpu_lock lock;
+	CUcontext context; /* NULL: nobody retained it */
+} primaries[PRIMARIES];
 
-static CUcontext *primary_of(CUdevice device)
+static struct primary *primary_of(CUdevice device)
 {
 	return device >= 0 && device < PRIMARIES ? &primaries[device] : NULL;
 }
@@ -33,7 +37,6 @@ static void end_life(const struct vgpu_life *life, bool ended)
 		vgpu_place_put_back(life);
 		return;
 	}
-	vgpu_forget_seen();
 	for (int i = 0; i < 2; i++)
 		if (life->ids[i]) {
 			vgpu_forget_provisional(life->ids[i]);
@@ -45,8 +48,10 @@ static void end_life(const struct vgpu_life *life, bool ended)
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
 	struct vgpu_life life = vgpu_place_detach(context);
-	CUresult result = driver_destroy(context);
+	CUresult result;
 
+	vgpu_forget_seen();
+	result = driver_destroy(context);
 	end_life(&life, result == CUDA_SUCCESS);
 	return result;
 }
@@ -65,9 +70,11 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 CUresult cuCtxDetach(CUcontext context)
 {
 	struct vgpu_life life = vgpu_place_detach(context);
-	CUresult result = real_cuCtxDetach(context);
 	unsigned int version;
+	CUresult result;
 
+	vgpu_forget_seen();
+	result = real_cuCtxDetach(context);
 	end_life(&life, result == CUDA_SUCCESS &&
 			    real_cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS);
 	return result;
@@ -86,19 +93,35 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	return result;
 }
 
+bool vgpu_primary_enter(CUdevice device)
+{
+	struct primary *primary = primary_of(device);
+
+	if (!primary || vgpu_lock_is_mine(&primary->lock))
+		return false;
+	vgpu_lock(&primary->lock);
+	return true;
+}
+
+void vgpu_primary_leave(CUdevice device, bool entered)
+{
+	if (entered)
+		vgpu_unlock(&primary_of(device)->lock);
+}
+
 void vgpu_note_primary(CUdevice device, CUcontext context)
 {
-	CUcontext *primary = primary_of(device);
+	struct primary *primary = primary_of(device);
 
 	if (primary)
-		__atomic_store_n(primary, context, __ATOMIC_RELAXED);
+		__atomic_store_n(&primary->context, context, __ATOMIC_RELAXED);
 }
 
 /* Programs may have come by it without a retain that we saw; asking does not change what is. */
 static CUcontext find_primary(CUdevice device)
 {
-	CUcontext *primary = primary_of(device);
-	CUcontext context = primary ? __atomic_load_n(primary, __ATOMIC_RELAXED) : NULL;
+	struct primary *primary = primary_of(device);
+	CUcontext context = primary ? __atomic_load_n(&primary->context, __ATOMIC_RELAXED) : NULL;
 	unsigned int flags;
 	int active = 0;
 
@@ -110,17 +133,35 @@ static CUcontext find_primary(CUdevice device)
 	return context;
 }
 
-/* A release ends it if it was the last one; only the driver knows how often it was retained. */
-static CUresult release(CUdevice device, CUresult (*driver_release)(CUdevice device))
+static void end_primary(CUcontext context)
 {
-	struct vgpu_life life = vgpu_place_detach(find_primary(device));
+	struct vgpu_life life = vgpu_place_detach(context);
+
+	vgpu_forget_seen();
+	end_life(&life, true);
+}
+
+/* A release ends it if it was the last one; only the driver knows how often it was retained. */
+CUresult vgpu_release_primary(CUdevice device, CUresult (*driver_release)(CUdevice device))
+{
+	CUcontext context = find_primary(device);
 	CUresult result = driver_release(device);
 	unsigned int flags;
 	int active = 1;
 
 	if (result == CUDA_SUCCESS)
 		(void)real_cuDevicePrimaryCtxGetState(device, &flags, &active);
-	end_life(&life, !active);
+	if (!active)
+		end_primary(context);
+	return result;
+}
+
+static CUresult release(CUdevice device, CUresult (*driver_release)(CUdevice device))
+{
+	bool entered = vgpu_primary_enter(device);
+	CUresult result = vgpu_release_primary(device, driver_release);
+
+	vgpu_primary_leave(device, entered);
 	return result;
 }
 
@@ -136,12 +177,15 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device))
 {
-	struct vgpu_life life = vgpu_place_detach(find_primary(device));
+	bool entered = vgpu_primary_enter(device);
+	CUcontext context = find_primary(device);
 	CUresult result = driver_reset(device);
 
-	end_life(&life, result == CUDA_SUCCESS);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
+		end_primary(context);
 		vgpu_meters_forget(device);
+	}
+	vgpu_primary_leave(device, entered);
 	return result;
 }
 

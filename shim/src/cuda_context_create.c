@@ -6,7 +6,6 @@
 
 #include "admission.h"
 #include "hooks.h"
-#include "lock.h"
 #include "measure.h"
 #include "primary.h"
 #include "vgpu/region.h"
@@ -16,10 +15,6 @@
 
 /* The most that a context of each card was measured to take, by its difference. */
 static uint64_t largest_bytes[VGPU_MAX_CARDS];
-
-/* Of two threads that retain a primary context at once one makes it, and the other finds it
- * charged. */
-static struct vgpu_lock retaining;
 
 struct creation {
 	struct vgpu_reservation reservation;
@@ -45,6 +40,12 @@ static CUresult begin(struct creation *creation, const void *out, CUdevice devic
 	if (result == CUDA_SUCCESS)
 		vgpu_window_open_by(&creation->window, place, vgpu_place_context_on(place.card));
 	return result;
+}
+
+static void give_up(struct creation *creation)
+{
+	vgpu_window_drop(&creation->window);
+	vgpu_cancel(&creation->reservation);
 }
 
 /* In the new context. */
@@ -78,14 +79,14 @@ static bool settle(struct creation *creation, CUcontext context)
 		taken_bytes = charge(creation);
 		(void)real_cuCtxPopCurrent_v2(&context);
 	}
-	vgpu_cancel(&creation->reservation);
+	give_up(creation);
 	return !vgpu_took_too_much(&creation->window, taken_bytes);
 }
 
 static CUresult settle_own(struct creation *creation, CUresult result, CUcontext *context)
 {
 	if (result != CUDA_SUCCESS) {
-		vgpu_cancel(&creation->reservation);
+		give_up(creation);
 		return result;
 	}
 	if (settle(creation, *context))
@@ -159,7 +160,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, u
 		(void)cuGreenCtxDestroy(*green);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	vgpu_cancel(&creation.reservation);
+	give_up(&creation);
 	return result;
 }
 
@@ -173,13 +174,13 @@ static CUresult retain_first(CUcontext *context, CUdevice device)
 	VGPU_CALL_RESERVED(result, &creation.reservation,
 			   real_cuDevicePrimaryCtxRetain(context, device));
 	if (result != CUDA_SUCCESS) {
-		vgpu_cancel(&creation.reservation);
+		give_up(&creation);
 		return result;
 	}
 	vgpu_note_primary(device, *context);
 	if (settle(&creation, *context))
 		return CUDA_SUCCESS;
-	(void)cuDevicePrimaryCtxRelease_v2(device);
+	(void)vgpu_release_primary(device, real_cuDevicePrimaryCtxRelease_v2);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -193,13 +194,13 @@ static bool is_active(CUdevice device)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
+	bool entered = vgpu_primary_enter(device);
 	CUresult result;
 
-	vgpu_lock(&retaining);
 	result = is_active(device) ? real_cuDevicePrimaryCtxRetain(context, device)
 				   : retain_first(context, device);
-	vgpu_unlock(&retaining);
 	if (result == CUDA_SUCCESS)
 		vgpu_note_primary(device, *context);
+	vgpu_primary_leave(device, entered);
 	return result;
 }

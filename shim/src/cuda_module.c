@@ -74,8 +74,8 @@ CUresult cuModuleUnload(CUmodule module)
 	CUresult result;
 
 	vgpu_window_open(&window);
-	result = real_cuModuleUnload(module);
 	vgpu_forget_seen();
+	result = real_cuModuleUnload(module);
 	vgpu_window_close(&window, vgpu_code_given);
 	return result;
 }
@@ -112,8 +112,8 @@ CUresult cuLibraryUnload(CUlibrary library)
 	CUresult result;
 
 	vgpu_window_open(&window);
-	result = real_cuLibraryUnload(library);
 	vgpu_forget_seen();
+	result = real_cuLibraryUnload(library);
 	vgpu_window_close(&window, vgpu_code_given);
 	return result;
 }

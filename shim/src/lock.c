@@ -59,6 +59,11 @@ void vgpu_lock(struct vgpu_lock *lock)
 	}
 }
 
+bool vgpu_lock_is_mine(const struct vgpu_lock *lock)
+{
+	return __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED) == vgpu_thread_id();
+}
+
 void vgpu_unlock(struct vgpu_lock *lock)
 {
 	__atomic_store_n(&lock->holder_tid, 0, __ATOMIC_RELEASE);

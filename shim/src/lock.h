@@ -18,6 +18,7 @@ struct vgpu_lock {
 
 void vgpu_lock(struct vgpu_lock *lock);
 bool vgpu_trylock(struct vgpu_lock *lock);
+bool vgpu_lock_is_mine(const struct vgpu_lock *lock); /* the calling thread holds it */
 void vgpu_unlock(struct vgpu_lock *lock);
 
 #endif

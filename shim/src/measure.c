@@ -172,6 +172,16 @@ int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds)
 	return taken_bytes;
 }
 
+void vgpu_window_drop(struct vgpu_window *window)
+{
+	if (!window->open)
+		return;
+	measuring = window->open = false;
+	vgpu_lock(&accounts[window->place.card].lock);
+	accounts[window->place.card].windows--;
+	vgpu_unlock(&accounts[window->place.card].lock);
+}
+
 bool vgpu_took_too_much(const struct vgpu_window *window, int64_t taken_bytes)
 {
 	int card = window->place.card;

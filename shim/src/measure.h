@@ -37,6 +37,9 @@ void vgpu_window_open_by(struct vgpu_window *window, struct vgpu_place place, CU
 /* In a context on the same card: charge, and say how much. */
 int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds);
 
+/* Without a charge: nothing came of it, or there is no context to ask in. */
+void vgpu_window_drop(struct vgpu_window *window);
+
 /* Whether what was charged is more than the limit allows: then undo, if it can be undone. */
 bool vgpu_took_too_much(const struct vgpu_window *window, int64_t taken_bytes);
 

@@ -3,7 +3,7 @@
  * once: a set of handles, read without a lock in a few instructions.
  *
  * A handle has WAYS places. Where others fill them it counts as seen, and is not measured. All are
- * forgotten when code is unloaded or a context ends, because handles come again.
+ * forgotten before code is unloaded or a context ends, because handles come again.
  */
 #ifndef VGPU_SEEN_H
 #define VGPU_SEEN_H

@@ -6,6 +6,7 @@ import pytest
 
 from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.exact import EXACT
 
 pytestmark = pytest.mark.sim
 
@@ -174,6 +175,66 @@ for _ in range(1100):
 assert used() == before
 must(d.cuCtxDestroy(kept))
 assert used() == idle
+""",
+        grants.make(2 * GIB),
+    )
+
+
+_SLOWLY = (
+    EXACT
+    + """
+import threading, time
+def slowly(call):
+    "The call in a thread of its own, half a second before the driver does it."
+    assert control(op="latency", card=0, call=SLOW, ns=500_000_000)["ok"]
+    thread = threading.Thread(target=lambda: must(call(0)))
+    thread.start()
+    time.sleep(0.25)
+    return thread
+def over(thread):
+    thread.join()
+    assert control(op="latency", card=0, call=SLOW, ns=0)["ok"]
+"""
+)
+
+
+def test_a_release_that_is_not_the_last_leaves_blocks_to_those_who_hold_them(
+    card_host: Host, grants: Grants
+) -> None:
+    """Whoever allocates while the driver is asked does so in the same life of the context."""
+    card_host.python(
+        _SLOWLY
+        + """
+SLOW = "cuDevicePrimaryCtxRelease_v2"
+begun = held() - charged()
+before = charged()
+use(0)
+kept = must(d.cuMemAlloc(1024))
+same(before + 2 * MIB)
+release = slowly(d.cuDevicePrimaryCtxRelease)
+other = must(d.cuMemAlloc(1024))
+must(d.cuMemFree(other))
+over(release)
+same(before + 2 * MIB)
+must(d.cuMemFree(kept))
+same(before)
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_a_context_released_while_another_thread_retains_it_is_charged(
+    card_host: Host, grants: Grants
+) -> None:
+    card_host.python(
+        _SLOWLY
+        + """
+SLOW = "cuDevicePrimaryCtxRetain"
+retain = slowly(d.cuDevicePrimaryCtxRetain)
+must(d.cuDevicePrimaryCtxRelease(0))
+over(retain)
+assert held() == charged(), (held() - charged(), "of the card are not charged")
+assert charged() > 0
 """,
         grants.make(2 * GIB),
     )

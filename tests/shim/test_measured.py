@@ -107,6 +107,49 @@ assert library.{call}{_CREATIONS[call].replace("ctypes.byref(made)", "None")} ==
     )
 
 
+_REFUSED = {
+    "cuCtxCreate": "(ctypes.byref(made), 0xffff, 0)",
+    "cuCtxCreate_v2": "(ctypes.byref(made), 0xffff, 0)",
+    "cuCtxCreate_v3": "(ctypes.byref(made), None, 0, 0xffff, 0)",
+    "cuCtxCreate_v4": "(ctypes.byref(made), None, 0xffff, 0)",
+}
+
+
+@pytest.mark.parametrize("call", _REFUSED)
+def test_after_a_context_that_the_driver_refuses_code_is_charged_as_before(
+    card_host: Host, grants: Grants, call: str
+) -> None:
+    card_host.python(
+        _BEGIN
+        + f"""
+made = ctypes.c_void_p()
+assert library.{call}{_REFUSED[call]} == 1
+exact(CONTEXT)
+module = must(d.cuModuleLoadData(PTX))
+assert run(must(d.cuModuleGetFunction(module, b"deep"))) == OK
+exact(CONTEXT + MODULE + 2048 * THREADS)
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_after_a_refused_retain_code_is_charged_as_before(card_host: Host, grants: Grants) -> None:
+    card_host.python(
+        _BEGIN
+        + """
+must(d.cuCtxCreate(None, 0, 0))
+must(d.cuDevicePrimaryCtxReset(0))
+exact(CONTEXT)
+assert control(op="fail", card=0, call="cuDevicePrimaryCtxRetain", code=999, count=1)["ok"]
+assert int(d.cuDevicePrimaryCtxRetain(0)[0]) == 999
+exact(CONTEXT)
+assert run(must(d.cuModuleGetFunction(must(d.cuModuleLoadData(PTX)), b"flat"))) == OK
+exact(CONTEXT + MODULE)
+""",
+        grants.make(2 * GIB),
+    )
+
+
 def test_the_first_context_that_does_not_fit_is_refused_and_gone(
     card_host: Host, grants: Grants
 ) -> None:
