@@ -36,7 +36,9 @@ static void decide(int state)
 
 static enum vgpu_result read_environment(struct vgpu_error *error)
 {
-	enum vgpu_result result = vgpu_environment_parse(environ, &directory.environment, error);
+	char *none[] = {NULL}; /* clearenv leaves no list at all */
+	enum vgpu_result result =
+	    vgpu_environment_parse(environ ? environ : none, &directory.environment, error);
 
 	if (result == VGPU_OK)
 		decide(ENVIRONMENT);

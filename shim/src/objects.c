@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <sys/auxv.h>
 
+#include "fork_gate.h"
 #include "text.h"
 
 static const char self = 0; /* any address of ours */
@@ -152,43 +153,58 @@ static iterate_function *iterate(void)
 	return own;
 }
 
-static int read_changes(struct dl_phdr_info *info, size_t bytes, void *data)
+static int each(int (*look)(struct dl_phdr_info *, size_t, void *), void *data)
 {
+	int result;
+
+	vgpu_fork_gate_enter();
+	result = iterate()(look, data);
+	vgpu_fork_gate_leave();
+	return result;
+}
+
+struct still {
+	vgpu_look_still *look;
+	void *data;
+};
+
+static int look_still(struct dl_phdr_info *info, size_t bytes, void *data)
+{
+	const struct still *still = data;
+
 	(void)bytes;
-	*(struct vgpu_object_changes *)data =
-	    (struct vgpu_object_changes){info->dlpi_adds, info->dlpi_subs};
+	still->look((struct vgpu_object_changes){info->dlpi_adds, info->dlpi_subs}, still->data);
 	return 1;
 }
 
-struct vgpu_object_changes vgpu_object_changes(void)
+void vgpu_objects_still(vgpu_look_still *look, void *data)
 {
-	struct vgpu_object_changes changes = {0, 0};
-	iterate()(read_changes, &changes);
-	return changes;
+	struct still still = {look, data};
+	each(look_still, &still);
 }
 
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)
 {
 	struct wish wish = {.soname = soname, .end = INT_MAX, .found = out};
-	return iterate()(match, &wish) == 1;
+	return each(match, &wish) == 1;
 }
 
 bool vgpu_object_by_soname_defining(const char *soname, const char *name, struct vgpu_object *out)
 {
 	struct wish wish = {.soname = soname, .definition = name, .end = INT_MAX, .found = out};
-	return iterate()(match, &wish) == 1;
+	return each(match, &wish) == 1;
 }
 
 bool vgpu_object_by_definition(const char *name, struct vgpu_object *out)
 {
 	struct wish wish = {.definition = name, .end = INT_MAX, .found = out};
-	return iterate()(match, &wish) == 1;
+	return each(match, &wish) == 1;
 }
 
 bool vgpu_object_by_address(const void *address, struct vgpu_object *out)
 {
 	struct wish wish = {.address = address, .end = INT_MAX, .found = out};
-	return address && iterate()(match, &wish) == 1;
+	return address && each(match, &wish) == 1;
 }
 
 bool vgpu_object_ourselves(struct vgpu_object *out)
@@ -200,7 +216,7 @@ void *vgpu_definition_in(const char *name, int first, int end)
 {
 	struct vgpu_object object;
 	struct wish wish = {.definition = name, .first = first, .end = end, .found = &object};
-	return iterate()(match, &wish) == 1 ? wish.function : NULL;
+	return each(match, &wish) == 1 ? wish.function : NULL;
 }
 
 /* A defined, exported function of that name. Its address needs no resolver: IFUNCs are left out. */

@@ -15,7 +15,11 @@
 struct vgpu_object_changes {
 	uint64_t loads, unloads;
 };
-struct vgpu_object_changes vgpu_object_changes(void);
+
+/* Look while nothing is loaded or unloaded, with what is below; the loader must not be called (its
+ * other lock comes before the one that is then held). */
+typedef void vgpu_look_still(struct vgpu_object_changes now, void *data);
+void vgpu_objects_still(vgpu_look_still *look, void *data);
 
 /* A loaded object, as it was when it was found; valid while it stays loaded. */
 struct vgpu_object {

@@ -81,24 +81,30 @@ static void read_functions(enum vgpu_library library, const struct vgpu_object *
 
 /* The search is for each time that something was loaded, the reading for each that something went:
  * another driver may lie in the old one's place. */
-uintptr_t vgpu_refresh(enum vgpu_library library)
+static void refresh_still(struct vgpu_object_changes now, void *data)
 {
-	struct vgpu_object_changes now = vgpu_object_changes();
+	enum vgpu_library library = *(enum vgpu_library *)data;
 	struct vgpu_object object;
 
-	if (__atomic_load_n(&seen[library].loads, __ATOMIC_ACQUIRE) == now.loads &&
-	    __atomic_load_n(&seen[library].unloads, __ATOMIC_ACQUIRE) == now.unloads)
-		return __atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE);
+	if (__atomic_load_n(&seen[library].loads, __ATOMIC_RELAXED) == now.loads &&
+	    __atomic_load_n(&seen[library].unloads, __ATOMIC_RELAXED) == now.unloads)
+		return;
 	bool loaded = vgpu_object_by_soname_defining(LIBRARIES[library].soname,
 						     LIBRARIES[library].first, &object);
 	uintptr_t base = loaded ? object.base : 0;
-	if (__atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE) != base ||
-	    __atomic_load_n(&seen[library].unloads, __ATOMIC_ACQUIRE) != now.unloads)
+	if (__atomic_load_n(&real_base[library], __ATOMIC_RELAXED) != base ||
+	    __atomic_load_n(&seen[library].unloads, __ATOMIC_RELAXED) != now.unloads)
 		read_functions(library, loaded ? &object : NULL);
 	__atomic_store_n(&real_base[library], base, __ATOMIC_RELEASE);
-	__atomic_store_n(&seen[library].unloads, now.unloads, __ATOMIC_RELEASE);
-	__atomic_store_n(&seen[library].loads, now.loads, __ATOMIC_RELEASE);
-	return base;
+	__atomic_store_n(&seen[library].unloads, now.unloads, __ATOMIC_RELAXED);
+	__atomic_store_n(&seen[library].loads, now.loads, __ATOMIC_RELAXED);
+}
+
+/* Threads come one after the other: what one finds, another that began earlier cannot undo. */
+uintptr_t vgpu_refresh(enum vgpu_library library)
+{
+	vgpu_objects_still(refresh_still, &library);
+	return __atomic_load_n(&real_base[library], __ATOMIC_ACQUIRE);
 }
 
 void *vgpu_real_find(enum vgpu_function function)
@@ -107,18 +113,34 @@ void *vgpu_real_find(enum vgpu_function function)
 	return __atomic_load_n(&vgpu_real[function], __ATOMIC_RELAXED);
 }
 
-void *vgpu_substitute(void *found, enum vgpu_function hook)
+struct answer {
+	void *found;
+	enum vgpu_function hook;
+};
+
+/* Of what another thread unloads meanwhile, not even the name may be read. */
+static void substitute_still(struct vgpu_object_changes now, void *data)
 {
+	struct answer *answer = data;
+	enum vgpu_library library = FUNCTIONS[answer->hook].library;
 	struct vgpu_object object;
 
-	vgpu_refresh(FUNCTIONS[hook].library);
-	if (found && found == __atomic_load_n(&vgpu_real[hook], __ATOMIC_RELAXED))
-		return vgpu_wrapper(hook);
-	if (!vgpu_object_by_address(found, &object) ||
-	    !vgpu_text_same(object.soname, LIBRARIES[FUNCTIONS[hook].library].soname) ||
-	    vgpu_object_function(&object, FUNCTIONS[hook].name) != found)
-		return found;
-	return vgpu_wrapper(hook);
+	refresh_still(now, &library);
+	if (answer->found != __atomic_load_n(&vgpu_real[answer->hook], __ATOMIC_RELAXED) &&
+	    (!vgpu_object_by_address(answer->found, &object) ||
+	     !vgpu_text_same(object.soname, LIBRARIES[library].soname) ||
+	     vgpu_object_function(&object, FUNCTIONS[answer->hook].name) != answer->found))
+		return;
+	answer->found = vgpu_wrapper(answer->hook);
+}
+
+void *vgpu_substitute(void *found, enum vgpu_function hook)
+{
+	struct answer answer = {found, hook};
+
+	if (found)
+		vgpu_objects_still(substitute_still, &answer);
+	return answer.found;
 }
 
 const char *vgpu_unhooked(enum vgpu_function hook)

@@ -344,3 +344,10 @@ def test_a_silent_log_level_silences_the_one_line(container: Container) -> None:
     for level, lines in (("0", 0), ("1", 1), ("2", 1), ("4", 1), ("", 1), ("00", 1)):
         done = container.run(_LOOK.split("print(*")[0], {MEMORY: "x", names.ENV_LOG_LEVEL: level})
         assert (done.stdout, done.stderr.count("\n")) == ("800\n", lines), level
+
+
+def test_a_program_that_clears_its_environment_has_the_drivers_answers(null_host: Host) -> None:
+    """clearenv leaves not an empty list of variables, but none."""
+    program = 'import ctypes; ctypes.CDLL(None).clearenv(); driver = ctypes.CDLL("libcuda.so.1")\n'
+    done = null_host.python(program + "print(driver.cuInit(0))")
+    assert (done.stdout, done.stderr) == ("0\n", "")
