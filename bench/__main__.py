@@ -48,6 +48,7 @@ def _table(result: Result) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
+        description="Measure what the library costs, beside the same without it.",
         epilog="\n".join(f"{name}: {about}" for name, about in BENCHES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

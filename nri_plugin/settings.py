@@ -104,8 +104,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="mount a forwarder over each driver library, so that programs of musl, dlmopen and"
-        " RTLD_DEEPBIND meet the limit too; needs forwarder.so beside --library",
+        help="mount a forwarder over each driver library, so that programs of musl, and libraries"
+        " opened by dlmopen, meet the limit too; needs forwarder.so beside --library",
     )
     parser.add_argument("--verbose", action="store_true", help="log what is routine, too")
     return parser

@@ -77,15 +77,17 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--strict",
         action="store_true",
-        help="put forwarders before the driver's libraries, too: for programs that no preload"
-        " reaches (dlmopen, RTLD_DEEPBIND)",
+        help="put forwarders before the driver's libraries, too: for what no preload reaches"
+        " (a library that needs the driver, opened by dlmopen; docs/strict.md)",
     )
     run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     run.set_defaults(action=_run)
-    show = commands.add_parser("show", help="what a grant allows, what is used of it, and by whom")
+    about = "what a grant allows, what is used of it, and by whom"
+    show = commands.add_parser("show", help=about, description=f"Say {about}.")
     show.add_argument("directory", type=Path, metavar="DIR", help="holds `grant` and `region`")
     show.set_defaults(action=_show)
-    path = commands.add_parser("path", help="where libvgpu.so is, for the node agent's --library")
+    about = "where libvgpu.so is, for the node agent's --library"
+    path = commands.add_parser("path", help=about, description=f"Say {about}.")
     path.set_defaults(action=_path)
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+CALL = re.compile(r"`(cu[A-Z]\w+)(\.\.\.)?`")
+HOOK, END = r"HOOK\(", r"(_v\d)?,"
 
 
 def test_each_row_of_the_failures_is_a_test() -> None:
@@ -22,11 +25,61 @@ def test_each_row_of_the_failures_is_a_test() -> None:
     assert set(named) <= defined
 
 
-def test_each_test_that_the_environment_names_is_there() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/environment.md").read_text()))
-    sources = "".join(path.read_text() for path in (ROOT / "tests/shim").glob("test_*.py"))
-    assert len(named) > 20
-    assert named <= set(re.findall(r"^def (test_\w+)", sources, re.MULTILINE))
+def defined_tests() -> set[str]:
+    return {
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_each_test_that_a_document_names_is_there() -> None:
+    named = {
+        (document.name, name)
+        for document in DOCUMENTS
+        for name in re.findall(r"`(test_\w+)`", document.read_text())
+    }
+    assert {document for document, _ in named} >= {"compatibility.md", "environment.md"}
+    there = defined_tests()
+    assert sorted(each for each in named if each[1] not in there) == []
+
+
+def test_each_file_of_tests_that_says_what_is_charged_is_there() -> None:
+    named = set(re.findall(r"`([\w/]*test_\w+\*?\.py)`", (ROOT / "docs/memory.md").read_text()))
+    assert len(named) > 8
+    for name in named:
+        assert [*ROOT.glob(name)] or [*(ROOT / "tests/shim").glob(name)], name
+
+
+def test_each_call_that_is_charged_is_a_hook() -> None:
+    """The host's memory is the one row of calls that go to the driver alone."""
+    hooks = (ROOT / "shim/src/hooks.def").read_text()
+    rows = (ROOT / "docs/memory.md").read_text().splitlines()
+    paths = [row.split("|")[1] for row in rows if row.startswith("| ")]
+    calls = {call for path in paths if "host memory" not in path for call in CALL.findall(path)}
+    assert len(calls) > 10
+    missing = {
+        call for call, dots in calls if not re.search(HOOK + call + ("" if dots else END), hooks)
+    }
+    assert missing == set()
+
+
+def test_every_document_is_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    ahead = [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        if page.is_dir():
+            ahead += page.glob("*.md")
+        elif page.suffix == ".md":
+            links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+            ahead += [(page.parent / link).resolve() for link in links if "://" not in link]
+    assert set(DOCUMENTS) - reached == set()
+    assert ROOT / "tests/shim/test_matrix.py" in reached
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

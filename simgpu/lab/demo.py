@@ -176,7 +176,7 @@ def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
 
 
 def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
-    story.chapter("4  Each takes all that it is told is free, and then one granule more")
+    story.chapter("4  Each takes all that it is told is free, and then one byte more")
     for actor in (ada, bob):
         actor.serve()
         actor.ask("free")  # one after the other
@@ -194,8 +194,8 @@ def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
             full,
             got,
         )
-        refused = got["granule"] == _OOM
-        story.claim(f"{actor.name}: cuMemAlloc of 512 bytes more: {_OOM}", refused, got)
+        refused = got["one_more"] == _OOM
+        story.claim(f"{actor.name}: cuMemAlloc of one byte more: {_OOM}", refused, got)
         if actor is ada:
             done = bob.ask("work")
             story.claim("bob goes on: writes 64 MiB, reads them back unharmed", done["right"], done)

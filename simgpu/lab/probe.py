@@ -2,7 +2,7 @@
 
     probe.py report        what NVML and CUDA say of card 0, as JSON
     probe.py serve         stays, holding the card; does what `ask` tells it
-    probe.py ask VERB      fill: take all that is reported free, then one granule more
+    probe.py ask VERB      fill: take all that is reported free, then one byte more
                            work: write, copy and read back a buffer of 64 MiB
                            free: give everything back
 
@@ -22,7 +22,6 @@ import pynvml
 from cuda.bindings import driver
 
 _SOCKET: Final = "/tmp/probe.sock"
-_GRANULE_BYTES: Final = 512
 _WORK_BYTES: Final = 64 << 20
 _PATTERN: Final = 0xA5
 _CONNECT_S: Final = 20.0
@@ -66,10 +65,10 @@ class Holder:
         code, pointer = driver.cuMemAlloc(int(free))
         if code == driver.CUresult.CUDA_SUCCESS:
             self._held.append(pointer)
-        more, pointer = driver.cuMemAlloc(_GRANULE_BYTES)
+        more, pointer = driver.cuMemAlloc(1)
         if more == driver.CUresult.CUDA_SUCCESS:
             self._held.append(pointer)
-        return {"asked": int(free), "code": code.name, "granule": more.name}
+        return {"asked": int(free), "code": code.name, "one_more": more.name}
 
     def work(self) -> dict[str, Any]:
         pointer = _cuda(driver.cuMemAlloc(_WORK_BYTES))
