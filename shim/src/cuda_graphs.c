@@ -214,10 +214,12 @@ CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *e
 
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-	CUresult result;
+	struct vgpu_bounds bounds;
+	bool known = vgpu_execs_remove((uint64_t)(uintptr_t)exec, &bounds);
+	CUresult result = real_cuGraphExecDestroy(exec);
 
-	vgpu_execs_remove((uint64_t)(uintptr_t)exec);
-	result = real_cuGraphExecDestroy(exec);
+	if (result != CUDA_SUCCESS && known)
+		vgpu_execs_put((uint64_t)(uintptr_t)exec, &bounds);
 	vgpu_meters_read();
 	return result;
 }

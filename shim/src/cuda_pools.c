@@ -6,7 +6,7 @@
 #include "hooks.h"
 #include "meter.h"
 
-enum { LOCATION_DEVICE = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
+enum { LOCATION_DEVICE = 1, PINNED = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
 
 uint32_t vgpu_pool_imports;
 
@@ -56,6 +56,20 @@ static CUresult allocate(struct vgpu_meter *meter, struct vgpu_metered_call call
 	return result;
 }
 
+/* Another thread may make another pool current, over and over. */
+static CUresult allocate_from_current(int card, struct vgpu_metered_call call)
+{
+	bool moved;
+	CUresult result;
+
+	call.moved = &moved;
+	do {
+		moved = false;
+		result = allocate(vgpu_meter_current(card), call);
+	} while (moved);
+	return result;
+}
+
 CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
 			    CUstream stream)
 {
@@ -75,7 +89,19 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 	if (result != CUDA_SUCCESS)
 		return result;
 	return place.card == VGPU_CARD_UNMANAGED ? take_current(&call)
-						 : allocate(vgpu_meter_current(place.card), call);
+						 : allocate_from_current(place.card, call);
+}
+
+/* One that is not known is the default pool of some device; failing that, the stream tells. */
+static CUresult place_of_pool(CUmemoryPool pool, CUstream stream, struct vgpu_place *place)
+{
+	CUmemoryPool other;
+
+	for (CUdevice device = 0; real_cuDeviceGetDefaultMemPool(&other, device) == CUDA_SUCCESS;
+	     device++)
+		if (other == pool)
+			return vgpu_place_of_device(device, place);
+	return place_of_stream(stream, place);
 }
 
 CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
@@ -96,13 +122,16 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 
 	if (!dptr || !size_bytes || !pool)
 		return take_named(&call);
+	if (!meter && vgpu_meter_outlives(pool))
+		return CUDA_ERROR_INVALID_VALUE;
 	if (!meter)
-		result = place_of_stream(stream, &place);
+		result = place_of_pool(pool, stream, &place);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!meter && place.card == VGPU_CARD_UNMANAGED)
-		return take_named(&call);
-	return allocate(meter ? meter : vgpu_meter_add(pool, place.card), call);
+	if (!meter)
+		meter = vgpu_meter_add(pool, place.card);
+	return meter || place.card != VGPU_CARD_UNMANAGED ? allocate(meter, call)
+							  : take_named(&call);
 }
 
 CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
@@ -192,30 +221,41 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	struct vgpu_meter *meter = vgpu_meter_find(pool);
 
-	return meter ? vgpu_meter_destroy(meter, pool) : real_cuMemPoolDestroy(pool);
-}
-
-static CUresult made_current(CUdevice device, CUmemoryPool pool, CUresult result)
-{
-	struct vgpu_place place;
-
-	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS)
-		vgpu_meter_set_current(place.card, pool);
-	return result;
+	if (meter)
+		return vgpu_meter_destroy(meter, pool);
+	return vgpu_meter_outlives(pool) ? CUDA_ERROR_INVALID_VALUE : real_cuMemPoolDestroy(pool);
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
-	return made_current(device, pool, real_cuDeviceSetMemPool(device, pool));
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_meter *held;
+	CUresult result;
+
+	if (vgpu_meter_outlives(pool))
+		return CUDA_ERROR_INVALID_VALUE;
+	vgpu_place_of_device(device, &place);
+	held = vgpu_meter_hold_current(place.card);
+	result = real_cuDeviceSetMemPool(device, pool);
+	vgpu_meter_let_current(held, place.card, result == CUDA_SUCCESS ? pool : NULL);
+	return result;
 }
 
+/* Of managed memory a device has another current pool, which cuMemAllocAsync does not take from. */
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 {
-	CUresult result = real_cuMemSetMemPool(location, type, pool);
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_meter *held;
+	CUresult result;
 
-	if (result != CUDA_SUCCESS || location->type != LOCATION_DEVICE)
-		return result;
-	return made_current(location->id, pool, result);
+	if (vgpu_meter_outlives(pool))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (location && location->type == LOCATION_DEVICE && type == PINNED)
+		vgpu_place_of_device(location->id, &place);
+	held = vgpu_meter_hold_current(place.card);
+	result = real_cuMemSetMemPool(location, type, pool);
+	vgpu_meter_let_current(held, place.card, result == CUDA_SUCCESS ? pool : NULL);
+	return result;
 }
 
 /* The driver has spoken, and may have given memory back before it did. */

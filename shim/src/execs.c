@@ -1,13 +1,12 @@
-/* See execs.h. Open addressing over one array; a removed entry stays as a tombstone until its place
- * is needed. */
+/* See execs.h. Open addressing over one array; what a removed entry leaves open is closed up, so
+ * that looking in vain, as each launch of another graph does, stays short. */
 #include "execs.h"
 
 #include "lock.h"
 #include "wiped.h"
 
 _Static_assert(VGPU_MOST_CARDS <= 64, "the mask of cards");
-
-enum { NOBODY, REMOVED }; /* no handle is 1 */
+_Static_assert(VGPU_EXECS == 1 << 11, "the bits of a hash");
 
 struct entry {
 	uint64_t exec;
@@ -29,23 +28,41 @@ static struct table *table(void)
 	return vgpu_wiped_pages((struct vgpu_wiped **)&shared, sizeof(struct table));
 }
 
+static uint32_t home_of(uint64_t exec)
+{
+	return (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
+}
+
 /* With the lock: the entry of the exec, or where a new one may go; NULL where there is neither. */
 static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 {
-	uint32_t at = (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
-	struct entry *room = NULL;
-
 	for (uint32_t step = 0; step < VGPU_EXECS; step++) {
-		struct entry *entry = &t->entries[(at + step) % VGPU_EXECS];
+		struct entry *entry = &t->entries[(home_of(exec) + step) % VGPU_EXECS];
 
 		if (entry->exec == exec)
 			return entry;
-		if (entry->exec <= REMOVED && !room)
-			room = entry;
-		if (entry->exec == NOBODY)
-			break;
+		if (!entry->exec)
+			return to_put ? entry : NULL;
 	}
-	return to_put ? room : NULL;
+	return NULL;
+}
+
+/* With the lock: every entry stays within reach of its home. */
+static void remove_at(struct table *t, uint32_t hole)
+{
+	for (uint32_t step = 1; step < VGPU_EXECS; step++) {
+		uint32_t at = (hole + step) % VGPU_EXECS;
+		uint32_t from_home = (at - home_of(t->entries[at].exec)) % VGPU_EXECS;
+
+		if (!t->entries[at].exec)
+			break;
+		if (from_home < step)
+			continue;
+		t->entries[hole] = t->entries[at];
+		hole = at;
+		step = 0;
+	}
+	t->entries[hole].exec = 0;
 }
 
 bool vgpu_execs_put(uint64_t exec, const struct vgpu_bounds *bounds)
@@ -71,20 +88,22 @@ static bool any(void)
 	return __atomic_load_n(&live, __ATOMIC_RELAXED);
 }
 
-void vgpu_execs_remove(uint64_t exec)
+bool vgpu_execs_remove(uint64_t exec, struct vgpu_bounds *bounds)
 {
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;
 
 	if (!t)
-		return;
+		return false;
 	vgpu_lock(&t->lock);
 	entry = find(t, exec, false);
 	if (entry) {
-		entry->exec = REMOVED;
+		*bounds = entry->bounds;
+		remove_at(t, (uint32_t)(entry - t->entries));
 		__atomic_sub_fetch(&live, 1, __ATOMIC_RELAXED);
 	}
 	vgpu_unlock(&t->lock);
+	return entry;
 }
 
 bool vgpu_execs_find(uint64_t exec, struct vgpu_bounds *bounds)

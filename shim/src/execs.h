@@ -21,7 +21,8 @@ struct vgpu_bounds {
 
 /* False where the table is full. */
 bool vgpu_execs_put(uint64_t exec, const struct vgpu_bounds *bounds);
-void vgpu_execs_remove(uint64_t exec);
+/* False, and nothing told: not known. */
+bool vgpu_execs_remove(uint64_t exec, struct vgpu_bounds *bounds);
 
 /* What a launch may still take: nothing of a card where one has been made since the last trim
  * there. False: the graph allocates nothing. */

@@ -9,6 +9,8 @@
 /* The driver's pools grow by so much at a time (seen from CUDA 11.2 on), or by one larger request.
  */
 #define CHUNK_BYTES (UINT64_C(32) << 20)
+/* So much below the limit a pool may grow by a chunk before anything is reserved. */
+#define FAR_BYTES (8 * CHUNK_BYTES)
 
 enum {
 	HINTS = 64,
@@ -30,12 +32,12 @@ struct vgpu_meter {
 	int32_t card;
 	CUdevice device; /* of graphs */
 	uint64_t charged_bytes;
-	bool tight; /* the last growth did not fit: reserve before the next */
 };
 
 static struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;		   /* of adding and removing */
+	struct vgpu_lock changing;	   /* of current pools; taken before a meter's */
 	uint32_t top;			   /* no meter in use at or above */
 	uint16_t hints[HINTS];		   /* by a pool's handle: where it was last found */
 	uint16_t current[VGPU_MOST_CARDS]; /* index + 1 of the card's current pool; 0: ask */
@@ -60,31 +62,45 @@ static uint32_t hint_of(uint64_t pool)
 	return (uint32_t)((pool * UINT64_C(0x9e3779b97f4a7c15)) >> 58);
 }
 
-static bool is_pool(const struct vgpu_meter *meter, uint64_t pool)
+static bool is_pool(const struct vgpu_meter *meter, uint64_t pool, enum meter_state state)
 {
 	return __atomic_load_n(&meter->pool, __ATOMIC_RELAXED) == pool &&
-	       __atomic_load_n(&meter->state, __ATOMIC_ACQUIRE) == METER_POOL;
+	       __atomic_load_n(&meter->state, __ATOMIC_ACQUIRE) == state;
+}
+
+static struct vgpu_meter *search(struct table *t, uint64_t pool, enum meter_state state)
+{
+	uint32_t top = __atomic_load_n(&t->top, __ATOMIC_ACQUIRE);
+
+	for (uint32_t i = 0; i < top; i++)
+		if (is_pool(&t->meters[i], pool, state))
+			return &t->meters[i];
+	return NULL;
 }
 
 struct vgpu_meter *vgpu_meter_find(CUmemoryPool handle)
 {
 	struct table *t = table();
 	uint64_t pool = (uint64_t)(uintptr_t)handle;
-	uint32_t top, hint = hint_of(pool);
+	uint32_t hint = hint_of(pool);
+	struct vgpu_meter *meter;
 
 	if (!t || !pool)
 		return NULL;
-	top = __atomic_load_n(&t->hints[hint], __ATOMIC_RELAXED);
-	if (is_pool(&t->meters[top], pool))
-		return &t->meters[top];
-	top = __atomic_load_n(&t->top, __ATOMIC_ACQUIRE);
-	for (uint32_t i = 0; i < top; i++) {
-		if (!is_pool(&t->meters[i], pool))
-			continue;
-		__atomic_store_n(&t->hints[hint], (uint16_t)i, __ATOMIC_RELAXED);
-		return &t->meters[i];
-	}
-	return NULL;
+	meter = &t->meters[__atomic_load_n(&t->hints[hint], __ATOMIC_RELAXED)];
+	if (is_pool(meter, pool, METER_POOL))
+		return meter;
+	meter = search(t, pool, METER_POOL);
+	if (meter)
+		__atomic_store_n(&t->hints[hint], (uint16_t)(meter - t->meters), __ATOMIC_RELAXED);
+	return meter;
+}
+
+bool vgpu_meter_outlives(CUmemoryPool handle)
+{
+	struct table *t = table();
+
+	return t && handle && search(t, (uint64_t)(uintptr_t)handle, METER_DESTROYED);
 }
 
 /* With the table's lock. */
@@ -133,33 +149,82 @@ static bool device_of_card(int card, CUdevice *device)
 	return false;
 }
 
-void vgpu_meter_set_current(int card, CUmemoryPool pool)
+static uint16_t current_index(const struct table *t, int card)
 {
-	struct table *t = table();
-	struct vgpu_meter *meter = pool ? vgpu_meter_add(pool, card) : NULL;
+	return __atomic_load_n(&t->current[card], __ATOMIC_ACQUIRE);
+}
+
+/* With the lock of changing. */
+static void set_current(struct table *t, int card, CUmemoryPool pool)
+{
+	struct vgpu_meter *meter = vgpu_meter_add(pool, card);
 	uint16_t index = meter ? (uint16_t)(meter - t->meters + 1) : 0;
 
-	if (t && card >= 0)
-		__atomic_store_n(&t->current[card], index, __ATOMIC_RELEASE);
+	__atomic_store_n(&t->current[card], index, __ATOMIC_RELEASE);
+}
+
+/* With the lock of changing. */
+static struct vgpu_meter *find_current(struct table *t, int card)
+{
+	CUmemoryPool pool;
+	CUdevice device;
+
+	if (!current_index(t, card) && device_of_card(card, &device) &&
+	    real_cuDeviceGetMemPool(&pool, device) == CUDA_SUCCESS)
+		set_current(t, card, pool);
+	return current_index(t, card) ? &t->meters[current_index(t, card) - 1] : NULL;
 }
 
 struct vgpu_meter *vgpu_meter_current(int card)
 {
 	struct table *t = table();
-	CUmemoryPool pool;
-	CUdevice device;
+	struct vgpu_meter *meter;
 	uint16_t index;
 
 	if (!t || card < 0)
 		return NULL;
-	index = __atomic_load_n(&t->current[card], __ATOMIC_ACQUIRE);
+	index = current_index(t, card);
 	if (index)
 		return &t->meters[index - 1];
-	if (!device_of_card(card, &device) ||
-	    real_cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS)
+	vgpu_lock(&t->changing);
+	meter = find_current(t, card);
+	vgpu_unlock(&t->changing);
+	return meter;
+}
+
+struct vgpu_meter *vgpu_meter_hold_current(int card)
+{
+	struct table *t = table();
+	struct vgpu_meter *meter;
+
+	if (!t || card < 0)
 		return NULL;
-	vgpu_meter_set_current(card, pool);
-	return vgpu_meter_find(pool);
+	vgpu_lock(&t->changing);
+	meter = find_current(t, card);
+	if (meter)
+		vgpu_lock(&meter->lock);
+	else
+		vgpu_unlock(&t->changing);
+	return meter;
+}
+
+void vgpu_meter_let_current(struct vgpu_meter *held, int card, CUmemoryPool now)
+{
+	struct table *t = table();
+
+	if (!held)
+		return;
+	if (now)
+		set_current(t, card, now);
+	vgpu_unlock(&held->lock);
+	vgpu_unlock(&t->changing);
+}
+
+static bool is_current(const struct vgpu_meter *meter)
+{
+	const struct table *t = table();
+
+	return current_index(t, meter->card) == meter - t->meters + 1;
 }
 
 struct vgpu_meter *vgpu_meter_graphs(int card)
@@ -186,23 +251,29 @@ struct vgpu_meter *vgpu_meter_graphs(int card)
 	return t->graphs[card] ? &t->meters[t->graphs[card] - 1] : NULL;
 }
 
-/* What the driver says; where it does not, what was said before. */
-static uint64_t ask(const struct vgpu_meter *meter, int pool_attribute, int graph_attribute)
+/* False: the driver does not say. */
+static bool ask(const struct vgpu_meter *meter, int pool_attribute, int graph_attribute,
+		uint64_t *bytes)
 {
 	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
-	uint64_t bytes;
-	CUresult result;
 
 	if (meter->state == METER_GRAPHS)
-		result = real_cuDeviceGetGraphMemAttribute(meter->device, graph_attribute, &bytes);
-	else
-		result = real_cuMemPoolGetAttribute(pool, pool_attribute, &bytes);
-	return result == CUDA_SUCCESS ? bytes : meter->charged_bytes;
+		return real_cuDeviceGetGraphMemAttribute(meter->device, graph_attribute, bytes) ==
+		       CUDA_SUCCESS;
+	return real_cuMemPoolGetAttribute(pool, pool_attribute, bytes) == CUDA_SUCCESS;
 }
 
+static bool ask_reserved(const struct vgpu_meter *meter, uint64_t *bytes)
+{
+	return ask(meter, RESERVED_CURRENT, GRAPH_RESERVED_CURRENT, bytes);
+}
+
+/* What the driver says; where it does not, what was said before. */
 static uint64_t reserved_bytes(const struct vgpu_meter *meter)
 {
-	return ask(meter, RESERVED_CURRENT, GRAPH_RESERVED_CURRENT);
+	uint64_t bytes;
+
+	return ask_reserved(meter, &bytes) ? bytes : meter->charged_bytes;
 }
 
 static void set_charged(struct vgpu_meter *meter, uint64_t bytes)
@@ -262,27 +333,59 @@ static CUresult undo(struct vgpu_meter *meter, const struct vgpu_metered_call *c
 	bool undone = call->undo && shrink(meter, call, meter->charged_bytes) == CUDA_SUCCESS;
 
 	follow(meter);
-	__atomic_store_n(&meter->tight, true, __ATOMIC_RELAXED);
 	return undone ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static void forget_current(struct table *t, const struct vgpu_meter *meter)
+{
+	uint16_t index = (uint16_t)(meter - t->meters + 1);
+
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		if (__atomic_load_n(&t->current[card], __ATOMIC_RELAXED) == index)
+			__atomic_store_n(&t->current[card], 0, __ATOMIC_RELEASE);
+}
+
+/* The driver may have done away with a pool, and made another current. */
+static void recheck_current(const struct vgpu_meter *meter)
+{
+	CUmemoryPool now;
+	CUdevice device;
+
+	if (!device_of_card(meter->card, &device) ||
+	    real_cuDeviceGetMemPool(&now, device) != CUDA_SUCCESS ||
+	    (uint64_t)(uintptr_t)now != meter->pool)
+		forget_current(table(), meter);
+}
+
+/* With the lock, after the driver gave: what cannot be charged is not kept. */
+static CUresult settle(struct vgpu_meter *meter, const struct vgpu_reservation *reservation,
+		       const struct vgpu_metered_call *call, bool *settled)
+{
+	uint64_t after_bytes;
+
+	if (!ask_reserved(meter, &after_bytes)) {
+		recheck_current(meter);
+		return undo(meter, call);
+	}
+	*settled = vgpu_settle(reservation, meter->charged_bytes, after_bytes) == CUDA_SUCCESS;
+	if (!*settled)
+		return undo(meter, call);
+	set_charged(meter, after_bytes);
+	return CUDA_SUCCESS;
 }
 
 static CUresult attempt(struct vgpu_meter *meter, const struct vgpu_reservation *reservation,
 			const struct vgpu_metered_call *call, bool *settled)
 {
-	CUresult result;
-	uint64_t after_bytes;
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
 	vgpu_lock(&meter->lock);
-	result = call->take(call);
-	if (result == CUDA_SUCCESS) {
-		after_bytes = reserved_bytes(meter);
-		*settled =
-		    vgpu_settle(reservation, meter->charged_bytes, after_bytes) == CUDA_SUCCESS;
-		if (*settled)
-			set_charged(meter, after_bytes);
-		else
-			result = undo(meter, call);
-	}
+	if (call->moved)
+		*call->moved = !is_current(meter);
+	if (!call->moved || !*call->moved)
+		result = call->take(call);
+	if (result == CUDA_SUCCESS)
+		result = settle(meter, reservation, call, settled);
 	vgpu_unlock(&meter->lock);
 	return result;
 }
@@ -303,9 +406,11 @@ static CUresult call_reserved(struct vgpu_meter *meter, const struct vgpu_reserv
  * the call must be undone. */
 static bool may_serve(const struct vgpu_meter *meter, uint64_t bytes)
 {
-	uint64_t used_bytes = ask(meter, USED_CURRENT, GRAPH_USED_CURRENT);
+	uint64_t used_bytes, held_bytes;
 
-	return reserved_bytes(meter) >= used_bytes && reserved_bytes(meter) - used_bytes >= bytes;
+	return ask(meter, USED_CURRENT, GRAPH_USED_CURRENT, &used_bytes) &&
+	       ask_reserved(meter, &held_bytes) && held_bytes >= used_bytes &&
+	       held_bytes - used_bytes >= bytes;
 }
 
 /* A captured call takes no memory: it becomes a node of a graph. */
@@ -323,20 +428,15 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 }
 
 /* For what the meter does not hold already: a whole chunk, or at least what is asked for. */
-static bool reserve_growth(struct vgpu_meter *meter, struct vgpu_reservation *reservation,
-			   uint64_t bytes)
+static bool reserve_growth(struct vgpu_reservation *reservation, uint64_t bytes)
 {
-	if (bytes < CHUNK_BYTES && try_reserve(reservation, CHUNK_BYTES)) {
-		__atomic_store_n(&meter->tight, false, __ATOMIC_RELAXED);
-		return true;
-	}
-	return try_reserve(reservation, bytes);
+	return (bytes < CHUNK_BYTES && try_reserve(reservation, CHUNK_BYTES)) ||
+	       try_reserve(reservation, bytes);
 }
 
 /*
- * Most calls are served by what a pool holds, so nothing is reserved where that is likely or a
- * chunk at most can be taken: if it then grows and that does not fit, the call is undone. The card
- * has for that one call given up to a chunk too much, and not again before there was room for one.
+ * Most calls are served by what a pool holds, so nothing is reserved where that is likely, or where
+ * a chunk more is far from the limit: if it then grows and that does not fit, the call is undone.
  */
 static bool may_try(const struct vgpu_meter *meter, uint64_t bytes,
 		    const struct vgpu_metered_call *call)
@@ -345,7 +445,7 @@ static bool may_try(const struct vgpu_meter *meter, uint64_t bytes,
 		return true;
 	if (!call->undo)
 		return false;
-	return (bytes <= CHUNK_BYTES && !__atomic_load_n(&meter->tight, __ATOMIC_RELAXED)) ||
+	return (bytes <= CHUNK_BYTES && vgpu_fits(meter->card, FAR_BYTES)) ||
 	       may_serve(meter, bytes);
 }
 
@@ -360,7 +460,7 @@ static bool call_once(struct vgpu_meter *meter, uint64_t bytes,
 		if (*result != CUDA_ERROR_OUT_OF_MEMORY)
 			return true;
 	}
-	if (!reserve_growth(meter, &reservation, bytes)) {
+	if (!reserve_growth(&reservation, bytes)) {
 		if (!is_capturing(call))
 			return false;
 		reservation.bytes = 0;
@@ -408,9 +508,10 @@ void vgpu_meters_read_all(void)
 	for (uint32_t i = 0; i < top; i++) {
 		struct vgpu_meter *meter = &t->meters[i];
 
-		if (!in_use(meter) || reserved_bytes(meter) == meter->charged_bytes)
+		/* Whoever is in a call that may take more reads it after that. */
+		if (!in_use(meter) || reserved_bytes(meter) == meter->charged_bytes ||
+		    !vgpu_trylock(&meter->lock))
 			continue;
-		vgpu_lock(&meter->lock);
 		if (in_use(meter))
 			follow(meter);
 		bury(meter);
@@ -440,15 +541,6 @@ bool vgpu_meters_trim(int card)
 	return gained;
 }
 
-static void forget_current(struct table *t, const struct vgpu_meter *meter)
-{
-	uint16_t index = (uint16_t)(meter - t->meters + 1);
-
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		if (__atomic_load_n(&t->current[card], __ATOMIC_RELAXED) == index)
-			__atomic_store_n(&t->current[card], 0, __ATOMIC_RELEASE);
-}
-
 /*
  * A driver lets a destroyed pool live on until nothing of it is in use, and its handle can then no
  * longer be asked. So a pool that is in use stays, and is destroyed when it is not: all the program
@@ -457,16 +549,19 @@ static void forget_current(struct table *t, const struct vgpu_meter *meter)
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 {
 	uint64_t keep_bytes = 0;
+	struct table *t = table();
 	CUmemoryPool fallback;
 	CUdevice device;
 	CUresult result = CUDA_SUCCESS;
 
+	vgpu_lock(&t->changing);
 	vgpu_lock(&meter->lock);
 	if (meter->card >= 0)
 		shrink(meter, NULL, 0);
 	follow(meter);
-	forget_current(table(), meter);
-	if (meter->card < 0 || !meter->charged_bytes) {
+	if (!is_pool(meter, (uint64_t)(uintptr_t)pool, METER_POOL)) {
+		result = CUDA_ERROR_INVALID_VALUE; /* another thread was first */
+	} else if (meter->card < 0 || !meter->charged_bytes) {
 		result = real_cuMemPoolDestroy(pool);
 		if (result == CUDA_SUCCESS)
 			__atomic_store_n(&meter->state, METER_NONE, __ATOMIC_RELEASE);
@@ -482,13 +577,15 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 			__atomic_store_n(&meter->state, METER_DESTROYED, __ATOMIC_RELEASE);
 		}
 	}
+	forget_current(t, meter);
 	vgpu_unlock(&meter->lock);
+	vgpu_unlock(&t->changing);
 	return result;
 }
 
 void vgpu_meters_forget(CUdevice device)
 {
-	struct table *t = vgpu_meters_live ? table() : NULL;
+	struct table *t = table();
 	uint32_t top = t ? __atomic_load_n(&t->top, __ATOMIC_ACQUIRE) : 0;
 	struct vgpu_place place;
 

@@ -34,15 +34,23 @@ struct vgpu_metered_call {
 	CUgraphExec exec;
 	CUstream stream;
 	CUstream capturing; /* the same, where stream 0 is the thread's own by that name */
+	/* Not NULL: it takes from the card's current pool. True where that has become another than
+	 * the meter's: nothing was done then. */
+	bool *moved;
 };
 
 /* The meter of a pool that is known; NULL: it is not. */
 struct vgpu_meter *vgpu_meter_find(CUmemoryPool pool);
+/* The program has destroyed the pool, which lives on for what is allocated from it. */
+bool vgpu_meter_outlives(CUmemoryPool pool);
 /* Make a pool known; NULL where the table is full. */
 struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int card);
 /* The meter of the card's current pool, or NULL. */
 struct vgpu_meter *vgpu_meter_current(int card);
-void vgpu_meter_set_current(int card, CUmemoryPool pool);
+/* Between these two nobody takes from the card's current pool, and nobody else makes another
+ * current. `now`: the one that the driver made current, or NULL. */
+struct vgpu_meter *vgpu_meter_hold_current(int card);
+void vgpu_meter_let_current(struct vgpu_meter *held, int card, CUmemoryPool now);
 /* The meter of the graph memory of a card, or NULL. */
 struct vgpu_meter *vgpu_meter_graphs(int card);
 

@@ -244,3 +244,20 @@ exact()
 """,
         grants.make(GIB),
     )
+
+
+def test_a_graph_that_the_driver_would_not_destroy_is_still_known(
+    host: Host, grants: Grants
+) -> None:
+    _run(
+        host,
+        grants,
+        """
+executable = instantiate(scratch(GIB + 1))
+assert control(op="fail", card=0, call="cuGraphExecDestroy", code=999, count=1).get("ok")
+assert d.cuGraphExecDestroy(executable)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+assert launch(executable) == OOM
+same(0)
+must(d.cuGraphExecDestroy(executable))
+""",
+    )

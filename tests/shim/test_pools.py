@@ -373,3 +373,98 @@ for size in (1, GIB):
 same(GIB)
 """,
     )
+
+
+def test_a_pool_of_another_card_is_charged_to_its_own(host: Host, grants: Grants) -> None:
+    """A default pool that nothing was ever taken of, by way of a stream of the other card."""
+    _run(
+        host,
+        grants,
+        """
+use(1); begun1 = held(1) - charged(1); use(0)
+far = must(d.cuDeviceGetDefaultMemPool(1))
+must(d.cuMemAllocFromPoolAsync(256 * MIB, far, 0))
+same(256 * MIB, 1, begun1); same(0)
+assert d.cuMemAllocFromPoolAsync(1, far, 0)[0] == OOM
+use(1)
+assert d.cuMemAllocAsync(1, 0)[0] == OOM
+""",
+        GIB,
+        256 * MIB,
+    )
+
+
+def test_a_reset_forgets_the_current_pool_that_held_nothing(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+must(d.cuDeviceSetMemPool(0, new_pool()))
+must(d.cuDevicePrimaryCtxReset(0))
+use(0)
+must(d.cuMemAllocAsync(GIB, 0))
+same(GIB)
+assert d.cuMemAllocAsync(MIB, 0)[0] == OOM
+same(GIB)
+""",
+    )
+
+
+def test_a_pool_that_was_destroyed_is_no_pool(host: Host, grants: Grants) -> None:
+    """Also where its allocations live on, and it with them."""
+    _run(
+        host,
+        grants,
+        """
+pool = new_pool()
+address = must(d.cuMemAllocFromPoolAsync(64 * MIB, pool, 0))
+must(d.cuMemPoolDestroy(pool))
+INVALID = d.CUresult.CUDA_ERROR_INVALID_VALUE
+assert d.cuMemAllocFromPoolAsync(MIB, pool, 0)[0] == INVALID
+assert d.cuMemPoolDestroy(pool)[0] == INVALID
+assert d.cuDeviceSetMemPool(0, pool)[0] == INVALID
+same(64 * MIB)
+drop(address); sync()
+same(0)
+""",
+    )
+
+
+def test_a_pool_that_cannot_be_asked_gives_nothing(host: Host, grants: Grants) -> None:
+    _run(
+        host,
+        grants,
+        """
+assert control(op="fail", card=0, call="cuMemPoolGetAttribute", code=999, count=1000).get("ok")
+code = d.cuMemAllocAsync(MIB, 0)[0]
+assert code == OOM, code
+assert control(op="fail", card=0, call="cuMemPoolGetAttribute", code=999, count=0).get("ok")
+same(0)
+must(d.cuMemAllocAsync(MIB, 0))
+same(CHUNK)
+""",
+    )
+
+
+def test_what_a_pool_gives_while_another_is_made_current_is_charged(
+    host: Host, grants: Grants
+) -> None:
+    """The driver takes its time, and a thread makes another pool current meanwhile."""
+    _run(
+        host,
+        grants,
+        """
+import threading, time
+must(d.cuMemAllocAsync(MIB, 0))
+assert control(op="latency", card=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
+def change():
+    time.sleep(0.1)
+    must(d.cuDeviceSetMemPool(0, new_pool()))
+thread = threading.Thread(target=change); thread.start()
+address = must(d.cuMemAllocAsync(GIB // 2, 0))
+thread.join()
+same(CHUNK + GIB // 2)
+must(d.cuMemAllocAsync(MIB, 0))
+same(2 * CHUNK + GIB // 2)
+""",
+    )
