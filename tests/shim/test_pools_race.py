@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,21 +39,22 @@ print(won)
 )
 
 
+def _started(program: str, host: Host, directory: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=host.environment(directory),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
 def test_processes_at_the_limit_are_never_over_it_and_never_all_refused(
     host: Host, grants: Grants
 ) -> None:
     directory = grants.make(_LIMIT_BYTES)
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", _RACER],
-            env=host.environment(directory),
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for _ in range(3)
-    ]
+    racers = [_started(_RACER, host, directory) for _ in range(3)]
     for racer in racers:
         assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"
@@ -63,3 +65,57 @@ def test_processes_at_the_limit_are_never_over_it_and_never_all_refused(
     done = [racer.communicate(timeout=120) for racer in racers]
     assert [racer.returncode for racer in racers] == [0] * 3, done
     assert sum(int(out) for out, _ in done) >= _ROUNDS
+
+
+_SMALL_RACERS = 8
+_SMALL_LIMIT_BYTES = 400 * MIB
+_SMALL_RACER = (
+    POOLS
+    + f"""
+import random, sys, time
+sys.stdout.write("ready\\n"); sys.stdout.flush()
+sys.stdin.readline()
+keep(default, 2**64 - 1)
+won, until = 0, time.monotonic() + 4
+while time.monotonic() < until:
+    taken = [d.cuMemAllocAsync(random.randrange(1, 33) * MIB, 0) for _ in range(6)]
+    assert charged() <= {_SMALL_LIMIT_BYTES}, charged()
+    addresses = [address for code, address in taken if code == OK]
+    assert all(code in (OK, OOM) for code, _ in taken)
+    won += len(addresses)
+    drop(*addresses); sync()
+    must(d.cuMemPoolTrimTo(default, 0))
+print(won)
+"""
+)
+
+
+_WATCHER = """
+import sys, time
+sys.stdout.write("ready\\n"); sys.stdout.flush()
+sys.stdin.readline()
+until, most_charged, most_held = time.monotonic() + 4, 0, 0
+while time.monotonic() < until:
+    most_charged, most_held = max(most_charged, charged()), max(most_held, held() - begun)
+print(most_charged, most_held)
+"""
+
+
+def test_chunks_that_race_for_the_limit_are_charged_within_it(host: Host, grants: Grants) -> None:
+    """The card may give up a chunk too much for each pool, for the length of a call."""
+    directory = grants.make(_SMALL_LIMIT_BYTES)
+    watcher = _started(POOLS + _WATCHER, host, directory)
+    racers = [_started(_SMALL_RACER, host, directory) for _ in range(_SMALL_RACERS)]
+    for racer in (watcher, *racers):
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in (watcher, *racers):
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    done = [racer.communicate(timeout=120) for racer in (watcher, *racers)]
+    assert [racer.returncode for racer in (watcher, *racers)] == [0] * len(done), done
+    assert all(int(out) > 0 for out, _ in done[1:])
+    most_charged, most_held = map(int, done[0][0].split())
+    assert _SMALL_LIMIT_BYTES // 2 < most_charged <= _SMALL_LIMIT_BYTES
+    assert most_held <= _SMALL_LIMIT_BYTES + _SMALL_RACERS * 32 * MIB
