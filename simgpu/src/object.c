@@ -1,12 +1,14 @@
 /*
  * Handles: a table of live objects, addressed by kind, index and generation.
  *
- * A freed slot gets a new generation, so that an old handle stays wrong for a long time. Callers
- * hold the driver's lock.
+ * A freed slot gets a new generation, so that an old handle stays wrong for a long time; with
+ * SIMGPU_REUSE_HANDLES=1 in the program's environment it comes again at once, as NVIDIA's do, which
+ * are addresses. Callers hold the driver's lock.
  */
 #include "driver.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define INDEX_BITS	24
 #define GENERATION_BITS 28
@@ -95,9 +97,11 @@ void object_unlink(void *object)
 {
 	struct object *named = object;
 	struct slot *slot = &slots[named->index];
+	const char *reuse = getenv("SIMGPU_REUSE_HANDLES");
 
 	slot->object = NULL;
-	slot->generation = (slot->generation + 1) & ((1u << GENERATION_BITS) - 1);
+	if (!reuse || strcmp(reuse, "1") != 0)
+		slot->generation = (slot->generation + 1) & ((1u << GENERATION_BITS) - 1);
 	slot->next_free = first_free;
 	first_free = named->index + 1;
 }

@@ -115,24 +115,40 @@ assert charged() == 0, charged()
     )
 
 
-@pytest.mark.parametrize("preset", ["dev", "asan", "tsan"])
-def test_row_06_sixteen_threads_leave_nothing(preset: str, tmp_path: Path) -> None:
-    region.create(tmp_path, [grant_file.Card(NULL_CARD, GIB, 100, 0)])
+def _storm(preset: str, directory: Path, limit: int, most: int, operations: int) -> tuple[int, int]:
+    """Sixteen threads, sizes up to `most`: how many allocations were made and refused."""
+    region.create(directory, [grant_file.Card(NULL_CARD, limit, 100, 0)])
     built = build(preset)
-    operations = "1000000" if preset == "dev" else "200000"
     done = subprocess.run(
-        [built / "bin" / "vgpu-memory-storm", "16", operations],
+        [built / "bin" / "vgpu-memory-storm", "16", str(operations), str(most)],
         env={
             "LD_LIBRARY_PATH": f"{built / 'lib'}:{built / 'lib' / 'null'}",
-            names.ENV_DIR: str(tmp_path),
+            names.ENV_DIR: str(directory),
         },
         text=True,
         capture_output=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    before, after = map(int, done.stdout.split())
-    assert before == after == GIB
+    before, after, made, refused = map(int, done.stdout.split())
+    assert before == after == limit
+    return made, refused
+
+
+@pytest.mark.parametrize("preset", ["dev", "asan", "tsan"])
+def test_row_06_sixteen_threads_leave_nothing(preset: str, tmp_path: Path) -> None:
+    made, _ = _storm(preset, tmp_path, GIB, 8 * MIB, 1000000 if preset == "dev" else 200000)
+    assert made > 50000
+
+
+@pytest.mark.parametrize("preset", ["dev", "tsan"])
+def test_threads_that_share_the_last_blocks_are_never_charged_past_the_limit(
+    preset: str, tmp_path: Path
+) -> None:
+    """Small allocations alone, and room for fewer blocks than the threads could use."""
+    made, refused = _storm(preset, tmp_path, 24 * BLOCK, MIB, 50000)
+    assert made > 10000, made
+    assert refused > 100, refused
 
 
 def test_row_07_a_refusal_of_the_drivers_is_refunded(host: Host, grants: Grants) -> None:

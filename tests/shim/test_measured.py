@@ -276,6 +276,55 @@ exact(0)
     )
 
 
+_UNLOADS = {
+    "cuModuleUnload": "must(d.cuModuleUnload(code))",
+    "cuLibraryUnload": "must(d.cuLibraryUnload(code))",
+    "cuCtxDestroy": "must(d.cuCtxDestroy(must(d.cuCtxGetCurrent()))); use(0)",
+    "cuDevicePrimaryCtxRelease": "must(d.cuDevicePrimaryCtxRelease(0)); use(0)",
+    "cuDevicePrimaryCtxReset": "must(d.cuDevicePrimaryCtxReset(0)); use(0)",
+}
+
+
+@pytest.mark.parametrize("call", _UNLOADS)
+def test_a_function_handle_that_comes_again_is_measured_again(
+    card_host: Host, grants: Grants, call: str
+) -> None:
+    card_host.python(
+        "import os; os.environ['SIMGPU_REUSE_HANDLES'] = '1'\n"
+        + _BEGIN
+        + f"""
+FLAT, DEEP = (PTX.replace(b".visible .entry " + left + b"() {{ ret; }}", b"")
+              for left in (b"deep", b"flat"))
+FLAT = FLAT.replace(b"// simgpu: local_bytes=2048", b"")
+def load(text, name):
+    if {call == "cuCtxDestroy"}:
+        must(d.cuCtxCreate(None, 0, 0))
+    if {call == "cuLibraryUnload"}:
+        code = must(d.cuLibraryLoadData(text, [], [], 0, [], [], 0))
+        return code, d.CUfunction(int(must(d.cuLibraryGetKernel(code, name))))
+    code = must(d.cuModuleLoadData(text))
+    return code, must(d.cuModuleGetFunction(code, name))
+def unload(code):
+    {_UNLOADS[call]}
+code, first = load(FLAT, b"flat")
+assert run(first) == OK
+unload(code)
+for _ in range(5):
+    code, again = load(DEEP, b"deep")
+    if int(again) == int(first):
+        break
+    unload(code)
+assert int(again) == int(first), "no handle came again"
+before = used()
+exact()
+assert run(again) == OK
+exact()
+assert used() >= before + 2048 * THREADS
+""",
+        grants.make(2 * GIB),
+    )
+
+
 _LAUNCHES = {
     "cuLaunchKernel": "(deep, 1, 1, 1, 1, 1, 1, 0, None, None, None)",
     "cuLaunchKernel_ptsz": "(deep, 1, 1, 1, 1, 1, 1, 0, None, None, None)",

@@ -1,14 +1,17 @@
 /*
  * Threads that allocate and free device memory of random sizes, as fast as they can, through the
- * wrappers, which are linked in so that sanitizers see them. Prints what was free before and after.
+ * wrappers, which are linked in so that sanitizers see them; nothing is ever charged past the
+ * limit. Prints what was free before and after, and how many allocations were made and refused.
  *
- *	vgpu-memory-storm THREADS OPERATIONS
+ *	vgpu-memory-storm THREADS OPERATIONS MOST_BYTES
  */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "vgpu/region.h"
 
 enum { LIVE = 64, MOST_THREADS = 64, OUT_OF_MEMORY = 2 };
 
@@ -26,7 +29,8 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes);
 int cuMemFree_v2(unsigned long long address);
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 
-static unsigned long operations;
+static unsigned long operations, made, refused;
+static unsigned int orders; /* of magnitude, by powers of two */
 static void *context;
 static int (*set_current)(void *context); /* not ours: the driver's */
 
@@ -38,10 +42,10 @@ static uint64_t next_random(uint64_t *state)
 	return *state;
 }
 
-/* From 1 byte to 8 MiB, every order of magnitude alike. */
+/* From 1 byte to the most, every order of magnitude alike. */
 static size_t random_size(uint64_t *state)
 {
-	uint64_t most = UINT64_C(1) << next_random(state) % 24;
+	uint64_t most = UINT64_C(1) << next_random(state) % orders;
 
 	return 1 + next_random(state) % most;
 }
@@ -57,6 +61,8 @@ static void step(unsigned long long *one, uint64_t *state)
 	}
 	result = cuMemAlloc_v2(one, random_size(state));
 	MUST(result == 0 || result == OUT_OF_MEMORY);
+	MUST(vgpu_used_bytes(0) <= vgpu_limit_bytes(0));
+	__atomic_fetch_add(result ? &refused : &made, 1, __ATOMIC_RELAXED);
 	if (result)
 		*one = 0;
 }
@@ -86,12 +92,13 @@ static size_t free_bytes(void)
 int main(int argc, char **argv)
 {
 	pthread_t threads[MOST_THREADS];
-	uintptr_t count = argc == 3 ? strtoul(argv[1], NULL, 10) : 0;
+	uintptr_t count = argc == 4 ? strtoul(argv[1], NULL, 10) : 0;
 	size_t before;
 	void *driver;
 
 	MUST(count > 0 && count <= MOST_THREADS);
 	operations = strtoul(argv[2], NULL, 10) / count;
+	orders = (unsigned int)__builtin_ctzl(strtoul(argv[3], NULL, 10)) + 1;
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	MUST(driver);
 	*(void **)&set_current = dlsym(driver, "cuCtxSetCurrent");
@@ -104,6 +111,6 @@ int main(int argc, char **argv)
 		MUST(pthread_create(&threads[i], NULL, storm, (void *)i) == 0);
 	for (uintptr_t i = 0; i < count; i++)
 		MUST(pthread_join(threads[i], NULL) == 0);
-	printf("%zu %zu\n", before, free_bytes());
+	printf("%zu %zu %lu %lu\n", before, free_bytes(), made, refused);
 	return 0;
 }
