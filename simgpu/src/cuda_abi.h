@@ -228,6 +228,15 @@ typedef struct {
 	unsigned int numAttrs;
 } CUlaunchConfig;
 
+typedef struct {
+	CUfunction function;
+	unsigned int gridDimX, gridDimY, gridDimZ;
+	unsigned int blockDimX, blockDimY, blockDimZ;
+	unsigned int sharedMemBytes;
+	CUstream hStream;
+	void **kernelParams;
+} CUDA_LAUNCH_PARAMS;
+
 /* Of version 2; version 1 ends before `kern`. */
 typedef struct {
 	CUfunction func;

@@ -17,6 +17,7 @@ struct function {
 	const struct ptx *ptx;
 	const struct ptx_entry *entry;
 	int dynamic_shared_bytes, carveout_percent;
+	unsigned int block[3]; /* for calls of before CUDA 4; 0: not set */
 };
 
 struct module {

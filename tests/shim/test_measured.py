@@ -16,7 +16,7 @@ from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
 pytestmark = pytest.mark.sim
 
 _TOOLS = """
-import ctypes, json, os, socket
+import ctypes, json, os, socket, struct
 from pathlib import Path
 from cuda.bindings import driver as d
 from shim import region
@@ -332,6 +332,10 @@ _LAUNCHES = {
     "cuLaunchKernelEx_ptsz": "(config, deep, None, None)",
     "cuLaunchCooperativeKernel": "(deep, 1, 1, 1, 1, 1, 1, 0, None, None)",
     "cuLaunchCooperativeKernel_ptsz": "(deep, 1, 1, 1, 1, 1, 1, 0, None, None)",
+    "cuLaunchCooperativeKernelMultiDevice": "(launches, 1, 0)",
+    "cuLaunch": "(deep)",
+    "cuLaunchGrid": "(deep, 1, 1)",
+    "cuLaunchGridAsync": "(deep, 1, 1, None)",
 }
 
 
@@ -345,6 +349,9 @@ def test_the_first_launch_is_charged_by_whichever_call(
 module = must(d.cuModuleLoadData(PTX))
 deep = ctypes.c_void_p(int(must(d.cuModuleGetFunction(module, b"deep"))))
 config = (ctypes.c_uint32 * 16)(1, 1, 1, 1, 1, 1)
+stream = int(must(d.cuStreamCreate(0)))
+launches = struct.pack("P7IPP", deep.value, 1, 1, 1, 1, 1, 1, 0, stream, 0)
+assert library.cuFuncSetBlockShape(deep, 1, 1, 1) == 0
 for _ in range(2):
     assert library.{call}{_LAUNCHES[call]} == 0
     exact(CONTEXT + MODULE + 2048 * THREADS)
