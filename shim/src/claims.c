@@ -195,10 +195,9 @@ uint32_t vgpu_claim_new(const struct vgpu_reservation *charge, CUdevice device)
 	return claim_memory((struct memory){.charge = *charge, .device = device});
 }
 
-uint32_t vgpu_claim_import(struct vgpu_place place, CUdevice device)
+uint32_t vgpu_claim_import(const struct vgpu_reservation *charge, CUdevice device)
 {
-	return claim_memory(
-	    (struct memory){.charge = {.place = place}, .device = device, .imported = true});
+	return claim_memory((struct memory){.charge = *charge, .device = device, .imported = true});
 }
 
 bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
@@ -357,12 +356,13 @@ void vgpu_forget_handle(uint64_t handle)
 		vgpu_settle_claims(stale, CUDA_SUCCESS);
 }
 
-uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
+static uint32_t take_mappings_in_a_row(uint64_t address, uint64_t bytes, uint64_t *done_bytes)
 {
 	struct table *table = table_if_any();
 	uint64_t offset = 0;
 	uint32_t list = 0, *link;
 
+	*done_bytes = 0;
 	if (!table)
 		return 0;
 	vgpu_lock(&table->lock);
@@ -375,7 +375,22 @@ uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
 		offset += extent;
 	}
 	vgpu_unlock(&table->lock);
+	*done_bytes = offset;
 	return list;
+}
+
+/* The lists are nobody else's. */
+static uint32_t joined_lists(uint32_t first, uint32_t second)
+{
+	struct table *table = table_if_any();
+	uint32_t last = first;
+
+	if (!first || !second)
+		return first ? first : second;
+	while (table->claim[last].next)
+		last = table->claim[last].next;
+	table->claim[last].next = second;
+	return first;
 }
 
 struct chosen {
@@ -418,6 +433,30 @@ uint32_t vgpu_take_bindings(uint32_t multicast, CUdevice device, uint64_t offset
 						       .owner = multicast,
 						       .device = device})
 			 : 0;
+}
+
+static bool is_within(const struct table *table, const struct claim *claim,
+		      const struct chosen *wanted)
+{
+	uint64_t offset = claim->key - wanted->key;
+
+	(void)table;
+	return offset < wanted->extent && claim->extent <= wanted->extent - offset;
+}
+
+/* Behind memory that is nobody's charge all have to be looked at. */
+uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
+{
+	uint64_t done_bytes;
+	uint32_t list = take_mappings_in_a_row(address, bytes, &done_bytes);
+
+	if (done_bytes < bytes)
+		list =
+		    joined_lists(list, take_chosen((struct chosen){.kind = VGPU_CLAIM_MAPPING,
+								   .is = is_within,
+								   .key = address + done_bytes,
+								   .extent = bytes - done_bytes}));
+	return list;
 }
 
 static bool has_owner(const struct table *table, const struct claim *claim,

@@ -21,7 +21,7 @@
 
 enum { VGPU_CLAIMS = 1 << 18 };
 
-/* In place of a device: a multicast object, which takes none's memory. */
+/* In place of a device: what takes none's memory, and may be a multicast object. */
 enum { VGPU_MULTICAST = -1 };
 
 enum vgpu_claim_kind {
@@ -40,8 +40,8 @@ struct vgpu_claim_to {
 /* New memory with the reservation as its charge, `device` as the driver numbers it, and one claim.
  * 0: no room; nothing changed. */
 uint32_t vgpu_claim_new(const struct vgpu_reservation *charge, CUdevice device);
-/* The same of memory that another process made, with no charge yet. */
-uint32_t vgpu_claim_import(struct vgpu_place place, CUdevice device);
+/* The same of memory that another process made, of which more may turn out to be there. */
+uint32_t vgpu_claim_import(const struct vgpu_reservation *charge, CUdevice device);
 
 /* One more claim on the memory that a handle names, or, as a list, on each that is mapped in a
  * range. False: no room. 0: nothing is known of it, and the driver alone answers. */
@@ -52,9 +52,8 @@ bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list);
 uint32_t vgpu_memory_named(uint64_t handle);
 
 /*
- * Memory that another process made, of which nobody tells the size, is charged as far as anybody
- * here ever tried to map it: `bytes` from its beginning. CUDA_ERROR_OUT_OF_MEMORY: that does not
- * fit.
+ * Memory that another process made is charged at least as far as anybody here ever tried to map
+ * it: `bytes` from its beginning. CUDA_ERROR_OUT_OF_MEMORY: that does not fit.
  */
 CUresult vgpu_claim_grow(uint32_t claim, uint64_t bytes);
 

@@ -8,13 +8,9 @@
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop)
 {
 	struct vgpu_reservation nothing = {.place = {.card = VGPU_CARD_UNMANAGED}};
-	struct vgpu_place place;
-	CUresult result = vgpu_place_of_device(0, &place);
-	uint32_t claim;
+	uint32_t claim = vgpu_claim_new(&nothing, VGPU_MULTICAST);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
-		return result == CUDA_SUCCESS ? real_cuMulticastCreate(handle, prop) : result;
-	claim = vgpu_claim_new(&nothing, VGPU_MULTICAST);
 	if (!claim)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = real_cuMulticastCreate(handle, prop);

@@ -1,11 +1,13 @@
 /*
  * Wrappers of physical memory's calls. What cuMemCreate makes is charged to the card that it asks
  * for, until nothing of this process holds it (claims.h). Memory of another process is charged to
- * its importer too, as far as it is mapped: nobody can tell whose a handle is, and the exporter may
- * end first. Reserved addresses and memory of the host cost nothing.
+ * its importer too: nobody can tell whose a handle is, and the exporter may end first. Reserved
+ * addresses and memory of the host cost nothing.
  */
 #include "claims.h"
 #include "hooks.h"
+
+enum { RELAXED = 2, MINIMUM = 0 }; /* CU_STREAM_CAPTURE_MODE_, CU_MEM_ALLOC_GRANULARITY_ */
 
 /* Where physical memory lies. A device that the driver does not know is the driver's to refuse. */
 static CUresult place_of_location(const CUmemLocation *location, struct vgpu_place *place,
@@ -84,27 +86,82 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return result;
 }
 
-/* The handle of an import may be one that we know: one more reference to the same memory. */
-static CUresult claim_import(CUmemGenericAllocationHandle handle)
+/* Of all that can be mapped at the address, how much of the handle can be. */
+static uint64_t most_mapped(CUdeviceptr address, uint64_t granules, size_t granule_bytes,
+			    CUmemGenericAllocationHandle handle)
 {
+	uint64_t fits = 0, too_many = granules + 1;
+
+	while (too_many - fits > 1) {
+		uint64_t wanted = fits + (too_many - fits) / 2;
+
+		if (real_cuMemMap(address, wanted * granule_bytes, 0, handle, 0) != CUDA_SUCCESS) {
+			too_many = wanted;
+			continue;
+		}
+		fits = wanted;
+		if (real_cuMemUnmap(address, wanted * granule_bytes) != CUDA_SUCCESS)
+			break;
+	}
+	return fits * granule_bytes;
+}
+
+/* No call tells how large imported memory is, but more of it than there is cannot be mapped. 0:
+ * that cannot be tried. */
+static uint64_t size_of_import(CUmemGenericAllocationHandle handle, const CUmemAllocationProp *prop,
+			       CUdevice device)
+{
+	size_t granule_bytes = 0, card_bytes = 0;
+	CUdeviceptr address;
+	uint64_t size_bytes;
+
+	if (real_cuMemGetAllocationGranularity(&granule_bytes, prop, MINIMUM) != CUDA_SUCCESS ||
+	    real_cuDeviceTotalMem_v2(&card_bytes, device) != CUDA_SUCCESS || !granule_bytes)
+		return 0;
+	card_bytes -= card_bytes % granule_bytes;
+	if (real_cuMemAddressReserve(&address, card_bytes, 0, 0, 0) != CUDA_SUCCESS)
+		return 0;
+	size_bytes = most_mapped(address, card_bytes / granule_bytes, granule_bytes, handle);
+	(void)real_cuMemAddressFree(address, card_bytes);
+	return size_bytes;
+}
+
+/* What the driver has no properties of is a multicast object. */
+static CUresult claim_new_import(CUmemGenericAllocationHandle handle, uint32_t *claim)
+{
+	struct vgpu_reservation charge = {.place = {.card = VGPU_CARD_UNMANAGED}};
 	struct vgpu_place place;
 	CUmemAllocationProp prop;
 	CUdevice device;
+	CUresult result = real_cuMemGetAllocationPropertiesFromHandle(&prop, handle);
+
+	if (result == CUDA_SUCCESS)
+		result = place_of_location(&prop.location, &place, &device);
+	else if (result == CUDA_ERROR_INVALID_VALUE)
+		place = charge.place, result = CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS && place.card >= 0)
+		result = vgpu_reserve_at(place, size_of_import(handle, &prop, device), &charge);
+	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_NOT_GRANTED)
+		return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
+	*claim = place.card >= 0 ? vgpu_claim_import(&charge, device)
+				 : vgpu_claim_new(&charge, VGPU_MULTICAST);
+	if (!*claim)
+		vgpu_cancel(&charge);
+	return CUDA_SUCCESS;
+}
+
+/* The handle of an import may be one that we know: one more reference to the same memory. */
+static CUresult claim_import(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = CUDA_SUCCESS;
 	uint32_t claim;
-	CUresult result;
 
 	if (!vgpu_claim_handle(handle, &claim))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (!claim) {
-		result = real_cuMemGetAllocationPropertiesFromHandle(&prop, handle);
-		if (result == CUDA_SUCCESS)
-			result = place_of_location(&prop.location, &place, &device);
-		if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
-			return result;
-		claim = place.card < 0 ? 0 : vgpu_claim_import(place, device);
-	}
 	if (!claim)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		result = claim_new_import(handle, &claim);
+	if (!claim)
+		return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 	vgpu_claim_end(claim, CUDA_SUCCESS, by_handle(handle));
 	return CUDA_SUCCESS;
 }
@@ -114,11 +171,17 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 {
 	CUresult result = real_cuMemImportFromShareableHandle(handle, shareable, type);
 
+	int mode = RELAXED; /* a capture must not mind */
+	CUresult exchanged;
+
 	if (result != CUDA_SUCCESS)
 		return result;
+	exchanged = real_cuThreadExchangeStreamCaptureMode(&mode);
 	result = claim_import(*handle);
 	if (result != CUDA_SUCCESS)
 		(void)real_cuMemRelease(*handle);
+	if (exchanged == CUDA_SUCCESS)
+		real_cuThreadExchangeStreamCaptureMode(&mode);
 	return result;
 }
 

@@ -194,6 +194,32 @@ print(must(d.cuMemGetInfo()))
     assert (beside.returncode, beside.stdout, beside.stderr) == (0, bare.stdout, "")
 
 
+def test_what_was_bound_beside_a_card_without_a_limit_is_refunded(container: Container) -> None:
+    program = (
+        CUDA
+        + """
+use(1)
+before = must(d.cuMemGetInfo())
+wanted = d.CUmulticastObjectProp()
+wanted.numDevices, wanted.size = 1, 8 * MIB
+made = must(d.cuMulticastCreate(wanted))
+must(d.cuMulticastAddDevice(made, 1))
+place = d.CUmemAllocationProp()
+place.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+place.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+place.location.id = 1
+memory = must(d.cuMemCreate(2 * MIB, place, 0))
+must(d.cuMulticastBindMem(made, 0, memory, 0, 2 * MIB, 0))
+must(d.cuMemRelease(memory))
+assert must(d.cuMemGetInfo()) != before
+must(d.cuMulticastUnbind(made, 1, 0, 2 * MIB))
+assert must(d.cuMemGetInfo()) == before
+"""
+    )
+    done = container.run(program, {f"{MEMORY}_1": "1g"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_share_alone_limits_no_memory(container: Container) -> None:
     assert container.totals({CORE: "50"}) == [size for _, size in CARDS]
 

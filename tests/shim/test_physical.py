@@ -40,13 +40,12 @@ unmap(at, 20 * MIB)
 took(20 * MIB)
 release(again)
 took(0)
-# What this process exported and imported again is one memory for the card and for the charge,
-# until the second handle is mapped: nobody can tell whose it is.
+# What this process exported and imported again is one memory for the card and two for the charge:
+# nobody can tell whose it is.
 mine = create(BLOCK, shareable=FD)
 fd = int(must(d.cuMemExportToShareableHandle(mine, FD, 0)))
 theirs = must(d.cuMemImportFromShareableHandle(fd, FD))
 os.close(fd)
-took(BLOCK)
 map(at, theirs, BLOCK)
 assert held() - before[0][0] == BLOCK and charged() - before[0][1] == 2 * BLOCK
 unmap(at, BLOCK); release(theirs)
@@ -249,22 +248,28 @@ peer.recv(1)
 theirs.close()
 _, control_data, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(4))
 fd = array.array("i", control_data[0][2])[0]
+filler = create(200 * MIB)
+assert d.cuMemImportFromShareableHandle(fd, FD)[0] == OOM, "charged to both, it does not fit"
+release(filler)
 handle = must(d.cuMemImportFromShareableHandle(fd, FD))
-at = reserve(600 * MIB)
-# Charged to both, it does not fit while the exporter lives.
-assert d.cuMemMap(at, 600 * MIB, 0, handle, 0)[0] == OOM
+assert charged() - before[0][1] == 1200 * MIB
 ours.send(b"x"); exporter.wait()
+assert refused(800 * MIB)
+took(600 * MIB)
+at = reserve(600 * MIB)
+map(at, handle, BLOCK); unmap(at, BLOCK)
+took(600 * MIB)
 map(at, handle, 600 * MIB); allow(at, 600 * MIB)
 data = ctypes.create_string_buffer(2)
 must(d.cuMemcpyDtoH(ctypes.addressof(data), at, 2))
 assert data.raw == b"**"
-took(600 * MIB)
-assert refused(500 * MIB)
+assert refused(800 * MIB)
 release(handle)
 took(600 * MIB)
 unmap(at, 600 * MIB)
 took(0)
 """.replace("ROOT", repr(str(_ROOT))),
+        1300 * MIB,
     )
 
 
@@ -465,6 +470,70 @@ if not pid:
 os.waitpid(pid, 0)
 took(BLOCK)
 release(handle)
+took(0)
+""",
+    )
+
+
+def test_what_the_driver_has_no_properties_of_is_imported(host: Host, grants: Grants) -> None:
+    """A multicast object is; the simulated driver exports none. Any other refusal is passed on."""
+    _run(
+        host,
+        grants,
+        """
+handle = create(BLOCK, shareable=FD)
+fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
+ASKED = "cuMemGetAllocationPropertiesFromHandle"
+assert control(op="fail", card=0, call=ASKED, code=1, count=1).get("ok")
+release(must(d.cuMemImportFromShareableHandle(fd, FD)))
+assert control(op="fail", card=0, call=ASKED, code=999, count=1).get("ok")
+assert d.cuMemImportFromShareableHandle(fd, FD)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
+os.close(fd)
+release(handle)
+took(0)
+""",
+    )
+
+
+def test_imported_memory_that_cannot_be_sized_is_charged_as_far_as_it_is_mapped(
+    host: Host, grants: Grants
+) -> None:
+    _run(
+        host,
+        grants,
+        """
+handle = create(3 * BLOCK, shareable=FD)
+fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
+assert control(op="fail", card=0, call="cuMemAddressReserve", code=2, count=1).get("ok")
+theirs = must(d.cuMemImportFromShareableHandle(fd, FD))
+os.close(fd); release(handle)
+at = reserve(3 * BLOCK)
+assert held() - before[0][0] == 3 * BLOCK and charged() == before[0][1]
+map(at, theirs, 2 * BLOCK)
+assert charged() - before[0][1] == 2 * BLOCK
+unmap(at, 2 * BLOCK)
+map(at, theirs, 3 * BLOCK)
+took(3 * BLOCK)
+unmap(at, 3 * BLOCK); release(theirs)
+took(0)
+""",
+    )
+
+
+def test_mappings_behind_memory_of_the_host_end_with_their_range(
+    host: Host, grants: Grants
+) -> None:
+    _run(
+        host,
+        grants,
+        """
+at = reserve(4 * BLOCK)
+parts = [create(BLOCK, kind=L.CU_MEM_LOCATION_TYPE_HOST), create(BLOCK), create(BLOCK)]
+for index, part in enumerate(parts):
+    map(at + index * BLOCK, part, BLOCK)
+    release(part)
+took(2 * BLOCK)
+unmap(at, 3 * BLOCK)
 took(0)
 """,
     )
