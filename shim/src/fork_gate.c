@@ -19,13 +19,18 @@ int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)
 
 static uint32_t inside, forking; /* how many threads */
 static __thread uint32_t depth;	 /* of this one */
+static __thread bool prepared;	 /* to fork: who registers from within a fork is not */
 
-static void await(const uint32_t *count, uint32_t wanted)
+static bool await(const uint32_t *count, uint32_t wanted)
 {
 	const struct timespec pause = {.tv_nsec = PAUSE_NS};
 
-	for (int i = 0; i < PAUSES && __atomic_load_n(count, __ATOMIC_SEQ_CST) != wanted; i++)
+	for (int i = 0; i < PAUSES; i++) {
+		if (__atomic_load_n(count, __ATOMIC_SEQ_CST) == wanted)
+			return true;
 		syscall(SYS_nanosleep, &pause, NULL);
+	}
+	return false;
 }
 
 /* A signal handler may fork while its own thread is inside: that thread goes on in the child. */
@@ -34,19 +39,29 @@ static uint32_t own(void)
 	return depth ? 1 : 0;
 }
 
+/* Other handlers of fork may look up after this one: this thread is inside until it is through. */
 static void before_fork(void)
 {
 	__atomic_add_fetch(&forking, 1, __ATOMIC_SEQ_CST);
 	await(&inside, own());
+	depth++;
+	prepared = true;
 }
 
 static void in_parent(void)
 {
+	if (!prepared)
+		return;
+	prepared = false;
+	depth--;
 	__atomic_sub_fetch(&forking, 1, __ATOMIC_SEQ_CST);
 }
 
 static void in_child(void)
 {
+	if (prepared)
+		depth--;
+	prepared = false;
 	__atomic_store_n(&inside, own(), __ATOMIC_SEQ_CST);
 	__atomic_store_n(&forking, 0, __ATOMIC_SEQ_CST);
 }
@@ -65,12 +80,13 @@ void vgpu_fork_gate_enter(void)
 	if (depth++)
 		return;
 	register_once();
-	for (int i = 0;; i++) {
+	for (int forks = 0;; forks++) {
 		__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-		if (i == MOST_FORKS || !__atomic_load_n(&forking, __ATOMIC_SEQ_CST))
+		if (!__atomic_load_n(&forking, __ATOMIC_SEQ_CST) || forks == MOST_FORKS)
 			return;
 		__atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-		await(&forking, 0);
+		if (!await(&forking, 0))
+			forks = MOST_FORKS - 1;
 	}
 }
 

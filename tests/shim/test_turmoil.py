@@ -91,6 +91,32 @@ def test_row_32_a_fork_child_can_look_up_whatever_its_parents_threads_did(
     null_host.run([_program(tmp_path, _FORKS), small_driver])
 
 
+_HANDLERS = """
+static void *driver;
+static void look(void) { if (!dlsym(driver, "cuInit")) abort(); }
+int main(int argc, char **argv)
+{
+    int status = 0;
+    pthread_atfork(look, look, look);
+    driver = dlopen(argv[argc - 1], RTLD_NOW);
+    look();
+    alarm(10);
+    for (int round = 0; round < 100; round++) {
+        if (!fork()) _exit(0);
+        if (wait(&status) < 0 || status) return 1;
+    }
+    return 0;
+}
+"""
+
+
+def test_a_programs_own_handlers_of_fork_may_look_up(
+    null_host: Host, small_driver: Path, tmp_path: Path
+) -> None:
+    """They run between ours, on the thread that forks: for itself it does not wait."""
+    null_host.run([_program(tmp_path, _HANDLERS), small_driver])
+
+
 _COMES_AND_GOES = """
 static const char *path;
 static volatile int stop;
