@@ -80,19 +80,6 @@ CUresult cuCtxDetach(CUcontext context)
 	return result;
 }
 
-/* A green context has a handle of its own, beside the context that programs work in. */
-CUresult cuGreenCtxDestroy(CUgreenCtx green)
-{
-	CUcontext context = NULL;
-
-	if (!green || real_cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
-		return real_cuGreenCtxDestroy(green);
-	struct vgpu_life life = vgpu_place_detach(context);
-	CUresult result = real_cuGreenCtxDestroy(green);
-	end_life(&life, result == CUDA_SUCCESS);
-	return result;
-}
-
 bool vgpu_primary_enter(CUdevice device)
 {
 	struct primary *primary = primary_of(device);
@@ -131,6 +118,19 @@ static CUcontext find_primary(CUdevice device)
 	vgpu_note_primary(device, context);
 	(void)real_cuDevicePrimaryCtxRelease_v2(device);
 	return context;
+}
+
+CUdevice vgpu_device_of_primary(uint32_t life)
+{
+	struct vgpu_place place;
+
+	for (CUdevice device = 0; life && device < PRIMARIES; device++) {
+		CUcontext context = __atomic_load_n(&primaries[device].context, __ATOMIC_RELAXED);
+		if (context && vgpu_place_of_context(context, &place) == CUDA_SUCCESS &&
+		    place.context == life)
+			return device;
+	}
+	return -1;
 }
 
 static void end_primary(CUcontext context)

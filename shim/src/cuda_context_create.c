@@ -143,27 +143,6 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags
 	return settle_own(&creation, result, context);
 }
 
-/* It works in the primary context's memory, through a context of its own. */
-CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned int flags)
-{
-	struct creation creation;
-	CUcontext context;
-	CUresult result = begin(&creation, green, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuGreenCtxCreate(green, resources, device, flags));
-	if (result == CUDA_SUCCESS && real_cuCtxFromGreenCtx(&context, *green) == CUDA_SUCCESS) {
-		if (settle(&creation, context))
-			return CUDA_SUCCESS;
-		(void)cuGreenCtxDestroy(*green);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	give_up(&creation);
-	return result;
-}
-
 static CUresult retain_first(CUcontext *context, CUdevice device)
 {
 	struct creation creation;

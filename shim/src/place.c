@@ -150,6 +150,35 @@ void vgpu_place_put_back(const struct vgpu_life *life)
 	vgpu_unlock(&table->lock);
 }
 
+void vgpu_place_join(CUcontext context, struct vgpu_place place)
+{
+	struct table *table = get_table();
+	struct handle *handle;
+
+	if (!table || !context || !place.context)
+		return;
+	vgpu_lock(&table->lock);
+	handle = place_for(table, context);
+	if (handle) {
+		write_down(handle, context, meaning_of(place));
+		handle->earlier = 0;
+	}
+	vgpu_unlock(&table->lock);
+}
+
+void vgpu_place_forget(uint32_t life)
+{
+	struct table *table = get_table();
+
+	if (!table || !life)
+		return;
+	vgpu_lock(&table->lock);
+	for (int i = 0; i < HANDLES; i++)
+		if (table->handles[i].meaning >> 32 == life)
+			__atomic_store_n(&table->handles[i].meaning, 0, __ATOMIC_RELEASE);
+	vgpu_unlock(&table->lock);
+}
+
 CUcontext vgpu_place_context_on(int card)
 {
 	struct table *table = get_table();

@@ -43,6 +43,10 @@ void vgpu_place_meet_devices(void);
 struct vgpu_life vgpu_place_detach(CUcontext context);
 void vgpu_place_put_back(const struct vgpu_life *life);
 
+/* Another handle of the context that lies there; and all handles of a life that has ended. */
+void vgpu_place_join(CUcontext context, struct vgpu_place place);
+void vgpu_place_forget(uint32_t life);
+
 /* Some context on that card that has been met and not ended; NULL: none. */
 CUcontext vgpu_place_context_on(int card);
 

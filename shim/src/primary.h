@@ -8,6 +8,7 @@
 #define VGPU_PRIMARY_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "vgpu/cuda_abi.h"
 
@@ -18,6 +19,9 @@ void vgpu_primary_leave(CUdevice device, bool entered);
 
 /* Its handle, which never changes. */
 void vgpu_note_primary(CUdevice device, CUcontext context);
+
+/* Whose primary context lives that life; negative: nobody's. */
+CUdevice vgpu_device_of_primary(uint32_t life);
 
 /* Between enter and leave: release it by that call, and forget what it held if that has ended it.
  */

@@ -17,7 +17,8 @@ static __thread struct {
 
 CUresult context_get(CUcontext handle, struct context **out)
 {
-	struct context *context = object_get(handle, OBJECT_CONTEXT);
+	struct green_view *green = object_get(handle, OBJECT_GREEN_VIEW);
+	struct context *context = green ? green->primary : object_get(handle, OBJECT_CONTEXT);
 
 	if (!context)
 		return object_was(handle, OBJECT_CONTEXT) ? CUDA_ERROR_CONTEXT_IS_DESTROYED

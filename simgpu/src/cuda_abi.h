@@ -237,6 +237,17 @@ typedef struct {
 	void **kernelParams;
 } CUDA_LAUNCH_PARAMS;
 
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
+
+/* Of a resource's kinds there is one. */
+typedef struct {
+	int type;
+	unsigned char padding[92];
+	unsigned int smCount;
+	unsigned char rest[44];
+} CUdevResource;
+
 /* Of version 2; version 1 ends before `kern`. */
 typedef struct {
 	CUfunction func;

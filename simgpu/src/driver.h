@@ -35,6 +35,9 @@ enum object_kind {
 	OBJECT_NODE,
 	OBJECT_EXEC,
 	OBJECT_CAPTURE,
+	OBJECT_GREEN,
+	OBJECT_GREEN_VIEW, /* a green context as a CUcontext */
+	OBJECT_RESOURCES,
 };
 
 /* First member of everything that a handle names. */
@@ -94,6 +97,12 @@ struct context {
 	uint64_t launched_local_bytes; /* per thread: the most that a launched function needs */
 	struct extra local, printf_room, heap;
 	int cache_config, shared_config;
+};
+
+/* What is done in it is done in the primary context. */
+struct green_view {
+	struct object object;
+	struct context *primary;
 };
 
 struct device {
