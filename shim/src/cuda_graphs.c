@@ -7,12 +7,12 @@
 
 #include "execs.h"
 #include "hooks.h"
+#include "location.h"
 #include "meter.h"
 
 enum {
 	NODE_CHILD = 4,
 	NODE_ALLOC = 10,
-	LOCATION_DEVICE = 1,
 	DEEPEST_CHILD = 32, /* below it nothing is added up; what is taken is charged after */
 	FLAG_UPLOAD = 2,
 };
@@ -25,9 +25,7 @@ static void add_alloc(CUgraphNode node, struct vgpu_bounds *bounds)
 	struct vgpu_place place;
 
 	if (real_cuGraphMemAllocNodeGetParams(node, &parameters) == CUDA_SUCCESS &&
-	    parameters.pool.location_type == LOCATION_DEVICE &&
-	    vgpu_place_of_device(parameters.pool.location_id, &place) == CUDA_SUCCESS &&
-	    place.card >= 0) {
+	    vgpu_place_of_pool(&parameters.pool, &place) == CUDA_SUCCESS && place.card >= 0) {
 		bounds->cards |= UINT64_C(1) << place.card;
 		bounds->bytes[place.card] += vgpu_whole_blocks(place.card, parameters.size_bytes);
 	}

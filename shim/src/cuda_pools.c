@@ -4,9 +4,10 @@
  * cuMemAlloc as well.
  */
 #include "hooks.h"
+#include "location.h"
 #include "meter.h"
 
-enum { LOCATION_DEVICE = 1, PINNED = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
+enum { PINNED = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
 
 uint32_t vgpu_pool_imports;
 
@@ -158,13 +159,12 @@ static CUresult enter(CUmemoryPool pool, int card)
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
-	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_place place;
 	CUresult result = real_cuMemPoolCreate(pool, properties);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (properties->location_type == LOCATION_DEVICE)
-		result = vgpu_place_of_device(properties->location_id, &place);
+	result = vgpu_place_of_pool(properties, &place);
 	return result == CUDA_SUCCESS ? enter(*pool, place.card) : result;
 }
 
@@ -250,7 +250,7 @@ CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 
 	if (vgpu_meter_outlives(pool))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (location && location->type == LOCATION_DEVICE && type == PINNED)
+	if (location && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == PINNED)
 		vgpu_place_of_device(location->id, &place);
 	held = vgpu_meter_hold_current(place.card);
 	result = real_cuMemSetMemPool(location, type, pool);

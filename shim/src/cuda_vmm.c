@@ -6,29 +6,9 @@
  */
 #include "claims.h"
 #include "hooks.h"
+#include "location.h"
 
 enum { RELAXED = 2, MINIMUM = 0 }; /* CU_STREAM_CAPTURE_MODE_, CU_MEM_ALLOC_GRANULARITY_ */
-
-/* Where physical memory lies. A device that the driver does not know is the driver's to refuse. */
-static CUresult place_of_location(const CUmemLocation *location, struct vgpu_place *place,
-				  CUdevice *device)
-{
-	CUuuid uuid;
-	CUresult result;
-
-	*place = (struct vgpu_place){.card = VGPU_CARD_UNMANAGED};
-	*device = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
-		      ? location->id & 0xff
-		      : location->id;
-	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE &&
-	    location->type != CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
-		return CUDA_SUCCESS;
-	result = vgpu_place_of_device(*device, place);
-	if (result == CUDA_SUCCESS && place->card == VGPU_CARD_NOT_GRANTED &&
-	    real_cuDeviceGetUuid(&uuid, *device) != CUDA_SUCCESS)
-		place->card = VGPU_CARD_UNMANAGED;
-	return result;
-}
 
 static struct vgpu_claim_to by_handle(uint64_t handle)
 {
@@ -45,7 +25,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size_bytes,
 	uint32_t claim;
 
 	if (handle && prop && size_bytes)
-		result = place_of_location(&prop->location, &place, &device);
+		result = vgpu_place_of_location(&prop->location, &place, &device);
 	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
 		return result == CUDA_SUCCESS ? real_cuMemCreate(handle, size_bytes, prop, flags)
 					      : result;
@@ -136,7 +116,7 @@ static CUresult claim_new_import(CUmemGenericAllocationHandle handle, uint32_t *
 	CUresult result = real_cuMemGetAllocationPropertiesFromHandle(&prop, handle);
 
 	if (result == CUDA_SUCCESS)
-		result = place_of_location(&prop.location, &place, &device);
+		result = vgpu_place_of_location(&prop.location, &place, &device);
 	else if (result == CUDA_ERROR_INVALID_VALUE)
 		place = charge.place, result = CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS && place.card >= 0)

@@ -1,7 +1,8 @@
 /*
  * cuMemPool*: pools as programs name, tune and trim them. Their memory is pool.c's matter.
  *
- * Pools in device memory alone; those of hosts and of managed memory are not supported.
+ * Pools in device memory alone, a part of a device's or managed among it; those of hosts are not
+ * supported.
  */
 #include "pool.h"
 
@@ -92,6 +93,27 @@ CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 	return result == CUDA_SUCCESS ? cuDeviceSetMemPool(location->id, pool) : result;
 }
 
+/* Managed memory that prefers no location lies on the current device. */
+static CUresult device_of_pool(const CUmemPoolProps *properties, struct device **device)
+{
+	bool managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+	struct context *context;
+	int ordinal = properties->location.id;
+
+	if (managed && properties->location.type == CU_MEM_LOCATION_TYPE_NONE) {
+		CUresult result = context_current(&context);
+
+		*device = result == CUDA_SUCCESS ? context->device : NULL;
+		return result;
+	}
+	if (!managed && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
+		ordinal &= 0xff;
+	else if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return device_get(ordinal, device) == CUDA_SUCCESS ? CUDA_SUCCESS
+							   : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 {
 	struct device *device;
@@ -100,13 +122,14 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!out || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	if (!out || !properties ||
+	    (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED &&
+	     properties->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED) ||
 	    properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
-	if (device_get(properties->location.id, &device) != CUDA_SUCCESS)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = device_of_pool(properties, &device);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	pool = pool_new(device);
 	if (!pool)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);

@@ -468,3 +468,26 @@ must(d.cuMemAllocAsync(MIB, 0))
 same(2 * CHUNK + GIB // 2)
 """,
     )
+
+
+def test_managed_and_local_pools_are_device_memory(host: Host, grants: Grants) -> None:
+    """A part of a device's memory is that device's; managed memory may go there."""
+    _run(
+        host,
+        grants,
+        """
+L, T = d.CUmemLocationType, d.CUmemAllocationType
+part, managed, both = properties(0), properties(0), properties(0)
+part.location.type = L.CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
+part.location.id = 1 << 8
+managed.location.type = L.CU_MEM_LOCATION_TYPE_NONE
+managed.allocType = both.allocType = T.CU_MEM_ALLOCATION_TYPE_MANAGED
+for wanted in (part, managed, both):
+    pool = must(d.cuMemPoolCreate(wanted))
+    address = must(d.cuMemAllocFromPoolAsync(GIB, pool, 0))
+    same(GIB)
+    assert d.cuMemAllocFromPoolAsync(1, pool, 0)[0] == OOM
+    drop(address); sync()
+    same(0)
+""",
+    )

@@ -47,7 +47,7 @@ typedef struct {
 
 typedef struct {
 	int allocation_type, handle_types;
-	int location_type, location_id;
+	CUmemLocation location;
 	void *security;
 	size_t max_bytes;
 	unsigned char rest[56];
