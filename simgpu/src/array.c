@@ -49,7 +49,7 @@ static CUresult place(CUcontext context_handle, uint64_t context_id, struct arra
 }
 
 CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, enum object_kind kind,
-		    bool external, void **handle)
+		    struct physical *external, void **handle)
 {
 	struct array made = {.external = external};
 	struct context *context;
@@ -84,7 +84,7 @@ CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, en
 
 CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
-	return array_make(desc, 1, OBJECT_ARRAY, false, (void **)out);
+	return array_make(desc, 1, OBJECT_ARRAY, NULL, (void **)out);
 }
 
 CUresult cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *old)
@@ -122,7 +122,7 @@ CUresult cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *old)
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc,
 				unsigned int levels)
 {
-	return array_make(desc, levels, OBJECT_MIPMAP, false, (void **)out);
+	return array_make(desc, levels, OBJECT_MIPMAP, NULL, (void **)out);
 }
 
 static uint64_t data_bytes(const struct array *array)
@@ -137,6 +137,8 @@ static void dismantle(struct array *array)
 		if (array->levels[i])
 			object_free(array->levels[i]);
 	tiles_forget(array);
+	if (array->external)
+		physical_unpin(array->external);
 	if (array->data)
 		munmap(array->data, data_bytes(array));
 	object_free(array);

@@ -48,18 +48,20 @@ struct array {
 	unsigned int level_index;
 	struct array *levels[ARRAY_LEVELS]; /* of a mipmap: those that were asked for */
 	struct tile *tiles;
-	char *data;    /* NULL: nothing was copied yet */
-	bool external; /* lies in another interface's memory */
+	char *data;		   /* NULL: nothing was copied yet */
+	struct physical *external; /* another interface's memory, which it lies in and holds */
 };
 
 struct array *array_get(CUarray handle);
 struct array *mipmap_get(CUmipmappedArray handle);
 /* A new object, its memory taken; the lock is not held before, nor after. */
 CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, enum object_kind kind,
-		    bool external, void **handle);
+		    struct physical *external, void **handle);
 /* The row at (y, z) of an array, as the program sees it; NULL: out of range, or no memory. */
 char *array_row(struct array *array, uint64_t y, uint64_t z, uint64_t *row_bytes);
 void tiles_forget(struct array *array);
 void arrays_forget(struct context *context);
+/* Imports of other interfaces' memory, and buffers in them. */
+void externals_forget(struct context *context);
 
 #endif

@@ -91,6 +91,7 @@ CUresult context_close(struct context *context)
 	events_forget(context);
 	streams_forget(context);
 	modules_forget(context);
+	externals_forget(context);
 	arrays_forget(context);
 	suballoc_forget(context);
 	forget_memory(&context->device->arena, context->object.serial);

@@ -15,7 +15,7 @@
 struct reservation {
 	uint64_t base, bytes;
 	uint64_t raw_base, raw_bytes; /* with what alignment cost */
-	bool buffer;		      /* made by buffer_map */
+	const struct context *buffer; /* made by buffer_map in this one */
 	struct reservation *next;
 };
 
@@ -243,7 +243,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 	return physical_leave(CUDA_SUCCESS);
 }
 
-CUresult buffer_map(struct physical *memory, uint64_t offset, uint64_t bytes, uint64_t *address)
+CUresult buffer_map(struct context *context, struct physical *memory, uint64_t offset,
+		    uint64_t bytes, uint64_t *address)
 {
 	struct mapping wanted = {.memory = memory, .readable = UINT64_MAX, .writable = UINT64_MAX};
 	uint64_t first = offset & ~(uint64_t)4095,
@@ -253,7 +254,7 @@ CUresult buffer_map(struct physical *memory, uint64_t offset, uint64_t bytes, ui
 
 	if (!reserved)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	reserved->buffer = true;
+	reserved->buffer = context;
 	wanted.offset = first;
 	wanted.range = (struct range){.base = reserved->base, .bytes = whole, .id = memory->id};
 	*address = reserved->base + offset - first;
@@ -275,6 +276,20 @@ bool buffer_unmap(uint64_t address)
 	unmap(at, 1);
 	unreserve(link);
 	return true;
+}
+
+void buffers_forget(const struct context *context)
+{
+	struct reservation **link = &reservations;
+
+	while (*link) {
+		if ((*link)->buffer != context) {
+			link = &(*link)->next;
+			continue;
+		}
+		unmap(first_behind((*link)->base), 1);
+		unreserve(link);
+	}
 }
 
 static void set_bit(uint64_t *bits, uint64_t bit, bool on)

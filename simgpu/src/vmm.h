@@ -73,9 +73,11 @@ bool vmm_reserved(uint64_t address);
 bool vmm_accessible(uint64_t address, uint64_t bytes);
 
 /* Reserves addresses and maps a piece of the memory there, accessible to every device. */
-CUresult buffer_map(struct physical *memory, uint64_t offset, uint64_t bytes, uint64_t *address);
+CUresult buffer_map(struct context *context, struct physical *memory, uint64_t offset,
+		    uint64_t bytes, uint64_t *address);
 /* Takes away what buffer_map made; false where `address` is not one. */
 bool buffer_unmap(uint64_t address);
+void buffers_forget(const struct context *context);
 
 /* Unbinds whatever is bound to a multicast object that dies. */
 void bindings_forget(const struct physical *multicast);

@@ -217,25 +217,102 @@ assert overhead[0] - figures()[0] == overhead[1] - figures()[1] >= BLOCK
     )
 
 
+_EXTERNAL: Final = """
+def external(handle, bytes=4 * BLOCK):
+    wanted = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+    wanted.type = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+    wanted.handle.fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
+    wanted.size = bytes
+    return d.cuImportExternalMemory(wanted)
+def imported(bytes=4 * BLOCK):
+    handle = create(bytes, shareable=FD)
+    memory = must(external(handle, bytes))
+    release(handle)
+    return memory
+def buffer(memory, offset=0, bytes=1000):
+    piece = d.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()
+    piece.offset, piece.size = offset, bytes
+    return d.cuExternalMemoryGetMappedBuffer(memory, piece)
+def image(memory):
+    picture = d.CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC()
+    picture.arrayDesc, picture.numLevels = shape(64, 64), 1
+    return d.cuExternalMemoryGetMappedMipmappedArray(memory, picture)
+"""
+
+
 def test_external_memory_is_charged_from_import_to_destruction(host: Host, grants: Grants) -> None:
     _run(
         host,
         grants,
-        """
+        _EXTERNAL
+        + """
 handle = create(4 * BLOCK, shareable=FD)
-def external():
-    wanted = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
-    wanted.type = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
-    wanted.handle.fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
-    wanted.size = 4 * BLOCK
-    return d.cuImportExternalMemory(wanted)
-memory = must(external())
+memory = must(external(handle))
 assert figures() == (4 * BLOCK, 8 * BLOCK), "the exporter's and the importer's"
 release(handle)
 took(4 * BLOCK)
 must(d.cuDestroyExternalMemory(memory))
 took(0)
 handle = create(int(must(d.cuMemGetInfo())[0]) // BLOCK * BLOCK - 2 * BLOCK, shareable=FD)
-assert external()[0] == OOM
+assert external(handle)[0] == OOM
+""",
+    )
+
+
+def test_what_is_mapped_of_external_memory_keeps_its_charge(host: Host, grants: Grants) -> None:
+    """Destroying the import gives nothing back while a buffer or an image of it is there."""
+    _run(
+        host,
+        grants,
+        _EXTERNAL
+        + """
+memory = imported()
+first, second, picture = must(buffer(memory)), must(buffer(memory, BLOCK)), must(image(memory))
+assert buffer(memory, 4 * BLOCK)[0] == INVALID
+took(4 * BLOCK)
+must(d.cuMemFree(first))
+must(d.cuDestroyExternalMemory(memory))
+took(4 * BLOCK)
+must(d.cuMemFree(second))
+assert d.cuMemFree(second)[0] == INVALID
+took(4 * BLOCK)
+must(d.cuMipmappedArrayDestroy(picture))
+took(0)
+def over_and_over():
+    held = []
+    for _ in range(100):
+        handle = create(32 * BLOCK, shareable=FD) if not refused(32 * BLOCK) else None
+        if handle is None:
+            return held
+        code, memory = external(handle, 32 * BLOCK)
+        release(handle)
+        if code == OOM:
+            return held
+        held.append(must(buffer(memory)))
+        must(d.cuDestroyExternalMemory(memory))
+held = over_and_over()
+assert held is not None, "past the limit"
+took(len(held) * 32 * BLOCK)
+for address in held:
+    must(d.cuMemFree(address))
+took(0)
+""",
+    )
+
+
+@pytest.mark.parametrize("destroyed", [False, True])
+def test_external_memory_goes_with_its_context(host: Host, grants: Grants, destroyed: bool) -> None:
+    _run(
+        host,
+        grants,
+        _EXTERNAL
+        + f"""
+context = must(d.cuCtxCreate(None, 0, 0))
+memory = imported()
+must(buffer(memory)), must(image(memory))
+if {destroyed}:
+    must(d.cuDestroyExternalMemory(memory))
+must(d.cuCtxDestroy(context))
+took(0)
 """,
     )

@@ -308,9 +308,7 @@ def tiles() -> None:
     assert free_bytes() == whole
 
 
-def external() -> None:
-    begin()
-    whole = free_bytes()
+def imported() -> Any:
     handle = create(2 * BLOCK, shareable=FD)
     wanted = driver.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
     wanted.type = driver.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
@@ -318,20 +316,56 @@ def external() -> None:
     wanted.size = 2 * BLOCK
     memory = ok(driver.cuImportExternalMemory(wanted))
     ok(driver.cuMemRelease(handle))
+    return memory
+
+
+def picture_of(memory: Any) -> Any:
+    picture = driver.CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC()
+    picture.arrayDesc = descriptor(64, 64)
+    picture.numLevels = 1
+    return ok(driver.cuExternalMemoryGetMappedMipmappedArray(memory, picture))
+
+
+def mapped(memory: Any) -> tuple[Any, Any]:
+    """A buffer and an image of an import that is destroyed itself."""
+    piece = driver.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()
+    piece.size = 1000
+    both = ok(driver.cuExternalMemoryGetMappedBuffer(memory, piece)), picture_of(memory)
+    ok(driver.cuDestroyExternalMemory(memory))
+    return both
+
+
+def external() -> None:
+    begin()
+    whole = free_bytes()
+    memory = imported()
     piece = driver.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()
     piece.offset, piece.size = BLOCK, 1000
     at = ok(driver.cuExternalMemoryGetMappedBuffer(memory, piece))
     ok(driver.cuMemsetD8(at, 5, 1000))
     assert peek(int(at), 2) == b"\5\5"
-    picture = driver.CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC()
-    picture.arrayDesc = descriptor(64, 64)
-    picture.numLevels = 1
-    image = ok(driver.cuExternalMemoryGetMappedMipmappedArray(memory, picture))
+    image = picture_of(memory)
     assert free_bytes() == whole - 2 * BLOCK
-    ok(driver.cuMipmappedArrayDestroy(image))
     ok(driver.cuDestroyExternalMemory(memory))
+    ok(driver.cuMipmappedArrayDestroy(image))
     assert free_bytes() == whole - 2 * BLOCK, "the buffer holds it"
     ok(driver.cuMemFree(at))
+    assert free_bytes() == whole
+    at, image = mapped(imported())
+    ok(driver.cuMemFree(at))
+    assert free_bytes() == whole - 2 * BLOCK, "the image holds it"
+    ok(driver.cuMipmappedArrayDestroy(image))
+    assert free_bytes() == whole
+
+
+def external_in_a_context() -> None:
+    """NVIDIA counts imports among the resources that a context takes along."""
+    begin()
+    whole = free_bytes()
+    context = ok(driver.cuCtxCreate(None, 0, 0))
+    imported()
+    mapped(imported())
+    ok(driver.cuCtxDestroy(context))
     assert free_bytes() == whole
 
 
@@ -348,6 +382,7 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
         mipmaps,
         tiles,
         external,
+        external_in_a_context,
     )
 }
 
