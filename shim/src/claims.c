@@ -36,13 +36,14 @@ struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t claims_used, claims_free, memories_used, memories_free;
-	uint32_t kinds[VGPU_CLAIM_EXPORT + 1]; /* how many hang in the table */
+	uint32_t kinds[VGPU_CLAIM_KINDS]; /* how many hang in the table */
 	uint32_t bucket[BUCKETS];
 	struct claim claim[VGPU_CLAIMS];
 	struct memory memory[VGPU_CLAIMS];
 };
 
 static struct vgpu_wiped *the_table;
+bool vgpu_any_view; /* there was one */
 
 /* NULL where nothing was ever claimed. */
 static struct table *table_if_any(void)
@@ -200,7 +201,7 @@ uint32_t vgpu_claim_import(const struct vgpu_reservation *charge, CUdevice devic
 	return claim_memory((struct memory){.charge = *charge, .device = device, .imported = true});
 }
 
-bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
+static bool claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim)
 {
 	struct table *table = table_if_any();
 	uint32_t known;
@@ -209,11 +210,21 @@ bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
 	if (!table)
 		return true;
 	vgpu_lock(&table->lock);
-	known = *find(table, VGPU_CLAIM_HANDLE, handle);
+	known = *find(table, kind, key);
 	if (known)
 		*claim = take_claim(table, table->claim[known].memory);
 	vgpu_unlock(&table->lock);
 	return *claim || !known;
+}
+
+bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
+{
+	return claim_known(VGPU_CLAIM_HANDLE, handle, claim);
+}
+
+bool vgpu_claim_external(uint64_t import, uint32_t *claim)
+{
+	return claim_known(VGPU_CLAIM_EXTERNAL, import, claim);
 }
 
 uint32_t vgpu_memory_named(uint64_t handle)
@@ -294,6 +305,13 @@ CUresult vgpu_claim_grow(uint32_t claim, uint64_t bytes)
 	return CUDA_SUCCESS;
 }
 
+/* Of which there is one with a key at a time. */
+static bool is_alone(enum vgpu_claim_kind kind)
+{
+	return kind == VGPU_CLAIM_MAPPING || kind == VGPU_CLAIM_TILE ||
+	       kind == VGPU_CLAIM_EXTERNAL || kind == VGPU_CLAIM_VIEW;
+}
+
 void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to)
 {
 	struct table *table = table_if_any();
@@ -304,10 +322,12 @@ void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to
 		return;
 	}
 	vgpu_lock(&table->lock);
-	/* Nothing else can be mapped there: it went without our being told. */
+	/* Nothing else can be there: it went without our being told. */
 	link = find(table, to.kind, to.key);
-	if (*link && (to.kind == VGPU_CLAIM_MAPPING || to.kind == VGPU_CLAIM_TILE))
+	if (*link && is_alone(to.kind))
 		unhang(table, link, &stale);
+	if (to.kind == VGPU_CLAIM_VIEW)
+		__atomic_store_n(&vgpu_any_view, true, __ATOMIC_RELAXED);
 	while (list) {
 		struct claim *claim = &table->claim[list];
 		uint32_t number = list;
@@ -346,6 +366,16 @@ uint32_t vgpu_take_handle(uint64_t handle)
 uint32_t vgpu_take_tile(uint64_t key)
 {
 	return take_one(VGPU_CLAIM_TILE, key);
+}
+
+uint32_t vgpu_take_external(uint64_t import)
+{
+	return take_one(VGPU_CLAIM_EXTERNAL, import);
+}
+
+uint32_t vgpu_take_known_view(uint64_t key)
+{
+	return take_one(VGPU_CLAIM_VIEW, key);
 }
 
 void vgpu_forget_handle(uint64_t handle)
@@ -479,12 +509,6 @@ uint32_t vgpu_take_tiles_of_array(uint64_t array)
 	    (struct chosen){.kind = VGPU_CLAIM_TILE, .is = has_owner, .owner = array});
 }
 
-uint32_t vgpu_take_tiles_of_context(uint32_t context)
-{
-	return take_chosen(
-	    (struct chosen){.kind = VGPU_CLAIM_TILE, .is = has_extent, .extent = context});
-}
-
 void vgpu_settle_claims(uint32_t list, CUresult driver_said)
 {
 	struct table *table = table_if_any();
@@ -501,6 +525,17 @@ void vgpu_settle_claims(uint32_t list, CUresult driver_said)
 		hang(table, number);
 		vgpu_unlock(&table->lock);
 	}
+}
+
+void vgpu_claims_end_context(uint32_t context)
+{
+	static const enum vgpu_claim_kind kinds[] = {VGPU_CLAIM_TILE, VGPU_CLAIM_EXTERNAL,
+						     VGPU_CLAIM_VIEW};
+
+	for (unsigned int i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		vgpu_settle_claims(take_chosen((struct chosen){
+				       .kind = kinds[i], .is = has_extent, .extent = context}),
+				   CUDA_SUCCESS);
 }
 
 /* By the kernel's own number: glibc has a name for it since 2.33 only. */

@@ -1,7 +1,8 @@
 /*
  * Physical memory and what this process holds it by: handles, mappings, bindings to multicast
- * objects, tiles of arrays, exported descriptors. Each of them is a claim; the charge lasts as long
- * as the last one.
+ * objects, tiles of arrays, exported descriptors; and memory of other interfaces, held by its
+ * import and by what is mapped of it. Each of them is a claim; the charge lasts as long as the last
+ * one.
  *
  * A claim is made before the driver is called and kept or dropped when it has answered; to give one
  * up it is taken out before the call and settled after it. So memory that the driver holds is never
@@ -30,6 +31,9 @@ enum vgpu_claim_kind {
 	VGPU_CLAIM_BINDING,    /* key: offset in the owner, a multicast object; extent: bytes */
 	VGPU_CLAIM_TILE,       /* key: which part of the owner, an array; extent: its context */
 	VGPU_CLAIM_EXPORT,     /* key: a file descriptor; extent, owner: which file it was */
+	VGPU_CLAIM_EXTERNAL,   /* key: the import's handle; extent: its context */
+	VGPU_CLAIM_VIEW,       /* of an import; key: address or mipmap; extent: its context */
+	VGPU_CLAIM_KINDS,
 };
 
 struct vgpu_claim_to {
@@ -43,9 +47,10 @@ uint32_t vgpu_claim_new(const struct vgpu_reservation *charge, CUdevice device);
 /* The same of memory that another process made, of which more may turn out to be there. */
 uint32_t vgpu_claim_import(const struct vgpu_reservation *charge, CUdevice device);
 
-/* One more claim on the memory that a handle names, or, as a list, on each that is mapped in a
- * range. False: no room. 0: nothing is known of it, and the driver alone answers. */
+/* One more claim on the memory that a handle or an import names, or, as a list, on each that is
+ * mapped in a range. False: no room. 0: nothing is known of it, and the driver alone answers. */
 bool vgpu_claim_handle(uint64_t handle, uint32_t *claim);
+bool vgpu_claim_external(uint64_t import, uint32_t *claim);
 bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list);
 
 /* The number of the memory that a handle names; 0: not known. */
@@ -61,18 +66,29 @@ CUresult vgpu_claim_grow(uint32_t claim, uint64_t bytes);
 void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to);
 
 /* Takes claims out, as a list: one to a handle; the mappings within a range; the bindings within a
- * part of a multicast object, of memory on one device; the tile of a key; the tiles of an array, of
- * a context. */
+ * part of a multicast object, of memory on one device; the tile of a key; the tiles of an array; an
+ * import; a view of one, which is freed like any memory, and of next to no cost where there is
+ * none.
+ */
 uint32_t vgpu_take_handle(uint64_t handle);
 uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes);
 uint32_t vgpu_take_bindings(uint32_t multicast, CUdevice device, uint64_t offset, uint64_t bytes);
 uint32_t vgpu_take_tile(uint64_t key);
 uint32_t vgpu_take_tiles_of_array(uint64_t array);
-uint32_t vgpu_take_tiles_of_context(uint32_t context);
+uint32_t vgpu_take_external(uint64_t import);
+extern bool vgpu_any_view;
+uint32_t vgpu_take_known_view(uint64_t key);
+static inline uint32_t vgpu_take_view(uint64_t key)
+{
+	return __atomic_load_n(&vgpu_any_view, __ATOMIC_RELAXED) ? vgpu_take_known_view(key) : 0;
+}
 
 /* The driver has answered: CUDA_SUCCESS ends the claims of the list, anything else restores them.
  */
 void vgpu_settle_claims(uint32_t list, CUresult driver_said);
+
+/* The context has ended: with it its tiles, imports and views. */
+void vgpu_claims_end_context(uint32_t context);
 
 /* A descriptor that the driver has exported holds the memory as long as it is open. */
 void vgpu_keep_export(uint32_t claim, int fd);

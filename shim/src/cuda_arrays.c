@@ -1,5 +1,5 @@
 /*
- * Wrappers of arrays and of memory imported from other interfaces.
+ * Wrappers of arrays.
  *
  * An array is charged what the driver says an array of that description needs. It says so of arrays
  * whose mapping is deferred, which have no memory themselves: so one of those is made, asked and
@@ -79,11 +79,6 @@ static CUresult destroy_mipmap(uint64_t mipmap)
 	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)mipmap);
 }
 
-static CUresult destroy_external(uint64_t memory)
-{
-	return real_cuDestroyExternalMemory((CUexternalMemory)(uintptr_t)memory);
-}
-
 /* What became of a reservation, once the driver has answered. */
 static CUresult keep(const struct vgpu_reservation *reservation, CUresult result,
 		     enum vgpu_kind kind, const void *made, CUresult (*undo)(uint64_t key))
@@ -99,16 +94,18 @@ static CUresult keep(const struct vgpu_reservation *reservation, CUresult result
 	return result;
 }
 
+/* A mipmap may lie in memory of another interface, and has no charge of its own then. */
 static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint64_t key))
 {
 	struct vgpu_charge charge;
-	uint32_t tiles = vgpu_take_tiles_of_array(key);
+	uint32_t tiles = vgpu_take_tiles_of_array(key), view = vgpu_take_view(key);
 	CUresult result;
 
 	vgpu_take(kind, key, &charge);
 	result = destroy(key);
 	vgpu_release(kind, key, &charge, result);
 	vgpu_settle_claims(tiles, result);
+	vgpu_settle_claims(view, result);
 	return result;
 }
 
@@ -201,29 +198,4 @@ CUresult cuArrayDestroy(CUarray array)
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 {
 	return end(VGPU_KIND_MIPMAP, (uintptr_t)mipmap, destroy_mipmap);
-}
-
-/* The whole of what is imported, whoever exported it and is charged for it too. */
-CUresult cuImportExternalMemory(CUexternalMemory *memory,
-				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)
-{
-	struct vgpu_reservation reservation;
-	struct vgpu_place place;
-	CUresult result;
-
-	if (!memory || !described)
-		return real_cuImportExternalMemory(memory, described);
-	result = vgpu_place_current(&place);
-	if (result == CUDA_SUCCESS)
-		result = vgpu_reserve_at(
-		    place, vgpu_whole_blocks(place.card, described->size_bytes), &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuImportExternalMemory(memory, described));
-	return keep(&reservation, result, VGPU_KIND_EXTERNAL, *memory, destroy_external);
-}
-
-CUresult cuDestroyExternalMemory(CUexternalMemory memory)
-{
-	return end(VGPU_KIND_EXTERNAL, (uintptr_t)memory, destroy_external);
 }

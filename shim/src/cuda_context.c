@@ -41,7 +41,7 @@ static void end_life(const struct vgpu_life *life, bool ended)
 		if (life->ids[i]) {
 			vgpu_forget_provisional(life->ids[i]);
 			vgpu_forget_context(life->ids[i]);
-			vgpu_settle_claims(vgpu_take_tiles_of_context(life->ids[i]), CUDA_SUCCESS);
+			vgpu_claims_end_context(life->ids[i]);
 		}
 }
 

@@ -3,6 +3,7 @@
  * amounts are ours. The unsuffixed entries are the 32-bit API that drivers still export.
  */
 #include "admission.h"
+#include "claims.h"
 #include "device_memory.h"
 #include "hooks.h"
 #include "meter.h"
@@ -126,13 +127,17 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes
 static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t address))
 {
 	struct vgpu_charge charge, imported;
+	uint32_t view;
 	CUresult result;
 
 	vgpu_take(VGPU_KIND_MEMORY, address, &charge);
 	vgpu_take_import(address, &imported);
+	view = vgpu_take_view(address);
 	result = driver_free(address);
 	vgpu_release(VGPU_KIND_MEMORY, address, &charge, result);
 	vgpu_release(VGPU_KIND_IMPORT, address, &imported, result);
+	if (view)
+		vgpu_settle_claims(view, result);
 	vgpu_meters_read(); /* it may have been a pool's */
 	return result;
 }

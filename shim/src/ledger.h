@@ -19,8 +19,6 @@ enum vgpu_kind {
 	VGPU_KIND_BLOCK,      /* device memory that many allocations share: blocks.h alone */
 	VGPU_KIND_ARRAY,      /* CUarray */
 	VGPU_KIND_MIPMAP,     /* CUmipmappedArray */
-	VGPU_KIND_PHYSICAL,   /* CUmemGenericAllocationHandle */
-	VGPU_KIND_EXTERNAL,   /* CUexternalMemory */
 	VGPU_KIND_IPC,	      /* an address that another process's memory is mapped at */
 	VGPU_KIND_IMPORT,     /* an address that another process's pool is imported at */
 	VGPU_KIND_MEASURED,   /* what the driver took by itself: admission.c's alone */
