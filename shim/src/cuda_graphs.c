@@ -17,9 +17,9 @@ enum {
 	FLAG_UPLOAD = 2,
 };
 
-static void add_graph(CUgraph graph, struct vgpu_bounds *bounds, int depth);
+static void add_graph(CUgraph graph, struct vgpu_graph_needs *bounds, int depth);
 
-static void add_alloc(CUgraphNode node, struct vgpu_bounds *bounds)
+static void add_alloc(CUgraphNode node, struct vgpu_graph_needs *bounds)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS parameters;
 	struct vgpu_place place;
@@ -31,7 +31,7 @@ static void add_alloc(CUgraphNode node, struct vgpu_bounds *bounds)
 	}
 }
 
-static void add_node(CUgraphNode node, struct vgpu_bounds *bounds, int depth)
+static void add_node(CUgraphNode node, struct vgpu_graph_needs *bounds, int depth)
 {
 	CUgraph child;
 	int type;
@@ -45,7 +45,7 @@ static void add_node(CUgraphNode node, struct vgpu_bounds *bounds, int depth)
 		add_graph(child, bounds, depth + 1);
 }
 
-static void add_graph(CUgraph graph, struct vgpu_bounds *bounds, int depth)
+static void add_graph(CUgraph graph, struct vgpu_graph_needs *bounds, int depth)
 {
 	CUgraphNode *nodes;
 	size_t count = 0, bytes;
@@ -70,7 +70,7 @@ static bool is_managed(void)
 }
 
 /* The driver made it; one that allocates and cannot be written down is not given. */
-static CUresult enter(CUresult result, CUgraphExec *exec, const struct vgpu_bounds *bounds)
+static CUresult enter(CUresult result, CUgraphExec *exec, const struct vgpu_graph_needs *bounds)
 {
 	if (result != CUDA_SUCCESS || !bounds->cards ||
 	    vgpu_execs_put((uint64_t)(uintptr_t)*exec, bounds))
@@ -79,9 +79,9 @@ static CUresult enter(CUresult result, CUgraphExec *exec, const struct vgpu_boun
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static struct vgpu_bounds bounds_of(CUgraph graph)
+static struct vgpu_graph_needs bounds_of(CUgraph graph)
 {
-	struct vgpu_bounds bounds = {0};
+	struct vgpu_graph_needs bounds = {0};
 
 	if (graph && is_managed())
 		add_graph(graph, &bounds, 0);
@@ -91,7 +91,7 @@ static struct vgpu_bounds bounds_of(CUgraph graph)
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
 			    size_t log_bytes)
 {
-	struct vgpu_bounds bounds = bounds_of(graph);
+	struct vgpu_graph_needs bounds = bounds_of(graph);
 
 	return enter(real_cuGraphInstantiate(exec, graph, node, log, log_bytes), exec, &bounds);
 }
@@ -99,14 +99,14 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
 			       size_t log_bytes)
 {
-	struct vgpu_bounds bounds = bounds_of(graph);
+	struct vgpu_graph_needs bounds = bounds_of(graph);
 
 	return enter(real_cuGraphInstantiate_v2(exec, graph, node, log, log_bytes), exec, &bounds);
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
-	struct vgpu_bounds bounds = bounds_of(graph);
+	struct vgpu_graph_needs bounds = bounds_of(graph);
 
 	return enter(real_cuGraphInstantiateWithFlags(exec, graph, flags), exec, &bounds);
 }
@@ -118,7 +118,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 struct launch {
 	struct vgpu_metered_call call; /* first: a meter hands back what it was given */
 	CUresult (*driver)(const struct launch *launch);
-	struct vgpu_bounds bounds;
+	struct vgpu_graph_needs bounds;
 	int card; /* the next */
 	CUgraphExec *made;
 	CUgraph graph;
@@ -212,7 +212,7 @@ CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *e
 
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-	struct vgpu_bounds bounds;
+	struct vgpu_graph_needs bounds;
 	bool known = vgpu_execs_remove((uint64_t)(uintptr_t)exec, &bounds);
 	CUresult result = real_cuGraphExecDestroy(exec);
 

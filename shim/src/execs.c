@@ -10,7 +10,7 @@ _Static_assert(VGPU_EXECS == 1 << 11, "the bits of a hash");
 
 struct entry {
 	uint64_t exec;
-	struct vgpu_bounds bounds;
+	struct vgpu_graph_needs bounds;
 	uint32_t launched[VGPU_MOST_CARDS]; /* the card's generation then, + 1 */
 };
 
@@ -65,7 +65,7 @@ static void remove_at(struct table *t, uint32_t hole)
 	t->entries[hole].exec = 0;
 }
 
-bool vgpu_execs_put(uint64_t exec, const struct vgpu_bounds *bounds)
+bool vgpu_execs_put(uint64_t exec, const struct vgpu_graph_needs *bounds)
 {
 	struct table *t = table();
 	struct entry *entry;
@@ -88,7 +88,7 @@ static bool any(void)
 	return __atomic_load_n(&live, __ATOMIC_RELAXED);
 }
 
-bool vgpu_execs_remove(uint64_t exec, struct vgpu_bounds *bounds)
+bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds)
 {
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;
@@ -106,7 +106,7 @@ bool vgpu_execs_remove(uint64_t exec, struct vgpu_bounds *bounds)
 	return entry;
 }
 
-bool vgpu_execs_find(uint64_t exec, struct vgpu_bounds *bounds)
+bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 {
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;

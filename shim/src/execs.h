@@ -14,19 +14,19 @@
 
 enum { VGPU_EXECS = 2048 };
 
-struct vgpu_bounds {
+struct vgpu_graph_needs {
 	uint64_t cards; /* bit mask: on which it allocates */
 	uint64_t bytes[VGPU_MOST_CARDS];
 };
 
 /* False where the table is full. */
-bool vgpu_execs_put(uint64_t exec, const struct vgpu_bounds *bounds);
+bool vgpu_execs_put(uint64_t exec, const struct vgpu_graph_needs *bounds);
 /* False, and nothing told: not known. */
-bool vgpu_execs_remove(uint64_t exec, struct vgpu_bounds *bounds);
+bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds);
 
 /* What a launch may still take: nothing of a card where one has been made since the last trim
  * there. False: the graph allocates nothing. */
-bool vgpu_execs_find(uint64_t exec, struct vgpu_bounds *bounds);
+bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds);
 
 /* The exec has been launched: the card has given all that it needs. */
 void vgpu_execs_launched(uint64_t exec);
