@@ -162,7 +162,8 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 		VGPU_AT(FREE_REFUNDED);
 		return;
 	}
-	if (driver_said == CUDA_SUCCESS)
+	/* A free that the driver refuses may have come too late: the context took the memory. */
+	if (driver_said == CUDA_SUCCESS || !vgpu_place_lives(charge->context))
 		give_back(charge);
 	else /* if that fails: charged until we end */
 		(void)vgpu_ledger_put(kind, key, *charge, &replaced);

@@ -150,6 +150,21 @@ void vgpu_place_put_back(const struct vgpu_life *life)
 	vgpu_unlock(&table->lock);
 }
 
+bool vgpu_place_lives(uint32_t life)
+{
+	struct table *table = get_table();
+	bool lives = !table || !life;
+
+	if (lives)
+		return true;
+	vgpu_lock(&table->lock);
+	for (int i = 0; i < HANDLES && !lives; i++)
+		lives = table->handles[i].meaning && (table->handles[i].meaning >> 32 == life ||
+						      table->handles[i].earlier == life);
+	vgpu_unlock(&table->lock);
+	return lives;
+}
+
 void vgpu_place_join(CUcontext context, struct vgpu_place place)
 {
 	struct table *table = get_table();

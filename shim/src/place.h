@@ -8,6 +8,7 @@
 #ifndef VGPU_PLACE_H
 #define VGPU_PLACE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "vgpu/cuda_abi.h"
@@ -42,6 +43,9 @@ void vgpu_place_meet_devices(void);
  */
 struct vgpu_life vgpu_place_detach(CUcontext context);
 void vgpu_place_put_back(const struct vgpu_life *life);
+
+/* Has that life not ended yet? 0 never does. */
+bool vgpu_place_lives(uint32_t life);
 
 /* Another handle of the context that lies there; and all handles of a life that has ended. */
 void vgpu_place_join(CUcontext context, struct vgpu_place place);

@@ -187,7 +187,7 @@ import threading, time
 def slowly(call):
     "The call in a thread of its own, half a second before the driver does it."
     assert control(op="latency", card=0, call=SLOW, ns=500_000_000)["ok"]
-    thread = threading.Thread(target=lambda: must(call(0)))
+    thread = threading.Thread(target=lambda: call(0)[0] == OK or os.abort())
     thread.start()
     time.sleep(0.25)
     return thread
@@ -235,6 +235,28 @@ must(d.cuDevicePrimaryCtxRelease(0))
 over(retain)
 assert held() == charged(), (held() - charged(), "of the card are not charged")
 assert charged() > 0
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_a_free_that_comes_too_late_for_its_context_leaves_no_charge(
+    card_host: Host, grants: Grants
+) -> None:
+    """The context took the memory while the driver had not yet got to the free, which it refuses."""
+    card_host.python(
+        _SLOWLY
+        + """
+SLOW = "cuMemFree_v2"
+before = charged()
+context = must(d.cuCtxCreate(None, 0, 0))
+address = must(d.cuMemAlloc(64 * MIB))
+answers = []
+free = slowly(lambda _: (answers.extend(d.cuMemFree(address)) or OK,))
+must(d.cuCtxDestroy(context))
+over(free)
+assert answers[0] != OK
+assert held() == charged() == before, (held() - begun, charged())
 """,
         grants.make(2 * GIB),
     )

@@ -31,6 +31,7 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 
 static unsigned long operations, made, refused;
 static unsigned int orders; /* of magnitude, by powers of two */
+static pthread_barrier_t start;
 static void *context;
 static int (*set_current)(void *context); /* not ours: the driver's */
 
@@ -73,6 +74,7 @@ static void *storm(void *argument)
 	unsigned long long live[LIVE] = {0};
 
 	MUST(set_current(context) == 0);
+	pthread_barrier_wait(&start);
 	for (unsigned long i = 0; i < operations; i++)
 		step(&live[next_random(&state) % LIVE], &state);
 	for (int i = 0; i < LIVE; i++)
@@ -107,6 +109,7 @@ int main(int argc, char **argv)
 	MUST(cuDevicePrimaryCtxRetain(&context, 0) == 0);
 	MUST(set_current(context) == 0);
 	before = free_bytes();
+	MUST(pthread_barrier_init(&start, NULL, (unsigned int)count) == 0);
 	for (uintptr_t i = 0; i < count; i++)
 		MUST(pthread_create(&threads[i], NULL, storm, (void *)i) == 0);
 	for (uintptr_t i = 0; i < count; i++)
