@@ -1,5 +1,5 @@
 /*
- * Who answers for a name: the driver's functions, libc's dlsym, and our wrappers in their place.
+ * Who answers for a name: the driver's functions, and our wrappers in their place.
  */
 #ifndef VGPU_RESOLVE_H
 #define VGPU_RESOLVE_H

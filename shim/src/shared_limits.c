@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -77,6 +78,15 @@ static enum vgpu_result why_not(enum vgpu_result result)
 	}
 }
 
+/* Who starts a setuid program chooses its variables: it makes no file where they say. */
+static enum vgpu_result make(const char *path, int *os_errno)
+{
+	if (!getauxval(AT_SECURE) || strcmp(path, VGPU_SHARED_CACHE_PATH) == 0)
+		return vgpu_region_make(path, os_errno);
+	*os_errno = EPERM;
+	return VGPU_REGION_MISSING;
+}
+
 enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region *map,
 				  struct vgpu_error *error)
 {
@@ -90,7 +100,7 @@ enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region 
 	vgpu_directory_path(VGPU_FILE_REGION, path);
 	result = map(process, path, &os_errno);
 	if (result == VGPU_REGION_MISSING) {
-		result = vgpu_region_make(path, &os_errno);
+		result = make(path, &os_errno);
 		if (result == VGPU_OK)
 			result = map(process, path, &os_errno);
 	}

@@ -377,3 +377,47 @@ def test_a_program_that_clears_its_environment_has_the_drivers_answers(null_host
     program = 'import ctypes; ctypes.CDLL(None).clearenv(); driver = ctypes.CDLL("libcuda.so.1")\n'
     done = null_host.python(program + "print(driver.cuInit(0))")
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_setuid_program_makes_no_file_where_its_starter_says(
+    null_host: Host, tmp_path: Path
+) -> None:
+    """A file for everybody, made by root at a path of a user's choice, would be a way to be root.
+
+    Where the container's file is there already, the program shares it.
+    """
+    program, cache = tmp_path / "program", tmp_path / "cache"
+    source = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+int cuInit(unsigned);
+int main(int argc, char **argv) {
+    if (!dlopen(argv[argc - 1], RTLD_NOW)) return 1;
+    printf("%lu %d", getauxval(AT_SECURE), cuInit(0));
+    return 0;
+}
+"""
+    found = f"-Wl,-rpath,{null_host.library.parent}"
+    flags = ["-x", "c", "-", "-x", "none", str(null_host.library), found, "-ldl"]
+    subprocess.run(["gcc", "-o", program, *flags], input=source, text=True, check=True)
+    try:
+        os.chown(program, -1, os.getegid() + 1)
+    except PermissionError:
+        pytest.skip("only root can give a program another group")
+    environment = {MEMORY: "1g", CACHE: str(cache)}
+
+    def said() -> str:
+        command = [program, null_host.driver_dir / "libcuda.so.1"]
+        return subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+
+    program.chmod(0o2755)
+    assert said() == "1 800"
+    assert not cache.exists()
+    program.chmod(0o755)
+    assert said() == "0 0"
+    assert cache.exists()
+    program.chmod(0o2755)
+    assert said() == "1 0"
