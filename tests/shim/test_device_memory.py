@@ -146,8 +146,8 @@ def test_threads_that_share_the_last_blocks_are_never_charged_past_the_limit(
     preset: str, tmp_path: Path
 ) -> None:
     """Small allocations alone, and room for fewer blocks than the threads could use."""
-    made, refused = _storm(preset, tmp_path, 8 * BLOCK, MIB, 20000)
-    assert made > 1000, made
+    made, refused = _storm(preset, tmp_path, 8 * BLOCK, MIB, 20000 if preset == "dev" else 5000)
+    assert made > 500, made
     assert refused > 100, refused
 
 

@@ -243,7 +243,7 @@ assert charged() > 0
 def test_a_free_that_comes_too_late_for_its_context_leaves_no_charge(
     card_host: Host, grants: Grants
 ) -> None:
-    """The context took the memory while the driver had not yet got to the free, which it refuses."""
+    """The context took the memory before the driver got to the free, which it then refuses."""
     card_host.python(
         _SLOWLY
         + """
