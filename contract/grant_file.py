@@ -36,7 +36,8 @@ CARD: Final = Struct(
         Field("uint32_t", "minor", "the card's number on the host, for people"),
         Field("uint64_t", "lease_start_ns", "CLOCK_MONOTONIC; 0 and 0: no lease is kept"),
         Field("uint64_t", "lease_end_ns", "CLOCK_MONOTONIC"),
-        Field("uint64_t", "reserved", "zero", 6),
+        Field("uint64_t", "context_bytes", "what a CUDA context takes by itself; 0: unknown"),
+        Field("uint64_t", "reserved", "zero", 5),
     ),
 )
 HEAD: Final = Struct(
@@ -65,6 +66,8 @@ class Card:
     minor: int
     lease_start_ns: int = 0
     lease_end_ns: int = 0
+    context_bytes: int = 0
+    """What a CUDA context takes of the card by itself; 0: unknown, as in grants of before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ def decode(data: bytes) -> Grant | None:
                 whole(card["minor"]),
                 whole(card["lease_start_ns"]),
                 whole(card["lease_end_ns"]),
+                whole(card["context_bytes"]),
             )
         )
     return Grant(whole(head["grant_id"]), tuple(cards))
@@ -145,6 +149,7 @@ def _encode_copy(grant: Grant, sequence: int) -> bytes:
                 "minor": card.minor,
                 "lease_start_ns": card.lease_start_ns,
                 "lease_end_ns": card.lease_end_ns,
+                "context_bytes": card.context_bytes,
             }
         )
     body = body.ljust(CHECKSUM_OFFSET, b"\0")

@@ -57,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a command under a limit",
-        usage="%(prog)s --memory SIZE [--core PERCENT] [--card UUID|INDEX]... [--strict]"
-        " -- CMD [ARG]...",
+        usage="%(prog)s --memory SIZE [--core PERCENT] [--card UUID|INDEX]..."
+        " [--context-bytes SIZE] [--strict] -- CMD [ARG]...",
         description=_RUN_HELP,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="UUID|INDEX",
         help="a card to use; repeat for more (default: all)",
+    )
+    run.add_argument(
+        "--context-bytes",
+        default="0",
+        metavar="SIZE",
+        help="what a CUDA context takes of a card by itself, 300MiB for example; without it the"
+        " library has to guess beside other users of the card (docs/memory.md)",
     )
     run.add_argument(
         "--strict",
@@ -103,7 +110,13 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"run: LD_PRELOAD takes no blank or colon, and the library is {preload!r}")
     core_percent = _percent("--core", options.core)
     granted = [
-        grant_file.Card(card.uuid, _memory(options.memory, card), core_percent, card.minor)
+        grant_file.Card(
+            card.uuid,
+            _memory(options.memory, card),
+            core_percent,
+            card.minor,
+            context_bytes=_context(options.context_bytes, card),
+        )
         for card in cards.choose(cards.present(), options.card)
     ]
     with tempfile.TemporaryDirectory(
@@ -148,15 +161,28 @@ def _percent(option: str, text: str) -> int:
 
 def _memory(text: str, card: cards.Card) -> int:
     """Bytes of one card; people write GiB where Kubernetes writes Gi."""
-    there = f"1 to {quantity.format_binary(card.memory_bytes)}B, the memory of {card.uuid}"
     if text.endswith("%"):
         return quantity.share_of(card.memory_bytes, _percent("--memory", text))
     parsed = quantity.parse(text.removesuffix("B"))
     if not isinstance(parsed, quantity.Value):
         raise UsageError(f"--memory {text}: not a size; write 20GiB, 512MiB, bytes, or 50%")
     if not 1 <= parsed.amount <= card.memory_bytes:
-        raise UsageError(f"--memory {text}: allowed is {there}")
+        raise UsageError(f"--memory {text}: allowed is 1 to {_all_of(card)}")
     return parsed.amount
+
+
+def _context(text: str, card: cards.Card) -> int:
+    """Bytes; 0 says that nobody knows."""
+    parsed = quantity.parse(text.removesuffix("B"))
+    if not isinstance(parsed, quantity.Value) or not 0 <= parsed.amount <= card.memory_bytes:
+        raise UsageError(
+            f"--context-bytes {text}: allowed is 0 (unknown) to {_all_of(card)}, as 300MiB"
+        )
+    return parsed.amount
+
+
+def _all_of(card: cards.Card) -> str:
+    return f"{quantity.format_binary(card.memory_bytes)}B, the memory of {card.uuid}"
 
 
 def _show(options: argparse.Namespace) -> int:

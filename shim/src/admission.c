@@ -170,19 +170,33 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 	VGPU_AT(FREE_REFUNDED);
 }
 
-void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes)
+static int64_t adjust_measured(struct vgpu_place place, int64_t delta_bytes)
 {
 	struct vgpu_charge owner = {.card = place.card, .context = place.context};
 	uint64_t key = (uint64_t)place.context << 32 | (uint32_t)place.card;
+
+	return vgpu_ledger_adjust(VGPU_KIND_MEASURED, key, owner, delta_bytes);
+}
+
+void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes)
+{
 	int64_t changed_bytes;
 
 	if (place.card < 0)
 		return;
-	changed_bytes = vgpu_ledger_adjust(VGPU_KIND_MEASURED, key, owner, delta_bytes);
+	changed_bytes = adjust_measured(place, delta_bytes);
 	if (changed_bytes > 0)
 		(void)vgpu_charge(place.card, (uint64_t)changed_bytes);
 	else if (changed_bytes < 0)
 		vgpu_refund(place.card, -(uint64_t)changed_bytes);
+}
+
+/* What cannot be written down stays charged until the process ends. */
+void vgpu_commit_measured(struct vgpu_reservation *reservation, struct vgpu_place place,
+			  uint64_t bytes)
+{
+	(void)adjust_measured(place, (int64_t)bytes);
+	reservation->bytes -= bytes;
 }
 
 void vgpu_forget_context(uint32_t context)

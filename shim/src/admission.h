@@ -80,6 +80,11 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
  * never below 0 for a place. */
 void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes);
 
+/* So much of the reservation, at most all of it, is what `place` is charged from now on: at no time
+ * is it charged twice. */
+void vgpu_commit_measured(struct vgpu_reservation *reservation, struct vgpu_place place,
+			  uint64_t bytes);
+
 /* The driver has destroyed the context: whatever it held is refunded. */
 void vgpu_forget_context(uint32_t context);
 

@@ -1,6 +1,8 @@
 /*
- * Contexts begin: what one takes is reserved by what the last one took, and charged as measured.
- * One that does not fit is ended again.
+ * Contexts begin. Beside another one of the process a context is measured: reserved by what the
+ * largest so far took, and ended again where it does not fit. Nothing can be measured before the
+ * first one on a card: it is charged what the grant says that a context takes, whatever neighbours
+ * do, and only where the grant does not say, what nobody of the container explains.
  */
 #include <stdbool.h>
 
@@ -18,7 +20,8 @@ static uint64_t largest_bytes[VGPU_MAX_CARDS];
 
 struct creation {
 	struct vgpu_reservation reservation;
-	struct vgpu_window window;
+	struct vgpu_window window; /* not open: nothing to measure by */
+	uint64_t granted_bytes;	   /* what the grant says of a context; 0: nothing */
 };
 
 static uint64_t largest_on(int card)
@@ -31,14 +34,19 @@ static CUresult begin(struct creation *creation, const void *out, CUdevice devic
 {
 	struct vgpu_place place = {VGPU_CARD_UNMANAGED, 0};
 	CUresult result = out ? vgpu_place_of_device(device, &place) : CUDA_SUCCESS;
+	CUcontext before;
+	uint64_t bytes;
 
-	creation->window = (struct vgpu_window){.place = place};
-	creation->reservation = (struct vgpu_reservation){.place = place};
+	*creation = (struct creation){.window.place = place, .reservation.place = place};
 	if (result != CUDA_SUCCESS || place.card < 0)
 		return result;
-	result = vgpu_reserve_at(place, largest_on(place.card), &creation->reservation);
+	before = vgpu_place_context_on(place.card);
+	creation->granted_bytes = bytes = vgpu_context_bytes(place.card);
+	if (!bytes || (before && largest_on(place.card) > bytes))
+		bytes = largest_on(place.card);
+	result = vgpu_reserve_at(place, bytes, &creation->reservation);
 	if (result == CUDA_SUCCESS)
-		vgpu_window_open_by(&creation->window, place, vgpu_place_context_on(place.card));
+		vgpu_window_open_by(&creation->window, place, before);
 	return result;
 }
 
@@ -49,7 +57,7 @@ static void give_up(struct creation *creation)
 }
 
 /* In the new context. */
-static int64_t charge(struct creation *creation)
+static int64_t measure(struct creation *creation)
 {
 	const struct vgpu_bounds bounds = {0, MOST_BYTES};
 	int card = creation->window.place.card;
@@ -65,20 +73,35 @@ static int64_t charge(struct creation *creation)
 	return taken_bytes;
 }
 
+/* How much was charged that was not reserved before, and so may not fit. */
+static int64_t charge(struct creation *creation, CUcontext context)
+{
+	struct vgpu_place place;
+	int64_t taken_bytes;
+
+	if (vgpu_place_of_context(context, &place) != CUDA_SUCCESS)
+		return 0;
+	creation->window.place = place;
+	if (!creation->window.open && creation->granted_bytes) {
+		vgpu_commit_measured(&creation->reservation, place,
+				     creation->granted_bytes);
+		return 0;
+	}
+	if (real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return 0;
+	taken_bytes = measure(creation);
+	(void)real_cuCtxPopCurrent_v2(&context);
+	return taken_bytes;
+}
+
 /* The driver has made `context`; false: it does not fit, and must be ended again. */
 static bool settle(struct creation *creation, CUcontext context)
 {
-	struct vgpu_place place;
-	int64_t taken_bytes = 0;
+	int64_t taken_bytes;
 
 	if (creation->reservation.place.card < 0)
 		return true;
-	if (vgpu_place_of_context(context, &place) == CUDA_SUCCESS &&
-	    real_cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
-		creation->window.place = place;
-		taken_bytes = charge(creation);
-		(void)real_cuCtxPopCurrent_v2(&context);
-	}
+	taken_bytes = charge(creation, context);
 	give_up(creation);
 	return !vgpu_took_too_much(&creation->window, taken_bytes);
 }

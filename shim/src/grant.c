@@ -47,6 +47,7 @@ static struct {
 	uint8_t uuids[VGPU_MOST_CARDS][16];
 	uint64_t limit_bytes[VGPU_MOST_CARDS];
 	uint32_t core_percent[VGPU_MOST_CARDS];
+	uint64_t context_bytes[VGPU_MOST_CARDS];
 } grant;
 
 static uint64_t sequence_at(const char *mapping, int index)
@@ -109,6 +110,7 @@ static void take_limits(const union copy *copy, const uint64_t seen[COPIES])
 
 		__atomic_store_n(&grant.limit_bytes[card], from->limit_bytes, __ATOMIC_RELAXED);
 		__atomic_store_n(&grant.core_percent[card], from->core_percent, __ATOMIC_RELAXED);
+		__atomic_store_n(&grant.context_bytes[card], from->context_bytes, __ATOMIC_RELAXED);
 	}
 	grant.sequence = copy->is.head.sequence;
 	for (int index = 0; index < COPIES; index++)
@@ -258,4 +260,12 @@ uint32_t vgpu_grant_core_percent(int card)
 		return 0;
 	refresh();
 	return __atomic_load_n(&grant.core_percent[card], __ATOMIC_RELAXED);
+}
+
+uint64_t vgpu_grant_context_bytes(int card)
+{
+	if (!known(card))
+		return 0;
+	refresh();
+	return __atomic_load_n(&grant.context_bytes[card], __ATOMIC_RELAXED);
 }

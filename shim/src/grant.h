@@ -29,5 +29,6 @@ uint64_t vgpu_grant_id(void);
 int vgpu_grant_find(const uint8_t uuid[16]);
 uint64_t vgpu_grant_limit_bytes(int card);
 uint32_t vgpu_grant_core_percent(int card);
+uint64_t vgpu_grant_context_bytes(int card);
 
 #endif

@@ -114,6 +114,11 @@ uint32_t vgpu_core_percent(int card)
 	return vgpu_grant_core_percent(card);
 }
 
+uint64_t vgpu_context_bytes(int card)
+{
+	return vgpu_grant_context_bytes(card);
+}
+
 uint64_t vgpu_used_bytes(int card)
 {
 	struct vgpu_process *process = vgpu_process();

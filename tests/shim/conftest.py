@@ -73,18 +73,21 @@ class Host:
 
 @dataclass
 class Grants:
-    """Makes grants for tests: `make(bytes of card 0[, of card 1])`."""
+    """Makes grants for tests: `make(bytes of card 0[, of card 1])`.
+
+    context_bytes: what they say of a context; 0, as in a grant of nobody who knows.
+    """
 
     parent: Path
     made: list[Path] = field(default_factory=list)
 
-    def make(self, *limits: int) -> Path:
+    def make(self, *limits: int, context_bytes: int = 0) -> Path:
         directory = self.parent / f"grant{len(self.made)}"
         directory.mkdir()
         region.create(
             directory,
             [
-                grant_file.Card(uuid, limit, 100, minor)
+                grant_file.Card(uuid, limit, 100, minor, context_bytes=context_bytes)
                 for minor, ((uuid, _), limit) in enumerate(zip(CARDS, limits, strict=False))
             ],
         )

@@ -34,7 +34,8 @@ _Static_assert(offsetof(struct vgpu_grant_card, core_percent) == 56, "core_perce
 _Static_assert(offsetof(struct vgpu_grant_card, minor) == 60, "minor");
 _Static_assert(offsetof(struct vgpu_grant_card, lease_start_ns) == 64, "lease_start_ns");
 _Static_assert(offsetof(struct vgpu_grant_card, lease_end_ns) == 72, "lease_end_ns");
-_Static_assert(offsetof(struct vgpu_grant_card, reserved) == 80, "reserved");
+_Static_assert(offsetof(struct vgpu_grant_card, context_bytes) == 80, "context_bytes");
+_Static_assert(offsetof(struct vgpu_grant_card, reserved) == 88, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_header) == 128, "vgpu_region_header");
 _Static_assert(offsetof(struct vgpu_region_header, magic) == 0, "magic");

@@ -44,7 +44,8 @@ struct vgpu_grant_card {
 	uint32_t minor; /* the card's number on the host, for people */
 	uint64_t lease_start_ns; /* CLOCK_MONOTONIC; 0 and 0: no lease is kept */
 	uint64_t lease_end_ns; /* CLOCK_MONOTONIC */
-	uint64_t reserved[6]; /* zero */
+	uint64_t context_bytes; /* what a CUDA context takes by itself; 0: unknown */
+	uint64_t reserved[5]; /* zero */
 };
 
 /* Written once, by the maker of the file; every field is checked at attach. */

@@ -72,6 +72,9 @@ uint64_t vgpu_limit_bytes(int card);
 uint64_t vgpu_used_bytes(int card);
 uint32_t vgpu_core_percent(int card);
 
+/* What a context takes of the card by itself, as the grant says; 0: it does not. */
+uint64_t vgpu_context_bytes(int card);
+
 /* A process that holds memory of a card, by its number in the caller's PID namespace. */
 struct vgpu_holder {
 	uint32_t pid;

@@ -1,0 +1,268 @@
+"""The first context of a process on a card is charged what its grant says, whatever others do.
+
+Two accounts are compared: what the card's own process list has for the process, asked of NVML
+without the library, and what the region has for the container.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from shim import region
+from tests.shim.clients import CUDA
+from tests.shim.conftest import GIB, MIB, Grants, Host
+
+pytestmark = pytest.mark.sim
+
+CONTEXT = 300 * MIB
+
+_TOOLS = """
+import ctypes, json, os, subprocess, sys
+from pathlib import Path
+from cuda.bindings import driver as d
+from shim import region
+library = ctypes.CDLL("libcuda.so.1")
+OK, OOM = d.CUresult.CUDA_SUCCESS, d.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+MIB, GIB = 2**20, 2**30
+CONTEXT = 300 * MIB
+def must(answer):
+    assert answer[0] == OK, answer
+    return answer[1] if len(answer) == 2 else answer[1:]
+OUTSIDE = '''
+import pynvml, sys
+pynvml.nvmlInit()
+card = pynvml.nvmlDeviceGetHandleByIndex(0)
+rows = {row.pid: row.usedGpuMemory for row in pynvml.nvmlDeviceGetComputeRunningProcesses(card)}
+print(rows.get(int(sys.argv[1]), 0))
+'''
+def held():
+    "What the card gave this process."
+    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    command = [sys.executable, "-c", OUTSIDE, str(os.getpid())]
+    return int(subprocess.run(command, env=env, capture_output=True, check=True).stdout)
+def used():
+    return region.status(Path(os.environ["GPUSLICE_DIR"]))[0].use.used_bytes
+def exact(expected):
+    assert (held(), used()) == (expected, expected), (held(), used(), expected)
+must(d.cuInit(0))
+"""
+_STEADY = "address = must(d.cuMemAlloc(GIB))\nprint('there', flush=True)\nsys.stdin.read()\n"
+_RESTLESS = """
+import threading
+over = threading.Event()
+def restless():
+    while not over.is_set():
+        must(d.cuCtxSetCurrent(context))
+        must(d.cuMemFree(must(d.cuMemAlloc(256 * MIB))))
+context = must(d.cuCtxGetCurrent())
+thread = threading.Thread(target=restless)
+address = must(d.cuMemAlloc(GIB))
+thread.start()
+print("there", flush=True)
+sys.stdin.read()
+over.set()
+thread.join()
+"""
+
+
+@contextmanager
+def _neighbour(host: Host, directory: Path, does: str) -> Iterator[None]:
+    """A process of another container, which has a GiB of the card and does what it does."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CUDA + "import sys\n" + does],
+        env=host.environment(directory),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "there\n"
+        yield
+    finally:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+_CREATIONS = {
+    "retain": "must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))",
+    "create": "must(d.cuCtxCreate(None, 0, 0))",
+    "create_v2": "assert library.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, 0) == 0",
+    "create_v4": "assert library.cuCtxCreate_v4(ctypes.byref(ctypes.c_void_p()), None, 0, 0) == 0",
+}
+
+
+@pytest.mark.parametrize("creation", _CREATIONS)
+def test_beside_a_neighbour_it_is_charged_what_the_card_gave(
+    card_host: Host, grants: Grants, creation: str
+) -> None:
+    mine = grants.make(GIB, context_bytes=CONTEXT)
+    theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
+    with _neighbour(card_host, theirs, _STEADY):
+        card_host.python(
+            _TOOLS
+            + f"""
+{_CREATIONS[creation]}
+exact(CONTEXT)
+assert must(d.cuMemGetInfo()) == (GIB - CONTEXT, GIB)
+kept = must(d.cuMemAlloc(64 * MIB))
+exact(CONTEXT + 64 * MIB)
+second = must(d.cuCtxCreate(None, 0, 0))
+exact(2 * CONTEXT + 64 * MIB)
+must(d.cuCtxDestroy(second))
+exact(CONTEXT + 64 * MIB)
+""",
+            mine,
+        )
+        assert region.status(theirs)[0].use.used_bytes == CONTEXT + GIB
+
+
+def test_beside_a_neighbour_that_allocates_meanwhile(card_host: Host, grants: Grants) -> None:
+    mine = grants.make(GIB, context_bytes=CONTEXT)
+    theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
+    with _neighbour(card_host, theirs, _RESTLESS):
+        card_host.python(
+            _TOOLS
+            + """
+for _ in range(50):
+    must(d.cuDevicePrimaryCtxRetain(0))
+    exact(CONTEXT)
+    must(d.cuDevicePrimaryCtxRelease(0))
+    exact(0)
+""",
+            mine,
+        )
+
+
+def test_a_small_limit_keeps_what_the_context_leaves(card_host: Host, grants: Grants) -> None:
+    mine = grants.make(512 * MIB, context_bytes=CONTEXT)
+    theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
+    with _neighbour(card_host, theirs, _STEADY):
+        card_host.python(
+            CUDA
+            + """
+assert must(d.cuMemGetInfo()) == (212 * MIB, 512 * MIB)
+must(d.cuMemAlloc(212 * MIB))
+assert d.cuMemAlloc(1)[0] == OOM
+""",
+            mine,
+        )
+
+
+def test_one_that_does_not_fit_never_comes_to_the_card(card_host: Host, grants: Grants) -> None:
+    """Reserved before: the card's process list has nothing of it at any moment, nor does a reset of
+    what was never made change the charge."""
+    card_host.python(
+        _TOOLS
+        + """
+for _ in range(2):
+    assert d.cuDevicePrimaryCtxRetain(0)[0] == OOM
+    assert d.cuCtxCreate(None, 0, 0)[0] == OOM
+    exact(0)
+    assert tuple(d.cuDevicePrimaryCtxGetState(0))[2] == 0
+""",
+        grants.make(CONTEXT - 1, context_bytes=CONTEXT),
+    )
+    card_host.python(
+        _TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)",
+        grants.make(CONTEXT, context_bytes=CONTEXT),
+    )
+
+
+def test_processes_and_threads_of_a_container_each_pay_for_their_own(
+    card_host: Host, grants: Grants
+) -> None:
+    """Also while others of the container hold reservations that the card has not given yet."""
+    mine = grants.make(4 * GIB, context_bytes=CONTEXT)
+    many = """
+import threading
+made = []
+def work():
+    made.append(must(d.cuCtxCreate(None, 0, 0)))
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert held() == 4 * CONTEXT
+for context in made: must(d.cuCtxDestroy(context))
+exact(0)
+"""
+    with _neighbour(card_host, grants.make(2 * GIB), _STEADY):
+        card_host.python(_TOOLS + many, mine)
+    pids = 4
+    program = (
+        _TOOLS
+        + """
+must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
+kept = must(d.cuMemAlloc(64 * MIB))
+assert held() == CONTEXT + 64 * MIB
+print("there", flush=True)
+sys.stdin.read()
+"""
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=card_host.environment(mine),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(pids)
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None and process.stdout.readline() == "there\n"
+        assert region.status(mine)[0].use.used_bytes == pids * (CONTEXT + 64 * MIB)
+    finally:
+        for process in started:
+            process.communicate(timeout=60)
+
+
+def test_what_the_dead_still_hold_is_nothing_to_it(slow_card_host: Host, grants: Grants) -> None:
+    directory = grants.make(2 * GIB, context_bytes=CONTEXT)
+    killed = CUDA + "import os\nmust(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
+    slow_card_host.run([sys.executable, "-c", killed], directory, status=-9)
+    slow_card_host.python(
+        _TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)", directory
+    )
+
+
+def test_a_context_that_the_driver_refuses_leaves_measuring_as_it_was(
+    card_host: Host, grants: Grants
+) -> None:
+    """A window that stayed open would hide from the charge all that this thread loads later."""
+    card_host.python(
+        _TOOLS
+        + """
+must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
+exact(CONTEXT)
+assert d.cuCtxCreate(None, 0xffff, 0)[0] != OK
+exact(CONTEXT)
+must(d.cuCtxDestroy(must(d.cuCtxCreate(None, 0, 0))))
+second = must(d.cuCtxCreate(None, 0, 0))
+exact(2 * CONTEXT)
+""",
+        grants.make(2 * GIB, context_bytes=CONTEXT),
+    )
+
+
+def test_where_the_grant_does_not_say_it_is_charged_half_a_gibibyte_at_most(
+    card_host: Host, grants: Grants
+) -> None:
+    theirs = grants.make(2 * GIB)
+    with _neighbour(card_host, theirs, _STEADY):
+        assert region.status(theirs)[0].use.used_bytes == CONTEXT + GIB, "alone it is exact"
+        card_host.python(
+            _TOOLS
+            + """
+must(d.cuDevicePrimaryCtxRetain(0))
+assert (held(), used()) == (CONTEXT, 512 * MIB)
+""",
+            grants.make(GIB),
+        )
