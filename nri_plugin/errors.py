@@ -4,6 +4,7 @@
       Refused           a container may not be made or started as asked; carries a Refusal
       FilesError        the run directory cannot be prepared (this host's fault)
       StoreError        the library cannot be published (this host's fault)
+      ChildError        the driver did not answer a child of ours (this host's fault, retryable)
       InventoryError    NVML did not tell the cards in time (this host's fault, retryable)
 
 A reason's value is its text for people; the fields in braces are filled where it is used. The
@@ -123,6 +124,10 @@ class FilesError(AgentError):
 
 class StoreError(AgentError):
     """The library cannot be published; the text says what is missing."""
+
+
+class ChildError(AgentError):
+    """A child that asks the driver ended badly, or not in time; the text says how."""
 
 
 class InventoryError(AgentError):

@@ -17,9 +17,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from contract import grant_file, names, region_file
@@ -37,6 +38,7 @@ _SLACK_BYTES: Final = 16 * _PAGE
 """For the file system's own records; what a tenant could add to its region, and no more."""
 _MAX_INODES: Final = 16
 _MAX_STACKED: Final = 16
+_NOTHING_KNOWN: Final[Mapping[str, int]] = MappingProxyType({})
 
 _PRELOAD: Final = f"{names.CONTAINER_LIBRARY}\n".encode()
 
@@ -58,11 +60,18 @@ class RunDirectory:
         self._root = root
         self._new_grant_id = new_grant_id
 
-    def prepare(self, key: str, shares: Sequence[Share], shared: bool) -> None:
+    def prepare(
+        self,
+        key: str,
+        shares: Sequence[Share],
+        shared: bool,
+        context_bytes: Mapping[str, int] = _NOTHING_KNOWN,
+    ) -> None:
         """Make the files of `key`, or find them as they should be.
 
         shared: other containers may be using them already; then they stay as they are, and shares
-        that differ from theirs are an error. Raises FilesError, and leaves nothing behind.
+        that differ from theirs are an error. context_bytes: what contexts take, by card, as far as
+        it is known. Raises FilesError, and leaves nothing behind.
         """
         path = self._root / key
         try:
@@ -76,7 +85,7 @@ class RunDirectory:
             _clear(path)
             path.mkdir(mode=0o755)
             try:
-                self._fill(path, shares)
+                self._fill(path, shares, context_bytes)
             except BaseException:
                 _clear(path)
                 raise
@@ -108,10 +117,10 @@ class RunDirectory:
         except FileNotFoundError:
             return frozenset()
 
-    def _fill(self, path: Path, shares: Sequence[Share]) -> None:
+    def _fill(self, path: Path, shares: Sequence[Share], context_bytes: Mapping[str, int]) -> None:
         grant_id = self._new_grant_id()
         region = region_file.fresh(len(shares), grant_id)
-        grant = grant_file.fresh(grant_file.Grant(grant_id, _cards(shares)))
+        grant = grant_file.fresh(grant_file.Grant(grant_id, _cards(shares, context_bytes)))
         pages = sum(-(-len(data) // _PAGE) for data in (region, grant, _PRELOAD))
         _mount_tmpfs(path, pages * _PAGE + _SLACK_BYTES)
         (path / names.DIR_DRIVER).mkdir(mode=0o755)
@@ -125,9 +134,15 @@ class RunDirectory:
             _write(path / name, mode, data)
 
 
-def _cards(shares: Sequence[Share]) -> Sequence[grant_file.Card]:
+def _cards(shares: Sequence[Share], context_bytes: Mapping[str, int]) -> Sequence[grant_file.Card]:
     return tuple(
-        grant_file.Card(share.uuid, share.memory_bytes, share.core_percent, share.minor)
+        grant_file.Card(
+            share.uuid,
+            share.memory_bytes,
+            share.core_percent,
+            share.minor,
+            context_bytes=context_bytes.get(share.uuid, 0),
+        )
         for share in shares
     )
 

@@ -1,9 +1,5 @@
 """The cards of this node, as NVML tells them: asked in a child process, under a deadline.
 
-A driver in trouble lets NVML calls sleep in the kernel where no signal reaches them; so the event
-loop never makes one, and neither does a thread that it would have to wait for at exit. One child
-at a time: one that hangs is killed, and not followed by a second before it is gone.
-
 Run as `python -m nri_plugin.inventory`, this module is that child: it prints one JSON list.
 """
 
@@ -13,16 +9,15 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from nri_plugin.errors import InventoryError
+from nri_plugin.child import Child
+from nri_plugin.errors import ChildError, InventoryError
 from nri_plugin.model import Card
 
 _LOG: Final = logging.getLogger(__name__)
-_MAX_REPLY_BYTES: Final = 1 << 20
 
 
 class Inventory:
@@ -40,17 +35,12 @@ class Inventory:
         now: Callable[[], float],
         command: Sequence[str] = (sys.executable, "-m", "nri_plugin.inventory"),
     ) -> None:
-        # The child finds what this process found, wherever it was started.
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._environment = {**environment, "PYTHONPATH": path}
-        self._deadline_s = deadline_s
+        self._child = Child(command, environment, deadline_s=deadline_s, whom="NVML")
         self._min_interval_s = min_interval_s
         self._now = now
-        self._command = command
         self._cards: Sequence[Card] = ()
         self._asked_at: float | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._lingering: asyncio.subprocess.Process | None = None
         self._problem: str | None = "the cards have not been asked for yet"
 
     @property
@@ -95,35 +85,10 @@ class Inventory:
             _LOG.info("inventory cards=%d uuids=%s", len(self._cards), uuids)
 
     async def _ask(self) -> Sequence[Card]:
-        if self._lingering is not None and self._lingering.returncode is None:
-            raise InventoryError(
-                f"an earlier look at NVML still hangs in the driver (pid {self._lingering.pid})"
-            )
         try:
-            child = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._environment,
-                limit=_MAX_REPLY_BYTES,
-            )
-        except OSError as error:
-            raise InventoryError(f"{self._command[0]}: {error.strerror}") from error
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                reply, complaint = await child.communicate()
-        except TimeoutError as error:
-            raise InventoryError(f"NVML did not answer in {self._deadline_s:g} s") from error
-        finally:
-            if child.returncode is None:
-                self._lingering = child
-                with contextlib.suppress(ProcessLookupError):
-                    child.kill()
-        if child.returncode != 0:
-            lines = complaint.decode(errors="replace").strip().splitlines() or ["no message"]
-            raise InventoryError(lines[-1])
-        return decode(reply)
+            return decode(await self._child.ask())
+        except ChildError as error:
+            raise InventoryError(str(error)) from error
 
 
 def decode(reply: bytes) -> Sequence[Card]:

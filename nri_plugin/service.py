@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from contract import names
 from nri_plugin import cdi, connection, injection, policy, rootfs, translate
+from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, StoreError, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
@@ -65,12 +66,14 @@ class Service:
         self,
         settings: Settings,
         inventory: Inventory,
+        contexts: Contexts,
         files: RunDirectory,
         store: Store,
     ) -> None:
         self._settings = settings
         self._run_dir = str(settings.run_dir)
         self._inventory = inventory
+        self._contexts = contexts
         self._files = files
         self._store = store
         self._worker = Worker("files")
@@ -167,7 +170,9 @@ class Service:
         # A user from before the files are there until it is removed, whatever comes of it: work
         # that we stop waiting for goes on, and the removal comes behind it.
         self._users.setdefault(key, set()).add(container_id)
-        job = partial(self._files.prepare, key, wanted.shares, wanted.shared)
+        self._contexts.look(share.uuid for share in wanted.shares)
+        known = dict(self._contexts.sizes)
+        job = partial(self._files.prepare, key, wanted.shares, wanted.shared, known)
         try:
             await self._in_time("make the container's files", self._work(job))
         except FilesError as error:
@@ -265,12 +270,23 @@ async def run(settings: Settings, announce: Callable[[str], None]) -> None:
         min_interval_s=settings.inventory_min_interval_s,
         now=time.monotonic,
     )
+    contexts = Contexts(
+        settings.environment,
+        deadline_s=settings.context_deadline_s,
+        min_interval_s=settings.context_min_interval_s,
+        now=time.monotonic,
+    )
     files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
-    service = Service(settings, inventory, files, Store(settings.store_dir, settings.library))
+    store = Store(settings.store_dir, settings.library)
+    service = Service(settings, inventory, contexts, files, store)
     try:
         await inventory.refresh()
+        # The first containers after a start, often all of the node's, shall have the figure, too.
+        contexts.look(card.uuid for card in inventory.cards)
+        await contexts.settled()
         await _serve_for_ever(settings, service, announce)
     finally:
+        await contexts.close()
         await inventory.close()
 
 

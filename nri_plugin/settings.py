@@ -56,6 +56,10 @@ class Settings:
     """How long NVML may take; it takes seconds where persistence mode is off."""
     inventory_min_interval_s: float = 5.0
     """How often NVML is asked at most, however many unknown cards are named."""
+    context_deadline_s: float = 10.0
+    """How long a look at what a context takes may last; the agent waits for it at its start."""
+    context_min_interval_s: float = 30.0
+    """How often such a look is made at most, while a card has not told."""
     work_deadline_s: float = 1.2
     """How long files or a look at a container may take; below 75 % of NRI's default of 2 s."""
     first_retry_s: float = 0.2

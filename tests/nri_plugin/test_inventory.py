@@ -81,7 +81,7 @@ def test_a_failed_look_keeps_the_cards_and_says_why(script: str, problem: str) -
         cards = inventory(f"print('{ONE}')", clock)
         await cards.refresh()
         clock.seconds += 5
-        cards._command = (sys.executable, "-c", script)
+        cards._child.command = (sys.executable, "-c", script)
         await cards.refresh()
         assert cards.cards == (Card("GPU-1", 0, 5),)
         assert problem in str(cards.problem)
@@ -92,7 +92,7 @@ def test_a_failed_look_keeps_the_cards_and_says_why(script: str, problem: str) -
 def test_a_child_that_cannot_be_started() -> None:
     async def work() -> None:
         cards = inventory("")
-        cards._command = ("/nowhere/python",)
+        cards._child.command = ("/nowhere/python",)
         await cards.refresh()
         assert cards.problem == "/nowhere/python: No such file or directory"
 
@@ -106,20 +106,20 @@ def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> Non
         cards = inventory("import time; time.sleep(600)", clock, deadline_s=0.0)
         await cards.refresh()
         assert cards.problem == "NVML did not answer in 0 s"
-        lingering = cards._lingering
+        lingering = cards._child.lingering
         assert lingering is not None
         assert await lingering.wait() == -signal.SIGKILL
         # One that no signal reaches looks like this to us:
         sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
-        cards._lingering = sleeper
+        cards._child.lingering = sleeper
         clock.seconds += 5
         await cards.refresh()
         assert "still hangs in the driver" in str(cards.problem)
         sleeper.kill()
         await sleeper.wait()
         clock.seconds += 5
-        cards._deadline_s = 60.0
-        cards._command = (sys.executable, "-c", f"print('{ONE}')")
+        cards._child.deadline_s = 60.0
+        cards._child.command = (sys.executable, "-c", f"print('{ONE}')")
         await cards.refresh()
         assert cards.cards
 

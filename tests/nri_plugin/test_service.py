@@ -23,6 +23,7 @@ from contract.allocation import Allocation, DeviceEntry
 from contract.grants import CardGrant
 from nri_plugin import connection, service
 from nri_plugin.__main__ import main as agent_main
+from nri_plugin.contexts import Contexts
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.messages import nri_pb2 as nri
@@ -81,7 +82,7 @@ class Host:
             last_retry_s=0.02,
         )
 
-    def service(self, cards: str = CARDS) -> Service:
+    def service(self, cards: str = CARDS, context: str = "print(300 << 20)") -> Service:
         inventory = Inventory(
             os.environ,
             deadline_s=60,
@@ -89,10 +90,16 @@ class Host:
             now=asyncio.get_running_loop().time,
             command=(sys.executable, "-c", f"print({cards!r})"),
         )
-        files = RunDirectory(self.run, lambda: 7)
-        return Service(
-            self.settings, inventory, files, Store(self.settings.store_dir, self.library)
+        self.contexts = Contexts(
+            os.environ,
+            deadline_s=60,
+            min_interval_s=0,
+            now=asyncio.get_running_loop().time,
+            command=(sys.executable, "-c", context),
         )
+        files = RunDirectory(self.run, lambda: 7)
+        store = Store(self.settings.store_dir, self.library)
+        return Service(self.settings, inventory, self.contexts, files, store)
 
     def keys(self) -> set[str]:
         return set(os.listdir(self.run)) if self.run.exists() else set()
@@ -184,7 +191,7 @@ def test_a_grant_becomes_files_mounts_and_the_card(host: Host) -> None:
             assert not device.HasField("gid")
             assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
             grant = grant_file.decode((host.run / "c0/grant").read_bytes())
-            assert grant == grant_file.Grant(7, (grant_file.Card(UUID, 5 << 30, 20, 0),))
+            assert grant == grant_file.Grant(7, (grant_file.Card(UUID, 5 << 30, 20, 0),)), "unknown"
             made = as_made(container(), reply)
             await runtime.notify("RemoveContainer", pod(), made)
             assert host.keys() == set()

@@ -299,5 +299,6 @@ def test_what_the_dead_hold_for_longer_is_refused(
         directory = Grants(tmp_path).make(4 * GIB)
         host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)
         host.python(
-            EXACT + "assert d.cuMemAlloc(4 * GIB)[0] == OOM\nassert charged() == 512 * MIB", directory
+            EXACT + "assert d.cuMemAlloc(4 * GIB)[0] == OOM\nassert charged() == 512 * MIB",
+            directory,
         )

@@ -228,9 +228,7 @@ def test_what_the_dead_still_hold_is_nothing_to_it(slow_card_host: Host, grants:
     directory = grants.make(2 * GIB, context_bytes=CONTEXT)
     killed = CUDA + "import os\nmust(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
     slow_card_host.run([sys.executable, "-c", killed], directory, status=-9)
-    slow_card_host.python(
-        _TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)", directory
-    )
+    slow_card_host.python(_TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)", directory)
 
 
 def test_a_context_that_the_driver_refuses_leaves_measuring_as_it_was(
@@ -238,15 +236,20 @@ def test_a_context_that_the_driver_refuses_leaves_measuring_as_it_was(
 ) -> None:
     """A window that stayed open would hide from the charge all that this thread loads later."""
     card_host.python(
-        _TOOLS
+        "import os; os.environ['CUDA_MODULE_LOADING'] = 'EAGER'\n"
+        + _TOOLS
         + """
 must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
 exact(CONTEXT)
 assert d.cuCtxCreate(None, 0xffff, 0)[0] != OK
 exact(CONTEXT)
-must(d.cuCtxDestroy(must(d.cuCtxCreate(None, 0, 0))))
-second = must(d.cuCtxCreate(None, 0, 0))
-exact(2 * CONTEXT)
+must(d.cuModuleLoadData(b'''
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry flat() { ret; }
+'''))
+exact(CONTEXT + 2 * MIB)
 """,
         grants.make(2 * GIB, context_bytes=CONTEXT),
     )

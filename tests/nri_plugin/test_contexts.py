@@ -1,0 +1,282 @@
+"""What a context takes: real children, which may answer, lie, fail or hang; and the real child over
+a simulated driver, on cards that are free, full, lost, or not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.contexts import Contexts
+from tests.shim.conftest import CARDS, GIB, MIB, Host, card_host, library, simulated
+
+__all__ = ["card_host", "library"]
+
+CARD, OTHER = (uuid for uuid, _ in CARDS)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def contexts(script: str, clock: Clock | None = None, deadline_s: float = 60.0) -> Contexts:
+    return Contexts(
+        os.environ,
+        deadline_s=deadline_s,
+        min_interval_s=30.0,
+        now=clock or Clock(),
+        command=(sys.executable, "-c", script),
+    )
+
+
+def learn(looked_for: Contexts, *uuids: str) -> Mapping[str, int]:
+    async def work() -> None:
+        looked_for.look(uuids)
+        await looked_for.settled()
+        await looked_for.close()
+
+    asyncio.run(work())
+    return looked_for.sizes
+
+
+def test_each_card_is_asked_once_and_by_its_own_name(tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+    script = (
+        f"import os, sys; assert os.environ['CUDA_VISIBLE_DEVICES'] == sys.argv[1]\n"
+        f"open({str(log)!r}, 'a').write(sys.argv[1] + ' '); print(len(sys.argv[1]))"
+    )
+    clock = Clock()
+
+    async def work() -> None:
+        asked = contexts(script, clock)
+        asked.look(["GPU-1", "GPU-1"])
+        asked.look(["GPU-1"])
+        assert asked.sizes == {}, "nobody waits"
+        await asked.settled()
+        clock.seconds += 3600
+        asked.look(["GPU-1", "GPU-22"])
+        await asked.settled()
+        assert asked.sizes == {"GPU-1": 5, "GPU-22": 6}
+        await asked.close()
+
+    asyncio.run(work())
+    assert log.read_text().split() == ["GPU-1", "GPU-22"]
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("import sys; sys.exit('first\\nNVML: Driver Not Loaded')", "NVML: Driver Not Loaded"),
+        ("import os; os.abort()", "no message"),
+        ("print('about 300')", "unreadable answer"),
+        ("", "unreadable answer"),
+        ("print(0)", "0 bytes: not believed"),
+        ("print(-5)", "-5 bytes: not believed"),
+        (f"print({GIB} + 1)", "not believed"),
+        (f"print({1 << 64} - 1)", "not believed"),
+    ],
+)
+def test_what_could_not_be_learned_is_said_once_and_tried_again(
+    script: str, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+
+    async def work() -> None:
+        asked = contexts(script, clock)
+        for _ in range(3):
+            asked.look(["GPU-1"])
+            asked.look(["GPU-1"])
+            await asked.settled()
+            clock.seconds += 30
+        assert asked.sizes == {}
+        asked._children["GPU-1"].command = (sys.executable, "-c", "print(7)")
+        clock.seconds -= 1
+        asked.look(["GPU-1"])
+        await asked.settled()
+        assert asked.sizes == {}, "not yet"
+        clock.seconds += 1
+        asked.look(["GPU-1"])
+        await asked.settled()
+        assert asked.sizes == {"GPU-1": 7}
+
+    asyncio.run(work())
+    assert [problem in line for line in caplog.messages if "unknown" in line] == [True]
+
+
+def test_a_child_that_cannot_be_started(caplog: pytest.LogCaptureFixture) -> None:
+    asked = contexts("")
+    asked._command = ("/nowhere/python",)
+    assert learn(asked, "GPU-1") == {}
+    assert "/nowhere/python: No such file or directory" in caplog.text
+
+
+def test_a_child_that_hangs_is_killed_and_holds_nothing_up() -> None:
+    async def work() -> None:
+        asked = contexts("import time; time.sleep(600)", deadline_s=0.2)
+        asked.look(["GPU-1"])
+        await asked.settled()
+        child = asked._children["GPU-1"].lingering
+        assert child is not None
+        assert await child.wait() == -signal.SIGKILL
+        assert asked.sizes == {}
+
+    asyncio.run(work())
+
+
+def test_closing_ends_the_child() -> None:
+    async def work() -> None:
+        asked = contexts("import time; time.sleep(600)")
+        asked.look(["GPU-1"])
+        await asyncio.sleep(0.2)
+        await asked.close()
+        child = asked._children["GPU-1"].lingering
+        assert child is None or await child.wait() == -signal.SIGKILL
+
+    asyncio.run(work())
+
+
+def over(host: Host, **more: str) -> Contexts:
+    environment = {**host.environment(preload=False), **more}
+    return Contexts(environment, deadline_s=60, min_interval_s=0, now=Clock())
+
+
+def control(host: Host, **request: object) -> dict[str, object]:
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.connect(f"{host.sim_dir}/control.sock")
+        daemon.sendall(json.dumps(request).encode() + b"\n")
+        answer: dict[str, object] = json.loads(daemon.makefile().readline())
+    assert "error" not in answer, answer
+    return answer
+
+
+def used(host: Host) -> list[int]:
+    cards = control(host, op="status")["cards"]
+    assert isinstance(cards, list)
+    return [card["used_bytes"] for card in cards]
+
+
+@pytest.mark.sim
+def test_the_driver_is_asked_and_keeps_nothing(card_host: Host) -> None:
+    assert learn(over(card_host), CARD, OTHER) == {CARD: 300 * MIB, OTHER: 300 * MIB}
+    assert used(card_host) == [0, 0]
+
+
+@pytest.mark.sim
+def test_a_neighbours_memory_is_not_the_contexts(card_host: Host) -> None:
+    program = "from cuda.bindings import driver as d\nd.cuInit(0)\n"
+    program += "c = d.cuDevicePrimaryCtxRetain(0)[1]; d.cuCtxSetCurrent(c)\n"
+    program += f"print(int(d.cuMemAlloc({GIB})[0]), flush=True); input()"
+    neighbour = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=card_host.environment(preload=False),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert neighbour.stdout is not None and neighbour.stdout.readline() == "0\n"
+        assert learn(over(card_host), CARD) == {CARD: 300 * MIB}
+        assert used(card_host) == [GIB + 300 * MIB, 0]
+    finally:
+        neighbour.communicate("\n", timeout=60)
+
+
+@pytest.mark.sim
+def test_a_card_that_is_full_is_left_alone(
+    card_host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = "from cuda.bindings import driver as d\nd.cuInit(0)\n"
+    program += "c = d.cuDevicePrimaryCtxRetain(1)[1]; d.cuCtxSetCurrent(c)\n"
+    program += f"print(int(d.cuMemAlloc({GIB})[0]), flush=True); input()"
+    neighbour = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=card_host.environment(preload=False),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    asked = over(card_host)
+    try:
+        assert neighbour.stdout is not None and neighbour.stdout.readline() == "0\n"
+        assert learn(asked, OTHER) == {}
+        assert "bytes of the card are free" in caplog.text
+    finally:
+        neighbour.communicate("\n", timeout=60)
+    assert learn(asked, OTHER) == {OTHER: 300 * MIB}, "retried when there is room"
+
+
+@pytest.mark.sim
+def test_a_card_that_is_lost(card_host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    asked = over(card_host)
+    control(card_host, op="lose", card=0)
+    try:
+        assert learn(asked, CARD, OTHER) == {OTHER: 300 * MIB}
+    finally:
+        control(card_host, op="restore", card=0)
+    assert f"context size unknown card={CARD}" in caplog.text
+    assert learn(asked, CARD) == {CARD: 300 * MIB, OTHER: 300 * MIB}
+
+
+@pytest.mark.sim
+def test_contexts_that_cost_nothing_are_unknown(
+    build_dir: Path, library: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where NVML does not tell: nothing is not believed."""
+    with simulated(build_dir, library, tmp_path) as host:
+        assert learn(over(host), CARD) == {}
+    assert "0 bytes: not believed" in caplog.text
+
+
+@pytest.mark.sim
+def test_without_libcuda(card_host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """NVML answers, and there is no CUDA: on a card for graphics alone, say."""
+    nvml = "libnvidia-ml.so.1"
+    (tmp_path / nvml).symlink_to(card_host.driver_dir / nvml)
+    assert learn(over(card_host, LD_LIBRARY_PATH=str(tmp_path)), CARD) == {}
+    assert "libcuda.so.1" in caplog.text
+
+
+@pytest.mark.sim
+def test_without_a_driver(card_host: Host, tmp_path: Path) -> None:
+    assert learn(over(card_host, LD_LIBRARY_PATH=str(tmp_path)), CARD) == {}
+    assert learn(over(card_host, SIMGPU_DIR=str(tmp_path)), CARD) == {}
+
+
+_LIES = {
+    "nothing": ("[]", "does not list this process"),
+    "another process": ("[Row(1, 300)]", "does not list this process"),
+    "not available": ("[Row(os.getpid(), None)]", "does not tell the memory of processes"),
+    "twice": ("[Row(os.getpid(), 300)] * 2", "does not tell the memory of processes"),
+    "more than all": ("[Row(os.getpid(), 1 << 29)]", "bytes of"),
+}
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("lie", _LIES)
+def test_nvml_that_lies_is_not_believed(
+    card_host: Host, lie: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows, problem = _LIES[lie]
+    script = (
+        "import os, sys, pynvml\nfrom collections import namedtuple\n"
+        "Row = namedtuple('Row', 'pid usedGpuMemory')\n"
+        f"pynvml.nvmlDeviceGetComputeRunningProcesses = lambda card: {rows}\n"
+        "from nri_plugin import contexts\nsys.exit(contexts.main())"
+    )
+    asked = over(card_host)
+    asked._command = (sys.executable, "-c", script)
+    assert learn(asked, CARD) == {}
+    assert problem in caplog.text
