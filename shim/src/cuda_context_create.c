@@ -83,8 +83,7 @@ static int64_t charge(struct creation *creation, CUcontext context)
 		return 0;
 	creation->window.place = place;
 	if (!creation->window.open && creation->granted_bytes) {
-		vgpu_commit_measured(&creation->reservation, place,
-				     creation->granted_bytes);
+		vgpu_commit_measured(&creation->reservation, place, creation->granted_bytes);
 		return 0;
 	}
 	if (real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)

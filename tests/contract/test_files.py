@@ -67,6 +67,17 @@ def test_a_writer_killed_anywhere_leaves_the_old_grant_or_the_new(
     assert grant_file.decode(apply(torn, list(grant_file.update(torn, new)))) == new
 
 
+def test_a_grant_of_before_says_nothing_of_contexts() -> None:
+    """The field lies where older writers left zeros, and older readers do not look."""
+    said = grant_file.fresh(Grant(1, (Card("GPU-a", 1, 2, 3, context_bytes=5),)))
+    before = grant_file.fresh(Grant(1, (Card("GPU-a", 1, 2, 3),)))
+    at = grant_file.HEAD.size + 80
+    assert (said[at : at + 8], before[at : at + 8]) == (bytes([5, *[0] * 7]), bytes(8))
+    for data, context_bytes in ((said, 5), (before, 0)):
+        read = grant_file.decode(data)
+        assert read is not None and read.cards[0].context_bytes == context_bytes
+
+
 def test_a_reader_never_sees_a_new_sequence_before_its_content() -> None:
     data = grant_file.fresh(Grant(1, (Card("GPU-a", 1, 2, 3),)))
     content, sequence = grant_file.update(data, Grant(1, (Card("GPU-a", 9, 2, 3),)))

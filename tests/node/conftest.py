@@ -15,7 +15,8 @@ from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
 GIB = 1 << 30
-PLAIN_HOST = Path(__file__).resolve().parents[1] / "plain_host.toml"
+CONTEXT = 300 << 20
+"""What a context of the simulated host takes: simgpu/default.toml."""
 PROBE = "/opt/test/probe"
 SETUID_PROBE = "/opt/test/probe-setuid"
 LAUNCHER = "/opt/test/launcher"
@@ -31,6 +32,7 @@ class Taken:
     driver: bool
     euid: int
     init: int
+    context: int
     total: int
     free: int
     filled: int
@@ -39,10 +41,14 @@ class Taken:
     def held_to(self, limit_bytes: int) -> bool:
         """It saw the limit as the card's size, took all of it, and was refused the next granule.
 
-        Beside a neighbour its context is charged half a GiB at most, whatever it takes.
+        All of it is what its context leaves, to the byte, whoever else is on the card.
         """
         seen = (self.init, self.total, self.filled, self.more)
-        return seen == (0, limit_bytes, 0, 2) and 0 <= limit_bytes - self.free <= GIB // 2
+        return seen == (0, limit_bytes, 0, 2) and self.free == limit_bytes - CONTEXT
+
+    def found_it_full(self) -> bool:
+        """Not even a context fitted."""
+        return (self.init, self.context) == (0, 2)
 
 
 def probe(container: Container, command: Sequence[str] = (PROBE,)) -> Taken:
@@ -78,7 +84,7 @@ def test_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[P
 def bare_lab(build_dir: Path, test_programs: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
     """One card of 40 GiB; the agent is as the last test left it."""
     assert build_dir.is_dir()
-    with Lab([40 * GIB], test_programs, host_file=PLAIN_HOST) as lab:
+    with Lab([40 * GIB], test_programs) as lab:
         yield lab
 
 

@@ -12,7 +12,7 @@ from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB, LAUNCHER, PLAIN_HOST, PROBE, SETUID_PROBE, Taken, hold_all, probe
+from .conftest import CONTEXT, GIB, LAUNCHER, PROBE, SETUID_PROBE, Taken, hold_all, probe
 
 pytestmark = pytest.mark.node
 
@@ -79,7 +79,7 @@ print(json.dumps({
     "cuDeviceTotalMem": driver.cuDeviceTotalMem(device)[1],
     "cuMemGetInfo": driver.cuMemGetInfo()[1:],
     "too much": int(driver.cuMemAlloc(memory.total + 512)[0]),
-    "all": int(driver.cuMemAlloc(memory.total)[0]),
+    "all": int(driver.cuMemAlloc(driver.cuMemGetInfo()[1])[0]),
     "one more": int(driver.cuMemAlloc(512)[0]),
 }))
 """
@@ -93,7 +93,7 @@ def test_nvidias_own_python_clients_see_the_limit(half: Container) -> None:
         "nvml": [HALF, HALF, 0],
         "nvml v2": [HALF, HALF, 0],
         "cuDeviceTotalMem": HALF,
-        "cuMemGetInfo": [HALF, HALF],
+        "cuMemGetInfo": [HALF - CONTEXT, HALF],
         "too much": 2,
         "all": 0,
         "one more": 2,
@@ -111,8 +111,7 @@ def test_two_halves_are_full_at_the_same_time(lab: Lab) -> None:
         first, second = (pod.run("main", Process(PYTHON_IMAGE)) for pod in (left, right))
         hold_all(first)
         assert probe(second).held_to(HALF)
-        refused = probe(first)
-        assert (refused.total, refused.free, refused.more) == (HALF, 0, 2)
+        assert probe(first).found_it_full()
 
 
 def test_a_killed_processs_memory_comes_back(half: Container) -> None:
@@ -122,8 +121,8 @@ def test_a_killed_processs_memory_comes_back(half: Container) -> None:
     )
     done = half.exec(["bash", "-c", script])
     during, after = (json.loads(line) for line in done.out.splitlines())
-    assert (during["total"], during["free"], during["more"]) == (HALF, 0, 2)
-    assert (after["total"], after["free"], after["filled"]) == (HALF, HALF, 0)
+    assert during["context"] == 2
+    assert (after["total"], after["free"], after["filled"]) == (HALF, HALF - CONTEXT, 0)
 
 
 def test_each_container_of_a_pod_has_its_own_share(lab: Lab) -> None:
@@ -149,8 +148,7 @@ def test_containers_of_a_koordinator_pod_share_one_limit(lab: Lab) -> None:
         one, two = (pod.run(name, Process(PYTHON_IMAGE)) for name in ("one", "two"))
         assert probe(two).held_to(HALF)
         hold_all(one)
-        refused = probe(two)
-        assert (refused.total, refused.free, refused.more) == (HALF, 0, 2)
+        assert probe(two).found_it_full()
 
 
 _SEED = (
@@ -166,7 +164,7 @@ def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> Non
     with lab.pod("seed", {names.ANNOTATION_DEVICE_ALLOCATED: _SEED}, labels) as pod:
         one, two = (pod.run(name, Process(PYTHON_IMAGE)) for name in ("one", "two"))
         hold_all(one)
-        assert probe(two).free == 0
+        assert probe(two).found_it_full()
         assert one.exec(["sh", "-c", "kill -9 $(cat /tmp/pid)"]).code == 0
         assert probe(two).held_to(HALF)
         hold_all(one)
@@ -199,7 +197,7 @@ def test_sixteen_cards_come_in_a_reply_of_more_than_5_kb(
     build_dir: object, test_programs: dict[str, tuple[object, int]]
 ) -> None:
     """NRI's transport drops a frame above 4,096 bytes that starts a message: it must be split."""
-    with Lab([GIB] * names.MAX_CARDS, test_programs, host_file=PLAIN_HOST) as lab:  # type: ignore[arg-type]
+    with Lab([GIB] * names.MAX_CARDS, test_programs) as lab:  # type: ignore[arg-type]
         spec = lab.sim_dir / "cdi" / "nvidia.json"
         document = json.loads(spec.read_text())
         document["containerEdits"]["env"] = [f"LONG={'x' * 5000}"]

@@ -12,7 +12,7 @@ from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB, PLAIN_HOST, PROBE, probe
+from .conftest import GIB, PROBE, probe
 
 pytestmark = pytest.mark.node
 
@@ -39,7 +39,7 @@ def files(
 
 @pytest.fixture(scope="module")
 def strict_lab(files: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
-    with Lab([40 * GIB], files, host_file=PLAIN_HOST) as lab:
+    with Lab([40 * GIB], files) as lab:
         yield lab
 
 

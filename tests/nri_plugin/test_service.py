@@ -131,6 +131,7 @@ async def serving(
         await runtime.close()
         await asyncio.wait([task])
         task.exception()
+        await handler._contexts.settled()
 
 
 def pod(
@@ -191,10 +192,39 @@ def test_a_grant_becomes_files_mounts_and_the_card(host: Host) -> None:
             assert not device.HasField("gid")
             assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
             grant = grant_file.decode((host.run / "c0/grant").read_bytes())
-            assert grant == grant_file.Grant(7, (grant_file.Card(UUID, 5 << 30, 20, 0),)), "unknown"
+            assert grant == grant_file.Grant(7, (grant_file.Card(UUID, 5 << 30, 20, 0),))
             made = as_made(container(), reply)
             await runtime.notify("RemoveContainer", pod(), made)
             assert host.keys() == set()
+
+    asyncio.run(work())
+
+
+def test_what_a_context_takes_comes_into_the_grants_as_soon_as_it_is_known(host: Host) -> None:
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+
+            async def granted(number: int) -> int:
+                of = pod(number, allocated=HALF, grants=GRANTS)
+                await runtime.create(of, container(number, sandbox=number))
+                grant = grant_file.decode((host.run / f"c{number}/grant").read_bytes())
+                assert grant is not None
+                return grant.cards[0].context_bytes
+
+            assert await granted(0) == 0, "not waited for"
+            await host.contexts.settled()
+            assert await granted(1) == 300 << 20
+
+    asyncio.run(work())
+
+
+def test_a_look_at_a_context_that_hangs_holds_no_container_up(host: Host) -> None:
+    async def work() -> None:
+        async with serving(host.service(context="import time; time.sleep(600)")) as runtime:
+            assert await runtime.create(pod(allocated=HALF), container()) is not None
+            await host.contexts.close()
+            child = host.contexts._children[UUID].lingering
+            assert child is None or await child.wait() != 0
 
     asyncio.run(work())
 

@@ -80,6 +80,22 @@ def test_run_limits_every_card_it_names(
     assert shim("run", *arguments, *_python(_TOTALS)).stdout == f"{totals}\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "context_bytes"),
+    [([], 0), (["--context-bytes", "300MiB"], 300 * MIB), (["--context-bytes", "0"], 0)],
+)
+def test_run_passes_on_what_a_context_takes(
+    shim: Shim, options: list[str], context_bytes: int
+) -> None:
+    program = (
+        "import os, pathlib\nfrom contract import grant_file\n"
+        "data = pathlib.Path(os.environ['GPUSLICE_DIR'], 'grant').read_bytes()\n"
+        "print({card.context_bytes for card in grant_file.decode(data).cards})"
+    )
+    done = shim("run", "--memory", "1GiB", *options, *_python(program))
+    assert done.stdout == f"{{{context_bytes}}}\n"
+
+
 def test_run_limits_what_the_command_starts(shim: Shim) -> None:
     program = f"""
 import subprocess, sys
@@ -104,6 +120,8 @@ subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
         (["--memory", "50.5%"], ["--memory 50.5%", "1 to 100"]),
         (["--memory", "1GiB", "--core", "0"], ["--core 0", "1 to 100"]),
         (["--memory", "1GiB", "--core", "many"], ["--core many", "1 to 100"]),
+        (["--memory", "1GiB", "--context-bytes", "50%"], ["--context-bytes 50%", "300MiB"]),
+        (["--memory", "1GiB", "--context-bytes", "3GiB"], ["--context-bytes 3GiB", "2GiB"]),
         (["--memory", "1GiB", "--card", "7"], ["--card 7", "0 (GPU-"]),
         (["--memory", "1GiB", "--card", "0", "--card", CARDS[0][0]], ["named twice"]),
     ],

@@ -1,7 +1,8 @@
 /*
- * What a program in a container can take of card 0, as one JSON line: the codes of cuInit, of an
- * allocation of all that the driver calls free, and of one granule more. `probe hold` then stays.
- * It knows the driver by dlopen alone, as programs with a statically linked runtime do.
+ * What a program in a container can take of card 0, as one JSON line: the codes of cuInit, of the
+ * first context, of an allocation of all that the driver calls free, and of one granule more.
+ * `probe hold` then stays. It knows the driver by dlopen alone, as programs with a statically
+ * linked runtime do.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -29,7 +30,7 @@ static void *entry(void *driver, const char *name)
 
 int main(int argc, char **argv)
 {
-	int init = NOT_TRIED, filled = NOT_TRIED, more = NOT_TRIED, device;
+	int init = NOT_TRIED, made = NOT_TRIED, filled = NOT_TRIED, more = NOT_TRIED, device;
 	size_t free_bytes = 0, total_bytes = 0;
 	unsigned long long pointer;
 	void *context;
@@ -37,9 +38,10 @@ int main(int argc, char **argv)
 
 	if (driver) {
 		init = ((init_fn)entry(driver, "cuInit"))(0);
-		if (init == 0 && ((device_fn)entry(driver, "cuDeviceGet"))(&device, 0) == 0 &&
-		    ((retain_fn)entry(driver, "cuDevicePrimaryCtxRetain"))(&context, device) == 0 &&
-		    ((current_fn)entry(driver, "cuCtxSetCurrent"))(context) == 0 &&
+		if (init == 0 && ((device_fn)entry(driver, "cuDeviceGet"))(&device, 0) == 0)
+			made = ((retain_fn)entry(driver, "cuDevicePrimaryCtxRetain"))(&context,
+										      device);
+		if (made == 0 && ((current_fn)entry(driver, "cuCtxSetCurrent"))(context) == 0 &&
 		    ((info_fn)entry(driver, "cuMemGetInfo_v2"))(&free_bytes, &total_bytes) == 0) {
 			alloc_fn alloc = (alloc_fn)entry(driver, "cuMemAlloc_v2");
 
@@ -47,10 +49,11 @@ int main(int argc, char **argv)
 			more = alloc(&pointer, GRANULE_BYTES);
 		}
 	}
-	printf("{\"driver\": %s, \"euid\": %d, \"init\": %d, \"total\": %zu, \"free\": %zu, "
+	printf("{\"driver\": %s, \"euid\": %d, \"init\": %d, \"context\": %d, \"total\": %zu, "
+	       "\"free\": %zu, "
 	       "\"filled\": %d, \"more\": %d}\n",
-	       driver ? "true" : "false", (int)geteuid(), init, total_bytes, free_bytes, filled,
-	       more);
+	       driver ? "true" : "false", (int)geteuid(), init, made, total_bytes, free_bytes,
+	       filled, more);
 	fflush(stdout);
 	if (argc > 1 && strcmp(argv[1], "hold") == 0)
 		pause();
