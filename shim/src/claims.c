@@ -94,7 +94,7 @@ static void hang(struct table *table, uint32_t number)
 	claim->next = *bucket;
 	claim->hangs = true;
 	*bucket = number;
-	table->kinds[claim->kind]++;
+	__atomic_add_fetch(&table->kinds[claim->kind], 1, __ATOMIC_RELAXED);
 }
 
 /* Takes the claim that `*link` leads to out of its bucket and puts it at the head of the list. */
@@ -106,7 +106,7 @@ static void unhang(struct table *table, uint32_t *link, uint32_t *list)
 	table->claim[number].next = *list;
 	table->claim[number].hangs = false;
 	*list = number;
-	table->kinds[table->claim[number].kind]--;
+	__atomic_sub_fetch(&table->kinds[table->claim[number].kind], 1, __ATOMIC_RELAXED);
 }
 
 static uint32_t *find(struct table *table, enum vgpu_claim_kind kind, uint64_t key)

@@ -62,10 +62,20 @@ static uint32_t hint_of(uint64_t pool)
 	return (uint32_t)((pool * UINT64_C(0x9e3779b97f4a7c15)) >> 58);
 }
 
+static uint32_t state_of(const struct vgpu_meter *meter)
+{
+	return __atomic_load_n(&meter->state, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t charged(const struct vgpu_meter *meter)
+{
+	return __atomic_load_n(&meter->charged_bytes, __ATOMIC_RELAXED);
+}
+
+/* In this order: a meter that begins another life has its pool before its state. */
 static bool is_pool(const struct vgpu_meter *meter, uint64_t pool, enum meter_state state)
 {
-	return __atomic_load_n(&meter->pool, __ATOMIC_RELAXED) == pool &&
-	       __atomic_load_n(&meter->state, __ATOMIC_ACQUIRE) == state;
+	return state_of(meter) == state && __atomic_load_n(&meter->pool, __ATOMIC_ACQUIRE) == pool;
 }
 
 static struct vgpu_meter *search(struct table *t, uint64_t pool, enum meter_state state)
@@ -108,13 +118,13 @@ static struct vgpu_meter *add(struct table *t, enum meter_state state, uint64_t 
 {
 	uint32_t at = 0;
 
-	while (at < t->top && t->meters[at].state != METER_NONE)
+	while (at < t->top && state_of(&t->meters[at]) != METER_NONE)
 		at++;
 	if (at == VGPU_METERS)
 		return NULL;
-	t->meters[at].pool = pool;
-	t->meters[at].card = card;
-	t->meters[at].charged_bytes = 0;
+	__atomic_store_n(&t->meters[at].card, card, __ATOMIC_RELAXED);
+	__atomic_store_n(&t->meters[at].charged_bytes, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&t->meters[at].pool, pool, __ATOMIC_RELEASE);
 	__atomic_store_n(&t->meters[at].state, state, __ATOMIC_RELEASE);
 	if (at == t->top)
 		__atomic_store_n(&t->top, at + 1, __ATOMIC_RELEASE);
@@ -273,7 +283,7 @@ static uint64_t reserved_bytes(const struct vgpu_meter *meter)
 {
 	uint64_t bytes;
 
-	return ask_reserved(meter, &bytes) ? bytes : meter->charged_bytes;
+	return ask_reserved(meter, &bytes) ? bytes : charged(meter);
 }
 
 static void set_charged(struct vgpu_meter *meter, uint64_t bytes)
@@ -496,8 +506,7 @@ static void bury(struct vgpu_meter *meter)
 
 static bool in_use(const struct vgpu_meter *meter)
 {
-	return __atomic_load_n(&meter->state, __ATOMIC_ACQUIRE) != METER_NONE &&
-	       __atomic_load_n(&meter->charged_bytes, __ATOMIC_RELAXED);
+	return state_of(meter) != METER_NONE && charged(meter);
 }
 
 void vgpu_meters_read_all(void)
@@ -508,9 +517,9 @@ void vgpu_meters_read_all(void)
 	for (uint32_t i = 0; i < top; i++) {
 		struct vgpu_meter *meter = &t->meters[i];
 
-		/* Whoever is in a call that may take more reads it after that. */
-		if (!in_use(meter) || reserved_bytes(meter) == meter->charged_bytes ||
-		    !vgpu_trylock(&meter->lock))
+		/* Whoever is in a call that may take more reads it after that. Asked under the
+		 * lock: another thread may destroy the pool. */
+		if (!in_use(meter) || !vgpu_trylock(&meter->lock))
 			continue;
 		if (in_use(meter))
 			follow(meter);
@@ -521,14 +530,14 @@ void vgpu_meters_read_all(void)
 
 bool vgpu_meters_trim(int card)
 {
-	struct table *t = vgpu_meters_live ? table() : NULL;
+	struct table *t = __atomic_load_n(&vgpu_meters_live, __ATOMIC_RELAXED) ? table() : NULL;
 	uint32_t top = t ? __atomic_load_n(&t->top, __ATOMIC_ACQUIRE) : 0;
 	bool gained = false;
 
 	for (uint32_t i = 0; i < top; i++) {
 		struct vgpu_meter *meter = &t->meters[i];
 
-		if (!in_use(meter) || meter->card != card)
+		if (!in_use(meter) || __atomic_load_n(&meter->card, __ATOMIC_RELAXED) != card)
 			continue;
 		vgpu_lock(&meter->lock);
 		if (in_use(meter)) {
@@ -539,6 +548,18 @@ bool vgpu_meters_trim(int card)
 		vgpu_unlock(&meter->lock);
 	}
 	return gained;
+}
+
+/* Unknown before the driver is asked: it may give the handle to another thread's pool at once. */
+static CUresult destroy_now(struct vgpu_meter *meter, CUmemoryPool pool)
+{
+	CUresult result;
+
+	__atomic_store_n(&meter->state, METER_DESTROYED, __ATOMIC_RELEASE);
+	result = real_cuMemPoolDestroy(pool);
+	__atomic_store_n(&meter->state, result == CUDA_SUCCESS ? METER_NONE : METER_POOL,
+			 __ATOMIC_RELEASE);
+	return result;
 }
 
 /*
@@ -562,9 +583,7 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 	if (!is_pool(meter, (uint64_t)(uintptr_t)pool, METER_POOL)) {
 		result = CUDA_ERROR_INVALID_VALUE; /* another thread was first */
 	} else if (meter->card < 0 || !meter->charged_bytes) {
-		result = real_cuMemPoolDestroy(pool);
-		if (result == CUDA_SUCCESS)
-			__atomic_store_n(&meter->state, METER_NONE, __ATOMIC_RELEASE);
+		result = destroy_now(meter, pool);
 	} else if (device_of_card(meter->card, &device) &&
 		   real_cuDeviceGetDefaultMemPool(&fallback, device) == CUDA_SUCCESS) {
 		if (fallback == pool) {
@@ -596,9 +615,10 @@ void vgpu_meters_forget(CUdevice device)
 		struct vgpu_meter *meter = &t->meters[i];
 
 		vgpu_lock(&meter->lock);
-		if (meter->state == METER_GRAPHS && meter->card == place.card) {
+		bool there = state_of(meter) != METER_NONE && meter->card == place.card;
+		if (there && state_of(meter) == METER_GRAPHS) {
 			follow(meter);
-		} else if (meter->state != METER_NONE && meter->card == place.card) {
+		} else if (there) {
 			vgpu_refund(place.card, meter->charged_bytes);
 			set_charged(meter, 0);
 			forget_current(t, meter);

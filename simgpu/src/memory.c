@@ -107,6 +107,13 @@ static CUresult allocate_own(const struct wish *wish, CUdeviceptr *out)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static enum block_kind kind_of(const struct wish *wish)
+{
+	if (wish->managed)
+		return BLOCK_MANAGED;
+	return wish->low ? BLOCK_LOW : BLOCK_PLAIN;
+}
+
 /* A place in a block that the context has, or in one more, should nobody else have brought one. */
 static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 {
@@ -119,7 +126,7 @@ static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 		result = enter_again(wish, &context);
 	if (result != CUDA_SUCCESS)
 		return result;
-	*out = suballoc_take(context, wish->low, wish->bytes);
+	*out = suballoc_take(context, kind_of(wish), wish->bytes);
 	driver_unlock();
 	if (*out)
 		return CUDA_SUCCESS;
@@ -128,10 +135,10 @@ static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 		result = enter_again(wish, &context);
 	if (result != CUDA_SUCCESS)
 		return result;
-	*out = suballoc_take(context, wish->low, wish->bytes);
+	*out = suballoc_take(context, kind_of(wish), wish->bytes);
 	range = *out ? NULL : place(wish, context, block_bytes, id);
-	if (range && suballoc_add(context, wish->low, range))
-		*out = suballoc_take(context, wish->low, wish->bytes);
+	if (range && suballoc_add(context, kind_of(wish), range))
+		*out = suballoc_take(context, kind_of(wish), wish->bytes);
 	driver_unlock();
 	if (!range)
 		give_back(wish->device, id);
@@ -159,8 +166,8 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low, bool manage
 	wish.handle = object_handle(context);
 	wish.context = context->id;
 	driver_unlock();
-	return !managed && suballoc_applies(wish.device, bytes) ? allocate_shared(&wish, out)
-								: allocate_own(&wish, out);
+	return suballoc_applies(wish.device, bytes) ? allocate_shared(&wish, out)
+						    : allocate_own(&wish, out);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)

@@ -10,7 +10,7 @@ struct shared_block {
 	struct shared_block *next;
 	struct context *context;
 	struct range *range; /* the arena's */
-	bool low;
+	enum block_kind kind;
 	uint32_t free_granules;
 	struct range *piece[GRANULES]; /* the allocation that each granule belongs to */
 };
@@ -33,13 +33,13 @@ static uint32_t find_gap(const struct shared_block *block, uint32_t count)
 	return GRANULES;
 }
 
-uint64_t suballoc_take(struct context *context, bool low, uint64_t bytes)
+uint64_t suballoc_take(struct context *context, enum block_kind kind, uint64_t bytes)
 {
 	static uint64_t last_id = 1ull << 32; /* the daemon counts from 1 */
 	uint32_t count = (uint32_t)((bytes + SIM_GRANULE_BYTES - 1) / SIM_GRANULE_BYTES);
 
 	for (struct shared_block *block = context->blocks; block; block = block->next) {
-		uint32_t first = block->low == low ? find_gap(block, count) : GRANULES;
+		uint32_t first = block->kind == kind ? find_gap(block, count) : GRANULES;
 		struct range *piece = first < GRANULES ? calloc(1, sizeof(*piece)) : NULL;
 
 		if (!piece)
@@ -49,6 +49,7 @@ uint64_t suballoc_take(struct context *context, bool low, uint64_t bytes)
 		    .bytes = bytes,
 		    .id = ++last_id,
 		    .context = block->range->context,
+		    .managed = kind == BLOCK_MANAGED,
 		    .block = block,
 		};
 		for (uint32_t i = 0; i < count; i++)
@@ -59,7 +60,7 @@ uint64_t suballoc_take(struct context *context, bool low, uint64_t bytes)
 	return 0;
 }
 
-bool suballoc_add(struct context *context, bool low, struct range *range)
+bool suballoc_add(struct context *context, enum block_kind kind, struct range *range)
 {
 	struct shared_block *block = calloc(1, sizeof(*block));
 
@@ -67,7 +68,7 @@ bool suballoc_add(struct context *context, bool low, struct range *range)
 		return false;
 	block->context = context;
 	block->range = range;
-	block->low = low;
+	block->kind = kind;
 	block->free_granules = GRANULES;
 	block->next = context->blocks;
 	context->blocks = block;

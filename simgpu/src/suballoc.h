@@ -11,14 +11,17 @@
 
 struct shared_block;
 
+/* Allocations of different kinds share no block. */
+enum block_kind { BLOCK_PLAIN, BLOCK_LOW, BLOCK_MANAGED };
+
 /* Whether so small an allocation shares a block on that card; not where it gives less at once. */
 bool suballoc_applies(const struct device *device, uint64_t bytes);
 
 /* The address in a block that the context has, or 0 where none has room. */
-uint64_t suballoc_take(struct context *context, bool low, uint64_t bytes);
+uint64_t suballoc_take(struct context *context, enum block_kind kind, uint64_t bytes);
 
 /* From now on `range`, one block of the arena's, is shared. False: no memory for it. */
-bool suballoc_add(struct context *context, bool low, struct range *range);
+bool suballoc_add(struct context *context, enum block_kind kind, struct range *range);
 
 /* The allocation within the block that holds `address`, or NULL. */
 struct range *suballoc_find(const struct shared_block *block, uint64_t address);

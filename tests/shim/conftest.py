@@ -24,7 +24,7 @@ CARDS = (
 )
 _ROOT = Path(__file__).resolve().parent.parent.parent
 PLAIN = (_ROOT / "tests" / "plain_host.toml").read_text()
-_AS_ON_A_CARD = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
+AS_ON_A_CARD = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ def card_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
     """Like `host`, with what a card's own driver takes for contexts and code, in whole blocks."""
-    with simulated(build_dir, library, tmp_path_factory.mktemp("card"), _AS_ON_A_CARD) as host:
+    with simulated(build_dir, library, tmp_path_factory.mktemp("card"), AS_ON_A_CARD) as host:
         yield host
 
 
 @pytest.fixture
 def slow_card_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
     """Like `card_host`, and what the dead held stays taken for a while."""
-    settings = _AS_ON_A_CARD + "teardown_delay_s = 0.6\n"
+    settings = AS_ON_A_CARD + "teardown_delay_s = 0.6\n"
     with simulated(build_dir, library, tmp_path, settings) as host:
         yield host
 

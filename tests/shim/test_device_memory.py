@@ -256,6 +256,27 @@ same(0)
     )
 
 
+def test_small_managed_memory_shares_blocks_of_its_own(host: Host, grants: Grants) -> None:
+    host.python(
+        _BEGIN
+        + """
+A = d.CUpointer_attribute
+small = [must(d.cuMemAllocManaged(1000, 1)) for _ in range(100)]
+same(BLOCK)
+kind = must(d.cuPointerGetAttribute(A.CU_POINTER_ATTRIBUTE_IS_MANAGED, small[50]))
+assert int(kind) == 1, kind
+plain = must(d.cuMemAlloc(1000))
+same(2 * BLOCK)
+large = must(d.cuMemAllocManaged(BLOCK * 3 // 4, 1))
+same(3 * BLOCK)
+for address in (*small, plain, large):
+    must(d.cuMemFree(address))
+same(0)
+""",
+        grants.make(64 * MIB),
+    )
+
+
 def test_row_17_host_memory_is_no_cards(host: Host, grants: Grants) -> None:
     """Nothing of the host's is charged, or fails for the sake of a limit on a card."""
     host.python(

@@ -1,0 +1,197 @@
+/*
+ * Threads that come by memory in every way there is (mixed_storm_paths.c) and give back what any of
+ * them took, at the limit, through the wrappers, which are linked in so that sanitizers see them.
+ * Another process shares its memory with them, and a fork child comes to nothing meanwhile.
+ *
+ *	vgpu-mixed-storm OPERATIONS
+ *
+ * Says "live" with things left, "freed" when there are none, does the same beside contexts and code
+ * that come and go (which are measured, hence not exact while others allocate), and says "gone"
+ * when no context is left; after each it waits for a line.
+ */
+#include "mixed_storm.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { THREADS = 6, THINGS = 48, PEER_BYTES = 3 << 20 };
+
+int nvmlInit_v2(void);
+
+static unsigned long operations;
+static CUcontext primary;
+static struct thing *things[THINGS];
+static bool contexts_too;
+
+static void begin(void)
+{
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&primary, 0));
+	OK(cuCtxSetCurrent(primary));
+}
+
+static void say_and_wait(const char *what)
+{
+	char answer[8];
+
+	puts(what);
+	fflush(stdout);
+	MUST(fgets(answer, sizeof(answer), stdin));
+}
+
+/* Gives out memory until its stdin ends. */
+static void be_peer(int answers, int until)
+{
+	CUdeviceptr memory[PEER_HANDLES];
+	CUipcMemHandle handle;
+	char end;
+
+	begin();
+	for (int i = 0; i < PEER_HANDLES; i++) {
+		OK(cuMemAlloc_v2(&memory[i], (size_t)PEER_BYTES << i % 3));
+		OK(cuIpcGetMemHandle(&handle, memory[i]));
+		MUST(write(answers, &handle, sizeof(handle)) == sizeof(handle));
+	}
+	MUST(read(until, &end, 1) == 0);
+	for (int i = 0; i < PEER_HANDLES; i++)
+		OK(cuMemFree_v2(memory[i]));
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	exit(0);
+}
+
+/* Before there is a thread or a driver here. Returns what ends it when closed. */
+static int start_peer(pid_t *peer)
+{
+	int answers[2], until[2];
+
+	MUST(pipe(answers) == 0 && pipe(until) == 0);
+	*peer = fork();
+	MUST(*peer >= 0);
+	if (!*peer) {
+		close(until[1]);
+		be_peer(answers[1], until[0]);
+	}
+	close(answers[1]);
+	close(until[0]);
+	for (int i = 0; i < PEER_HANDLES; i++)
+		MUST(read(answers[0], &peer_handles[i], sizeof(*peer_handles)) ==
+		     sizeof(*peer_handles));
+	close(answers[0]);
+	return until[1];
+}
+
+static void await_end(pid_t child)
+{
+	int status;
+
+	MUST(waitpid(child, &status, 0) == child);
+	MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* A fork child has no driver: it is told so, whatever locks its parent's other threads hold. */
+static void fork_in_the_middle(void)
+{
+	CUdeviceptr address;
+	pid_t child = fork();
+
+	MUST(child >= 0);
+	if (!child)
+		_exit(cuMemAlloc_v2(&address, PEER_BYTES) != CUDA_ERROR_NOT_INITIALIZED ||
+		      cuMemFree_v2(0x1000) == CUDA_SUCCESS);
+	await_end(child);
+}
+
+/* What stands in the place is given back, whoever made it; what is made stays there. */
+static void step(struct storm *storm)
+{
+	struct thing **place = &things[next_random(storm) % THINGS];
+	struct thing *thing = __atomic_exchange_n(place, NULL, __ATOMIC_ACQ_REL), *none = NULL;
+
+	if (!thing) {
+		thing = calloc(1, sizeof(*thing));
+		MUST(thing);
+		thing->path = &paths[next_random(storm) % path_count];
+		if (!thing->path->make(storm, thing)) {
+			free(thing);
+			return;
+		}
+		if (__atomic_compare_exchange_n(place, &none, thing, false, __ATOMIC_ACQ_REL,
+						__ATOMIC_ACQUIRE))
+			return;
+	}
+	thing->path->end(storm, thing);
+	free(thing);
+}
+
+static void *storm_on(void *argument)
+{
+	struct storm storm = {.random = ((uint64_t)(uintptr_t)argument + 1) *
+					UINT64_C(0x9e3779b97f4a7c15)};
+
+	OK(cuCtxSetCurrent(primary));
+	look();
+	OK(cuStreamCreate(&storm.stream, CU_STREAM_NON_BLOCKING));
+	for (unsigned long i = 0; i < operations; i++) {
+		step(&storm);
+		if (i % 16 == 0)
+			look();
+		if (contexts_too && i % 16 == 8)
+			live_briefly(&storm);
+		if (!argument && i == operations / 2)
+			fork_in_the_middle();
+	}
+	OK(cuStreamSynchronize(storm.stream));
+	OK(cuStreamDestroy_v2(storm.stream));
+	return NULL;
+}
+
+static void run_threads(void)
+{
+	pthread_t threads[THREADS];
+
+	for (uintptr_t i = 0; i < THREADS; i++)
+		MUST(pthread_create(&threads[i], NULL, storm_on, (void *)i) == 0);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		MUST(pthread_join(threads[i], NULL) == 0);
+	OK(cuCtxSynchronize());
+}
+
+static void end_all(void)
+{
+	struct storm storm = {.random = 1};
+
+	for (int i = 0; i < THINGS; i++) {
+		if (!things[i])
+			continue;
+		things[i]->path->end(&storm, things[i]);
+		free(things[i]);
+		things[i] = NULL;
+	}
+	OK(cuCtxSynchronize());
+	OK(cuDeviceGraphMemTrim(0));
+}
+
+int main(int argc, char **argv)
+{
+	pid_t peer;
+	int until;
+
+	MUST(argc == 2);
+	operations = strtoul(argv[1], NULL, 10);
+	until = start_peer(&peer);
+	MUST(nvmlInit_v2() == 0);
+	begin();
+	run_threads();
+	say_and_wait("live");
+	end_all();
+	say_and_wait("freed");
+	contexts_too = true;
+	run_threads();
+	end_all();
+	close(until);
+	await_end(peer);
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	say_and_wait("gone");
+	return 0;
+}

@@ -1,0 +1,70 @@
+/* What mixed_storm.c and the paths that its threads take share. */
+#ifndef MIXED_STORM_H
+#define MIXED_STORM_H
+
+#include "cuda_entry.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
+			exit(1);                                                                   \
+		}                                                                                  \
+	} while (0)
+#define OK(call) MUST((call) == CUDA_SUCCESS)
+/* True: done; false: refused for want of memory, as everything may be at the limit. */
+#define FITS(call) fits((call), __FILE__, __LINE__)
+
+enum { PEER_HANDLES = 8 };
+
+struct storm {
+	uint64_t random;
+	CUstream stream;
+};
+
+/* Something that was allocated, by whichever thread. */
+struct thing {
+	const struct path *path;
+	uint64_t first, second;
+	size_t bytes;
+};
+
+/* One way to come by memory, and to give it back. */
+struct path {
+	bool (*make)(struct storm *storm, struct thing *thing);
+	void (*end)(struct storm *storm, const struct thing *thing);
+};
+
+extern const struct path paths[];
+extern const unsigned int path_count;
+extern CUipcMemHandle peer_handles[PEER_HANDLES];
+
+/* Questions of all kinds, which change nothing. */
+void look(void);
+
+/* Contexts and code that come and go, with what they hold. */
+void live_briefly(struct storm *storm);
+
+static inline uint64_t next_random(struct storm *storm)
+{
+	storm->random ^= storm->random << 13;
+	storm->random ^= storm->random >> 7;
+	storm->random ^= storm->random << 17;
+	return storm->random;
+}
+
+static inline bool fits(CUresult result, const char *file, int line)
+{
+	if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) {
+		fprintf(stderr, "%s:%d: result %d\n", file, line, (int)result);
+		exit(1);
+	}
+	return result == CUDA_SUCCESS;
+}
+
+#endif

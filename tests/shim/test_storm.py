@@ -1,0 +1,61 @@
+"""Every way to come by memory at once, from several threads, under ASan with UBSan, and under TSan:
+what the region says is what the card gave up, with things left, without any, and in the end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shim import region
+from tests.conftest import build
+from tests.shim.conftest import AS_ON_A_CARD, GIB, Grants, Host, simulated
+
+pytestmark = pytest.mark.sim
+
+_OPERATIONS = {"asan": 1000, "tsan": 600}
+
+
+@pytest.fixture(params=_OPERATIONS)
+def storm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host, Path, int]]:
+    """A host of that build, the program, and how often each of its threads does something."""
+    built = build(str(request.param))
+    with simulated(built, built / "lib" / "libvgpu.so", tmp_path, AS_ON_A_CARD) as host:
+        yield host, built / "bin" / "vgpu-mixed-storm", _OPERATIONS[str(request.param)]
+
+
+def _held(host: Host) -> int:
+    """What the card has given up, of all processes."""
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.connect(f"{host.sim_dir}/control.sock")
+        daemon.sendall(b'{"op": "status"}\n')
+        used = json.loads(daemon.makefile().readline())["cards"][0]["used_bytes"]
+    assert isinstance(used, int)
+    return used
+
+
+def test_a_storm_on_every_path_at_once(storm: tuple[Host, Path, int], grants: Grants) -> None:
+    host, program, operations = storm
+    directory = grants.make(2 * GIB)
+    seen = {}
+    with subprocess.Popen(
+        [program, str(operations)],
+        env=host.environment(directory, preload=False),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
+        assert child.stdin and child.stdout and child.stderr
+        for line in child.stdout:
+            seen[line.strip()] = _held(host), region.status(directory)[0].use.used_bytes
+            child.stdin.write("\n")
+            child.stdin.flush()
+        said = child.stderr.read()
+    assert (child.returncode, said) == (0, "")
+    assert list(seen) == ["live", "freed", "gone"] and seen["gone"] == (0, 0)
+    assert all(held == charged for held, charged in seen.values()), seen
