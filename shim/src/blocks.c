@@ -48,11 +48,17 @@ static void count_block(int card, uint32_t change)
 	__atomic_fetch_add(vgpu_ledger_blocks(card), change, __ATOMIC_RELAXED);
 }
 
-void vgpu_block_clear(struct vgpu_shard *shard, struct vgpu_entry *entry)
+/* Its bits are zero: a bit that is set is one of the live. */
+static void close_empty(struct vgpu_shard *shard, const struct vgpu_entry *entry)
 {
 	count_block(entry->card, UINT32_MAX);
-	memset(entry->bits, 0, sizeof(*entry->bits));
 	give_bits(shard, entry->bits);
+}
+
+void vgpu_block_clear(struct vgpu_shard *shard, struct vgpu_entry *entry)
+{
+	memset(entry->bits, 0, sizeof(*entry->bits));
+	close_empty(shard, entry);
 }
 
 bool vgpu_block_any(int card)
@@ -156,7 +162,7 @@ bool vgpu_block_release(uint64_t block, unsigned int place, const struct vgpu_ch
 			last = --entry->live == 0;
 	}
 	if (last) {
-		vgpu_block_clear(shard, entry);
+		close_empty(shard, entry);
 		vgpu_shard_remove(shard, entry);
 	}
 	vgpu_shard_leave(shard);

@@ -7,8 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "process.h"
-
 #define SPINS_PER_YIELD	 64
 #define YIELDS_PER_CHECK 64
 
@@ -22,31 +20,25 @@ static inline void wait_a_little(void)
 #endif
 }
 
-static bool take(struct vgpu_lock *lock, uint32_t from)
-{
-	return __atomic_compare_exchange_n(&lock->holder_tid, &from, vgpu_thread_id(), false,
-					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-}
-
 /* Signal 0 is never delivered; it only asks whether the thread is one of ours and still there. */
 static bool take_from_the_dead(struct vgpu_lock *lock)
 {
 	uint32_t holder = __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED);
 
 	return holder != 0 && syscall(SYS_tgkill, syscall(SYS_getpid), holder, 0) != 0 &&
-	       errno == ESRCH && take(lock, holder);
+	       errno == ESRCH && vgpu_lock_take(lock, holder);
 }
 
 bool vgpu_trylock(struct vgpu_lock *lock)
 {
-	return take(lock, 0) || take_from_the_dead(lock);
+	return vgpu_lock_take(lock, 0) || take_from_the_dead(lock);
 }
 
-void vgpu_lock(struct vgpu_lock *lock)
+void vgpu_lock_wait(struct vgpu_lock *lock)
 {
 	const struct timespec pause = {.tv_nsec = 50000};
 
-	for (uint32_t spins = 0; !take(lock, 0); spins++) {
+	for (uint32_t spins = 0; !vgpu_lock_take(lock, 0); spins++) {
 		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
 			wait_a_little();
 		else if (spins / SPINS_PER_YIELD % YIELDS_PER_CHECK != YIELDS_PER_CHECK - 1)
@@ -62,9 +54,4 @@ void vgpu_lock(struct vgpu_lock *lock)
 bool vgpu_lock_is_mine(const struct vgpu_lock *lock)
 {
 	return __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED) == vgpu_thread_id();
-}
-
-void vgpu_unlock(struct vgpu_lock *lock)
-{
-	__atomic_store_n(&lock->holder_tid, 0, __ATOMIC_RELEASE);
 }

@@ -11,14 +11,32 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "birth.h"
+
 /* The holder's thread number; 0: free. */
 struct vgpu_lock {
 	uint32_t holder_tid;
 };
 
-void vgpu_lock(struct vgpu_lock *lock);
+static inline bool vgpu_lock_take(struct vgpu_lock *lock, uint32_t from)
+{
+	return __atomic_compare_exchange_n(&lock->holder_tid, &from, vgpu_thread_id(), false,
+					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+void vgpu_lock_wait(struct vgpu_lock *lock);
 bool vgpu_trylock(struct vgpu_lock *lock);
 bool vgpu_lock_is_mine(const struct vgpu_lock *lock); /* the calling thread holds it */
-void vgpu_unlock(struct vgpu_lock *lock);
+
+static inline void vgpu_lock(struct vgpu_lock *lock)
+{
+	if (__builtin_expect(!vgpu_lock_take(lock, 0), 0))
+		vgpu_lock_wait(lock);
+}
+
+static inline void vgpu_unlock(struct vgpu_lock *lock)
+{
+	__atomic_store_n(&lock->holder_tid, 0, __ATOMIC_RELEASE);
+}
 
 #endif

@@ -12,13 +12,10 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-static struct vgpu_process *page;
+_Static_assert(offsetof(struct vgpu_process, birth) == 0, "one page is both");
 
-/* Of the thread that last asked here; a fork child's first thread inherits its parent's. */
-static __thread struct {
-	uint64_t birth_ns;
-	uint32_t tid;
-} thread;
+struct vgpu_birth *vgpu_birth_page;
+__thread struct vgpu_thread vgpu_thread;
 
 uint64_t vgpu_now_ns(void)
 {
@@ -28,59 +25,56 @@ uint64_t vgpu_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static struct vgpu_process *make_page(void)
+static struct vgpu_birth *make_page(void)
 {
-	struct vgpu_process *made, *expected = NULL;
+	const size_t bytes = sizeof(struct vgpu_process);
+	struct vgpu_birth *made, *expected = NULL;
 
-	made =
-	    mmap(NULL, sizeof(*made), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (made == MAP_FAILED)
 		return NULL;
-	if (madvise(made, sizeof(*made), MADV_WIPEONFORK) != 0)
+	if (madvise(made, bytes, MADV_WIPEONFORK) != 0)
 		made->pid_if_unwiped = (uint32_t)syscall(SYS_getpid);
-	if (!__atomic_compare_exchange_n(&page, &expected, made, false, __ATOMIC_ACQ_REL,
+	if (!__atomic_compare_exchange_n(&vgpu_birth_page, &expected, made, false, __ATOMIC_ACQ_REL,
 					 __ATOMIC_ACQUIRE)) {
-		munmap(made, sizeof(*made));
+		munmap(made, bytes);
 		return expected;
 	}
 	return made;
 }
 
-static void forget_parent(struct vgpu_process *process)
+static void forget_parent(struct vgpu_birth *birth)
 {
 	uint32_t pid = (uint32_t)syscall(SYS_getpid);
 
-	if (process->pid_if_unwiped == pid)
+	if (birth->pid_if_unwiped == pid)
 		return;
-	memset(process, 0, sizeof(*process));
-	process->pid_if_unwiped = pid;
+	memset(birth, 0, sizeof(struct vgpu_process));
+	birth->pid_if_unwiped = pid;
 }
 
-struct vgpu_process *vgpu_process(void)
+struct vgpu_birth *vgpu_birth_begin(void)
 {
-	struct vgpu_process *process = __atomic_load_n(&page, __ATOMIC_ACQUIRE);
+	struct vgpu_birth *birth = __atomic_load_n(&vgpu_birth_page, __ATOMIC_ACQUIRE);
 	uint64_t unborn = 0;
 
-	if (!process)
-		process = make_page();
-	if (!process)
+	if (!birth)
+		birth = make_page();
+	if (!birth)
 		return NULL;
-	if (process->pid_if_unwiped)
-		forget_parent(process);
-	if (__builtin_expect(!__atomic_load_n(&process->birth_ns, __ATOMIC_RELAXED), 0))
-		__atomic_compare_exchange_n(&process->birth_ns, &unborn, vgpu_now_ns(), false,
+	if (birth->pid_if_unwiped)
+		forget_parent(birth);
+	if (!__atomic_load_n(&birth->ns, __ATOMIC_RELAXED))
+		__atomic_compare_exchange_n(&birth->ns, &unborn, vgpu_now_ns(), false,
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	return process;
+	return birth;
 }
 
-uint32_t vgpu_thread_id(void)
+uint32_t vgpu_thread_begin(void)
 {
-	struct vgpu_process *process = vgpu_process();
-	uint64_t birth_ns = process ? __atomic_load_n(&process->birth_ns, __ATOMIC_RELAXED) : 0;
+	const struct vgpu_birth *birth = vgpu_birth();
 
-	if (!birth_ns || thread.birth_ns != birth_ns) {
-		thread.tid = (uint32_t)syscall(SYS_gettid);
-		thread.birth_ns = birth_ns;
-	}
-	return thread.tid;
+	vgpu_thread.id = (uint32_t)syscall(SYS_gettid);
+	vgpu_thread.birth_ns = birth ? __atomic_load_n(&birth->ns, __ATOMIC_RELAXED) : 0;
+	return vgpu_thread.id;
 }

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "birth.h"
 #include "counter.h"
 #include "identity.h"
 #include "lock.h"
@@ -21,9 +22,8 @@ struct vgpu_process_card {
 } __attribute__((aligned(64)));
 
 struct vgpu_process {
-	uint64_t birth_ns;	 /* CLOCK_MONOTONIC at first use; tells this life from a parent's */
-	uint32_t pid_if_unwiped; /* 0: the kernel wipes the page */
-	struct vgpu_lock setup;	 /* held while attaching, detaching, mapping */
+	struct vgpu_birth birth;
+	struct vgpu_lock setup; /* held while attaching, detaching, mapping */
 	bool mapped;
 	bool attached; /* written under setup and every card's lock */
 	struct vgpu_view view;
@@ -39,10 +39,10 @@ struct vgpu_process {
 };
 
 /* NULL where the kernel gives no page. */
-struct vgpu_process *vgpu_process(void);
-
-/* This thread's number, kept per thread, right after fork too. */
-uint32_t vgpu_thread_id(void);
+static inline struct vgpu_process *vgpu_process(void)
+{
+	return (struct vgpu_process *)vgpu_birth();
+}
 
 uint64_t vgpu_now_ns(void);
 

@@ -172,7 +172,7 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int card, 
 					uint64_t bytes)
 {
 	for (int tries = 0; tries < TRIES; tries++) {
-		enum vgpu_result result = vgpu_attach(NULL);
+		enum vgpu_result result = vgpu_is_attached(process) ? VGPU_OK : vgpu_attach(NULL);
 
 		if (result != VGPU_OK)
 			return result;
