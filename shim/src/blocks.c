@@ -112,8 +112,9 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 	return VGPU_BLOCK_NEW;
 }
 
-enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place, struct vgpu_charge owner,
-				 bool only_known, struct vgpu_charge *replaced)
+enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place,
+				 const struct vgpu_charge *owner, bool only_known,
+				 struct vgpu_charge *replaced)
 {
 	struct vgpu_shard *shard = vgpu_shard_enter(VGPU_KIND_BLOCK, block, true);
 	enum vgpu_block result;
@@ -121,7 +122,7 @@ enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place, struct vgpu
 	*replaced = (struct vgpu_charge){.card = -1};
 	if (!shard)
 		return VGPU_BLOCK_NO_MEMORY;
-	result = enter_locked(shard, block, place, &owner, only_known, replaced);
+	result = enter_locked(shard, block, place, owner, only_known, replaced);
 	vgpu_shard_leave(shard);
 	return result;
 }

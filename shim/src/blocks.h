@@ -24,8 +24,9 @@ enum vgpu_block {
  * entered where that is NEW. What was known of the block by another owner, the driver freed behind
  * our back: `replaced` says whom to refund one block, its card is negative for nobody.
  */
-enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place, struct vgpu_charge owner,
-				 bool only_known, struct vgpu_charge *replaced);
+enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place,
+				 const struct vgpu_charge *owner, bool only_known,
+				 struct vgpu_charge *replaced);
 
 /* The allocation is about to be freed: unknown from now on, its block still charged. False: no
  * allocation of ours begins there. */

@@ -139,7 +139,7 @@ CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address
 	if (!may_share(size_bytes) || block_of(address + size_bytes - 1) != block_of(address))
 		return keep_own(reservation, address, size_bytes);
 	switch (
-	    vgpu_block_enter(block_of(address), place_in(address), owner, !reserved, &replaced)) {
+	    vgpu_block_enter(block_of(address), place_in(address), &owner, !reserved, &replaced)) {
 	case VGPU_BLOCK_KNOWN:
 		vgpu_cancel(reservation);
 		return CUDA_SUCCESS;

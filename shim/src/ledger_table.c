@@ -123,12 +123,6 @@ bool vgpu_shard_grow(struct vgpu_shard *shard)
 	return true;
 }
 
-void vgpu_shard_set(struct vgpu_shard *shard, struct vgpu_entry *at, struct vgpu_entry entry)
-{
-	shard->count += !at->kind;
-	*at = entry;
-}
-
 /* Close the gap: every entry behind it that may not be reached across a free place moves up. */
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry)
 {

@@ -55,7 +55,13 @@ bool vgpu_shard_grow(struct vgpu_shard *shard);
 struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kind kind,
 				   uint64_t key);
 
-void vgpu_shard_set(struct vgpu_shard *shard, struct vgpu_entry *at, struct vgpu_entry entry);
+static inline void vgpu_shard_set(struct vgpu_shard *shard, struct vgpu_entry *at,
+				  struct vgpu_entry entry)
+{
+	shard->count += !at->kind;
+	*at = entry;
+}
+
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry);
 
 /* Zeroed pages that a fork child does not see, or NULL. */

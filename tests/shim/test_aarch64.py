@@ -22,7 +22,7 @@ from tests.shim.core import Box, patch
 
 pytestmark = pytest.mark.sim
 
-_PROGRAMS = ("vgpu-core-test", "vgpu-ledger-test", "vgpu-entries-test")
+_PROGRAMS = ("vgpu-core-test", "vgpu-counter-test", "vgpu-ledger-test", "vgpu-entries-test")
 _EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
 
 

@@ -103,7 +103,7 @@ static void test_blocks(uint64_t seed)
 		if (next_random(&state) % 100 < (step / 60000 % 2 ? 35u : 65u)) {
 			bool only_known = next_random(&state) % 8 == 0;
 			enum vgpu_block said = vgpu_block_enter(number + 1000, oracle_place(which),
-								owner, only_known, &got);
+								&owner, only_known, &got);
 			MUST(said == (ours ? VGPU_BLOCK_KNOWN : VGPU_BLOCK_NEW));
 			MUST((got.card >= 0) == (!ours && !only_known && block->live));
 			if (!ours && only_known)
