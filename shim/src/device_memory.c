@@ -68,14 +68,15 @@ uint64_t vgpu_allocatable_bytes(uint64_t left_bytes)
 	return left_bytes & ~(block_bytes() - 1);
 }
 
+/* A power of two, and a division is slow. */
 static uint64_t block_of(uint64_t address)
 {
-	return address / block_bytes();
+	return address >> __builtin_ctzll(block_bytes());
 }
 
 static unsigned int place_in(uint64_t address)
 {
-	return (unsigned int)(address % block_bytes() / VGPU_BLOCK_PLACE_BYTES);
+	return (unsigned int)((address & (block_bytes() - 1)) / VGPU_BLOCK_PLACE_BYTES);
 }
 
 static bool may_share(uint64_t size_bytes)
