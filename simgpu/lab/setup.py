@@ -35,17 +35,19 @@ _PACKAGES: Final = {
     "setpriv": "util-linux",
     "readelf": "binutils",
     "qemu-aarch64-static": "qemu-user-static",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
 }
 """Program that must be on PATH: Debian package that brings it."""
 
 _FOR_SOME_TESTS: Final = {
     *("musl-tools", "runc", "busybox-static", "util-linux"),  # containers
-    "qemu-user-static",  # the library's core on aarch64
+    *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"),  # aarch64
 }
 """Packages without which all works that does not need root either."""
 
 _FILES: Final = {
     Path("/usr/include/stdlib.h"): "libc6-dev",
+    Path("/usr/aarch64-linux-gnu/include/stdlib.h"): "libc6-dev-arm64-cross",
     Path("/etc/ssl/certs/ca-certificates.crt"): "ca-certificates",
 }
 
