@@ -9,19 +9,22 @@
 
 enum { FUNCTION_LOCAL_BYTES = 3 };
 
-#define CODE_BYTES    (INT64_C(64) << 20)
-#define UNKNOWN_BYTES (INT64_C(512) << 20)
+#define UNKNOWN_LOCAL_BYTES (INT64_C(512) << 20)
 
-/* Local memory is for every thread that the card can run at once. */
+/* A library's whole code and variables may come with the first of its functions; local memory is
+ * for every thread that the card can run at once. */
 static struct vgpu_bounds needs_of(CUfunction function)
 {
+	struct vgpu_bounds needs = vgpu_code_taken;
 	int local_bytes = 0;
 	int64_t threads = (int64_t)vgpu_resident_threads();
 
 	if (!threads ||
 	    real_cuFuncGetAttribute(&local_bytes, FUNCTION_LOCAL_BYTES, function) != CUDA_SUCCESS)
-		return (struct vgpu_bounds){0, UNKNOWN_BYTES};
-	return (struct vgpu_bounds){0, CODE_BYTES + local_bytes * threads};
+		needs.most_bytes += UNKNOWN_LOCAL_BYTES;
+	else
+		needs.most_bytes += local_bytes * threads;
+	return needs;
 }
 
 static __attribute__((noinline, cold)) void launched_first(CUfunction function, CUresult result,

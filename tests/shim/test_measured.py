@@ -251,6 +251,27 @@ exact(CONTEXT + 2 * MODULE)
     )
 
 
+def test_a_large_module_that_is_loaded_at_its_first_launch_is_charged_whole(
+    card_host: Host, grants: Grants
+) -> None:
+    """Its variables come with it: hundreds of MiB are nothing unusual."""
+    card_host.python(
+        _BEGIN
+        + """
+size = b"// simgpu: module_bytes=%d\\n" % (900 * MIB)
+large = PTX.replace(b"// simgpu: local", size + b"// simgpu: local")
+module = must(d.cuModuleLoadData(large))
+exact(CONTEXT)
+assert run(must(d.cuModuleGetFunction(module, b"flat"))) == OK
+exact(CONTEXT + 900 * MIB)
+assert d.cuMemAlloc(GIB)[0] == OOM
+must(d.cuModuleUnload(module))
+exact(CONTEXT)
+""",
+        grants.make(2 * GIB),
+    )
+
+
 def test_local_memory_of_a_first_launch_is_charged_past_the_limit_and_stops_the_rest(
     card_host: Host, grants: Grants
 ) -> None:
