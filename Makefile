@@ -4,13 +4,17 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-node test lint bench clean
+.PHONY: help setup build demo demo-node test lint bench clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install what is missing (.venv, Debian packages as root, containerd), build the C
 	@$(PYTHON) -m simgpu.lab.setup
+
+build:  ## the C libraries alone, on a machine that is set up
+	@cmake --preset dev
+	@cmake --build --preset dev --parallel $$(nproc)
 
 demo: demo-node  ## the product's main job, shown on this machine (same as demo-node for now)
 

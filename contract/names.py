@@ -34,7 +34,10 @@ ANNOTATION_GRANTS: Final = "gpuslice.io/grants"
 """Pod annotation: which container gets how much of which card (see contract.grants)."""
 
 ANNOTATION_REQUIRED_PLUGINS: Final = "required-plugins.noderesource.dev"
-"""Key prefix that NRI's default validator reads, with `/pod` or `/container.NAME` behind it."""
+"""What NRI's default validator reads, with a scope behind it (see contract.required_plugins)."""
+SCOPE_POD: Final = "/pod"
+SCOPE_CONTAINER: Final = "/container."
+"""Followed by the container's name; outranks the pod's scope, which outranks the bare key."""
 
 DEVICE_TYPE_GPU: Final = "gpu"
 """Key of the GPU entries in the allocation."""

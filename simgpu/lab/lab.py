@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from contract import allocation, grants, names
+from contract import allocation, grants, names, required_plugins
 from simgpu import config
 from simgpu.lab import images, programs
 from simgpu.lab.catalogue import Catalogue
@@ -32,7 +32,6 @@ BUILD: Final = _ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
 _READY: Final = "ready:"
 _WAIT_S: Final = 30.0
-_NAME_CHARS_MAX: Final = 53
 
 Share = tuple[int, int, int]
 """Index of the card, bytes of its memory, percent of its time."""
@@ -135,16 +134,10 @@ class Lab:
         for index, size, core in (share for shares in containers.values() for share in shares):
             _, size_so_far, core_so_far = together.get(index, (index, 0, 0))
             together[index] = (index, size + size_so_far, core + core_so_far)
-        required = f'["{names.PLUGIN_NAME}"]'
         return {
             **self.allocated(list(together.values())),
             names.ANNOTATION_GRANTS: grants.encode(granted),
-            f"{names.ANNOTATION_REQUIRED_PLUGINS}/pod": required,
-            **{
-                f"{names.ANNOTATION_REQUIRED_PLUGINS}/container.{name}": required
-                for name in containers
-                if len(name) <= _NAME_CHARS_MAX
-            },
+            **required_plugins.binding_annotations(containers),
         }
 
     # --- the node agent ---------------------------------------------------------------------

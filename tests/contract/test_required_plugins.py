@@ -1,0 +1,69 @@
+"""Whatever a pod's author wrote, each container with a grant requires the agent."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract import names
+from contract.required_plugins import MAX_CONTAINER_NAME_CHARS, binding_annotations
+
+BARE = "required-plugins.noderesource.dev"
+container_names = st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
+
+
+def legal(key: str) -> bool:
+    """As the API server checks an annotation's key."""
+    _, slash, name = key.partition("/")
+    return len(name if slash else key) <= 63 and bool(
+        re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", name if slash else key)
+    )
+
+
+def required_by(written: Mapping[str, str], container: str) -> Sequence[str]:
+    """As the validator looks it up: the first scope that is there counts, alone."""
+    for key in (f"{BARE}/container.{container}", f"{BARE}/pod", BARE):
+        if key in written:
+            required: Sequence[str] = json.loads(written[key])
+            return required
+    return ()
+
+
+def test_text() -> None:
+    assert binding_annotations(["main", "x" * 54]) == {
+        "required-plugins.noderesource.dev/pod": '["gpuslice"]',
+        "required-plugins.noderesource.dev/container.main": '["gpuslice"]',
+    }
+    assert MAX_CONTAINER_NAME_CHARS == 53
+
+
+@given(st.lists(container_names, min_size=1), st.booleans(), st.booleans())
+def test_no_author_outranks_what_the_binding_writes(
+    granted: list[str], bare: bool, everywhere: bool
+) -> None:
+    author = {f"{BARE}/pod": "[]"} | ({BARE: "[]"} if bare else {})
+    if everywhere:
+        author |= {f"{BARE}/container.{name}": "[]" for name in granted}
+    author = {key: value for key, value in author.items() if legal(key)}
+    ours = binding_annotations(granted)
+    assert all(legal(key) for key in ours)
+    for name in granted:
+        assert required_by({**author, **ours}, name) == [names.PLUGIN_NAME]
+
+
+@given(container_names, st.lists(container_names))
+def test_it_says_nothing_of_other_containers(granted: str, others: list[str]) -> None:
+    ours = binding_annotations([granted])
+    for other in set(others) - {granted}:
+        assert f"{BARE}/container.{other}" not in ours
+
+
+@pytest.mark.parametrize("name", ["", "Main", "a_b", "-a", "a.b", "x" * 64, "a\n"])
+def test_a_name_that_kubernetes_does_not_allow_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a container's name"):
+        binding_annotations([name])
