@@ -152,7 +152,7 @@ bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
 		  CUresult driver_said)
 {
-	struct vgpu_charge replaced;
+	struct vgpu_charge other;
 
 	if (charge->card < 0)
 		return;
@@ -162,11 +162,13 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 		VGPU_AT(FREE_REFUNDED);
 		return;
 	}
-	/* A free that the driver refuses may have come too late: the context took the memory. */
+	/* A free that the driver refuses may have come too late: the context took the memory, or
+	 * does just now. What cannot be written down is charged until we end. */
 	if (driver_said == CUDA_SUCCESS || !vgpu_place_lives(charge->context))
 		give_back(charge);
-	else /* if that fails: charged until we end */
-		(void)vgpu_ledger_put(kind, key, *charge, &replaced);
+	else if (vgpu_ledger_put(kind, key, *charge, &other) != VGPU_LEDGER_NO_MEMORY &&
+		 !vgpu_place_lives(charge->context) && vgpu_ledger_take(kind, key, &other))
+		give_back(&other);
 	VGPU_AT(FREE_REFUNDED);
 }
 

@@ -2,10 +2,9 @@
  * Contexts end, and what they hold goes with them: each way to end one, and what it means to its
  * charges.
  *
- * The life is detached before the driver is asked, so that what another thread allocates through
- * the same handle from then on belongs to the next life; it is forgotten when the driver has ended
- * it, and put back when it has not. A primary context's is detached after the driver has ended it
- * (most releases end nothing), and nobody retains it in between.
+ * A life lasts until the driver has ended it: most releases and detachments end nothing, and an end
+ * may be refused, while other threads allocate. What is created in between under the same handle is
+ * another life (place.h); a primary context nobody retains in between.
  */
 #include <stdbool.h>
 
@@ -31,27 +30,32 @@ static struct primary *primary_of(CUdevice device)
 	return device >= 0 && device < PRIMARIES ? &primaries[device] : NULL;
 }
 
+/* Others may meet it until the driver has ended it: they must meet this life. */
+static struct vgpu_life ending(CUcontext context)
+{
+	struct vgpu_place place;
+
+	if (context)
+		(void)vgpu_place_of_context(context, &place);
+	vgpu_forget_seen();
+	return vgpu_place_ending(context);
+}
+
 static void end_life(const struct vgpu_life *life, bool ended)
 {
-	if (!ended) {
-		vgpu_place_put_back(life);
+	vgpu_place_ended(life, ended);
+	if (!ended || !life->id)
 		return;
-	}
-	for (int i = 0; i < 2; i++)
-		if (life->ids[i]) {
-			vgpu_forget_provisional(life->ids[i]);
-			vgpu_forget_context(life->ids[i]);
-			vgpu_claims_end_context(life->ids[i]);
-		}
+	vgpu_forget_provisional(life->id);
+	vgpu_forget_context(life->id);
+	vgpu_claims_end_context(life->id);
 }
 
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
-	struct vgpu_life life = vgpu_place_detach(context);
-	CUresult result;
+	struct vgpu_life life = ending(context);
+	CUresult result = driver_destroy(context);
 
-	vgpu_forget_seen();
-	result = driver_destroy(context);
 	end_life(&life, result == CUDA_SUCCESS);
 	return result;
 }
@@ -69,12 +73,10 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 /* Whoever attached detaches, and the last one ends it: the driver then knows it no more. */
 CUresult cuCtxDetach(CUcontext context)
 {
-	struct vgpu_life life = vgpu_place_detach(context);
+	struct vgpu_life life = ending(context);
+	CUresult result = real_cuCtxDetach(context);
 	unsigned int version;
-	CUresult result;
 
-	vgpu_forget_seen();
-	result = real_cuCtxDetach(context);
 	end_life(&life, result == CUDA_SUCCESS &&
 			    real_cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS);
 	return result;
@@ -135,7 +137,7 @@ CUdevice vgpu_device_of_primary(uint32_t life)
 
 static void end_primary(CUcontext context)
 {
-	struct vgpu_life life = vgpu_place_detach(context);
+	struct vgpu_life life = vgpu_place_ending(context);
 
 	vgpu_forget_seen();
 	end_life(&life, true);

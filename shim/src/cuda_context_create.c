@@ -98,6 +98,7 @@ static bool settle(struct creation *creation, CUcontext context)
 {
 	int64_t taken_bytes;
 
+	vgpu_place_given(context);
 	if (creation->reservation.place.card < 0)
 		return true;
 	taken_bytes = charge(creation, context);

@@ -74,6 +74,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	const struct vgpu_bounds bounds = {-MOST_BYTES, 0};
 	struct vgpu_window window;
 	struct vgpu_place place = {0};
+	struct vgpu_life life;
 	CUcontext context = NULL, primary;
 	CUdevice device = -1;
 	CUresult result;
@@ -84,10 +85,9 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	if (device < 0 || cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
 		return real_cuGreenCtxDestroy(green);
 	open_in(&window, primary);
-	(void)vgpu_place_detach(context);
+	life = vgpu_place_ending(context);
 	result = real_cuGreenCtxDestroy(green);
-	if (result != CUDA_SUCCESS)
-		vgpu_place_join(context, place);
+	vgpu_place_ended(&life, result == CUDA_SUCCESS);
 	(void)close_in(&window, primary, bounds);
 	(void)cuDevicePrimaryCtxRelease_v2(device);
 	return result;

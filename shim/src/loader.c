@@ -108,6 +108,17 @@ static void *target(enum vgpu_loader_function function)
 	return real ? real : (void *)no_answer;
 }
 
+/* Opened once more, by the very name that the loader has for it, and never closed. */
+void vgpu_loader_keep(const void *address)
+{
+	void *(*open)(const char *path, int mode) =
+	    (void *(*)(const char *, int))vgpu_loader(VGPU_LOADER_DLOPEN);
+	struct vgpu_object object;
+
+	if (open && vgpu_object_by_address(address, &object) && *object.path)
+		(void)open(object.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
 static bool is_driver(const char *path)
 {
 	static const char *const stems[] = {"libcuda.so", "libnvidia-ml.so"};

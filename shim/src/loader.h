@@ -25,4 +25,7 @@ int vgpu_loader_named(const char *name);
 /* Our entry in its place. */
 void *vgpu_loader_entry(enum vgpu_loader_function function);
 
+/* The object that the address lies in is not unloaded until the process ends. */
+void vgpu_loader_keep(const void *address);
+
 #endif

@@ -47,7 +47,10 @@ static bool read_object(const struct dl_phdr_info *info, struct vgpu_object *out
 {
 	const ElfW(Dyn) *dynamic = NULL;
 
-	*out = (struct vgpu_object){.base = info->dlpi_addr, .low = UINTPTR_MAX, .soname = ""};
+	*out = (struct vgpu_object){.base = info->dlpi_addr,
+				    .low = UINTPTR_MAX,
+				    .soname = "",
+				    .path = info->dlpi_name ? info->dlpi_name : ""};
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
 		uintptr_t start = info->dlpi_addr + segment->p_vaddr;
@@ -142,8 +145,11 @@ static iterate_function *iterate(void)
 	iterate_function *own = __atomic_load_n(&found, __ATOMIC_RELAXED);
 
 	for (const struct link_map *at = own ? NULL : first_loaded(); at && !own; at = at->l_next) {
-		struct vgpu_object object = {
-		    .base = at->l_addr, .low = at->l_addr, .high = UINTPTR_MAX, .soname = ""};
+		struct vgpu_object object = {.base = at->l_addr,
+					     .low = at->l_addr,
+					     .high = UINTPTR_MAX,
+					     .soname = "",
+					     .path = ""};
 		if (at->l_ld && read_dynamic(&object, at->l_ld) &&
 		    vgpu_text_same(object.soname, "libc.so.6"))
 			own = (iterate_function *)vgpu_object_function(&object, "dl_iterate_phdr");

@@ -26,6 +26,7 @@ struct vgpu_object {
 	uintptr_t base, low, high; /* load bias; the addresses its segments span */
 	int order;		   /* its place in the loader's list */
 	const char *soname;	   /* "" where it has none */
+	const char *path;	   /* as the loader knows it; "": the program */
 	const ElfW(Sym) * symbols;
 	const char *strings;
 	const uint32_t *gnu_hash, *sysv_hash; /* at least one is there */

@@ -23,13 +23,14 @@ enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16, CACHED_DEVICES =
 struct handle {
 	uint64_t meaning; /* life << 32 | card; 0: none */
 	CUcontext context;
-	uint32_t earlier; /* another number of the same life: see vgpu_place_put_back */
+	uint32_t written; /* number of what stands here, which is given once */
+	uint32_t enders;  /* threads that wait for the driver's word on its end */
 };
 
 struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t lives; /* numbers given so far */
+	uint32_t lives, written; /* numbers given so far */
 	struct handle handles[HANDLES];
 };
 
@@ -83,8 +84,11 @@ static struct handle *place_for(struct table *table, CUcontext context)
 	return found;
 }
 
-static void write_down(struct handle *handle, CUcontext context, uint64_t meaning)
+static void write_down(struct table *table, struct handle *handle, CUcontext context,
+		       uint64_t meaning)
 {
+	handle->written = ++table->written;
+	handle->enders = 0;
 	__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&handle->context, context, __ATOMIC_RELEASE);
 	__atomic_store_n(&handle->meaning, meaning, __ATOMIC_RELEASE);
@@ -102,13 +106,12 @@ static void begin_life(struct table *table, CUcontext context, struct vgpu_place
 	} else if (handle) {
 		table->lives += 1 + (table->lives == UINT32_MAX);
 		place->context = table->lives;
-		write_down(handle, context, meaning_of(*place));
-		handle->earlier = 0;
+		write_down(table, handle, context, meaning_of(*place));
 	}
 	vgpu_unlock(&table->lock);
 }
 
-struct vgpu_life vgpu_place_detach(CUcontext context)
+struct vgpu_life vgpu_place_ending(CUcontext context)
 {
 	struct vgpu_life life = {.context = context};
 	struct table *table = get_table();
@@ -119,34 +122,42 @@ struct vgpu_life vgpu_place_detach(CUcontext context)
 	vgpu_lock(&table->lock);
 	handle = place_for(table, context);
 	if (handle && handle->meaning) {
-		life.meaning = handle->meaning;
-		life.ids[0] = (uint32_t)(handle->meaning >> 32);
-		life.ids[1] = handle->earlier;
-		__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
+		life.id = (uint32_t)(handle->meaning >> 32);
+		life.written = handle->written;
+		handle->enders++;
 	}
 	vgpu_unlock(&table->lock);
 	return life;
 }
 
-/*
- * Another thread may have met the context meanwhile and given it a second number; both are kept. Of
- * three, the first is let go of: what it holds stays charged until it is freed.
- */
-void vgpu_place_put_back(const struct vgpu_life *life)
+void vgpu_place_ended(const struct vgpu_life *life, bool ended)
 {
 	struct table *table = get_table();
 	struct handle *handle;
 
-	if (!table || !life->meaning)
+	if (!table || !life->id)
 		return;
 	vgpu_lock(&table->lock);
 	handle = place_for(table, life->context);
-	if (handle && handle->meaning) {
-		handle->earlier = life->ids[0];
-	} else if (handle) {
-		write_down(handle, life->context, life->meaning);
-		handle->earlier = life->ids[1];
+	if (handle && handle->meaning && handle->written == life->written) {
+		handle->enders--;
+		if (ended)
+			__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
 	}
+	vgpu_unlock(&table->lock);
+}
+
+void vgpu_place_given(CUcontext context)
+{
+	struct table *table = get_table();
+	struct handle *handle;
+
+	if (!table || !context)
+		return;
+	vgpu_lock(&table->lock);
+	handle = place_for(table, context);
+	if (handle && handle->meaning && handle->enders)
+		__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
 	vgpu_unlock(&table->lock);
 }
 
@@ -159,8 +170,7 @@ bool vgpu_place_lives(uint32_t life)
 		return true;
 	vgpu_lock(&table->lock);
 	for (int i = 0; i < HANDLES && !lives; i++)
-		lives = table->handles[i].meaning && (table->handles[i].meaning >> 32 == life ||
-						      table->handles[i].earlier == life);
+		lives = table->handles[i].meaning >> 32 == life;
 	vgpu_unlock(&table->lock);
 	return lives;
 }
@@ -174,10 +184,8 @@ void vgpu_place_join(CUcontext context, struct vgpu_place place)
 		return;
 	vgpu_lock(&table->lock);
 	handle = place_for(table, context);
-	if (handle) {
-		write_down(handle, context, meaning_of(place));
-		handle->earlier = 0;
-	}
+	if (handle)
+		write_down(table, handle, context, meaning_of(place));
 	vgpu_unlock(&table->lock);
 }
 

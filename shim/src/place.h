@@ -30,19 +30,20 @@ CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place);
 /* One life of a context as it is told to end: what its charges carry. */
 struct vgpu_life {
 	CUcontext context;
-	uint64_t meaning; /* place.c's */
-	uint32_t ids[2]; /* two, if an end that the driver refused once gave it a second; 0: none */
+	uint32_t id;	  /* 0: nothing of it is known */
+	uint32_t written; /* place.c's */
 };
 
 /* Limits from the environment hold for all the devices that a program sees, from its start. */
 void vgpu_place_meet_devices(void);
 
 /*
- * A life is about to end: from here on the handle means another. What the driver refuses to end is
- * put back.
+ * The driver is about to be asked to end a life, and has answered. Meanwhile the handle means the
+ * same to everybody, unless the driver gives it to a new context: whoever makes one says so.
  */
-struct vgpu_life vgpu_place_detach(CUcontext context);
-void vgpu_place_put_back(const struct vgpu_life *life);
+struct vgpu_life vgpu_place_ending(CUcontext context);
+void vgpu_place_ended(const struct vgpu_life *life, bool ended);
+void vgpu_place_given(CUcontext context);
 
 /* Has that life not ended yet? 0 never does. */
 bool vgpu_place_lives(uint32_t life);
