@@ -113,12 +113,11 @@ static void drop_anchor(struct vgpu_process *process)
 
 void *vgpu_anchor_cast(int fd, uint32_t slot)
 {
-	void *anchor = mmap(NULL, VGPU_ANCHOR_MAPPED_BYTES, PROT_NONE, MAP_SHARED, fd,
-			    (off_t)vgpu_slots_anchor_offset(slot));
+	void *anchor =
+	    vgpu_map_file(fd, vgpu_slots_anchor_offset(slot), VGPU_ANCHOR_MAPPED_BYTES, PROT_NONE);
 
-	if (anchor == MAP_FAILED)
-		return NULL;
-	madvise(anchor, VGPU_ANCHOR_MAPPED_BYTES, MADV_DONTFORK);
+	if (anchor)
+		madvise(anchor, VGPU_ANCHOR_MAPPED_BYTES, MADV_DONTFORK);
 	return anchor;
 }
 

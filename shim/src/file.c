@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -40,6 +41,13 @@ int vgpu_open(const char *path, int flags)
 {
 	return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
 			    0);
+}
+
+void *vgpu_map_file(int fd, uint64_t offset_bytes, uint64_t bytes, int protection)
+{
+	long at = syscall(SYS_mmap, NULL, bytes, protection, MAP_SHARED, fd, offset_bytes);
+
+	return at == -1 ? NULL : (void *)at;
 }
 
 bool vgpu_is_shortage(int os_errno)

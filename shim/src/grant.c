@@ -129,8 +129,8 @@ static enum vgpu_result map(const char *path, const char **mapping, int *os_errn
 	if (!vgpu_file_of(fd, &file) || !file.regular || file.bytes != VGPU_GRANT_FILE_BYTES)
 		result = VGPU_GRANT_INVALID;
 	else
-		*mapping = mmap(NULL, VGPU_GRANT_FILE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
-	if (result == VGPU_OK && *mapping == MAP_FAILED) {
+		*mapping = vgpu_map_file(fd, 0, VGPU_GRANT_FILE_BYTES, PROT_READ);
+	if (result == VGPU_OK && !*mapping) {
 		*os_errno = errno;
 		result = VGPU_SYSTEM;
 	}

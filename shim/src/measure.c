@@ -31,12 +31,26 @@ static struct account {
 	uint32_t windows;	 /* open in this process */
 	int64_t reference_bytes; /* when the first of them opened */
 	uint64_t since_ns;
-	struct vgpu_place provisional; /* a first context that may be charged too much; 0: none */
+	/* A first context that may be charged too much; none: context 0, which is read and written
+	 * by atomic operations alone, since who only asks whether there is one takes no lock. */
+	struct vgpu_place provisional;
 	int64_t provisional_bytes;
 } accounts[VGPU_MAX_CARDS];
 
 /* A call of the driver's that makes another of these is part of the first. */
 static __thread bool measuring;
+
+static uint32_t provisional_context(const struct account *account)
+{
+	return __atomic_load_n(&account->provisional.context, __ATOMIC_RELAXED);
+}
+
+/* The caller holds the account's lock. */
+static void set_provisional(struct account *account, struct vgpu_place place)
+{
+	account->provisional.card = place.card;
+	__atomic_store_n(&account->provisional.context, place.context, __ATOMIC_RELAXED);
+}
 
 /* In a context on the card. The question must not end a capture that another thread began. */
 static bool read_account(int card, int64_t *beyond_bytes)
@@ -82,7 +96,7 @@ static bool correct(struct account *account)
 	if (!place.context)
 		return false;
 	if (!vgpu_dropped_within(place.card, TEARDOWN_NS))
-		account->provisional.context = 0;
+		set_provisional(account, (struct vgpu_place){0});
 	if (!read_account(place.card, &beyond_bytes) || beyond_bytes >= 0)
 		return false;
 	back_bytes = bounded(beyond_bytes, (struct vgpu_bounds){-account->provisional_bytes, 0});
@@ -97,12 +111,12 @@ bool vgpu_correct_measured(int card)
 	CUcontext context;
 	bool corrected = false;
 
-	if (!__atomic_load_n(&account->provisional.context, __ATOMIC_RELAXED))
+	if (!provisional_context(account))
 		return false;
 	context = vgpu_place_context_on(card);
 	if (!context || real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return false;
-	for (int pauses = 0; !corrected && account->provisional.context && pauses < PAUSES;
+	for (int pauses = 0; !corrected && provisional_context(account) && pauses < PAUSES;
 	     pauses++) {
 		const struct timespec pause = {.tv_nsec = pauses ? PAUSE_NS : 0};
 		syscall(SYS_nanosleep, &pause, NULL);
@@ -198,7 +212,7 @@ int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes
 	vgpu_lock(&account->lock);
 	own_bytes = charge_beyond(place, (int64_t)reserved_bytes, most_bytes);
 	if (vgpu_dropped_within(place.card, TEARDOWN_NS)) {
-		account->provisional = place;
+		set_provisional(account, place);
 		account->provisional_bytes = own_bytes;
 	}
 	vgpu_unlock(&account->lock);
@@ -209,8 +223,8 @@ void vgpu_forget_provisional(uint32_t context)
 {
 	for (struct account *account = accounts; account < accounts + VGPU_MAX_CARDS; account++) {
 		vgpu_lock(&account->lock);
-		if (account->provisional.context == context)
-			account->provisional.context = 0;
+		if (provisional_context(account) == context)
+			set_provisional(account, (struct vgpu_place){0});
 		vgpu_unlock(&account->lock);
 	}
 }

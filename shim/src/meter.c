@@ -267,7 +267,7 @@ static bool ask(const struct vgpu_meter *meter, int pool_attribute, int graph_at
 {
 	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
 
-	if (meter->state == METER_GRAPHS)
+	if (state_of(meter) == METER_GRAPHS)
 		return real_cuDeviceGetGraphMemAttribute(meter->device, graph_attribute, bytes) ==
 		       CUDA_SUCCESS;
 	return real_cuMemPoolGetAttribute(pool, pool_attribute, bytes) == CUDA_SUCCESS;
@@ -307,14 +307,14 @@ static bool follow(struct vgpu_meter *meter)
 	else if (vgpu_charge(meter->card, after - before) != VGPU_OK)
 		return false;
 	set_charged(meter, after);
-	if (after < before && meter->state == METER_GRAPHS)
+	if (after < before && state_of(meter) == METER_GRAPHS)
 		vgpu_execs_trimmed(meter->card);
 	return after < before;
 }
 
 static CUresult give_back(struct vgpu_meter *meter, uint64_t keep_bytes)
 {
-	if (meter->state == METER_GRAPHS)
+	if (state_of(meter) == METER_GRAPHS)
 		return real_cuDeviceGraphMemTrim(meter->device);
 	return real_cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)meter->pool, keep_bytes);
 }
@@ -498,7 +498,7 @@ CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 /* A destroyed pool that holds nothing any more goes now; it is nobody else's. */
 static void bury(struct vgpu_meter *meter)
 {
-	if (meter->state != METER_DESTROYED || meter->charged_bytes || reserved_bytes(meter))
+	if (state_of(meter) != METER_DESTROYED || meter->charged_bytes || reserved_bytes(meter))
 		return;
 	real_cuMemPoolDestroy((CUmemoryPool)(uintptr_t)meter->pool);
 	__atomic_store_n(&meter->state, METER_NONE, __ATOMIC_RELEASE);

@@ -95,8 +95,8 @@ enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view,
 	*view = geometry(card_count);
 	if (!fill_holes(fd, file_bytes(view), os_errno))
 		return VGPU_SYSTEM;
-	view->base = mmap(NULL, file_bytes(view), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (view->base == MAP_FAILED) {
+	view->base = vgpu_map_file(fd, 0, file_bytes(view), PROT_READ | PROT_WRITE);
+	if (!view->base) {
 		*os_errno = errno;
 		return VGPU_SYSTEM;
 	}
