@@ -1,4 +1,4 @@
-"""`python -m nri_plugin`: arguments and environment in, the service until SIGTERM.
+"""`python -m nri_plugin`: flags and environment in, the service until SIGTERM.
 
 The only module of the agent that reads argv and the environment, or sets up logging.
 """
@@ -14,6 +14,7 @@ import sys
 
 from nri_plugin import service, settings
 from nri_plugin.errors import StoreError
+from nri_plugin.logs import Formatter, Line
 from nri_plugin.store import Store
 
 _LOG = logging.getLogger("nri_plugin")
@@ -21,11 +22,10 @@ _LOG = logging.getLogger("nri_plugin")
 
 def main() -> int:
     chosen = settings.from_arguments(sys.argv[1:], os.environ)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if chosen.verbose else logging.INFO,
-        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Formatter(chosen.log_format))
+    level = logging.DEBUG if chosen.verbose else logging.INFO
+    logging.basicConfig(handlers=[handler], level=level)
     if os.geteuid() != 0:
         _LOG.error("the node agent needs root: it mounts the files that containers get")
         return 1
@@ -34,9 +34,9 @@ def main() -> int:
     try:
         library = Store(chosen.store_dir, chosen.library).current()
     except StoreError as error:
-        _LOG.error("the library is missing: containers with a grant are refused error=%s", error)
+        _LOG.error(Line("the library is missing: containers with a grant are refused", error=error))
     else:
-        _LOG.info("library=%s", library)
+        _LOG.info(Line("library", path=library))
     asyncio.run(_serve(chosen))
     return 0
 

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from nri_plugin import observer
+from nri_plugin.decisions import Decision, Outcome
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.protocol import events
 from nri_plugin.protocol.errors import NriError
@@ -77,11 +80,15 @@ class Handler(Protocol):
 
 
 class Refused(Exception):
-    """A request denied on purpose; `reason` reaches the user through the runtime, word for word."""
+    """A request denied on purpose; `reason` reaches the user through the runtime, word for word.
 
-    def __init__(self, reason: str) -> None:
+    code: the reason's short name, for counting.
+    """
+
+    def __init__(self, reason: str, code: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.code = code
 
 
 class RegistrationTimedOut(NriError):
@@ -101,6 +108,7 @@ async def serve(
     index: str,
     wanted_events: EventMask = SERVED_EVENTS,
     on_ready: Callable[[RuntimeInfo], None] | None = None,
+    on_decision: Callable[[Decision], None] = observer.write,
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
 ) -> None:
     """Be the plugin `index`-`name` on an open connection, until the runtime ends it.
@@ -109,7 +117,7 @@ async def serve(
     in protocol/errors.py) or the socket's OSError otherwise. In every case the writer is closed and
     the handler's methods have been cancelled, and given CLOSING_TIMEOUT_S to end, before it
     returns; reconnect after a pause that grows and varies. `on_ready` is called once, when the
-    answer to Synchronize has been sent.
+    answer to Synchronize has been sent; `on_decision` after every answer.
     """
     session = Session(
         name=name,
@@ -117,7 +125,8 @@ async def serve(
         wanted=wanted_events,
         registration_budget_ms=round(registration_timeout_s * 1000),
     )
-    await _Connection(reader, writer, handler, session, on_ready).run(registration_timeout_s)
+    connection = _Connection(reader, writer, handler, session, on_ready, on_decision)
+    await connection.run(registration_timeout_s)
 
 
 class _Connection:
@@ -128,12 +137,14 @@ class _Connection:
         handler: Handler,
         session: Session,
         on_ready: Callable[[RuntimeInfo], None] | None,
+        on_decision: Callable[[Decision], None],
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._handler = handler
         self._session = session
         self._on_ready = on_ready
+        self._on_decision = on_decision
         self._tasks: set[asyncio.Task[Any]] = set()
         self._draining = asyncio.Lock()
         self._failure: NriError | None = None
@@ -192,6 +203,7 @@ class _Connection:
         """Answer `request` in time, whatever its handler does."""
         what = type(request).__name__
         budget_s = request.budget_ms / 1000 * PATIENCE
+        began_s = time.monotonic()
         work = self._start(_perform(self._handler, request), what)
         try:
             done, _ = await asyncio.wait({work}, timeout=budget_s)
@@ -199,31 +211,40 @@ class _Connection:
             work.cancel()
         if self._session.closed:
             return
+        outcome, reason, text, error = Outcome.PASSED, "", "", None
         if not done:
-            logger.error("request=%s outcome=late budget_s=%g", what, budget_s)
-            reason = f"gpuslice did not decide {what} within {budget_s:.3g} s"
-            self._fail(request, Code.DEADLINE_EXCEEDED, reason, None)
+            outcome = Outcome.LATE
+            text = f"gpuslice did not decide {what} within {budget_s:.3g} s"
+            self._fail(request, Code.DEADLINE_EXCEEDED, text, None)
         elif (error := _error_of(work)) is None:
-            self._succeed(request, work.result())
+            reply = work.result()
+            if not self._session.respond(request.request_id, reply):
+                outcome, text = Outcome.ERROR, "the answer is larger than the protocol allows"
+            elif isinstance(reply, nri.CreateContainerResponse) and reply.HasField("adjust"):
+                outcome = Outcome.ADJUSTED
         elif isinstance(error, Refused):
-            logger.warning("request=%s outcome=refused reason=%r", what, error.reason)
-            self._fail(request, Code.UNKNOWN, error.reason, error)
+            outcome, reason, text = Outcome.REFUSED, error.code, error.reason
+            self._fail(request, Code.UNKNOWN, text, error)
+            error = None
         else:
-            logger.error("request=%s outcome=error", what, exc_info=error)
-            reason = f"gpuslice failed at {what}: {type(error).__name__}: {error}"
-            self._fail(request, Code.UNKNOWN, reason, error)
+            outcome = Outcome.ERROR
+            text = f"gpuslice failed at {what}: {type(error).__name__}: {error}"
+            self._fail(request, Code.UNKNOWN, text, error)
         try:
             await self._flush()
         except OSError:
             return  # the side that reads sees it too, and reports it
+        finally:
+            duration_s = time.monotonic() - began_s
+            self._on_decision(
+                Decision(
+                    what, outcome, duration_s, reason=reason, text=text, error=error, **_of(request)
+                )
+            )
         if self._failure is not None:
             self._writer.close()
         elif isinstance(request, events.Synchronize) and self._on_ready is not None:
             self._on_ready(self._session.runtime)
-
-    def _succeed(self, request: events.Request, reply: Message | None) -> None:
-        if not self._session.respond(request.request_id, reply):
-            logger.error("request=%s outcome=oversized", type(request).__name__)
 
     def _fail(
         self, request: events.Request, code: Code, reason: str, error: BaseException | None
@@ -259,6 +280,26 @@ class _Connection:
 def _error_of(work: asyncio.Task[Any]) -> BaseException | None:
     """How a finished handler failed. One that cancels itself has failed too."""
     return asyncio.CancelledError("cancelled by itself") if work.cancelled() else work.exception()
+
+
+def _of(request: events.Request) -> dict[str, Any]:
+    """Whom the request is about, as a decision's fields."""
+    match request:
+        case events.ContainerRequest(pod=pod, container=container):
+            pass
+        case events.Validate(request=validation):
+            pod, container = validation.pod, validation.container
+        case events.Synchronize(pods=pods, containers=containers):
+            return {"pods": len(pods), "containers": len(containers)}
+        case _:
+            return {}
+    return {
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "uid": pod.uid,
+        "container": container.name,
+        "container_id": container.id,
+    }
 
 
 async def _perform(handler: Handler, request: events.Request) -> Message | None:

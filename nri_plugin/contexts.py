@@ -24,6 +24,7 @@ from typing import Final
 
 from nri_plugin.child import Child
 from nri_plugin.errors import ChildError
+from nri_plugin.logs import Line
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -95,10 +96,10 @@ class Contexts:
         except ChildError as error:
             if self._said.get(uuid) != str(error):
                 self._said[uuid] = str(error)
-                _LOG.warning("context size unknown card=%s error=%s", uuid, error)
+                _LOG.warning(Line("context size unknown", card=uuid, error=error))
             return
         self._sizes[uuid] = size_bytes
-        _LOG.info("context size card=%s bytes=%d", uuid, size_bytes)
+        _LOG.info(Line("context size", card=uuid, bytes=size_bytes))
 
     def _child(self, uuid: str) -> Child:
         if uuid not in self._children:

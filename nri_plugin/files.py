@@ -25,6 +25,7 @@ from typing import Final
 
 from contract import grant_file, names, region_file
 from nri_plugin.errors import FilesError
+from nri_plugin.logs import Line
 from nri_plugin.model import Share
 
 _LOG: Final = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class RunDirectory:
                 self.remove(key)
                 removed.append(key)
             except FilesError as error:
-                _LOG.warning("orphan stays key=%s error=%s", key, error)
+                _LOG.warning(Line("orphan stays", key=key, error=error))
         return removed
 
     def keys(self) -> AbstractSet[str]:

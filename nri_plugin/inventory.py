@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from nri_plugin.child import Child
 from nri_plugin.errors import ChildError, InventoryError
+from nri_plugin.logs import Line
 from nri_plugin.model import Card
 
 _LOG: Final = logging.getLogger(__name__)
@@ -78,11 +79,11 @@ class Inventory:
             self._cards = await self._ask()
         except InventoryError as error:
             self._problem = str(error)
-            _LOG.error("inventory failed error=%s cards=%d", error, len(self._cards))
+            _LOG.error(Line("inventory failed", error=error, cards=len(self._cards)))
         else:
             self._problem = None
             uuids = ",".join(card.uuid for card in self._cards)
-            _LOG.info("inventory cards=%d uuids=%s", len(self._cards), uuids)
+            _LOG.info(Line("inventory", cards=len(self._cards), uuids=uuids))
 
     async def _ask(self) -> Sequence[Card]:
         try:

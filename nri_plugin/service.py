@@ -19,16 +19,22 @@ from typing import Final, TypeVar
 from contract import names
 from nri_plugin import cdi, connection, injection, policy, rootfs, translate
 from nri_plugin.contexts import Contexts
+from nri_plugin.endpoint import Endpoint
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, StoreError, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
+from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.model import Adjustment, Container, Mount, Paths, Pod, Specs, Untouched
+from nri_plugin.metrics import Metrics
+from nri_plugin.model import Adjustment, Card, Container, Mount, Paths, Pod, Specs, Untouched
+from nri_plugin.observer import Observer
 from nri_plugin.protocol.errors import NriError
 from nri_plugin.protocol.events import EventMask, RuntimeInfo
+from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from nri_plugin.threads import Crew, Worker
+from nri_plugin.watch import watch
 
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -69,8 +75,10 @@ class Service:
         contexts: Contexts,
         files: RunDirectory,
         store: Store,
+        metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings
+        self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
         self._inventory = inventory
         self._contexts = contexts
@@ -90,6 +98,7 @@ class Service:
             if answer.key is not None:
                 self._users.setdefault(answer.key, set()).add(container_id)
         self._answers.clear()
+        unprotected = 0
         by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
         for container in containers:
             key = translate.key_of(container, self._run_dir)
@@ -97,19 +106,24 @@ class Service:
             if key is not None:
                 self._users.setdefault(key, set()).add(container.id)
             elif pod is not None and self._gets_card(pod, container.name):
+                unprotected += 1
                 _LOG.error(
-                    "container without its card pod=%s/%s container=%s: it was made while this"
-                    " agent was away; delete the pod to have it made anew",
-                    pod.namespace,
-                    pod.name,
-                    container.name,
+                    Line(
+                        "container without its card: it was made while this agent was away;"
+                        " delete the pod to have it made anew",
+                        namespace=pod.namespace,
+                        pod=pod.name,
+                        uid=pod.uid,
+                        container=container.name,
+                    )
                 )
+        self._metrics.unprotected.set(unprotected)
         try:
             removed = await self._work(partial(self._files.sweep, frozenset(self._users)))
         except TimeoutError:
-            _LOG.warning("sweep outcome=late")
+            _LOG.warning(Line("sweep", outcome="late"))
         else:
-            _LOG.info("synchronized containers=%d orphans=%d", len(containers), len(removed))
+            _LOG.info(Line("synchronized", containers=len(containers), orphans=len(removed)))
 
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
@@ -135,7 +149,7 @@ class Service:
         try:
             await self._work(partial(self._files.remove, key))
         except (FilesError, TimeoutError) as error:
-            _LOG.warning("files stay until the next sweep key=%s error=%r", key, error)
+            _LOG.warning(Line("files stay until the next sweep", key=key, error=repr(error)))
 
     async def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         await _for_people(request.pod, request.container, self._validate(request))
@@ -147,7 +161,7 @@ class Service:
         if not policy.wants_card(pod):
             return None
         container = translate.container(container_message)
-        specs, paths = await self._in_time("read the CDI specs", self._work(self._look_at_host))
+        specs, paths = await self._in_time("read the CDI specs", self.look_at_host())
         decision = policy.decide(pod, container, self._inventory.cards, specs, paths)
         if isinstance(decision, Refusal) and decision.reason in _INVENTORY_MAY_TELL:
             await self._in_time("ask the driver for its cards", self._refreshed())
@@ -223,6 +237,24 @@ class Service:
         no_card = isinstance(decision, Adjustment) and decision.key is None
         return not (no_card or isinstance(decision, Untouched))
 
+    @property
+    def cards(self) -> Sequence[Card]:
+        return self._inventory.cards
+
+    @property
+    def cards_problem(self) -> str | None:
+        return self._inventory.problem
+
+    @property
+    def containers_with_grant(self) -> int:
+        return sum(map(len, self._users.values()))
+
+    async def ask_for_cards(self) -> None:
+        await self._inventory.refresh()
+
+    async def look_at_host(self) -> tuple[Specs, Paths]:
+        return await self._work(self._look_at_host)
+
     def _look_at_host(self) -> tuple[Specs, Paths]:
         """CDI specs and library as they are now; runs in the worker."""
         specs = cdi.load(self._settings.cdi_dirs)
@@ -259,11 +291,13 @@ async def _for_people(pod: nri.PodSandbox, container: nri.Container, work: Await
             f'gpuslice refuses container "{container.name}" of pod {pod.namespace}/{pod.name}:'
             f" {refused}"
         )
-        raise connection.Refused(text[:_MAX_TEXT_CHARS]) from refused
+        reason = refused.refusal.reason.name
+        raise connection.Refused(printable(text)[:_MAX_TEXT_CHARS], reason) from refused
 
 
 async def run(settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until cancelled. `announce` is told each time containers are adjusted from now on."""
+    metrics, readiness = Metrics(), Readiness(time.monotonic)
     inventory = Inventory(
         settings.environment,
         deadline_s=settings.inventory_deadline_s,
@@ -278,32 +312,41 @@ async def run(settings: Settings, announce: Callable[[str], None]) -> None:
     )
     files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
     store = Store(settings.store_dir, settings.library)
-    service = Service(settings, inventory, contexts, files, store)
+    service = Service(settings, inventory, contexts, files, store, metrics)
+    endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
+    if endpoint:
+        endpoint.start()
+    watching = asyncio.create_task(watch(service, readiness, metrics), name="watch")
     try:
         await inventory.refresh()
         # The first containers after a start, often all of the node's, shall have the figure, too.
         contexts.look(card.uuid for card in inventory.cards)
         await contexts.settled()
-        await _serve_for_ever(settings, service, announce)
+        await _serve_for_ever(settings, service, Observer(metrics, readiness), announce)
     finally:
+        watching.cancel()
+        if endpoint:
+            endpoint.close()
         await contexts.close()
         await inventory.close()
 
 
 async def _serve_for_ever(
-    settings: Settings, service: Service, announce: Callable[[str], None]
+    settings: Settings, service: Service, observer: Observer, announce: Callable[[str], None]
 ) -> None:
-    pause_s = settings.first_retry_s
+    pause_s, place = settings.first_retry_s, settings.nri_socket
 
     def ready(runtime: RuntimeInfo) -> None:
         nonlocal pause_s
         pause_s = settings.first_retry_s
+        observer.ready(runtime)
         version = f"NRI {runtime.nri_version}" if runtime.nri_version else "NRI before 0.12"
         announce(f"ready: registered with {runtime.name} {runtime.version} ({version})")
 
     while True:
         try:
-            reader, writer = await asyncio.open_unix_connection(settings.nri_socket)
+            reader, writer = await asyncio.open_unix_connection(place)
+            observer.connected(str(place))
             await connection.serve(
                 reader,
                 writer,
@@ -312,15 +355,16 @@ async def _serve_for_ever(
                 index=settings.index,
                 wanted_events=EVENTS,
                 on_ready=ready,
+                on_decision=observer.decided,
             )
-            _LOG.warning("connection ended socket=%s", settings.nri_socket)
+            observer.lost("ended", f"the container runtime ended the session at {place}")
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            _LOG.warning(
-                "nobody listens socket=%s error=%s: is containerd running, with NRI on?",
-                settings.nri_socket,
-                error.strerror,
+            observer.lost(
+                "absent",
+                f"nobody listens at {place} ({error.strerror}):"
+                " is containerd running, with NRI on?",
             )
         except (OSError, NriError) as error:
-            _LOG.warning("connection failed socket=%s error=%s", settings.nri_socket, error)
+            observer.lost("failed", f"no session at {place}: {error}")
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(pause_s * 2, settings.last_retry_s)

@@ -1,6 +1,7 @@
-"""Everything that can be set, once: built in __main__ from the command line, read by the rest.
+"""Everything that can be set, once: built in __main__ from flags and environment, read by the rest.
 
-No other module reads arguments or environment.
+No other module reads arguments or environment. Each flag has a variable, `--run-dir` has
+GPUSLICE_AGENT_RUN_DIR; a flag outranks it.
 """
 
 from __future__ import annotations
@@ -10,21 +11,40 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from contract import names
+from nri_plugin.endpoint import Address
+from nri_plugin.logs import Format
+
+_DESCRIPTION: Final = """\
+gpuslice's node agent: brings containers their share of a GPU, with its limit, through the container
+runtime's NRI. A pod gets a card from this agent or not at all.
+
+  python -m nri_plugin [settings]          serve (what this page is about)
+  python -m nri_plugin doctor [settings]   look at this node, say what to change; changes nothing
+"""
 
 _EPILOG: Final = """\
+Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RUN_DIR; switches take
+true or false, what is repeatable is separated by colons. A flag outranks the environment.
+
 The agent serves until it is told to stop (SIGTERM), and reconnects when containerd restarts. Its
 one line on standard output, "ready: ...", says that containers are adjusted from now on; its log
-goes to standard error.
+goes to standard error. What it is asked over HTTP: /healthz (the event loop runs), /readyz
+(containers get their share now; else the reasons), /metrics (for Prometheus).
 
 In a pod it needs: root, hostPID, the host's directories under the same paths as on the host, the
-run directory and containerd's state with mount propagation (Bidirectional, HostToContainer).
+run directory and containerd's state with mount propagation (Bidirectional, HostToContainer). For
+probes by the kubelet, hostNetwork and httpGet with host 127.0.0.1.
 
-example:
+examples:
   python -m nri_plugin --library /opt/gpuslice/libvgpu.so
+  python -m nri_plugin --library /opt/gpuslice/libvgpu.so --http 0.0.0.0:10275 --log-format json
+  curl 127.0.0.1:10275/readyz
 """
+_ENVIRONMENT_PREFIX: Final = "GPUSLICE_AGENT_"
+_SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +71,9 @@ class Settings:
     """Mount forwarders over the driver's libraries, for programs that no preload reaches."""
     verbose: bool = False
     """Log what is routine, too."""
+    log_format: Format = Format.LOGFMT
+    http: Address | None = None
+    """Where readiness and metrics are served; None: nowhere."""
 
     inventory_deadline_s: float = 10.0
     """How long NVML may take; it takes seconds where persistence mode is off."""
@@ -70,8 +93,7 @@ class Settings:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nri_plugin",
-        description="gpuslice's node agent: brings containers their share of a GPU, with its"
-        " limit, through containerd's NRI.",
+        description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -111,13 +133,33 @@ def parser() -> argparse.ArgumentParser:
         help="mount a forwarder over each driver library, so that programs of musl, and libraries"
         " opened by dlmopen, meet the limit too; needs forwarder.so beside --library",
     )
+    parser.add_argument(
+        "--http",
+        type=_address,
+        default="127.0.0.1:10275",
+        metavar="ADDRESS",
+        help="HOST:PORT, unix:PATH or off, where /healthz, /readyz and /metrics are served"
+        " (default: 127.0.0.1:10275)",
+    )
+    parser.add_argument(
+        "--log-format",
+        type=Format,
+        choices=tuple(Format),
+        default=Format.LOGFMT,
+        help="how the lines of the log are written (default: logfmt)",
+    )
     parser.add_argument("--verbose", action="store_true", help="log what is routine, too")
     return parser
 
 
 def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Exits, as argparse does, where the arguments are wrong or ask for help."""
-    given = parser().parse_args(arguments)
+    known = parser()
+    read_environment(known, environment)
+    return of(known.parse_args(arguments), environment)
+
+
+def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     return Settings(
         nri_socket=given.nri_socket,
         index=given.index,
@@ -129,7 +171,44 @@ def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         environment=dict(environment),
         strict=given.strict,
         verbose=given.verbose,
+        log_format=given.log_format,
+        http=given.http,
     )
+
+
+def read_environment(known: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    """Make what the environment says the default of each setting. Exits where it is wrong."""
+    for action in known._actions:
+        variable = variable_of(action)
+        text = environment.get(variable, "") if variable is not None else ""
+        if not text:
+            continue
+        try:
+            action.default = _from_text(action, text)
+        except (argparse.ArgumentTypeError, ValueError) as error:
+            known.error(f"environment {variable}: {error}")
+        action.required = False
+
+
+def variable_of(action: argparse.Action) -> str | None:
+    """The environment's name of a setting; None: it has none, such as --help."""
+    if action.dest in {argparse.SUPPRESS, "help"} or not action.option_strings:
+        return None
+    return _ENVIRONMENT_PREFIX + action.dest.upper()
+
+
+def _from_text(action: argparse.Action, text: str) -> object:
+    if action.nargs == 0:
+        if text.lower() not in _SWITCH:
+            raise ValueError(f"{text!r}, expected true or false")
+        return _SWITCH[text.lower()]
+    convert: Any = action.type or str
+    if isinstance(action.default, list) or action.dest == "cdi_dir":
+        return [convert(part) for part in text.split(":") if part]
+    value = convert(text)
+    if action.choices is not None and value not in action.choices:
+        raise ValueError(f"{text!r}, expected one of {', '.join(map(str, action.choices))}")
+    return value
 
 
 def _absolute(text: str) -> Path:
@@ -138,6 +217,18 @@ def _absolute(text: str) -> Path:
     if not path.is_absolute() or ".." in path.parts:
         raise argparse.ArgumentTypeError(f"{text!r} is not an absolute path without '..'")
     return path
+
+
+def _address(text: str) -> Address | None:
+    if text == "off":
+        return None
+    if text.startswith("unix:"):
+        return _absolute(text.removeprefix("unix:"))
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected HOST:PORT, unix:PATH or off")
+    return host, int(port)
 
 
 def _index(text: str) -> str:

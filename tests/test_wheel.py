@@ -14,7 +14,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"contract", "nri_plugin", "shim", "simgpu"}
 # What is imported by another name than it is installed by.
-DISTRIBUTIONS = {"google": "protobuf", "pynvml": "nvidia-ml-py", "yaml": "PyYAML"}
+DISTRIBUTIONS = {
+    "google": "protobuf",
+    "prometheus_client": "prometheus-client",
+    "pynvml": "nvidia-ml-py",
+    "yaml": "PyYAML",
+}
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,11 @@ class Lab:
         return self.directory / "agent.log"
 
     @property
+    def agent_http(self) -> Path:
+        """Its socket for /healthz, /readyz and /metrics."""
+        return self.directory / "agent.sock"
+
+    @property
     def agent_running(self) -> bool:
         return self._agent is not None and self._agent.running
 
@@ -157,6 +162,7 @@ class Lab:
         command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
         command += ["--run-dir", self.run_dir, "--store-dir", self.store_dir]
         command += ["--library", self.library, "--cdi-dir", self.sim_dir / "cdi"]
+        command += ["--http", f"unix:{self.agent_http}"]
         command += ["--strict"] * strict
         ready = self.times_ready()
         with self._agent_out.open("a") as out, self.agent_log.open("a") as log:

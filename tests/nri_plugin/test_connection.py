@@ -222,7 +222,7 @@ def test_a_reply_over_the_limit_fails_the_container_and_keeps_the_plugin(
             assert await r.runtime.create(pod(), container()) is not None
 
     run(test)
-    assert "outcome=oversized" in caplog.text
+    assert "larger than the protocol allows" in caplog.text
 
 
 def test_a_refusal_reaches_the_user_word_for_word() -> None:

@@ -23,6 +23,8 @@ def test_defaults() -> None:
     assert chosen.index == "50"
     assert chosen.environment == {"A": "b"}
     assert not chosen.verbose
+    assert chosen.http == ("127.0.0.1", 10275)
+    assert chosen.log_format == "logfmt"
 
 
 def test_everything_given() -> None:
@@ -30,6 +32,71 @@ def test_everything_given() -> None:
     chosen = settings.from_arguments(arguments.split(), {})
     assert chosen.cdi_dirs == (Path("/a"), Path("/b"))
     assert (chosen.index, str(chosen.run_dir), chosen.verbose) == ("07", "/r", True)
+
+
+def test_every_setting_can_come_from_the_environment() -> None:
+    """And nothing is set by a variable that is no setting's."""
+    said = {
+        "library": "/l.so",
+        "nri_socket": "/n.sock",
+        "run_dir": "/r",
+        "store_dir": "/s",
+        "containerd_state": "/c",
+        "cdi_dir": "/a:/b",
+        "index": "07",
+        "strict": "true",
+        "verbose": "1",
+        "log_format": "json",
+        "http": "unix:/h.sock",
+    }
+    variables = {f"GPUSLICE_AGENT_{name.upper()}": value for name, value in said.items()}
+    chosen = settings.from_arguments([], variables)
+    assert chosen.library == Path("/l.so")
+    assert chosen.cdi_dirs == (Path("/a"), Path("/b"))
+    assert chosen.http == Path("/h.sock")
+    assert (chosen.index, chosen.strict, chosen.verbose) == ("07", True, True)
+    assert (chosen.run_dir, chosen.log_format) == (Path("/r"), "json")
+    known = {settings.variable_of(action) for action in settings.parser()._actions} - {None}
+    assert known >= set(variables)
+
+
+def test_a_flag_outranks_the_environment() -> None:
+    variables = {"GPUSLICE_AGENT_CDI_DIR": "/a", "GPUSLICE_AGENT_INDEX": "07"}
+    chosen = settings.from_arguments(["--library", "/l", "--index", "08"], variables)
+    assert (chosen.index, chosen.cdi_dirs) == ("08", (Path("/a"),))
+
+
+@pytest.mark.parametrize(
+    ("address", "read"),
+    [
+        ("off", None),
+        ("unix:/a/b", Path("/a/b")),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),
+        ("[::1]:9", ("::1", 9)),
+    ],
+)
+def test_addresses(address: str, read: object) -> None:
+    chosen = settings.from_arguments(["--library", "/l", "--http", address], {})
+    assert chosen.http == read
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("INDEX", "7", "environment GPUSLICE_AGENT_INDEX: '7', expected two digits"),
+        ("STRICT", "maybe", "GPUSLICE_AGENT_STRICT: 'maybe', expected true or false"),
+        ("LOG_FORMAT", "xml", "GPUSLICE_AGENT_LOG_FORMAT: 'xml'"),
+        ("CDI_DIR", "/a:b", "GPUSLICE_AGENT_CDI_DIR: 'b' is not an absolute path"),
+        ("HTTP", "9", "GPUSLICE_AGENT_HTTP: '9', expected HOST:PORT"),
+    ],
+)
+def test_refused_from_the_environment(
+    name: str, value: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        settings.from_arguments(["--library", "/l"], {f"GPUSLICE_AGENT_{name}": value})
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -41,6 +108,10 @@ def test_everything_given() -> None:
         ("--library /l --index 5", "'5', expected two digits"),
         ("--library /l --index 123", "expected two digits"),
         ("--library /l --indices 12", "unrecognized arguments"),
+        ("--library /l --http here", "'here', expected HOST:PORT, unix:PATH or off"),
+        ("--library /l --http a:70000", "expected HOST:PORT"),
+        ("--library /l --http unix:a", "'a' is not an absolute path"),
+        ("--library /l --log-format xml", "xml"),
     ],
 )
 def test_refused(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,114 @@
+"""All that the agent counts, in one registry: names by Prometheus' conventions, help that teaches.
+
+Holds numbers only; whoever knows a fact sets it, endpoint.py shows them. docs/operations.md has the
+same table, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    generate_latest,
+)
+
+_LATENCY_BUCKETS_S: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0),
+)
+"""Up to the runtime's default patience of 2 s; at 1.5 s the agent answers an error by itself."""
+
+
+class Metrics:
+    """The agent's metrics; each instance has a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.request_duration = Histogram(
+            "gpuslice_nri_request_duration_seconds",
+            "Time from a request of the container runtime to our answer, by request and outcome"
+            " (adjusted, passed, refused, late, error). All containers of the node wait behind it.",
+            ("request", "outcome"),
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.refusals = Counter(
+            "gpuslice_nri_refusals_total",
+            "Requests refused on purpose, by reason. The pod's events have the words, and"
+            " docs/operations.md says what to do about each reason.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.session_up = Gauge(
+            "gpuslice_nri_session_up",
+            "1 while the agent is registered with the container runtime and synchronized; at 0 pods"
+            " with a share of a card cannot start on this node.",
+            registry=self.registry,
+        )
+        self.sessions = Counter(
+            "gpuslice_nri_sessions_total",
+            "Sessions with the container runtime that came so far that containers were adjusted;"
+            " more than one since the start means reconnects.",
+            registry=self.registry,
+        )
+        self.connections_lost = Counter(
+            "gpuslice_nri_reconnects_total",
+            "Times the agent had to connect anew, by cause: ended (the runtime stopped, or dropped"
+            " us), absent (nobody listens), failed (the protocol or the socket broke).",
+            ("cause",),
+            registry=self.registry,
+        )
+        self.runtime = Info(
+            "gpuslice_nri_runtime",
+            "The container runtime of the last session, its version and its NRI's; empty before"
+            " the first.",
+            registry=self.registry,
+        )
+        self.synchronized_pods = Gauge(
+            "gpuslice_nri_synchronize_pods",
+            "Pods that the runtime told of when the last session began.",
+            registry=self.registry,
+        )
+        self.synchronized_containers = Gauge(
+            "gpuslice_nri_synchronize_containers",
+            "Containers that the runtime told of when the last session began.",
+            registry=self.registry,
+        )
+        self.unprotected = Gauge(
+            "gpuslice_unprotected_containers",
+            "Containers found at the last Synchronize that should have a share of a card, and were"
+            " made without this agent; they have no card of ours. Delete their pods.",
+            registry=self.registry,
+        )
+        self.with_grant = Gauge(
+            "gpuslice_containers_with_grant",
+            "Containers that hold a share of a card now.",
+            registry=self.registry,
+        )
+        self.not_enforceable = Counter(
+            "gpuslice_limit_not_enforceable_total",
+            "Containers started whose program the limit may not reach (LimitNotEnforceable):"
+            " static, or not of glibc. Strict mode refuses or covers them.",
+            registry=self.registry,
+        )
+        self.cards = Gauge(
+            "gpuslice_cards",
+            "Cards of this node, as the driver tells them.",
+            registry=self.registry,
+        )
+        self.ready = Gauge(
+            "gpuslice_ready",
+            "1 while /readyz says ok.",
+            registry=self.registry,
+        )
+
+    def render(self) -> bytes:
+        """The text format; called from the endpoint's threads."""
+        return generate_latest(self.registry)

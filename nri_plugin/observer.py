@@ -1,0 +1,103 @@
+"""What happens, made visible: every decision and every session as one log line and in the metrics.
+
+Decides nothing. Called from the event loop and costs it microseconds; the words are logs.py's, the
+numbers metrics.py's. What is routine (requests of containers that have no share of a card) is
+logged at level debug, and counted like the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from nri_plugin.decisions import Decision, Outcome
+from nri_plugin.logs import Line
+from nri_plugin.metrics import Metrics
+from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.readiness import Readiness
+
+_LOG: Final = logging.getLogger(__name__)
+
+_LEVELS: Final[Mapping[Outcome, int]] = {
+    Outcome.ADJUSTED: logging.INFO,
+    Outcome.PASSED: logging.DEBUG,
+    Outcome.REFUSED: logging.WARNING,
+    Outcome.LATE: logging.ERROR,
+    Outcome.ERROR: logging.ERROR,
+}
+
+
+class Observer:
+    def __init__(self, metrics: Metrics, readiness: Readiness) -> None:
+        self._metrics = metrics
+        self._readiness = readiness
+        self._said: str | None = None
+
+    def decided(self, decision: Decision) -> None:
+        self._metrics.request_duration.labels(decision.request, decision.outcome).observe(
+            decision.duration_s
+        )
+        if decision.outcome is Outcome.REFUSED:
+            self._metrics.refusals.labels(decision.reason or "OTHER").inc()
+        if decision.pods is not None and decision.containers is not None:
+            self._metrics.synchronized_pods.set(decision.pods)
+            self._metrics.synchronized_containers.set(decision.containers)
+        write(decision)
+
+    def connected(self, place: str) -> None:
+        """Somebody listens; no container is adjusted yet."""
+        self._readiness.session = f"connected to {place}, not registered and synchronized yet"
+
+    def ready(self, runtime: RuntimeInfo) -> None:
+        """A session has come so far that containers are adjusted."""
+        self._readiness.session = None
+        self._said = None
+        self._metrics.session_up.set(1)
+        self._metrics.sessions.inc()
+        known = {"name": runtime.name, "version": runtime.version, "nri": runtime.nri_version}
+        self._metrics.runtime.info(known)
+        _LOG.info(
+            Line(
+                "session ready",
+                runtime=runtime.name,
+                version=runtime.version,
+                nri=runtime.nri_version or "before 0.12",
+                patience_ms=runtime.request_timeout_ms,
+            )
+        )
+
+    def lost(self, cause: str, why: str) -> None:
+        """There is no session; `cause` is the metric's label. The same words are logged once."""
+        self._readiness.session = why
+        self._metrics.session_up.set(0)
+        self._metrics.connections_lost.labels(cause).inc()
+        level = logging.DEBUG if self._said == why else logging.WARNING
+        self._said = why
+        _LOG.log(level, Line("no session", cause=cause, why=why))
+
+
+def write(decision: Decision) -> None:
+    """One line for one decision."""
+    level = _LEVELS[decision.outcome]
+    if not _LOG.isEnabledFor(level):
+        return
+    _LOG.log(
+        level,
+        Line(
+            "decision",
+            request=decision.request,
+            outcome=decision.outcome,
+            duration_ms=round(decision.duration_s * 1000, 3),
+            namespace=decision.namespace or None,
+            pod=decision.pod or None,
+            uid=decision.uid or None,
+            container=decision.container or None,
+            container_id=decision.container_id or None,
+            reason=decision.reason or None,
+            text=decision.text or None,
+            pods=decision.pods,
+            containers=decision.containers,
+        ),
+        exc_info=decision.error,
+    )

@@ -1,0 +1,45 @@
+"""Whether this agent can bring containers their share now, and if not, why: in words for people.
+
+Plain state, set by the event loop (observer.py, watch.py) and read by the endpoint's threads; each
+field is replaced whole, never changed in place. Ready means all of: registered with the runtime
+and synchronized, cards known, a usable CDI device for each, and the library there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+BEAT_S: Final = 1.0
+"""How often the event loop says that it lives."""
+BEAT_LATE_S: Final = 10.0
+"""Silent for longer, it is taken to hang."""
+
+
+class Readiness:
+    """now: a monotonic clock in seconds, readable from any thread."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._beat_at = now()
+        self.session: str | None = "not connected to the container runtime yet"
+        """Why there is no session; None while there is one."""
+        self.node: Sequence[str] = ("the node has not been looked at yet",)
+        """What this node lacks."""
+
+    def beat(self) -> None:
+        self._beat_at = self._now()
+
+    @property
+    def hang(self) -> str | None:
+        """Why the event loop is taken to hang; None: it lives."""
+        silent_s = self._now() - self._beat_at
+        if silent_s <= BEAT_LATE_S:
+            return None
+        return f"the agent's event loop has not run for {silent_s:.0f} s"
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Everything that keeps the agent from being ready; empty: it is."""
+        found = (self.hang, self.session, *self.node)
+        return [problem for problem in found if problem is not None]

@@ -1,0 +1,106 @@
+"""What happens is counted, and written down in one line."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from nri_plugin.decisions import Decision, Outcome
+from nri_plugin.errors import Reason
+from nri_plugin.metrics import Metrics
+from nri_plugin.observer import Observer
+from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.readiness import BEAT_LATE_S, Readiness
+
+RUNTIME = RuntimeInfo("containerd", "v2.4.2", "v0.12.3", 5000, 2000)
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.metrics = Metrics()
+        self.readiness = Readiness(lambda: self.now_s)
+        self.observer = Observer(self.metrics, self.readiness)
+
+    def value(self, name: str, /, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+def test_a_refusal_is_counted_by_its_reason_and_written(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched()
+    refused = Decision(
+        "CreateContainer",
+        Outcome.REFUSED,
+        0.003,
+        namespace="ns",
+        pod="p",
+        uid="u",
+        container="main",
+        container_id="c0",
+        reason=Reason.CARD_UNKNOWN.name,
+        text="no such\ncard",
+    )
+    watched.observer.decided(refused)
+    watched.observer.decided(refused)
+    assert watched.value("gpuslice_nri_refusals_total", reason="CARD_UNKNOWN") == 2
+    labels = {"request": "CreateContainer", "outcome": "refused"}
+    assert watched.value("gpuslice_nri_request_duration_seconds_count", **labels) == 2
+    assert watched.value("gpuslice_nri_request_duration_seconds_sum", **labels) == 0.006
+    (line, _) = caplog.messages
+    assert line == (
+        "decision request=CreateContainer outcome=refused duration_ms=3 namespace=ns pod=p uid=u"
+        ' container=main container_id=c0 reason=CARD_UNKNOWN text="no such\\ncard"'
+    )
+
+
+def test_what_is_routine_is_counted_and_not_written(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watched = Watched()
+    watched.observer.decided(Decision("StartContainer", Outcome.PASSED, 0.0001))
+    labels = {"request": "StartContainer", "outcome": "passed"}
+    assert watched.value("gpuslice_nri_request_duration_seconds_count", **labels) == 1
+    assert caplog.messages == []
+
+
+def test_a_session_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched()
+    watched.readiness.node = ()
+    for _ in range(3):
+        watched.observer.lost("absent", "nobody listens")
+    assert len(caplog.messages) == 1
+    assert list(watched.readiness.problems) == ["nobody listens"]
+    watched.observer.connected("/nri.sock")
+    assert "not registered and synchronized yet" in watched.readiness.problems[0]
+    watched.observer.decided(Decision("Synchronize", Outcome.PASSED, 0.01, pods=2, containers=3))
+    watched.observer.ready(RUNTIME)
+    assert not watched.readiness.problems
+    assert watched.value("gpuslice_nri_session_up") == 1
+    assert watched.value("gpuslice_nri_synchronize_pods") == 2
+    assert watched.value("gpuslice_nri_synchronize_containers") == 3
+    known = {"name": "containerd", "version": "v2.4.2", "nri": "v0.12.3"}
+    assert watched.value("gpuslice_nri_runtime_info", **known) == 1
+    watched.observer.lost("ended", "ended")
+    assert watched.value("gpuslice_nri_session_up") == 0
+    assert watched.value("gpuslice_nri_reconnects_total", cause="absent") == 3
+    assert watched.value("gpuslice_nri_reconnects_total", cause="ended") == 1
+    assert watched.value("gpuslice_nri_sessions_total") == 1
+
+
+def test_a_loop_that_hangs_is_not_ready() -> None:
+    watched = Watched()
+    watched.readiness.node, watched.readiness.session = (), None
+    watched.now_s = BEAT_LATE_S
+    assert watched.readiness.hang is None
+    watched.now_s = BEAT_LATE_S + 1
+    assert watched.readiness.problems == ["the agent's event loop has not run for 11 s"]
+    watched.readiness.beat()
+    assert not watched.readiness.problems
+
+
+def test_every_metric_teaches() -> None:
+    """By Prometheus' conventions: base units and _total in the names, help in sentences."""
+    for family in Metrics().registry.collect():
+        if not family.name.startswith("process_"):
+            assert family.name.startswith("gpuslice_")
+            assert family.documentation.endswith(".") and len(family.documentation) > 20
