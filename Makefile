@@ -4,7 +4,7 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-node test lint bench clean
+.PHONY: help setup build demo demo-node test lint fuzz bench clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ lint: setup  ## ruff, mypy --strict, import contracts, clang-format
 
 test: lint  ## lint, then every test that this machine can run (as root: all of them)
 	@$(VENV)/python -m pytest $(ARGS)
+
+fuzz: setup  ## fuzz the parsers for 5 minutes each (ARGS="--seconds 3600 session")
+	@$(VENV)/python -m tests.fuzz $(ARGS)
 
 bench: setup  ## measure what the library costs, beside the same without it (ARGS=--quick)
 	@$(VENV)/python -m bench shim $(ARGS)

@@ -24,6 +24,7 @@ from nri_plugin.model import CdiDevice, Device, Edits, Hook, HookStage, Mount, S
 
 _MAX_BYTES: Final = 4 << 20
 _YAML: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SHOWN_CHARS: Final = 200
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 _STAGES: Final = {stage.value: stage for stage in HookStage}
 _UNSUPPORTED: Final = ("additionalGids", "intelRdt", "netDevices")
@@ -49,7 +50,7 @@ def load(directories: Iterable[Path], kind: str = names.CDI_KIND, status: Stat =
         for path in _spec_files(directory, problems):
             try:
                 found = _read_spec(path, kind, status)
-            except (_SpecError, OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            except (_SpecError, OSError, ValueError, RecursionError) as error:
                 problems.append(f"{path}: {error}")
                 continue
             for device in found:
@@ -77,7 +78,32 @@ def _spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
 def _parse(path: Path, state: tuple[int, ...]) -> Any:
     """The document as it stood in `state`: nvidia-ctk's YAML is long, and every container asks."""
     data = path.read_bytes()
-    return json.loads(data) if path.suffix == ".json" else yaml.load(data, Loader=_YAML)
+    document = json.loads(data) if path.suffix == ".json" else _from_yaml(data)
+    if _expands_over(_MAX_BYTES, document):
+        raise _SpecError(f"more than {_MAX_BYTES} characters with its aliases expanded")
+    return document
+
+
+def _from_yaml(data: bytes) -> Any:
+    try:
+        return yaml.load(data, Loader=_YAML)
+    except Exception as error:  # of a tagged scalar, whatever PyYAML's parsing of it meets
+        raise _SpecError(f"not YAML: {error!r}") from error
+
+
+def _expands_over(most: int, document: object) -> bool:
+    """Whether it is larger than its file may be: an alias is short, and may stand for anything."""
+    left = [document]
+    while left:
+        value = left.pop()
+        most -= 1 + (len(value) if isinstance(value, str) else 0)
+        if most < 0:
+            return True
+        if isinstance(value, dict):
+            left += (*value.keys(), *value.values())
+        elif isinstance(value, list):
+            left += value
+    return False
 
 
 def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
@@ -90,7 +116,7 @@ def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
         return ()
     version = _string("cdiVersion", spec.get("cdiVersion"))
     if version.partition(".")[0] not in {"0", "1"}:
-        raise _SpecError(f"cdiVersion {version!r}, this agent reads 0.3 to 1.x")
+        raise _SpecError(f"cdiVersion {_shown(version)}, this agent reads 0.3 to 1.x")
     common, common_problem = _try_edits("containerEdits", spec.get("containerEdits"), status)
     devices = []
     for index, raw in enumerate(_list("devices", spec.get("devices"))):
@@ -132,7 +158,7 @@ def _edits(where: str, raw: object, status: Stat) -> Edits:
 def _variable(where: str, raw: object) -> tuple[str, str]:
     key, equals, value = _string(where, raw).partition("=")
     if not key or not equals:
-        raise _SpecError(f"{where}: {raw!r}, expected KEY=VALUE")
+        raise _SpecError(f"{where}: {_shown(raw)}, expected KEY=VALUE")
     return key, value
 
 
@@ -177,7 +203,7 @@ def _mount(where: str, raw: Mapping[str, Any]) -> Mount:
 def _hook(where: str, raw: Mapping[str, Any]) -> Hook:
     name = _string(f"{where}.hookName", raw.get("hookName"))
     if name not in _STAGES:
-        raise _SpecError(f"{where}.hookName: {name!r}, allowed are {', '.join(_STAGES)}")
+        raise _SpecError(f"{where}.hookName: {_shown(name)}, allowed are {', '.join(_STAGES)}")
     return Hook(
         _STAGES[name],
         _absolute(f"{where}.path", raw.get("path")),
@@ -185,6 +211,10 @@ def _hook(where: str, raw: Mapping[str, Any]) -> Hook:
         tuple(_string(f"{where}.env", v) for v in _list(f"{where}.env", raw.get("env"))),
         _whole(f"{where}.timeout", raw.get("timeout")),
     )
+
+
+def _shown(raw: object) -> str:
+    return repr(raw)[:_SHOWN_CHARS]
 
 
 def _object(where: str, raw: object) -> Mapping[str, Any]:
@@ -203,14 +233,14 @@ def _list(where: str, raw: object) -> Sequence[Any]:
 
 def _string(where: str, raw: object) -> str:
     if not isinstance(raw, str) or not raw:
-        raise _SpecError(f"{where}: {raw!r}, expected a text")
+        raise _SpecError(f"{where}: {_shown(raw)}, expected a text")
     return raw
 
 
 def _absolute(where: str, raw: object) -> str:
     path = _string(where, raw)
     if not path.startswith("/"):
-        raise _SpecError(f"{where}: {path!r}, expected an absolute path")
+        raise _SpecError(f"{where}: {_shown(path)}, expected an absolute path")
     return path
 
 
@@ -218,5 +248,5 @@ def _whole(where: str, raw: object) -> int | None:
     if raw is None:
         return None
     if not isinstance(raw, int) or isinstance(raw, bool) or raw < 0:
-        raise _SpecError(f"{where}: {raw!r}, expected a whole number")
+        raise _SpecError(f"{where}: {_shown(raw)}, expected a whole number")
     return raw

@@ -107,6 +107,7 @@ def _requirements() -> list[str]:
         *document["build-system"]["requires"],
         *project["dependencies"],
         *project["optional-dependencies"]["dev"],
+        *project["optional-dependencies"]["fuzz"],
     ]
 
 

@@ -189,6 +189,46 @@ def test_broken_edits_make_their_device_unusable(case: str, tmp_path: Path) -> N
     assert problem in str(cdi.load([tmp_path], status=node).devices["bad"].problem)
 
 
+STRANGE_YAML = {
+    "an empty whole number": "!!int ''",
+    "an empty number": "!!float ''",
+    "no truth": "!!bool maybe",
+    "no day": "!!timestamp someday",
+    "sixty to the power of thousands": "!!float 1" + ":1" * 3000,
+}
+
+
+@pytest.mark.parametrize("case", STRANGE_YAML)
+def test_a_tag_that_its_scalar_does_not_fit_is_a_problem_of_the_file(
+    case: str, tmp_path: Path
+) -> None:
+    """PyYAML lets an IndexError, KeyError, AttributeError or OverflowError out."""
+    (tmp_path / "strange.yaml").write_text(f"kind: {STRANGE_YAML[case]}\n")
+    (tmp_path / "whole.json").write_text(spec({"name": "GPU-1", "containerEdits": {}}))
+    specs = cdi.load([tmp_path])
+    assert set(specs.devices) == {"GPU-1"}
+    (problem,) = specs.problems
+    assert "strange.yaml: not YAML: " in problem
+
+
+def _doubling(aliases: int) -> str:
+    """YAML whose last line stands for two to that power."""
+    lines = [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, aliases + 1)]
+    return "\n".join(["a0: &a0 [x]", *lines])
+
+
+def test_aliases_stand_for_no_more_than_a_file_may_hold(tmp_path: Path) -> None:
+    head = f"cdiVersion: 0.5.0\nkind: {names.CDI_KIND}\n"
+    (tmp_path / "many.yaml").write_text(f"{head}{_doubling(60)}\ndevices: [{{name: *a60}}]\n")
+    (tmp_path / "ring.yaml").write_text(f"{head}devices: &d [{{name: *d}}]\n")
+    (tmp_path / "some.yaml").write_text(f"{head}{_doubling(9)}\ndevices: [{{name: *a9}}]\n")
+    many, ring, some = cdi.load([tmp_path]).problems
+    assert "many.yaml: more than 4194304 characters with its aliases expanded" in many
+    assert "ring.yaml: more than 4194304 characters with its aliases expanded" in ring
+    assert "devices[0].name: [[[[" in some
+    assert len(some) < 500, "a problem ends up in the events of pods"
+
+
 def test_defaults_and_block_devices(tmp_path: Path) -> None:
     edits = {
         "deviceNodes": [{"path": "/dev/sd"}],

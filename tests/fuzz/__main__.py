@@ -1,0 +1,120 @@
+"""`python -m tests.fuzz [TARGET...]`: targets side by side, then a table and one line of JSON.
+
+What libFuzzer learns stays in build/fuzz/TARGET for the next run; what breaks a promise is put
+into build/fuzz/findings, and belongs into tests/fuzz/corpus once it is mended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.fuzz.targets import CORPUS, TARGETS
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+WORK: Final = _ROOT / "build" / "fuzz"
+_MEMORY_DIR: Final = Path("/dev/shm")
+"""A target that writes files writes them there; libFuzzer ends its process without cleaning up."""
+_HANG_S: Final = 20
+"""For one input, on a machine that has other work; inputs take microseconds."""
+_MEMORY_MB: Final = 1024
+_BLOCKS_MOST: Final = 20_000
+"""What a run may add to the interpreter's live blocks: caches, and never by the input."""
+_RESIDENT_MB_MOST: Final = 128
+"""What a run may add to the resident size, with all inputs that libFuzzer keeps."""
+_TAIL_LINES: Final = 30
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a target's run went. finding: why it ended early, or what has grown; empty: all well."""
+
+    target: str
+    executions: int
+    seconds: float
+    blocks_grown: int
+    resident_mb_grown: float
+    finding: str
+
+
+def run(name: str, limits: Sequence[str]) -> Outcome:
+    """One target in its own process; `limits` are libFuzzer's."""
+    findings, learnt = WORK / "findings", WORK / name
+    for directory in (findings, learnt):
+        directory.mkdir(parents=True, exist_ok=True)
+    report = WORK / f"{name}.json"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tests.fuzz.one", name, str(report)]
+    command += [*limits, f"-timeout={_HANG_S}", f"-rss_limit_mb={_MEMORY_MB}"]
+    command += [f"-artifact_prefix={findings}/{name}-", str(learnt), str(CORPUS / name)]
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=_MEMORY_DIR if _MEMORY_DIR.is_dir() else None) as scratch:
+        done = subprocess.run(
+            command,
+            cwd=_ROOT,
+            env={**os.environ, "TMPDIR": scratch},
+            text=True,
+            capture_output=True,
+            errors="replace",
+        )
+    seconds = time.monotonic() - begun
+    known = json.loads(report.read_text()) if report.exists() else {}
+    counted = re.search(r"^Done (\d+) runs", done.stderr, re.MULTILINE)
+    executions = int(counted[1]) if counted else known.get("executions", 0)
+    blocks = known.get("blocks", 0) - known.get("first_blocks", 0)
+    resident = (known.get("resident_bytes", 0) - known.get("first_resident_bytes", 0)) / 1e6
+    finding = ""
+    if done.returncode != 0:
+        finding = "\n".join(done.stderr.splitlines()[-_TAIL_LINES:]) or f"ended: {done.returncode}"
+    elif blocks > _BLOCKS_MOST or resident > _RESIDENT_MB_MOST:
+        finding = f"memory grows: {blocks} blocks, {resident:.0f} MB"
+    return Outcome(name, executions, round(seconds, 1), blocks, round(resident, 1), finding)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz",
+        description="Fuzz the parsers; exit status 1 where a promise is broken.",
+        epilog="\n".join(f"{name:10} {target.about}" for name, target in TARGETS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", nargs="*", help="(default: all)")
+    parser.add_argument("--seconds", type=int, default=300, help="for each target (default: 300)")
+    parser.add_argument("--runs", type=int, help="executions of each target, instead of a time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at once")
+    chosen = parser.parse_args(arguments)
+    if unknown := set(chosen.target) - set(TARGETS):
+        parser.error(f"no such target: {', '.join(sorted(unknown))}")
+    limits = [f"-runs={chosen.runs}" if chosen.runs else f"-max_total_time={chosen.seconds}"]
+    failed = False
+    outcomes = []
+    with ThreadPoolExecutor(chosen.jobs) as crew:
+        for outcome in crew.map(lambda name: run(name, limits), chosen.target or TARGETS):
+            outcomes.append(outcome)
+            failed |= bool(outcome.finding)
+            sys.stdout.write(
+                f"{outcome.target:10} {outcome.executions:>10,} executions"
+                f"  {outcome.executions / outcome.seconds:>7,.0f}/s"
+                f"  {outcome.blocks_grown:>6} blocks  {outcome.resident_mb_grown:>5} MB grown"
+                f"  {outcome.finding or 'nothing found'}\n"
+            )
+            sys.stdout.flush()
+    total = sum(outcome.executions for outcome in outcomes)
+    summary = {"executions": total, "targets": [asdict(outcome) for outcome in outcomes]}
+    sys.stdout.write(f"{total:,} executions in all\n{json.dumps(summary)}\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

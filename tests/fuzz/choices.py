@@ -1,0 +1,59 @@
+"""Decisions read off fuzz input, so that one byte string is one scenario and mutates well.
+
+Past its end everything is zero: every input is whole, and a shorter one is a simpler scenario.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+class Choices:
+    """A cursor over the input."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        return max(0, len(self._data) - self._at)
+
+    def byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1] if self._at <= len(self._data) else 0
+
+    def whole(self, size: int) -> int:
+        """A number of `size` bytes."""
+        return int.from_bytes(self.take(size).ljust(size, b"\0"))
+
+    def one_of(self, items: Sequence[_T]) -> _T:
+        return items[self.byte() % len(items)]
+
+    def take(self, count: int) -> bytes:
+        """At most `count` bytes."""
+        taken = self._data[self._at : self._at + count]
+        self._at += count
+        return taken
+
+    def blob(self) -> bytes:
+        """Some bytes, their number in front of them."""
+        return self.take(self.byte())
+
+    def text(self) -> str:
+        """Any text that JSON can carry, lone surrogates included."""
+        return self.blob().decode("utf-8", "surrogateescape")
+
+    def rest(self) -> bytes:
+        return self.take(self.left)
+
+
+def cut(data: bytes, choices: Choices) -> Iterator[bytes]:
+    """`data` in up to eight pieces; where it is cut comes from `choices`."""
+    places = {choices.whole(2) % (len(data) + 1) for _ in range(choices.byte() % 8)}
+    for begin, end in itertools.pairwise(sorted({0, len(data), *places})):
+        yield data[begin:end]

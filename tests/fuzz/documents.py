@@ -1,0 +1,281 @@
+"""Texts that people and other programs write: the two annotations, whole pods, CDI specs.
+
+Documented: AllocationError, GrantsError. The policy and the CDI reader raise nothing: what they
+cannot use they say. Promised besides: what is read can be written and read again, and an answer of
+the policy, adjustment or refusal, can be sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from contract import allocation, grants, names, quantity
+from nri_plugin import cdi, policy, translate
+from nri_plugin.errors import Refusal
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.model import Adjustment, Card, CdiDevice, Device, Edits, Mount, Paths, Specs
+from nri_plugin.protocol import ttrpc
+from tests.fuzz.choices import Choices
+
+_KEYS: Final = (
+    *("gpu", "minor", "resources", "id", "extension", "v", "containers", "main", "memory", "core"),
+    *(names.RESOURCE_CORE, names.RESOURCE_MEMORY, names.RESOURCE_MEMORY_RATIO),
+    *("kubernetes.io/gpu-memory", "cdiVersion", "kind", "devices", "name", "containerEdits"),
+    *("env", "deviceNodes", "path", "type", "major", "hostPath", "containerPath", "mounts"),
+    *("options", "hooks", "hookName", "args", "timeout", "fileMode", "intelRdt"),
+)
+_UUID: Final = "GPU-5e1f0a70-0000-4000-8000-000000000000"
+_TEXTS: Final = (
+    *(_UUID, "50", "20Gi", "500m", "1e3", "0.6.0", names.CDI_KIND, "/dev/null", "A=b"),
+    *("createContainer", "c", "", "-1", "9e999", "1.5Gi", "main"),
+)
+WORDS: Final = (*_KEYS, *_TEXTS, "{", "}", "[", "]", ":", ",", '"', "null", "true", "1e400", "NaN")
+YAML_WORDS: Final = (
+    *("- ", ": ", "? ", "&a ", "*a", "<<: ", "!!int ", "!!float ", "!!bool ", "!!timestamp "),
+    *(
+        "!!binary ",
+        "!!set ",
+        "!!omap ",
+        "!!pairs ",
+        "!!null ",
+        "''",
+        "|\n",
+        ">\n",
+        "---\n",
+        "%YAML",
+    ),
+    *("0x", "1:60", "0b", ".inf", "2001-01-01", "2001-01-01T00:00:00+99:99", "\n  "),
+)
+_NUMBERS: Final = (0, 1, 50, 100, 101, -1, 2**31, 2**63, 2**64, 10**400, 0.5, 1e400)
+_CARD: Final = Card(_UUID, 0, 40 << 30)
+_SPECS: Final = Specs(
+    {
+        _UUID: CdiDevice(
+            _UUID,
+            "spec",
+            own=Edits(
+                env=(("A", "b"),),
+                devices=(Device("/dev/nvidia0", "c", 195, 0),),
+                mounts=(Mount("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.1", ("ro",)),),
+            ),
+        )
+    }
+)
+_PATHS: Final = Paths("/run/gpuslice", "/store/libvgpu.so")
+_NEST_MOST: Final = 4000
+
+
+def document(choices: Choices, depth: int = 0) -> Any:
+    """Something that JSON can say, of words that the readers know."""
+    match choices.byte() % (10 if depth < 8 else 6):
+        case 0:
+            return choices.one_of((None, True, False))
+        case 1:
+            return choices.one_of(_NUMBERS)
+        case 2:
+            return choices.whole(4) - (1 << 24)
+        case 3:
+            return choices.text()
+        case 4 | 5:
+            return choices.one_of(_TEXTS)
+        case 6 | 7:
+            return [document(choices, depth + 1) for _ in range(choices.byte() % 5)]
+        case _:
+            return {
+                choices.one_of(_KEYS) if choices.byte() % 8 else choices.text(): document(
+                    choices, depth + 1
+                )
+                for _ in range(choices.byte() % 7)
+            }
+
+
+def _json(data: bytes) -> str:
+    """The input as it is, or what it describes, or a value nested deeper than is decent."""
+    choices = Choices(data)
+    match choices.byte() % 4:
+        case 0:
+            return choices.rest().decode("utf-8", "surrogateescape")
+        case 1:
+            inner = "[" * (depth := choices.whole(2) % _NEST_MOST) + "]" * depth
+            return choices.one_of(
+                (
+                    inner,
+                    f'{{"gpu":[{{"minor":{inner}}}]}}',
+                    f'{{"gpu":[{{"minor":0,"id":{inner}}}]}}',
+                    f'{{"gpu":[{{"minor":0,"extension":{{"a":{inner}}}}}]}}',
+                    f'{{"v":1,"containers":{{"main":[{{"id":{inner}}}]}}}}',
+                    f'{{"v":1,"containers":{{"main":[{{"id":"a","minor":{inner}}}]}}}}',
+                )
+            )
+        case _:
+            return json.dumps(document(choices), ensure_ascii=choices.byte() % 2 == 0)
+
+
+def allocations(data: bytes) -> None:
+    try:
+        read = allocation.decode(_json(data))
+    except allocation.AllocationError as error:
+        assert str(error)
+        return
+    for entries in read.devices.values():
+        for entry in entries:
+            assert 0 <= entry.minor < 2**31
+            assert all(0 <= amount < 2**63 for amount in entry.resources.values())
+    assert allocation.decode(allocation.encode(read)) == read
+
+
+def container_grants(data: bytes) -> None:
+    try:
+        read = grants.decode(_json(data))
+    except grants.GrantsError as error:
+        assert str(error)
+        return
+    for cards in read.values():
+        assert 1 <= len(cards) <= names.MAX_CARDS
+        assert all(card.memory_bytes >= 1 and 0 <= card.core_percent <= 100 for card in cards)
+    assert grants.decode(grants.encode(read)) == read
+
+
+def quantities(data: bytes) -> None:
+    choices = Choices(data)
+    raw: object = document(choices) if choices.byte() % 2 else choices.rest().decode("latin-1")
+    match quantity.parse(raw):
+        case quantity.Value(amount):
+            assert 0 <= amount < 2**63
+            assert quantity.parse(quantity.format_binary(amount)) == quantity.Value(amount)
+        case quantity.Invalid(reason):
+            assert reason
+        case _:
+            assert raw is None
+
+
+def pods(data: bytes) -> None:
+    """CreateContainer's request through translation and policy to the bytes of the answer."""
+    choices = Choices(data)
+    annotations: dict[str, str] = {}
+    for name in (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS):
+        if choices.byte() % 4:
+            annotations[name] = _sendable(_annotation(name, choices))
+    request = nri.CreateContainerRequest(
+        pod=nri.PodSandbox(
+            uid=_sendable(choices.text()) if choices.byte() % 4 == 0 else "uid",
+            annotations=annotations,
+            labels={names.LABEL_ISOLATION_PROVIDER: "HAMi-core"} if choices.byte() % 4 else {},
+        ),
+        container=nri.Container(
+            id="c0" if choices.byte() % 4 else _sendable(choices.text()),
+            name="main" if choices.byte() % 4 else _sendable(choices.text()),
+            env=[_sendable(choices.text()) for _ in range(choices.byte() % 3)],
+            mounts=[
+                nri.Mount(destination=_sendable(choices.text())) for _ in range(choices.byte() % 3)
+            ],
+        ),
+    )
+    if choices.byte() % 4 == 0:
+        raw = bytearray(request.SerializeToString())
+        raw[choices.whole(2) % (len(raw) + 1) :] = choices.rest()
+        try:
+            request = nri.CreateContainerRequest.FromString(bytes(raw))
+        except Exception as error:
+            assert type(error).__name__ == "DecodeError"
+            return
+    pod, container = translate.pod(request.pod), translate.container(request.container)
+    decision = policy.decide(pod, container, [_CARD], _SPECS, _PATHS)
+    if isinstance(decision, Refusal):
+        assert ttrpc.sendable(decision.text)
+    elif isinstance(decision, Adjustment):
+        assert sum(share.memory_bytes for share in decision.shares) <= _CARD.memory_bytes
+        assert decision.key is None or "/" not in decision.key
+        translate.adjustment(decision).SerializeToString()
+
+
+def _annotation(name: str, choices: Choices) -> str:
+    """A right one with one thing in it replaced, or anything."""
+    if choices.byte() % 4 == 0:
+        return _json(choices.blob())
+    right: Any = (
+        {"gpu": [{"minor": 0, "id": _UUID, "resources": {names.RESOURCE_MEMORY: "20Gi"}}]}
+        if name == names.ANNOTATION_DEVICE_ALLOCATED
+        else {
+            "v": 1,
+            "containers": {"main": [{"id": _UUID, "minor": 0, "memory": 1 << 30, "core": 50}]},
+        }
+    )
+    place = right
+    for _ in range(choices.byte() % 6):
+        inner = [
+            (key, value)
+            for key, value in (place.items() if isinstance(place, dict) else enumerate(place))
+            if isinstance(value, dict | list)
+        ]
+        if not inner:
+            break
+        place = choices.one_of(inner)[1]
+    if choices.byte() % 2:
+        key = choices.one_of(list(place) if isinstance(place, dict) else range(len(place)))
+        place[key] = document(choices)
+    return json.dumps(right)
+
+
+def _sendable(text: str) -> str:
+    """Protobuf's strings are UTF-8; the runtime has nothing else either."""
+    return text.encode("utf-8", "replace").decode()
+
+
+@cache
+def _directory() -> Path:
+    """For CDI specs; it is empty between inputs."""
+    return Path(tempfile.mkdtemp(prefix="gpuslice-fuzz-"))
+
+
+def forget() -> None:
+    """Remove what targets have made on disk."""
+    if _directory.cache_info().currsize:
+        shutil.rmtree(_directory(), ignore_errors=True)
+        _directory.cache_clear()
+
+
+def cdi_specs(data: bytes) -> None:
+    choices = Choices(data)
+    kind = choices.byte()
+    suffix = (".yaml", ".json")[kind % 2]
+    if kind & 2:
+        text: bytes = json.dumps(_spec(choices)).encode()
+    else:
+        text = choices.rest()
+    path = _directory() / f"spec{suffix}"
+    path.write_bytes(text)
+    try:
+        specs = cdi.load([path.parent], status=_no_such_device)
+    finally:
+        path.unlink()
+    for problem in specs.problems:
+        assert len(problem) < 1 << 16
+    for device in specs.devices.values():
+        assert device.problem is None or len(device.problem) < 1 << 16
+        hash((device.own, device.common))
+
+
+def _no_such_device(path: str) -> os.stat_result:
+    raise FileNotFoundError(2, os.strerror(2), path)
+
+
+def _spec(choices: Choices) -> Any:
+    spec = {
+        "cdiVersion": "0.6.0",
+        "kind": names.CDI_KIND,
+        "containerEdits": document(choices),
+        "devices": [
+            {"name": "a", "containerEdits": {choices.one_of(_KEYS): [document(choices)]}}
+            for _ in range(choices.byte() % 4)
+        ],
+    }
+    if choices.byte() % 4 == 0:
+        spec[choices.one_of(("cdiVersion", "kind", "devices"))] = document(choices)
+    return spec

@@ -1,0 +1,76 @@
+"""Files of a grant, as a tenant may leave them: the region's header, the grant's two copies.
+
+Documented: RegionError. Promised besides: an update of any bytes leaves a grant that says what was
+written, whatever had been there.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import struct
+from functools import cache
+from typing import Final
+
+from contract import grant_file, names, region_file
+from tests.fuzz.choices import Choices
+
+_HEADER_BYTES: Final = region_file.HEADER.size
+_WRITTEN: Final = grant_file.Grant(7, (grant_file.Card("GPU-7", 1 << 30, 50, 0),))
+
+
+@cache
+def _region(card_count: int) -> bytes:
+    """As far as readers of the counters look."""
+    return region_file.fresh(card_count, 7)[: region_file.Geometry(card_count).slots_offset]
+
+
+def regions(data: bytes) -> None:
+    """Any bytes; or a region with some changed and the checksum put right again."""
+    choices = Choices(data)
+    kind = choices.byte()
+    if kind & 1:
+        raw = bytearray(_region(1 + choices.byte() % names.MAX_CARDS))
+        del raw[choices.whole(3) or len(raw) :]
+        for _ in range(choices.byte() % 8):
+            place = choices.whole(2) % (len(raw) + 1)
+            raw[place : place + 1] = choices.take(1)
+        if kind & 2 and len(raw) >= _HEADER_BYTES:
+            checksum = struct.pack("<I", binascii.crc32(raw[: _HEADER_BYTES - 4]))
+            raw[_HEADER_BYTES - 4 : _HEADER_BYTES] = checksum
+    else:
+        raw = bytearray(choices.rest())
+    with contextlib.suppress(region_file.RegionError):
+        uses = region_file.uses(bytes(raw))
+        assert 1 <= len(uses) <= names.MAX_CARDS
+
+
+def grant_files(data: bytes) -> None:
+    choices = Choices(data)
+    if choices.byte() & 1:
+        raw = bytearray(b"".join(_copy(choices) for _ in range(2)))
+    else:
+        raw = bytearray(choices.rest().ljust(grant_file.FILE_BYTES, b"\0"))
+    read = grant_file.decode(bytes(raw))
+    assert read is None or 1 <= len(read.cards) <= names.MAX_CARDS
+    if any(raw[at : at + 8] == b"\xff" * 8 for at in (0, grant_file.COPY_STRIDE)):
+        return  # the last sequence number there is: no agent lives to write it
+    for write in grant_file.update(bytes(raw), _WRITTEN):
+        raw[write.offset : write.offset + len(write.data)] = write.data
+    assert grant_file.decode(bytes(raw[: grant_file.FILE_BYTES])) == _WRITTEN
+
+
+def _copy(choices: Choices) -> bytes:
+    cards = [
+        grant_file.Card(f"GPU-{n}", choices.whole(8), choices.byte(), n)
+        for n in range(1 + choices.byte() % names.MAX_CARDS)
+    ]
+    raw = bytearray(grant_file.fresh(grant_file.Grant(choices.whole(8), cards)))
+    raw[:8] = choices.take(8).ljust(8, b"\0")
+    for _ in range(choices.byte() % 6):
+        place = choices.whole(2) % grant_file.CHECKSUM_OFFSET
+        raw[place] = choices.byte()
+    if choices.byte() % 4:
+        end = grant_file.CHECKSUM_OFFSET
+        raw[end : end + 4] = struct.pack("<I", binascii.crc32(raw[:end]))
+    return bytes(raw[: grant_file.COPY_STRIDE])

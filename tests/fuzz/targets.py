@@ -1,0 +1,47 @@
+"""The table of targets: a parser each, what it may raise, and how long an input may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.fuzz import documents, files, wire
+
+CORPUS: Final = Path(__file__).parent / "corpus"
+
+
+@dataclass(frozen=True)
+class Target:
+    """run: raises where a promise is broken. documented: what may escape the parser itself."""
+
+    about: str
+    documented: str
+    run: Callable[[bytes], None]
+    bytes_most: int = 4096
+    words: Sequence[str] = ()
+    """What the format says often, for the mutator's dictionary."""
+
+
+TARGETS: Final[Mapping[str, Target]] = {
+    "mux": Target("protocol/mux.py", "RemoteProtocolError", wire.demultiplexer),
+    "ttrpc": Target("protocol/ttrpc.py", "RemoteProtocolError", wire.calls),
+    "session": Target("protocol/session.py, dialect.py", "RemoteProtocolError", wire.dialogue),
+    "policy": Target("translate.py, policy.py, injection.py", "nothing", documents.pods),
+    "cdi": Target(
+        "nri_plugin/cdi.py",
+        "nothing",
+        documents.cdi_specs,
+        words=(*documents.WORDS, *documents.YAML_WORDS),
+    ),
+    "allocation": Target(
+        "contract/allocation.py", "AllocationError", documents.allocations, words=documents.WORDS
+    ),
+    "grants": Target(
+        "contract/grants.py", "GrantsError", documents.container_grants, words=documents.WORDS
+    ),
+    "quantity": Target("contract/quantity.py", "nothing", documents.quantities, 256),
+    "region": Target("contract/region_file.py", "RegionError", files.regions),
+    "grant": Target("contract/grant_file.py", "nothing", files.grant_files, 9000),
+}

@@ -1,0 +1,90 @@
+"""Every target for ten seconds, and the corpus again without the fuzzer.
+
+The corpus holds what once broke a promise, and inputs that reach far into each parser.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from tests.fuzz import __main__ as fuzz
+from tests.fuzz import documents
+from tests.fuzz.targets import CORPUS, TARGETS
+
+SECONDS = 10
+AT_ONCE = 2
+CORPUS_BYTES_MOST = 512 << 10
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[dict[str, Future[fuzz.Outcome]]]:
+    """All targets, begun at the first one's test: they take turns on two processors."""
+    if importlib.util.find_spec("atheris") is None:
+        reason = "atheris is not installed (make setup installs it where it has a wheel)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"fuzzing may not skip under CI=true: {reason}", pytrace=False)
+        pytest.skip(reason)
+    crew = ThreadPoolExecutor(AT_ONCE)
+    limits = [f"-max_total_time={SECONDS}"]
+    yield {name: crew.submit(fuzz.run, name, limits) for name in TARGETS}
+    crew.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_undocumented_escapes(name: str, outcomes: dict[str, Future[fuzz.Outcome]]) -> None:
+    outcome = outcomes[name].result()
+    assert not outcome.finding, outcome.finding
+    assert outcome.executions > 0
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_corpus_again(name: str) -> None:
+    inputs = sorted((CORPUS / name).iterdir())
+    assert inputs
+    for path in inputs:
+        TARGETS[name].run(path.read_bytes())
+    documents.forget()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_parser_that_breaks_its_promise_is_seen(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The targets can fail: with an undocumented error in the parser's place, each of them does."""
+
+    def broken(*_arguments: object, **_options: object) -> object:
+        raise IndexError("a bug")
+
+    parser: dict[str, str] = {
+        "mux": "nri_plugin.protocol.mux.Demultiplexer.feed",
+        "ttrpc": "nri_plugin.protocol.ttrpc.Server.receive_data",
+        "session": "nri_plugin.protocol.session.Session.receive_data",
+        "policy": "nri_plugin.policy.decide",
+        "cdi": "nri_plugin.cdi.load",
+        "allocation": "contract.allocation.decode",
+        "grants": "contract.grants.decode",
+        "quantity": "contract.quantity.parse",
+        "region": "contract.region_file.uses",
+        "grant": "contract.grant_file.decode",
+    }
+    monkeypatch.setattr(parser[name], broken)
+    with pytest.raises(IndexError):
+        TARGETS[name].run(random.Random(0).randbytes(64))
+    documents.forget()
+
+
+def test_the_corpus_is_small_and_of_targets_that_are_there() -> None:
+    assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
+    total = sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file())
+    assert total <= CORPUS_BYTES_MOST
+
+
+def test_a_run_that_ends_badly_is_a_finding() -> None:
+    outcome = fuzz.run("absent", ["-runs=1"])
+    assert "KeyError" in outcome.finding and outcome.executions == 0
