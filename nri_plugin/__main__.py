@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from nri_plugin import service, settings
+from nri_plugin import agent, settings
 from nri_plugin.errors import StoreError
 from nri_plugin.logs import Formatter, Line
 from nri_plugin.store import Store
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 async def _serve(chosen: settings.Settings) -> None:
-    serving = asyncio.create_task(service.run(chosen, _announce), name="serve")
+    serving = asyncio.create_task(agent.run(chosen, _announce), name="serve")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, serving.cancel)

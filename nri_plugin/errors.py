@@ -58,6 +58,10 @@ class Reason(Enum):
         _GRANTS
         + ": card {uuid}: the containers' {what} adds up to {value}, the allocation has {allowed}"
     )
+    CARD_FULL = (
+        "card {uuid} has no room for it: it asks for {asked} {unit}, {left} of {total} are left;"
+        " granted are: {held}"
+    )
     IDENTITY_INVALID = "{what} {value!r} cannot name a directory"
     CDI_MISSING = (
         f"no CDI device {names.CDI_KIND}={{uuid}} in the CDI directories{{hint}}; the card is"

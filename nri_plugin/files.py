@@ -9,7 +9,7 @@
       grant            written last: a directory with a valid grant is complete
 
 Holds no policy. All calls block, and belong to one worker thread, which keeps them in order. Killed
-at any moment it leaves at worst a directory that no container uses; `sweep` removes it.
+at any moment it leaves at worst a directory that no container uses; sweep.py removes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import MappingProxyType
@@ -101,20 +101,23 @@ class RunDirectory:
         except OSError as error:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
-    def sweep(self, keep: AbstractSet[str]) -> Sequence[str]:
-        """Remove every directory that is not in `keep`; what cannot be removed is logged."""
-        removed = []
-        for key in sorted(self.keys() - keep):
+    def grants(self, keys: Iterable[str]) -> Mapping[str, grant_file.Grant]:
+        """The grants of those of `keys` that are complete directories."""
+        found = {}
+        for key in keys:
             try:
-                self.remove(key)
-                removed.append(key)
-            except FilesError as error:
-                _LOG.warning(Line("orphan stays", key=key, error=error))
-        return removed
+                grant = _read_grant(self._root / key)
+            except OSError as error:
+                _LOG.warning(Line("grant cannot be read", key=key, error=error))
+                continue
+            if grant is not None:
+                found[key] = grant
+        return found
 
     def keys(self) -> AbstractSet[str]:
+        """Of every directory that is there; what begins with a dot is the agent's own."""
         try:
-            return set(os.listdir(self._root))
+            return {name for name in os.listdir(self._root) if not name.startswith(".")}
         except FileNotFoundError:
             return frozenset()
 
@@ -159,8 +162,8 @@ def _read_grant(path: Path) -> grant_file.Grant | None:
 
 
 def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:
-    held = [Share(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.cards]
-    return held == list(shares)
+    held = [(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.cards]
+    return held == [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in shares]
 
 
 def _write(path: Path, mode: int, data: bytes) -> None:

@@ -81,10 +81,13 @@ class Metrics:
             "Containers that the runtime told of when the last session began.",
             registry=self.registry,
         )
-        self.unprotected = Gauge(
-            "gpuslice_unprotected_containers",
-            "Containers found at the last Synchronize that should have a share of a card, and were"
-            " made without this agent; they have no card of ours. Delete their pods.",
+        self.strays = Gauge(
+            "gpuslice_stray_containers",
+            "Containers found at the last Synchronize that are not as this agent makes them:"
+            " not_adjusted (granted a share, made without this agent: no card), files_lost (the"
+            " grant is gone from this host), foreign_card (a card, and no limit). The log names"
+            " them.",
+            ("kind",),
             registry=self.registry,
         )
         self.with_grant = Gauge(

@@ -53,12 +53,24 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's part of one card: what its grant file will say."""
+    """A container's part of one card: what its grant file will say.
+
+    uncapped: no compute was asked for. core_percent is 100, and nothing of the card's is granted.
+    """
 
     uuid: str
     minor: int
     memory_bytes: int
     core_percent: int
+    uncapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a container was granted; no shares: no card. shared: its pod's containers have one."""
+
+    shares: Sequence[Share]
+    shared: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from nri_plugin.errors import Reason, Refusal, Refused, refuse
 from nri_plugin.model import (
     Adjustment,
     Card,
+    Claim,
     Container,
     Paths,
     Pod,
@@ -58,28 +59,47 @@ def wants_card(pod: Pod) -> bool:
     )
 
 
-def _decide(
-    pod: Pod, container: Container, cards: Sequence[Card], specs: Specs, paths: Paths
-) -> Decision:
+def claim(pod: Pod, container_name: str, cards: Sequence[Card]) -> Claim | None:
+    """What the container was granted; None where its pod asks for nothing. Raises Refused."""
     entries = _entries(pod)
     if entries is None:
-        return Untouched()
+        return None
     granted = _grants(pod)
     pool = _resolve(entries, cards)
     if granted is None:
-        shares: Sequence[Share] = pool
-        shared = True
-    else:
-        by_container = _check_grants(granted, pool)
-        if container.name not in by_container:
-            injection.check_env(container, _NO_CARD.env)
-            return _NO_CARD
-        shares = by_container[container.name]
-        shared = False
+        return Claim(pool, shared=True)
+    return Claim(_check_grants(granted, pool).get(container_name, ()), shared=False)
+
+
+def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
+    """Whether the pod's allocation leaves the card's compute out; needs to know no cards."""
+    try:
+        entries = _entries(pod) or ()
+    except Refused:
+        return False
+    return any(
+        entry.id in (None, uuid) and entry.minor == minor and _is_uncapped(entry)
+        for entry in entries
+    )
+
+
+def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
+    return names.RESOURCE_CORE not in entry.resources
+
+
+def _decide(
+    pod: Pod, container: Container, cards: Sequence[Card], specs: Specs, paths: Paths
+) -> Decision:
+    claimed = claim(pod, container.name, cards)
+    if claimed is None:
+        return Untouched()
+    if not claimed.shares:
+        injection.check_env(container, _NO_CARD.env)
+        return _NO_CARD
     if paths.library is None:
         raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
-    key = _key(pod, container, shared)
-    return injection.adjustment(container, key, shared, shares, specs, paths)
+    key = _key(pod, container, claimed.shared)
+    return injection.adjustment(container, key, claimed.shared, claimed.shares, specs, paths)
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry] | None:
@@ -123,9 +143,8 @@ def _resolve(entries: Sequence[allocation.DeviceEntry], cards: Sequence[Card]) -
         card = _find(where, cards, entry.id, entry.minor)
         if any(share.uuid == card.uuid for share in shares):
             raise Refused(refuse(Reason.CARD_TWICE, where=where, uuid=card.uuid))
-        shares.append(
-            Share(card.uuid, card.minor, _memory(where, entry, card), _core(where, entry))
-        )
+        memory, core = _memory(where, entry, card), _core(where, entry)
+        shares.append(Share(card.uuid, card.minor, memory, core, _is_uncapped(entry)))
     return tuple(shares)
 
 
@@ -189,7 +208,10 @@ def _check_grants(granted: grants.Grants, pool: Sequence[Share]) -> Mapping[str,
             memory, core = used.get(card.id, (0, 0))
             used[card.id] = (memory + card.memory_bytes, core + card.core_percent)
         shares[name] = tuple(
-            Share(card.id, card.minor, card.memory_bytes, card.core_percent) for card in listed
+            Share(
+                card.id, card.minor, card.memory_bytes, card.core_percent, by_uuid[card.id].uncapped
+            )
+            for card in listed
         )
     for uuid, (memory, core) in used.items():
         share = by_uuid[uuid]

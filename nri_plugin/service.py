@@ -10,31 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 from contract import names
-from nri_plugin import cdi, connection, injection, policy, rootfs, translate
+from nri_plugin import cdi, connection, injection, ledger, policy, recovery, rootfs, translate
 from nri_plugin.contexts import Contexts
-from nri_plugin.endpoint import Endpoint
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, StoreError, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
+from nri_plugin.ledger import Ledger
 from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Adjustment, Card, Container, Mount, Paths, Pod, Specs, Untouched
-from nri_plugin.observer import Observer
-from nri_plugin.protocol.errors import NriError
-from nri_plugin.protocol.events import EventMask, RuntimeInfo
-from nri_plugin.readiness import Readiness
+from nri_plugin.protocol.events import EventMask
+from nri_plugin.recovery import Running, Stray
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
+from nri_plugin.sweep import Sweeper
 from nri_plugin.threads import Crew, Worker
-from nri_plugin.watch import watch
 
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -42,6 +38,7 @@ _T = TypeVar("_T")
 EVENTS: Final = (
     EventMask.CREATE_CONTAINER
     | EventMask.START_CONTAINER
+    | EventMask.STOP_CONTAINER
     | EventMask.REMOVE_CONTAINER
     | EventMask.VALIDATE_CONTAINER_ADJUSTMENT
 )
@@ -86,44 +83,57 @@ class Service:
         self._store = store
         self._worker = Worker("files")
         self._looks = Crew("look", _LOOKS_AT_ONCE)
+        self._ledger = Ledger()
         self._users: dict[str, set[str]] = {}
+        self._sweeper = Sweeper(files, self._worker, settings.work_deadline_s, lambda: self._users)
         self._answers: dict[str, Adjustment] = {}
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._sweeper.stop()
 
     async def synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
     ) -> None:
-        # What was answered just now may be in the making, and not listed yet: its files stay once.
-        self._users = {}
+        by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
+        running = [
+            translate.running(one, by_sandbox.get(one.pod_sandbox_id), self._run_dir)
+            for one in containers
+        ]
+        keys = {one.key for one in running if one.key is not None}
+        grants = await self._work(partial(self._files.grants, keys))
+        found = recovery.survey(running, grants, self._inventory.cards)
+        self._users = {key: set(ids) for key, ids in found.users.items()}
+        # What was answered just now may be in the making, and not listed yet: it stays once.
         for container_id, answer in self._answers.items():
             if answer.key is not None:
                 self._users.setdefault(answer.key, set()).add(container_id)
+        unheard = self._ledger.adopt(found.holds, frozenset(self._answers))
         self._answers.clear()
-        unprotected = 0
-        by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
-        for container in containers:
-            key = translate.key_of(container, self._run_dir)
-            pod = by_sandbox.get(container.pod_sandbox_id)
-            if key is not None:
-                self._users.setdefault(key, set()).add(container.id)
-            elif pod is not None and self._gets_card(pod, container.name):
-                unprotected += 1
-                _LOG.error(
-                    Line(
-                        "container without its card: it was made while this agent was away;"
-                        " delete the pod to have it made anew",
-                        namespace=pod.namespace,
-                        pod=pod.name,
-                        uid=pod.uid,
-                        container=container.name,
-                    )
+        if unheard:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._settings.making_s, self._ledger.doubt, unheard)
+        self._report(found.strays)
+        _LOG.info(Line("synchronized", containers=len(containers), held=len(found.holds)))
+        self._sweeper.begin()
+
+    def _report(self, strays: Sequence[tuple[Stray, Running]]) -> None:
+        for stray, one in strays:
+            _LOG.error(
+                Line(
+                    recovery.ADVICE[stray],
+                    namespace=one.pod.namespace,
+                    pod=one.pod.name,
+                    uid=one.pod.uid,
+                    container=one.name,
+                    container_id=one.id,
                 )
-        self._metrics.unprotected.set(unprotected)
-        try:
-            removed = await self._work(partial(self._files.sweep, frozenset(self._users)))
-        except TimeoutError:
-            _LOG.warning(Line("sweep", outcome="late"))
-        else:
-            _LOG.info(Line("synchronized", containers=len(containers), orphans=len(removed)))
+            )
+        for stray in Stray:
+            count = sum(kind is stray for kind, _ in strays)
+            self._metrics.strays.labels(stray.value).set(count)
+        for uuid, part in self._ledger.granted().items():
+            _LOG.debug(Line("held", card=uuid, bytes=part.memory_bytes, percent=part.core_percent))
 
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
@@ -134,9 +144,11 @@ class Service:
         await _for_people(pod, container, self._start(pod, container))
 
     async def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        """Nothing: what the container has mounted stays until it is removed."""
+        """It holds nothing of a card any more; what it has mounted stays until it is removed."""
+        self._ledger.drop(container.id)
 
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        self._ledger.drop(container.id)
         answer = self._answers.pop(container.id, None)
         key = translate.key_of(container, self._run_dir) or (answer and answer.key)
         if not key:
@@ -176,8 +188,20 @@ class Service:
             case Adjustment():
                 self._answers[container.id] = decision
                 if decision.key is not None:
-                    await self._provide(container.id, decision.key, decision)
+                    self._take(pod, container, decision.key, decision)
+                    try:
+                        await self._provide(container.id, decision.key, decision)
+                    except BaseException:  # cancelled, too: it is answered with an error, or not
+                        self._ledger.drop(container.id)
+                        raise
                 return translate.adjustment(decision)
+
+    def _take(self, pod: Pod, container: Container, key: str, wanted: Adjustment) -> None:
+        """Raises Refused where the cards do not have as much left."""
+        hold = ledger.hold(container.id, key, wanted.shared, pod, container.name, wanted.shares)
+        shortage = self._ledger.take(hold, self._inventory.cards)
+        if shortage is not None:
+            raise Refused(shortage.refusal())
 
     async def _provide(self, container_id: str, key: str, wanted: Adjustment) -> None:
         """The files of the container's grant, made before the runtime has its answer."""
@@ -194,6 +218,7 @@ class Service:
 
     async def _start(self, pod_message: nri.PodSandbox, container: nri.Container) -> None:
         pod = translate.pod(pod_message)
+        self._ledger.heard_of(container.id)
         answer = self._answers.pop(container.id, None)
         if translate.key_of(container, self._run_dir) is None:
             without = answer is not None and answer.key is None
@@ -228,14 +253,11 @@ class Service:
         A container of the pod that was granted nothing is adjusted too; but without it, it has no
         card either.
         """
-        if not policy.wants_card(pod):
-            return False
-        nowhere = Paths(self._run_dir, None, "not looked for")
-        decision = policy.decide(
-            pod, Container("unnamed", container_name), self._inventory.cards, Specs(), nowhere
-        )
-        no_card = isinstance(decision, Adjustment) and decision.key is None
-        return not (no_card or isinstance(decision, Untouched))
+        try:
+            claimed = policy.claim(pod, container_name, self._inventory.cards)
+        except Refused:
+            return True
+        return claimed is not None and bool(claimed.shares)
 
     @property
     def cards(self) -> Sequence[Card]:
@@ -247,7 +269,7 @@ class Service:
 
     @property
     def containers_with_grant(self) -> int:
-        return sum(map(len, self._users.values()))
+        return len(self._ledger.holds())
 
     async def ask_for_cards(self) -> None:
         await self._inventory.refresh()
@@ -293,78 +315,3 @@ async def _for_people(pod: nri.PodSandbox, container: nri.Container, work: Await
         )
         reason = refused.refusal.reason.name
         raise connection.Refused(printable(text)[:_MAX_TEXT_CHARS], reason) from refused
-
-
-async def run(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Serve until cancelled. `announce` is told each time containers are adjusted from now on."""
-    metrics, readiness = Metrics(), Readiness(time.monotonic)
-    inventory = Inventory(
-        settings.environment,
-        deadline_s=settings.inventory_deadline_s,
-        min_interval_s=settings.inventory_min_interval_s,
-        now=time.monotonic,
-    )
-    contexts = Contexts(
-        settings.environment,
-        deadline_s=settings.context_deadline_s,
-        min_interval_s=settings.context_min_interval_s,
-        now=time.monotonic,
-    )
-    files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
-    store = Store(settings.store_dir, settings.library)
-    service = Service(settings, inventory, contexts, files, store, metrics)
-    endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
-    if endpoint:
-        endpoint.start()
-    watching = asyncio.create_task(watch(service, readiness, metrics), name="watch")
-    try:
-        await inventory.refresh()
-        # The first containers after a start, often all of the node's, shall have the figure, too.
-        contexts.look(card.uuid for card in inventory.cards)
-        await contexts.settled()
-        await _serve_for_ever(settings, service, Observer(metrics, readiness), announce)
-    finally:
-        watching.cancel()
-        if endpoint:
-            endpoint.close()
-        await contexts.close()
-        await inventory.close()
-
-
-async def _serve_for_ever(
-    settings: Settings, service: Service, observer: Observer, announce: Callable[[str], None]
-) -> None:
-    pause_s, place = settings.first_retry_s, settings.nri_socket
-
-    def ready(runtime: RuntimeInfo) -> None:
-        nonlocal pause_s
-        pause_s = settings.first_retry_s
-        observer.ready(runtime)
-        version = f"NRI {runtime.nri_version}" if runtime.nri_version else "NRI before 0.12"
-        announce(f"ready: registered with {runtime.name} {runtime.version} ({version})")
-
-    while True:
-        try:
-            reader, writer = await asyncio.open_unix_connection(place)
-            observer.connected(str(place))
-            await connection.serve(
-                reader,
-                writer,
-                service,
-                name=names.PLUGIN_NAME,
-                index=settings.index,
-                wanted_events=EVENTS,
-                on_ready=ready,
-                on_decision=observer.decided,
-            )
-            observer.lost("ended", f"the container runtime ended the session at {place}")
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            observer.lost(
-                "absent",
-                f"nobody listens at {place} ({error.strerror}):"
-                " is containerd running, with NRI on?",
-            )
-        except (OSError, NriError) as error:
-            observer.lost("failed", f"no session at {place}: {error}")
-        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-        pause_s = min(pause_s * 2, settings.last_retry_s)

@@ -85,6 +85,9 @@ class Settings:
     """How often such a look is made at most, while a card has not told."""
     work_deadline_s: float = 1.2
     """How long files or a look at a container may take; below 75 % of NRI's default of 2 s."""
+    making_s: float = 120.0
+    """How long a container may be in the making that was answered before a reconnect, and that the
+    runtime did not list: the kubelet's patience with a call."""
     first_retry_s: float = 0.2
     last_retry_s: float = 10.0
     """Pauses between attempts to reach containerd, doubled and jittered between these."""

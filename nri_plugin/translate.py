@@ -9,8 +9,10 @@ import posixpath
 from collections.abc import Iterable, Sequence
 
 from contract import names
+from nri_plugin import cards
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
+from nri_plugin.recovery import Running
 
 _HOOK_FIELDS = {
     HookStage.PRESTART: "prestart",
@@ -60,6 +62,24 @@ def key_of(message: nri.Container, run_dir: str) -> str | None:
         if mount.destination == names.CONTAINER_DIR and parent == posixpath.normpath(run_dir):
             return key
     return None
+
+
+def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
+    """A container of Synchronize's list, which leaves pods out whose state is unknown."""
+    labels = message.labels
+    unknown = Pod(
+        uid=labels.get("io.kubernetes.pod.uid", ""),
+        namespace=labels.get("io.kubernetes.pod.namespace", "unknown"),
+        name=labels.get("io.kubernetes.pod.name", message.pod_sandbox_id),
+    )
+    return Running(
+        id=message.id,
+        name=message.name,
+        pod=of or unknown,
+        key=key_of(message, run_dir),
+        stopped=message.state == nri.CONTAINER_STOPPED,
+        nodes=[node.path for node in message.linux.devices if cards.is_node(node.path, node.major)],
+    )
 
 
 def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nri_plugin.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 
 
@@ -25,3 +26,9 @@ def container(number: int = 0, *env: str) -> nri.Container:
         env=["PATH=/bin", *env],
         mounts=[nri.Mount(destination="/proc", type="proc", source="proc")],
     )
+
+
+def clear(directory: RunDirectory) -> None:
+    """Remove all that is in it."""
+    for key in directory.keys():  # noqa: SIM118 - a method, not a mapping
+        directory.remove(key)

@@ -15,6 +15,7 @@ from nri_plugin import files
 from nri_plugin.errors import FilesError
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Share
+from tests.nri_plugin.objects import clear
 
 pytestmark = pytest.mark.node
 
@@ -26,7 +27,7 @@ GRANT_ID = 7
 def root(tmp_path: Path) -> Iterator[Path]:
     root = tmp_path / "run"
     yield root
-    RunDirectory(root, lambda: 1).sweep(frozenset())
+    clear(RunDirectory(root, lambda: 1))
     assert not root.exists() or not list(root.iterdir())
 
 
@@ -130,23 +131,16 @@ def test_what_is_mapped_outlives_the_removal(run: RunDirectory, root: Path) -> N
         assert grant_file.decode(file.read()) is not None
 
 
-def test_sweep(run: RunDirectory, root: Path) -> None:
-    assert run.sweep(frozenset()) == []
+def test_it_tells_the_grants_that_are_whole(run: RunDirectory, root: Path) -> None:
     for key in ("c1", "c2", "pod-u"):
         run.prepare(key, SHARES, shared=False)
+    (root / "c2/grant").write_bytes(b"torn")
     (root / "empty").mkdir()
-    assert run.sweep({"c1", "unheard"}) == ["c2", "empty", "pod-u"]
-    assert run.keys() == {"c1"}
-
-
-def test_sweep_deletes_no_file(run: RunDirectory, root: Path) -> None:
-    (root / "foreign").mkdir(parents=True)
-    (root / "foreign/file").write_text("somebody's")
-    (root / "link").symlink_to("/")
-    assert run.sweep(frozenset()) == []
-    assert (root / "foreign/file").read_text() == "somebody's"
-    (root / "foreign/file").unlink()
-    (root / "link").unlink()
+    (root / "pod-u/grant").unlink()
+    (root / "pod-u/grant").mkdir()
+    found = run.grants(["c1", "c2", "pod-u", "empty", "absent"])
+    assert list(found) == ["c1"]
+    assert [card.uuid for card in found["c1"].cards] == ["GPU-1", "GPU-2"]
 
 
 def test_a_failure_leaves_nothing(run: RunDirectory, root: Path) -> None:
@@ -201,9 +195,10 @@ def test_killed_between_two_steps(step: str, run: RunDirectory, root: Path) -> N
     assert grant.grant_id == (1 if step == "grant" else GRANT_ID)
     assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id)
     run.remove("pod-u")
-    # ... or the next sweep removes what is left.
+    # ... or the next removal takes away what is left.
     child = multiprocessing.get_context("fork").Process(target=die_after, args=(step, root, SHARES))
     child.start()
     child.join()
-    assert run.sweep(frozenset()) == ["pod-u"]
+    assert run.keys() == {"pod-u"}
+    run.remove("pod-u")
     assert run.keys() == set()

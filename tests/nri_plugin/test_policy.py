@@ -428,7 +428,10 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
     assert (first.key, first.shared) == ("pod-0f0f-11", True)
     assert second.key == first.key
     # Floor of the ratio; bytes as they are; no gpu-core: all of it.
-    assert first.shares == (Share(A.uuid, 0, 20 * GIB, 50), Share(B.uuid, 1, 3 * GIB, 100))
+    assert first.shares == (
+        Share(A.uuid, 0, 20 * GIB, 50),
+        Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),
+    )
     assert dict(first.env)["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
     assert dict(first.env)["CUDA_DEVICE_MEMORY_LIMIT_1"] == str(3 * GIB)
     assert [d.path for d in first.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
@@ -458,7 +461,7 @@ def test_no_percent_is_never_written_as_no_limit() -> None:
 def test_a_missing_id_means_the_minor() -> None:
     decision = decide(pod([replace(OTHER, id=None)]))
     assert isinstance(decision, Adjustment)
-    assert decision.shares == (Share(B.uuid, 1, 3 * GIB, 100),)
+    assert decision.shares == (Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),)
 
 
 def test_memory_in_bytes_outranks_the_ratio() -> None:

@@ -16,6 +16,7 @@ from nri_plugin.errors import Reason, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Card, CdiDevice, Container, Mount, Paths, Share, Specs
 from simgpu.lab import holder
+from tests.nri_plugin.objects import clear
 
 pytestmark = pytest.mark.node
 
@@ -93,7 +94,7 @@ class Bundle:
         subprocess.run(
             [*self._runc, "delete", "--force", self.id], capture_output=True, check=False
         )
-        self.files.sweep(frozenset())
+        clear(self.files)
         holder.remove_cgroups(self.cgroup)
 
 

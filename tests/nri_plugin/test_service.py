@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from nri_plugin.service import Service
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
+from tests.nri_plugin.objects import clear
 
 pytestmark = pytest.mark.node
 
@@ -109,7 +111,7 @@ class Host:
 def host(tmp_path: Path) -> Iterator[Host]:
     host = Host(tmp_path)
     yield host
-    RunDirectory(host.run, lambda: 1).sweep(frozenset())
+    clear(RunDirectory(host.run, lambda: 1))
 
 
 @contextlib.asynccontextmanager
@@ -126,6 +128,7 @@ async def serving(
     )
     try:
         await runtime.handshake(pods or [], containers or [])
+        await handler._sweeper.settled()
         yield runtime
     finally:
         await runtime.close()
@@ -316,6 +319,70 @@ def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
     asyncio.run(work())
 
 
+def test_a_card_is_granted_once_whoever_says_more(host: Host) -> None:
+    """The annotation of the second pod is forged, and whole: only what lives tells."""
+    first, forged = pod(0, allocated=HALF), pod(1, allocated=HALF.replace("50", "51"))
+
+    async def work() -> None:
+        handler = host.service()
+        async with serving(handler) as runtime:
+            made = as_made(container(0), await runtime.create(first, container(0)))
+            text = await refused(runtime, forged, container(1, sandbox=1))
+            assert (
+                f"card {UUID} has no room for it: it asks for {TOTAL * 51 // 100} bytes of memory,"
+                f" {TOTAL // 2} of {TOTAL} are left; granted are: team/train-0 {TOTAL // 2}"
+            ) in text
+            assert host.keys() == {"pod-uid-0"}, "a refusal makes no files"
+            assert await runtime.create(first, container(2, "side")) is not None
+        # Killed, and started anew: what runs says it again.
+        handler = host.service()
+        async with serving(handler, [first, forged], [made]) as runtime:
+            await refused(runtime, forged, container(3, sandbox=1))
+            # Dead, and kept for its logs, it holds nothing.
+            await runtime.stop(first, made)
+            assert await runtime.create(forged, container(4, sandbox=1)) is not None
+            await refused(runtime, first, container(5))
+            await runtime.notify("RemoveContainer", forged, container(4, sandbox=1))
+            assert await runtime.create(first, container(6)) is not None
+
+    asyncio.run(work())
+
+
+def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> None:
+    whole = HALF.replace("50", "100")
+
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            host.run.write_text("in the way")
+            await refused(runtime, pod(0, allocated=whole), container(0))
+            host.run.unlink()
+            assert await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
+            # Another plugin refused after us: undone.
+            await runtime.stop(pod(1), container(1, sandbox=1))
+            assert await runtime.create(pod(2, allocated=whole), container(2, sandbox=2))
+
+    asyncio.run(work())
+
+
+def test_what_never_came_to_be_is_forgotten_after_a_while(host: Host) -> None:
+    """Answered, then containerd was killed: nobody will ever tell of the container again."""
+    whole = HALF.replace("50", "100")
+    host.settings = replace(host.settings, making_s=0.05)
+
+    async def work() -> None:
+        handler = host.service()
+        async with serving(handler) as runtime:
+            await runtime.create(pod(0, allocated=whole), container(0))
+        async with serving(handler) as runtime:
+            while True:
+                with contextlib.suppress(RequestFailed):
+                    await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
+                    break
+                await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+
+
 def test_a_shared_directory_goes_with_its_last_container(host: Host) -> None:
     of = pod(allocated=HALF)
 
@@ -394,7 +461,7 @@ def test_containers_made_without_the_agent_are_said_aloud(
     asyncio.run(work())
     lines = [r.getMessage() for r in caplog.records if "without its card" in r.getMessage()]
     assert len(lines) == 1
-    assert "pod=team/train-0 container=main" in lines[0]
+    assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]
 
 
 @pytest.mark.parametrize("nri_version", [(0, 11, 0), (0, 12, 5)])

@@ -1,0 +1,103 @@
+"""The node agent as a whole: makes its parts, and keeps it registered until it is told to stop.
+
+Connects, serves, and connects again after pauses that grow and vary. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from contract import names
+from nri_plugin import connection
+from nri_plugin.contexts import Contexts
+from nri_plugin.endpoint import Endpoint
+from nri_plugin.files import RunDirectory
+from nri_plugin.inventory import Inventory
+from nri_plugin.metrics import Metrics
+from nri_plugin.observer import Observer
+from nri_plugin.protocol.errors import NriError
+from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.readiness import Readiness
+from nri_plugin.service import EVENTS, Service
+from nri_plugin.settings import Settings
+from nri_plugin.store import Store
+from nri_plugin.watch import watch
+
+
+async def run(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until cancelled. `announce` is told each time containers are adjusted from now on."""
+    metrics, readiness = Metrics(), Readiness(time.monotonic)
+    inventory = Inventory(
+        settings.environment,
+        deadline_s=settings.inventory_deadline_s,
+        min_interval_s=settings.inventory_min_interval_s,
+        now=time.monotonic,
+    )
+    contexts = Contexts(
+        settings.environment,
+        deadline_s=settings.context_deadline_s,
+        min_interval_s=settings.context_min_interval_s,
+        now=time.monotonic,
+    )
+    files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
+    store = Store(settings.store_dir, settings.library)
+    service = Service(settings, inventory, contexts, files, store, metrics)
+    endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
+    if endpoint:
+        endpoint.start()
+    watching = asyncio.create_task(watch(service, readiness, metrics), name="watch")
+    try:
+        await inventory.refresh()
+        # The first containers after a start, often all of the node's, shall have the figure, too.
+        contexts.look(card.uuid for card in inventory.cards)
+        await contexts.settled()
+        await _serve_for_ever(settings, service, Observer(metrics, readiness), announce)
+    finally:
+        watching.cancel()
+        service.close()
+        if endpoint:
+            endpoint.close()
+        await contexts.close()
+        await inventory.close()
+
+
+async def _serve_for_ever(
+    settings: Settings, service: Service, observer: Observer, announce: Callable[[str], None]
+) -> None:
+    pause_s, place = settings.first_retry_s, settings.nri_socket
+
+    def ready(runtime: RuntimeInfo) -> None:
+        nonlocal pause_s
+        pause_s = settings.first_retry_s
+        observer.ready(runtime)
+        version = f"NRI {runtime.nri_version}" if runtime.nri_version else "NRI before 0.12"
+        announce(f"ready: registered with {runtime.name} {runtime.version} ({version})")
+
+    while True:
+        try:
+            reader, writer = await asyncio.open_unix_connection(place)
+            observer.connected(str(place))
+            await connection.serve(
+                reader,
+                writer,
+                service,
+                name=names.PLUGIN_NAME,
+                index=settings.index,
+                wanted_events=EVENTS,
+                on_ready=ready,
+                on_decision=observer.decided,
+            )
+            observer.lost("ended", f"the container runtime ended the session at {place}")
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            observer.lost(
+                "absent",
+                f"nobody listens at {place} ({error.strerror}):"
+                " is containerd running, with NRI on?",
+            )
+        except (OSError, NriError) as error:
+            observer.lost("failed", f"no session at {place}: {error}")
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(pause_s * 2, settings.last_retry_s)

@@ -1,0 +1,31 @@
+"""How a card looks that somebody else gave to a container: device nodes, variables, CDI names.
+
+Pure. Source: NVIDIA's driver (major 195 for cards and their control node; the others are dynamic,
+and useless without one of these) and NVIDIA's container toolkit.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from contract import names
+
+_MAJOR: Final = 195
+_NODE: Final = re.compile(r"/dev/nvidia[^/]*(/.*)?")
+_NO_CARDS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
+_CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0] + "/"
+
+
+def is_node(path: str, major: int) -> bool:
+    """Whether a device node opens a card, or helps to."""
+    return major == _MAJOR or _NODE.fullmatch(path) is not None
+
+
+def names_cards(variable: str, value: str) -> bool:
+    """Whether NVIDIA's container runtime would bring a card because of it."""
+    return variable == names.ENV_VISIBLE_DEVICES and value not in _NO_CARDS
+
+
+def is_cdi_name(name: str) -> bool:
+    return name.startswith(_CDI_VENDOR)

@@ -1,0 +1,109 @@
+"""What to know again after a restart, of ours or the runtime's: from what it says is there.
+
+Pure: the runtime's list and the grants read from this host's files go in; users of files, holds of
+cards, and containers that are not as this agent makes them, come out.
+
+A grant file outranks the pod's annotations: it is what is in force. Where it is gone, they say what
+the container was to have, so that no card is granted twice on its account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from contract import grant_file
+from nri_plugin import ledger, policy
+from nri_plugin.errors import Refused
+from nri_plugin.ledger import Hold
+from nri_plugin.model import Card, Claim, Pod, Share
+
+
+class Stray(StrEnum):
+    """What is wrong with a container that runs; values are the metric's label."""
+
+    NOT_ADJUSTED = "not_adjusted"
+    FILES_LOST = "files_lost"
+    FOREIGN_CARD = "foreign_card"
+
+
+ADVICE: Mapping[Stray, str] = {
+    Stray.NOT_ADJUSTED: "container without its card: it was made while this agent was away;"
+    " delete the pod to have it made anew",
+    Stray.FILES_LOST: "container whose grant is gone from this host: its limit is in force, and can"
+    " no more be changed or read; delete the pod to have it made anew",
+    Stray.FOREIGN_CARD: "container with a card that this agent did not bring, and no limit on it:"
+    " find out which runtime, device plugin or NRI plugin did",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A container that the runtime lists. key: the files of ours that it has mounted, if any."""
+
+    id: str
+    name: str
+    pod: Pod
+    key: str | None
+    stopped: bool = False
+    nodes: Sequence[str] = ()
+    """The device nodes of cards that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the node looks like. users: container ids by the key of the files that they mount."""
+
+    users: Mapping[str, AbstractSet[str]]
+    holds: Sequence[Hold]
+    strays: Sequence[tuple[Stray, Running]] = field(default_factory=tuple)
+
+
+def survey(
+    running: Iterable[Running], grants: Mapping[str, grant_file.Grant], cards: Sequence[Card]
+) -> Found:
+    """grants: by key, of those files that are there and valid."""
+    users: dict[str, set[str]] = {}
+    holds, strays = [], []
+    for one in running:
+        if one.key is not None:
+            users.setdefault(one.key, set()).add(one.id)
+        if one.stopped:
+            continue
+        claimed = _claim(one, cards)
+        if one.key is None:
+            if claimed is None or claimed.shares:
+                strays.append((Stray.NOT_ADJUSTED, one))
+            if one.nodes:
+                strays.append((Stray.FOREIGN_CARD, one))
+            continue
+        grant = grants.get(one.key)
+        if grant is None:
+            strays.append((Stray.FILES_LOST, one))
+        shares = _shares(one.pod, grant) if grant else claimed.shares if claimed else ()
+        shared = one.key.startswith(policy.POD_KEY_PREFIX)
+        holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
+    return Found(users, holds, strays)
+
+
+def _claim(one: Running, cards: Sequence[Card]) -> Claim | None:
+    """What the annotations give it, which may be nothing; None where they refuse it."""
+    try:
+        return policy.claim(one.pod, one.name, cards) or Claim((), shared=False)
+    except Refused:
+        return None
+
+
+def _shares(pod: Pod, grant: grant_file.Grant) -> Sequence[Share]:
+    return [
+        Share(
+            card.uuid,
+            card.minor,
+            card.limit_bytes,
+            card.core_percent,
+            policy.is_uncapped(pod, card.uuid, card.minor),
+        )
+        for card in grant.cards
+    ]

@@ -1,0 +1,231 @@
+"""Whatever happens in whatever order, what lives holds no more of a card than the card has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from nri_plugin.ledger import Hold, Ledger, Part, Shortage, hold
+from nri_plugin.model import Card, Pod, Share
+
+A, B = Card("GPU-a", 0, 100), Card("GPU-b", 1, 7)
+CARDS = (A, B)
+POD = Pod("uid-1", "team", "train")
+
+
+def own(identity: str, memory: int, core: int, name: str = "main", uid: str = "uid-1") -> Hold:
+    pod = Pod(uid, "team", f"pod-of-{uid}")
+    return hold(identity, identity, False, pod, name, [Share(A.uuid, 0, memory, core)])
+
+
+def shared(identity: str, memory: int, name: str, uid: str = "uid-1") -> Hold:
+    pod = Pod(uid, "team", f"pod-of-{uid}")
+    shares = [Share(A.uuid, 0, memory, 100, uncapped=True)]
+    return hold(identity, f"pod-{uid}", True, pod, name, shares)
+
+
+def test_exactly_the_card_fits_and_not_one_more() -> None:
+    ledger = Ledger()
+    assert ledger.take(own("1", 60, 50, uid="x"), CARDS) is None
+    assert ledger.take(own("2", 40, 50, uid="y"), CARDS) is None
+    short = ledger.take(own("3", 1, 0, uid="z"), CARDS)
+    assert short == Shortage(
+        A.uuid,
+        "memory_bytes",
+        asked=1,
+        total=100,
+        left=0,
+        held=(("team/pod-of-x/main", 60), ("team/pod-of-y/main", 40)),
+    )
+    assert ledger.granted() == {A.uuid: Part(100, 100)}
+
+
+def test_compute_is_counted_too_unless_it_is_not_capped() -> None:
+    ledger = Ledger()
+    assert ledger.take(own("1", 1, 60, uid="x"), CARDS) is None
+    short = ledger.take(own("2", 1, 41, uid="y"), CARDS)
+    assert short is not None and (short.what, short.left) == ("core_percent", 40)
+    assert ledger.take(shared("3", 1, "main", uid="y"), CARDS) is None
+    assert ledger.take(shared("4", 1, "main", uid="z"), CARDS) is None
+
+
+def test_a_pods_shared_grant_is_held_once_until_its_last_container_ends() -> None:
+    ledger = Ledger()
+    assert ledger.take(shared("1", 100, "main"), CARDS) is None
+    assert ledger.take(shared("2", 100, "side"), CARDS) is None
+    ledger.drop("1")
+    assert ledger.granted()[A.uuid].memory_bytes == 100
+    ledger.drop("2")
+    ledger.drop("2")
+    assert ledger.granted() == {}
+
+
+def test_what_is_in_force_counts_where_the_pods_grant_says_another_thing_now() -> None:
+    ledger = Ledger()
+    assert ledger.take(shared("1", 50, "main"), CARDS) is None
+    assert ledger.take(shared("2", 1, "side"), CARDS) is None
+    assert ledger.granted()[A.uuid].memory_bytes == 50
+
+
+def test_a_restarted_container_takes_its_predecessors_place() -> None:
+    ledger = Ledger()
+    assert ledger.take(own("1", 100, 100), CARDS) is None
+    assert ledger.take(own("1", 100, 100), CARDS) is None, "the same, asked again"
+    assert ledger.take(own("2", 100, 100), CARDS) is None
+    assert [held.container_id for held in ledger.holds()] == ["2"]
+    assert ledger.take(own("3", 1, 0, name="side"), CARDS) is not None
+
+
+def test_one_that_finds_no_room_leaves_its_predecessor_where_it_was() -> None:
+    ledger = Ledger()
+    assert ledger.take(own("1", 60, 0), CARDS) is None
+    assert ledger.take(own("2", 40, 0, uid="y"), CARDS) is None
+    assert ledger.take(own("3", 61, 0), CARDS) is not None
+    assert {held.container_id for held in ledger.holds()} == {"1", "2"}
+
+
+def test_pods_without_a_uid_are_not_taken_for_one_another() -> None:
+    ledger = Ledger()
+    assert ledger.take(own("1", 60, 0, uid=""), CARDS) is None
+    assert ledger.take(own("2", 60, 0, uid=""), CARDS) is not None
+
+
+def test_what_was_answered_a_moment_ago_holds_until_it_is_doubted() -> None:
+    ledger = Ledger()
+    for number in range(4):
+        assert ledger.take(own(str(number), 10, 0, uid=str(number)), CARDS) is None
+    unheard = ledger.adopt([own("0", 10, 0, uid="0")], frozenset({"0", "1", "2"}))
+    assert unheard == {"1", "2"}
+    assert {held.container_id for held in ledger.holds()} == {"0", "1", "2"}
+    ledger.heard_of("1")
+    ledger.doubt(unheard)
+    assert {held.container_id for held in ledger.holds()} == {"0", "1"}
+
+
+def test_what_runs_is_adopted_even_where_it_is_more_than_the_card() -> None:
+    ledger = Ledger()
+    ledger.adopt([own("1", 80, 0, uid="x"), own("2", 80, 0, uid="y")], frozenset())
+    short = ledger.take(own("3", 1, 0, uid="z"), CARDS)
+    assert short is not None and short.left == -60
+
+
+def test_the_refusal_names_the_largest_holders() -> None:
+    ledger = Ledger()
+    for number in range(10):
+        assert ledger.take(own(str(number), 10 - number % 2, 0, uid=str(number)), CARDS) is None
+    short = ledger.take(own("x", 6, 0, uid="x"), CARDS)
+    assert short is not None
+    text = short.refusal().text
+    assert "it asks for 6 bytes of memory, 5 of 100 are left" in text
+    assert "granted are: team/pod-of-0/main 10, team/pod-of-2/main 10" in text
+    assert text.endswith("team/pod-of-5/main 9, and 2 more")
+
+
+@dataclass
+class Running:
+    """A container of the model: who it is, what it holds, and whether it still lives."""
+
+    held: Hold
+    alive: bool = True
+
+
+class Node(RuleBasedStateMachine):
+    """A plain list of containers beside the ledger; the runtime behaves as containerd does, and
+    loses removals, and the agent is killed at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.running: list[Running] = []
+        self.count = 0
+
+    def expected(self, without: tuple[str, str] | None = None) -> Mapping[str, Part]:
+        grants: dict[str, Hold] = {}
+        for one in self.running:
+            if one.alive and (one.held.pod_uid, one.held.container) != without:
+                grants.setdefault(one.held.key, one.held)
+        total: dict[str, Part] = {}
+        for held in grants.values():
+            for uuid, part in held.parts.items():
+                total[uuid] = total.get(uuid, Part(0, 0)).plus(part)
+        return total
+
+    @rule(
+        uid=st.sampled_from(["x", "y", "z"]),
+        name=st.sampled_from(["main", "side"]),
+        both=st.booleans(),
+        memory=st.integers(1, 60),
+        core=st.integers(0, 60),
+        undone=st.booleans(),
+    )
+    def create(self, uid: str, name: str, both: bool, memory: int, core: int, undone: bool) -> None:
+        self.count += 1
+        pod, identity = Pod(uid, "team", uid), str(self.count)
+        shares = [Share(A.uuid, 0, memory, core)]
+        if both:
+            shares.append(Share(B.uuid, 1, memory % 7 + 1, core))
+        # Each pod is of one kind for good; a shared pod's grant never changes.
+        if uid == "z":
+            shares, key = [Share(A.uuid, 0, 30, 30)], "pod-z"
+        else:
+            key = identity
+        wanted = hold(identity, key, uid == "z", pod, name, shares)
+        others = self.expected(without=(uid, name))
+        siblings = {
+            one.held.key
+            for one in self.running
+            if one.alive and (one.held.pod_uid, one.held.container) != (uid, name)
+        }
+        fits = key in siblings or all(
+            others.get(card.uuid, Part(0, 0)).plus(part).memory_bytes <= card.memory_bytes
+            and others.get(card.uuid, Part(0, 0)).plus(part).core_percent <= 100
+            for card in CARDS
+            for part in [wanted.parts.get(card.uuid, Part(0, 0))]
+        )
+        assert (self.ledger.take(wanted, CARDS) is None) == fits
+        if not fits:
+            return
+        for one in self.running:
+            if (one.held.pod_uid, one.held.container) == (uid, name):
+                one.alive = False
+        if undone:
+            self.ledger.drop(identity)
+        else:
+            self.running.append(Running(wanted))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), removed=st.booleans())
+    def stop(self, data: st.DataObject, removed: bool) -> None:
+        """The removal that follows may be lost, and may come for one that is long dead."""
+        one = data.draw(st.sampled_from(self.running))
+        one.alive = False
+        self.ledger.drop(one.held.container_id)
+        if removed:
+            self.ledger.drop(one.held.container_id)
+            self.running.remove(one)
+
+    @rule(killed=st.booleans())
+    def restart(self, killed: bool) -> None:
+        """Ours by kill -9, or containerd's: the runtime lists what lives."""
+        if killed:
+            self.ledger = Ledger()
+        unheard = self.ledger.adopt(
+            [one.held for one in self.running if one.alive],
+            {one.held.container_id for one in self.running if one.alive},
+        )
+        assert not unheard
+
+    @invariant()
+    def the_ledger_is_what_lives(self) -> None:
+        assert self.ledger.granted() == self.expected()
+        for card in CARDS:
+            part = self.ledger.granted().get(card.uuid, Part(0, 0))
+            assert part.memory_bytes <= card.memory_bytes and part.core_percent <= 100
+
+
+TestNode = Node.TestCase
+TestNode.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

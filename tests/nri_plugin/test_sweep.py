@@ -1,0 +1,118 @@
+"""What no container uses goes, between the requests; what one uses, or is not ours, stays."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.files import RunDirectory
+from nri_plugin.model import Share
+from nri_plugin.sweep import Sweeper
+from nri_plugin.threads import Worker
+from tests.nri_plugin.objects import clear
+
+pytestmark = pytest.mark.node
+
+SHARES = (Share("GPU-1", 3, 5 << 30, 40),)
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def run(root: Path) -> Iterator[RunDirectory]:
+    yield RunDirectory(root, lambda: 7)
+    clear(RunDirectory(root, lambda: 7))
+
+
+def sweep(run: RunDirectory, *users: str) -> None:
+    async def work() -> None:
+        sweeper = Sweeper(run, Worker("files"), DEADLINE_S, lambda: users)
+        sweeper.begin()
+        await sweeper.settled()
+
+    asyncio.run(work())
+
+
+def test_what_nobody_uses_goes(run: RunDirectory, root: Path) -> None:
+    sweep(run)
+    for key in ("c1", "c2", "pod-u"):
+        run.prepare(key, SHARES, shared=False)
+    (root / "empty").mkdir()
+    (root / ".lock").touch()
+    sweep(run, "c1", "unheard")
+    assert run.keys() == {"c1"}
+    assert (root / ".lock").exists()
+
+
+def test_it_deletes_no_file(
+    run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (root / "foreign").mkdir(parents=True)
+    (root / "foreign/file").write_text("somebody's")
+    (root / "link").symlink_to("/")
+    sweep(run)
+    assert (root / "foreign/file").read_text() == "somebody's"
+    assert caplog.text.count("orphan stays until the next sweep") == 2
+    (root / "foreign/file").unlink()
+    (root / "link").unlink()
+
+
+def test_a_run_directory_that_cannot_be_read_is_said(
+    run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root.write_text("in the way")
+    sweep(run)
+    assert "the run directory cannot be swept" in caplog.text
+    root.unlink()
+
+
+def test_a_container_in_the_middle_of_a_thousand_waits_for_one_removal(
+    run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two keys that are dead when it begins come into use before their turn: they stay."""
+    caplog.set_level(logging.INFO)
+    for number in range(1000):
+        (root / f"c{number:03}").mkdir(parents=True)
+    for number in range(100):
+        run.prepare(f"c{number:03}", SHARES, shared=False)
+    users: set[str] = set()
+
+    async def work() -> int:
+        worker = Worker("files")
+        sweeper = Sweeper(run, worker, DEADLINE_S, lambda: users)
+        sweeper.begin()
+        while "c000" in await worker.run(run.keys, DEADLINE_S):
+            pass
+        users.update(("new", "c999"))
+        await worker.run(lambda: run.prepare("new", SHARES, shared=False), DEADLINE_S)
+        left = len(run.keys())
+        await sweeper.settled()
+        return left
+
+    assert asyncio.run(work()) > 10, "it was made before the sweep was over"
+    assert run.keys() == {"new", "c999"}
+    assert "swept removed=999 stay=0" in caplog.text
+
+
+def test_stopped_it_leaves_the_rest(run: RunDirectory, root: Path) -> None:
+    for number in range(500):
+        (root / f"c{number}").mkdir(parents=True)
+
+    async def work() -> None:
+        sweeper = Sweeper(run, Worker("files"), DEADLINE_S, lambda: ())
+        sweeper.begin()
+        sweeper.begin()
+        await asyncio.sleep(0)
+        sweeper.stop()
+        await sweeper.settled()
+
+    asyncio.run(work())
+    assert len(run.keys()) > 1
