@@ -9,6 +9,7 @@
 #include "claims.h"
 #include "device_memory.h"
 #include "ledger.h"
+#include "lives.h"
 #include "measure.h"
 #include "meter.h"
 #include "shared.h"

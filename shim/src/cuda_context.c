@@ -11,6 +11,7 @@
 #include "admission.h"
 #include "claims.h"
 #include "hooks.h"
+#include "lives.h"
 #include "lock.h"
 #include "measure.h"
 #include "meter.h"

@@ -8,6 +8,7 @@
 
 #include "admission.h"
 #include "hooks.h"
+#include "lives.h"
 #include "measure.h"
 #include "primary.h"
 #include "vgpu/region.h"

@@ -4,6 +4,7 @@
  */
 #include "admission.h"
 #include "hooks.h"
+#include "lives.h"
 #include "measure.h"
 #include "primary.h"
 

@@ -1,7 +1,6 @@
 /*
- * Wrappers of stream-ordered memory and of the calls at which the driver gives it back. What a pool
- * takes is its meter's to know; cuMemFreeAsync changes nothing of that, but may free memory of
- * cuMemAlloc as well.
+ * Wrappers of stream-ordered memory. What a pool takes is its meter's to know; cuMemFreeAsync
+ * changes nothing of that, but may free memory of cuMemAlloc as well.
  */
 #include "hooks.h"
 #include "location.h"
@@ -256,55 +255,4 @@ CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 	result = real_cuMemSetMemPool(location, type, pool);
 	vgpu_meter_let_current(held, place.card, result == CUDA_SUCCESS ? pool : NULL);
 	return result;
-}
-
-/* The driver has spoken, and may have given memory back before it did. */
-static CUresult after(CUresult result)
-{
-	vgpu_meters_read();
-	return result;
-}
-
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
-{
-	return after(real_cuMemPoolTrimTo(pool, keep_bytes));
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
-{
-	return after(real_cuMemPoolSetAttribute(pool, attribute, value));
-}
-
-CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
-{
-	return after(as_cuStreamSynchronize(real, stream));
-}
-
-CUresult on_cuStreamQuery(enum vgpu_function real, CUstream stream)
-{
-	CUresult result = as_cuStreamQuery(real, stream);
-
-	return result == CUDA_SUCCESS ? after(result) : result;
-}
-
-CUresult cuEventSynchronize(CUevent event)
-{
-	return after(real_cuEventSynchronize(event));
-}
-
-CUresult cuEventQuery(CUevent event)
-{
-	CUresult result = real_cuEventQuery(event);
-
-	return result == CUDA_SUCCESS ? after(result) : result;
-}
-
-CUresult cuCtxSynchronize(void)
-{
-	return after(real_cuCtxSynchronize());
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext context)
-{
-	return after(real_cuCtxSynchronize_v2(context));
 }

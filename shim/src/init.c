@@ -9,10 +9,10 @@
 
 #include <stdbool.h>
 
+#include "device_cards.h"
 #include "hooks.h"
 #include "loader.h"
 #include "log.h"
-#include "place.h"
 #include "vgpu/region.h"
 
 /* The answer is asked for once per process and kept only where it cannot change. */
@@ -75,6 +75,6 @@ CUresult cuInit(unsigned int flags)
 		return result;
 	if (gate == VGPU_GATE_MANAGED)
 		keep_driver();
-	vgpu_place_meet_devices();
+	vgpu_meet_devices();
 	return CUDA_SUCCESS;
 }

@@ -9,10 +9,6 @@
 
 #include "wiped.h"
 
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18
-#endif
-
 enum { SHARD_BITS = 6, SHARD_COUNT = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
 
 struct table {
@@ -36,12 +32,9 @@ static bool was_made(void)
 /* Where a kernel cannot wipe them, a child has no table that leads to them. */
 void *vgpu_ledger_pages(uint64_t bytes)
 {
-	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	bool wiped;
 
-	if (pages == MAP_FAILED)
-		return NULL;
-	(void)madvise(pages, bytes, MADV_WIPEONFORK);
-	return pages;
+	return vgpu_wiped_fresh(bytes, &wiped);
 }
 
 uint32_t *vgpu_ledger_blocks(int card)

@@ -7,6 +7,7 @@
 
 #include "admission.h"
 #include "hooks.h"
+#include "lives.h"
 #include "lock.h"
 #include "process.h"
 #include "vgpu/region.h"

@@ -8,9 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18
-#endif
+#include "wiped.h"
 
 _Static_assert(offsetof(struct vgpu_process, birth) == 0, "one page is both");
 
@@ -29,11 +27,12 @@ static struct vgpu_birth *make_page(void)
 {
 	const size_t bytes = sizeof(struct vgpu_process);
 	struct vgpu_birth *made, *expected = NULL;
+	bool wiped;
 
-	made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (made == MAP_FAILED)
+	made = vgpu_wiped_fresh(bytes, &wiped);
+	if (!made)
 		return NULL;
-	if (madvise(made, bytes, MADV_WIPEONFORK) != 0)
+	if (!wiped)
 		made->pid_if_unwiped = (uint32_t)syscall(SYS_getpid);
 	if (!__atomic_compare_exchange_n(&vgpu_birth_page, &expected, made, false, __ATOMIC_ACQ_REL,
 					 __ATOMIC_ACQUIRE)) {

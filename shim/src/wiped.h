@@ -8,6 +8,7 @@
 #ifndef VGPU_WIPED_H
 #define VGPU_WIPED_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -15,6 +16,10 @@
 struct vgpu_wiped {
 	pid_t owner; /* 0: the kernel wipes */
 };
+
+/* Such pages for a keeper of their own; munmap undoes it. Where they are not wiped, the keeper must
+ * tell a child from its parent. NULL: the kernel gives none. */
+void *vgpu_wiped_fresh(size_t bytes, bool *wiped);
 
 /* Find or make, for what vgpu_wiped_pages does not answer at once. */
 void *vgpu_wiped_slow(struct vgpu_wiped **at, size_t bytes);

@@ -1,6 +1,6 @@
 /*
  * What a program in a container can take of card 0, as one JSON line: the codes of cuInit, of the
- * first context, of an allocation of all that the driver calls free, and of one granule more.
+ * first context, of an allocation of all that the driver calls free, and of one block more.
  * `probe hold` then stays. It knows the driver by dlopen alone, as programs with a statically
  * linked runtime do.
  */

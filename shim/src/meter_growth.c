@@ -1,0 +1,138 @@
+/*
+ * The growth rule: how a call that may make a pool or a device's graphs grow is made, charged, and
+ * undone where that is more than fits; see vgpu_meter_call in meter.h.
+ */
+#include "meter_driver.h"
+
+/* The driver's pools grow by so much at a time (seen from CUDA 11.2 on), or by one larger request.
+ */
+#define CHUNK_BYTES (UINT64_C(32) << 20)
+/* So much below the limit a pool may grow by a chunk before anything is reserved. */
+#define FAR_BYTES (8 * CHUNK_BYTES)
+
+/* As it was before, and refused; what cannot be undone is kept, and charged. */
+static CUresult undo(struct vgpu_meter *meter, const struct vgpu_metered_call *call)
+{
+	bool undone =
+	    call->undo && vgpu_meter_shrink(meter, call, meter->charged_bytes) == CUDA_SUCCESS;
+
+	vgpu_meter_follow(meter);
+	return undone ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+/* With the lock, after the driver gave: what cannot be charged is not kept. */
+static CUresult settle(struct vgpu_meter *meter, const struct vgpu_reservation *reservation,
+		       const struct vgpu_metered_call *call, bool *settled)
+{
+	uint64_t after_bytes;
+
+	if (!vgpu_meter_reserved(meter, &after_bytes)) {
+		vgpu_meter_recheck_current(meter);
+		return undo(meter, call);
+	}
+	*settled = vgpu_settle(reservation, meter->charged_bytes, after_bytes) == CUDA_SUCCESS;
+	if (!*settled)
+		return undo(meter, call);
+	vgpu_meter_set_charged(meter, after_bytes);
+	return CUDA_SUCCESS;
+}
+
+static CUresult attempt(struct vgpu_meter *meter, const struct vgpu_reservation *reservation,
+			const struct vgpu_metered_call *call, bool *settled)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+	vgpu_lock(&meter->lock);
+	if (call->moved)
+		*call->moved = !vgpu_meter_is_current(meter);
+	if (!call->moved || !*call->moved)
+		result = call->take(call);
+	if (result == CUDA_SUCCESS)
+		result = settle(meter, reservation, call, settled);
+	vgpu_unlock(&meter->lock);
+	return result;
+}
+
+static CUresult call_reserved(struct vgpu_meter *meter, const struct vgpu_reservation *reservation,
+			      const struct vgpu_metered_call *call)
+{
+	bool settled = false;
+	CUresult result;
+
+	VGPU_CALL_RESERVED(result, reservation, attempt(meter, reservation, call, &settled));
+	if (!settled && reservation->bytes)
+		vgpu_cancel(reservation);
+	return result;
+}
+
+/* A captured call takes no memory: it becomes a node of a graph. */
+static bool is_capturing(const struct vgpu_metered_call *call)
+{
+	int status = 0;
+
+	return real_cuStreamIsCapturing(call->capturing, &status) == CUDA_SUCCESS && status;
+}
+
+static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
+{
+	reservation->bytes = bytes;
+	return vgpu_reserve(reservation->place.card, bytes) == VGPU_OK;
+}
+
+/* For what the meter does not hold already: a whole chunk, or at least what is asked for. */
+static bool reserve_growth(struct vgpu_reservation *reservation, uint64_t bytes)
+{
+	return (bytes < CHUNK_BYTES && try_reserve(reservation, CHUNK_BYTES)) ||
+	       try_reserve(reservation, bytes);
+}
+
+/*
+ * Most calls are served by what a pool holds, so nothing is reserved where that is likely, or where
+ * a chunk more is far from the limit: if it then grows and that does not fit, the call is undone.
+ */
+static bool may_try(const struct vgpu_meter *meter, uint64_t bytes,
+		    const struct vgpu_metered_call *call)
+{
+	if (!bytes)
+		return true;
+	if (!call->undo)
+		return false;
+	return (bytes <= CHUNK_BYTES && vgpu_fits(meter->card, FAR_BYTES)) ||
+	       vgpu_meter_may_serve(meter, bytes);
+}
+
+/* False: there is no room for it, and the driver was not asked. */
+static bool call_once(struct vgpu_meter *meter, uint64_t bytes,
+		      const struct vgpu_metered_call *call, CUresult *result)
+{
+	struct vgpu_reservation reservation = {.place = {.card = meter->card}};
+
+	if (may_try(meter, bytes, call)) {
+		*result = call_reserved(meter, &reservation, call);
+		if (*result != CUDA_ERROR_OUT_OF_MEMORY)
+			return true;
+	}
+	if (!reserve_growth(&reservation, bytes)) {
+		if (!is_capturing(call))
+			return false;
+		reservation.bytes = 0;
+	}
+	*result = call_reserved(meter, &reservation, call);
+	return true;
+}
+
+CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
+			 const struct vgpu_metered_call *call)
+{
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (meter->card == VGPU_CARD_UNMANAGED)
+		return call->take(call);
+	if (meter->card < 0)
+		return result;
+	if (call_once(meter, bytes, call, &result) && result != CUDA_ERROR_OUT_OF_MEMORY)
+		return result;
+	if (bytes && vgpu_meters_trim(meter->card))
+		call_once(meter, bytes, call, &result);
+	return result;
+}
