@@ -39,7 +39,7 @@ class Taken:
     more: int
 
     def held_to(self, limit_bytes: int) -> bool:
-        """It saw the limit as the card's size, took all of it, and was refused the next block.
+        """It saw the limit as the card's size, took all of it, and was refused 512 bytes more.
 
         All of it is what its context leaves, to the byte, whoever else is on the card.
         """

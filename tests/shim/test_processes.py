@@ -55,7 +55,7 @@ def _live_slots(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("processes", [2, 4, 8, 16, 32, 64])
-def test_row_18_of_processes_that_race_for_the_last_granule_one_wins(
+def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
     null_host: Host, program: Path, directory: Path, processes: int
 ) -> None:
     """Each racer's driver is as slow as its number says, from 0 to a millisecond."""

@@ -1,6 +1,6 @@
 /*
  * What a program in a container can take of card 0, as one JSON line: the codes of cuInit, of the
- * first context, of an allocation of all that the driver calls free, and of one block more.
+ * first context, of an allocation of all that the driver calls free, and of 512 bytes more.
  * `probe hold` then stays. It knows the driver by dlopen alone, as programs with a statically
  * linked runtime do.
  */
@@ -17,7 +17,7 @@ typedef int (*current_fn)(void *context);
 typedef int (*info_fn)(size_t *free_bytes, size_t *total_bytes);
 typedef int (*alloc_fn)(unsigned long long *pointer, size_t bytes);
 
-enum { NOT_TRIED = -1, GRANULE_BYTES = 512 };
+enum { NOT_TRIED = -1, MORE_BYTES = 512 };
 
 static void *entry(void *driver, const char *name)
 {
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
 			alloc_fn alloc = (alloc_fn)entry(driver, "cuMemAlloc_v2");
 
 			filled = alloc(&pointer, free_bytes);
-			more = alloc(&pointer, GRANULE_BYTES);
+			more = alloc(&pointer, MORE_BYTES);
 		}
 	}
 	printf("{\"driver\": %s, \"euid\": %d, \"init\": %d, \"context\": %d, \"total\": %zu, "

@@ -2,7 +2,7 @@
  * A program as people write them: linked with -lcuda, knowing nothing of any limit. It allocates
  * from many processes and threads at once.
  *
- *   race PROCESSES ROUNDS   for the last granule of what is free; prints the rounds won by none, by
+ *   race PROCESSES ROUNDS   for the last block of what is free; prints the rounds won by none, by
  *                           one and by more, and the most bytes that all held at once
  *   kill PROCESSES WIDTH    kills that many in the middle of it, WIDTH of them at a time
  *   threads COUNT           as many threads start CUDA at once; prints the bytes they hold, waits
@@ -33,7 +33,7 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 
 enum {
 	OUT_OF_MEMORY = 2,
-	GRANULE_BYTES = 2 << 20,
+	BLOCK_BYTES = 2 << 20,
 	MAX_WIDTH = 64,
 	HELD = 64,
 	MAX_LATENCY_NS = 1000000
@@ -122,12 +122,12 @@ static void racer(uint64_t index, uint64_t processes, int rounds)
 	must(!cuMemGetInfo_v2(&free_bytes, &total_bytes), "cuMemGetInfo");
 	barrier(processes);
 	if (index == 0)
-		must(allocate(&base, total_bytes - GRANULE_BYTES), "all but the last granule");
+		must(allocate(&base, total_bytes - BLOCK_BYTES), "all but the last block");
 	for (int round = 0; round < rounds; round++) {
 		int won;
 
 		barrier(processes);
-		won = allocate(&address, GRANULE_BYTES);
+		won = allocate(&address, BLOCK_BYTES);
 		__atomic_add_fetch(&arena->wins, (uint64_t)won, __ATOMIC_ACQ_REL);
 		barrier(processes);
 		if (index == 0) {
@@ -135,7 +135,7 @@ static void racer(uint64_t index, uint64_t processes, int rounds)
 			arena->wins = 0;
 		}
 		if (won)
-			release(address, GRANULE_BYTES);
+			release(address, BLOCK_BYTES);
 	}
 }
 
@@ -219,7 +219,7 @@ static void *start_and_hold(void *unused)
 	while (!__atomic_load_n(&arena->ready[0], __ATOMIC_ACQUIRE))
 		;
 	begin();
-	must(allocate(&address, GRANULE_BYTES), "a granule");
+	must(allocate(&address, BLOCK_BYTES), "a block");
 	return unused;
 }
 
@@ -256,7 +256,7 @@ static int fork_meanwhile(int count)
 		sched_yield();
 	for (int i = 0; i < count; i++) {
 		if (fork() == 0) {
-			must(!cuMemAlloc_v2(&address, GRANULE_BYTES), "the child's granule");
+			must(!cuMemAlloc_v2(&address, BLOCK_BYTES), "the child's block");
 			must(!cuMemFree_v2(address), "its return");
 			_exit(0);
 		}
