@@ -83,6 +83,11 @@ class Reason(Enum):
     )
     NOT_ADJUSTED = "the runtime did not ask this agent for the container's adjustment"
     ADJUSTMENT_LOST = "another NRI plugin changed our adjustment: {what}"
+    CARD_FOREIGN = (
+        "NRI plugin {plugin} brings it a card by {what}; cards come from this agent alone, with"
+        " their limit (for pods without a share the operator may exempt the plugin:"
+        " --trust-plugin)"
+    )
     IMAGE_PRELOAD = (
         f"the image brings its own {names.CONTAINER_PRELOAD} ({{what}}): the limit is loaded by"
         " that file, build the image without it"

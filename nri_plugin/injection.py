@@ -1,8 +1,7 @@
 """What a container with a grant is brought: the card by its CDI edits, and the limit.
 
 Pure, and part of the policy: policy.py says who gets how much, this module what that means in
-mounts, devices, environment and hooks, what may not stand in its way, and whether it still
-stands in the adjustment that the runtime has merged from all plugins.
+mounts, devices, environment and hooks, and what may not stand in its way.
 
 We apply the CDI spec ourselves instead of asking the runtime to: on every containerd the card then
 comes in one answer with its limit, or not at all.
@@ -75,34 +74,6 @@ def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
             raise Refused(refuse(Reason.ENV_TWICE, key=key, count=count))
 
 
-def missing_from(
-    wanted: Adjustment, env: Sequence[tuple[str, str]], mounts: Sequence[Mount]
-) -> str | None:
-    """What the merged adjustment of all plugins lacks of ours; None if all of it stands.
-
-    env, mounts: the merged adjustment; a key or destination with a leading "-" is a removal.
-    """
-    last_value = dict(env)
-    for key, value in wanted.env:
-        if last_value.get(key) != value:
-            return f"environment {key} is {last_value.get(key)!r} instead of {value!r}"
-    last_mount = {_normal(mount.destination): mount for mount in mounts}
-    ours = [mount for mount in wanted.mounts if wanted.key is not None]
-    for mount in ours:
-        merged = last_mount.get(mount.destination)
-        if merged is None or merged.source != mount.source:
-            return f"mount {mount.destination} is gone or has another source"
-        if set(mount.options) - set(merged.options):
-            return f"mount {mount.destination} has the options {','.join(merged.options)}"
-    wanted_places = {mount.destination for mount in ours}
-    for mount in mounts:
-        if _normal(mount.destination) not in wanted_places:
-            hidden = _collision(mount, [m for m in ours if _is_protective(m)])
-            if hidden is not None:
-                return f"mount {mount.destination} hides {hidden}"
-    return None
-
-
 def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]:
     """Ours, in the order in which they are stacked; the library's placeholder lies in the first."""
     directory = f"{paths.run_dir}/{key}"
@@ -120,7 +91,7 @@ def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]
     # A courtesy to people who look where HAMi puts it. Nothing depends on it, so it gives way to
     # a volume of the pod's own, into which the runtime would otherwise have to write a mount point.
     visible = Mount(names.CONTAINER_LIBRARY_VISIBLE, library, _READ_ONLY)
-    if not any(_collision(mount, [visible]) for mount in container.mounts):
+    if not any(collision(mount, [visible]) for mount in container.mounts):
         mounts.append(visible)
     return tuple(mounts)
 
@@ -157,19 +128,15 @@ def _soname_of(destination: str) -> str | None:
     return None
 
 
-def _is_protective(mount: Mount) -> bool:
-    return mount.destination != names.CONTAINER_LIBRARY_VISIBLE
-
-
 def _check_collision(mount: Mount, ours: Sequence[Mount]) -> None:
-    hidden = _collision(mount, ours)
+    hidden = collision(mount, ours)
     if hidden is not None:
         raise Refused(refuse(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden))
 
 
-def _collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
+def collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
     """Which of ours `mount` would lie over, under or inside; None: it is out of the way."""
-    place = _normal(mount.destination)
+    place = normal(mount.destination)
     for our in ours:
         target = our.destination
         if place == target or _is_below(target, place) or _is_below(place, target):
@@ -177,7 +144,7 @@ def _collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
     return None
 
 
-def _normal(destination: str) -> str:
+def normal(destination: str) -> str:
     return "/" + posixpath.normpath("/" + destination).lstrip("/")
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from contract import names
-from nri_plugin import cdi, connection, injection, ledger, policy, recovery, rootfs, translate
+from nri_plugin import cdi, connection, ledger, policy, recovery, rootfs, translate, verdict
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, StoreError, refuse
 from nri_plugin.files import RunDirectory
@@ -236,16 +236,17 @@ class Service:
 
     async def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         answer = self._answers.get(request.container.id)
-        if answer is None:
-            if self._gets_card(translate.pod(request.pod), request.container.name):
-                raise Refused(refuse(Reason.NOT_ADJUSTED))
-            return
-        adjust = request.adjust
-        lost = injection.missing_from(
-            answer, translate.env(adjust.env), translate.mounts(adjust.mounts)
-        )
-        if lost is not None:
-            raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
+        merged, me = translate.merged(request), self._settings.plugin
+        if answer is not None:
+            lost = verdict.lost(answer, merged, me)
+            if lost is not None:
+                raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
+        elif self._gets_card(translate.pod(request.pod), request.container.name):
+            raise Refused(refuse(Reason.NOT_ADJUSTED))
+        card = verdict.foreign_card(answer, merged, me, self._settings.trusted_plugins)
+        if card is not None:
+            plugin = card.plugin or "unknown"
+            raise Refused(refuse(Reason.CARD_FOREIGN, plugin=plugin, what=card.what))
 
     def _gets_card(self, pod: Pod, container_name: str) -> bool:
         """Whether the container may only run with an adjustment of ours, or not at all.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -67,6 +68,8 @@ class Settings:
     """containerd's state directory, in which bundles and root file systems are found."""
     environment: Mapping[str, str]
     """Environment of the child that asks NVML."""
+    trusted_plugins: AbstractSet[str] = frozenset()
+    """NRI plugins that may bring cards to containers of pods that say nothing to us."""
     strict: bool = False
     """Mount forwarders over the driver's libraries, for programs that no preload reaches."""
     verbose: bool = False
@@ -91,6 +94,11 @@ class Settings:
     first_retry_s: float = 0.2
     last_retry_s: float = 10.0
     """Pauses between attempts to reach containerd, doubled and jittered between these."""
+
+    @property
+    def plugin(self) -> str:
+        """The runtime's name for this agent: what it set, it owns under this name."""
+        return f"{self.index}-{names.PLUGIN_NAME}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -129,6 +137,13 @@ def parser() -> argparse.ArgumentParser:
         type=_index,
         default="50",
         help="two digits, place among NRI plugins (default: 50)",
+    )
+    parser.add_argument(
+        "--trust-plugin",
+        action="append",
+        metavar="NAME",
+        help="NRI plugin that may bring cards, without a limit, to pods that have no share of one,"
+        " repeatable (default: none)",
     )
     parser.add_argument(
         "--strict",
@@ -172,6 +187,7 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         cdi_dirs=tuple(given.cdi_dir or (Path("/etc/cdi"), Path("/var/run/cdi"))),
         containerd_state=given.containerd_state,
         environment=dict(environment),
+        trusted_plugins=frozenset(given.trust_plugin or ()),
         strict=given.strict,
         verbose=given.verbose,
         log_format=given.log_format,
@@ -206,7 +222,7 @@ def _from_text(action: argparse.Action, text: str) -> object:
             raise ValueError(f"{text!r}, expected true or false")
         return _SWITCH[text.lower()]
     convert: Any = action.type or str
-    if isinstance(action.default, list) or action.dest == "cdi_dir":
+    if isinstance(action.default, list) or action.dest in {"cdi_dir", "trust_plugin"}:
         return [convert(part) for part in text.split(":") if part]
     value = convert(text)
     if action.choices is not None and value not in action.choices:

@@ -6,13 +6,14 @@ Pure. Reads what the runtime tells about pods and containers, writes adjustments
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from contract import names
 from nri_plugin import cards
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
 from nri_plugin.recovery import Running
+from nri_plugin.verdict import Merged, Owners
 
 _HOOK_FIELDS = {
     HookStage.PRESTART: "prestart",
@@ -47,8 +48,41 @@ def mounts(messages: Iterable[nri.Mount]) -> Sequence[Mount]:
     return tuple(Mount(m.destination, m.source, tuple(m.options), m.type) for m in messages)
 
 
-def env(messages: Iterable[nri.KeyValue]) -> Sequence[tuple[str, str]]:
-    return tuple((m.key, m.value) for m in messages)
+def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
+    """What is to be judged, of the adjustment and of who made it."""
+    adjust = request.adjust
+    fields = request.owners.owners[request.container.id]
+
+    def owned(number: int) -> Mapping[str, str]:
+        return dict(fields.compound[number].owners) if number in fields.compound else {}
+
+    return Merged(
+        env=tuple((m.key, m.value) for m in adjust.env),
+        mounts=mounts(adjust.mounts),
+        devices=tuple(
+            Device(device.path, device.type, device.major, device.minor)
+            for device in adjust.linux.devices
+            if not device.path.startswith("-")
+        ),
+        hooks=tuple(
+            Hook(stage, hook.path, tuple(hook.args), tuple(hook.env), _timeout(hook))
+            for stage, name in _HOOK_FIELDS.items()
+            for hook in getattr(adjust.hooks, name)
+        ),
+        cdi_names=tuple(device.name for device in adjust.cdi_devices),
+        owners=Owners(
+            env=owned(nri.FIELD_ENV),
+            mounts=owned(nri.FIELD_MOUNTS),
+            devices=owned(nri.FIELD_DEVICES),
+            cdi_names=owned(nri.FIELD_CDI_DEVICES),
+            # Hooks of several plugins add up, and so do their owners.
+            hooks=tuple(fields.simple.get(nri.FIELD_OCI_HOOKS, "").split(",")),
+        ),
+    )
+
+
+def _timeout(hook: nri.Hook) -> int | None:
+    return hook.timeout.value if hook.HasField("timeout") else None
 
 
 def key_of(message: nri.Container, run_dir: str) -> str | None:

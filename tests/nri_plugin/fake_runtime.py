@@ -264,6 +264,7 @@ class FakeRuntime:
         request = nri.ValidateContainerAdjustmentRequest(
             pod=pod, container=container, adjust=reply.adjust if reply else None
         )
+        self.claim(request)
         try:
             verdict = await self.call(
                 "ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse
@@ -272,6 +273,27 @@ class FakeRuntime:
             raise RequestFailed(0, f"validator plugin failed: {error}") from error
         if verdict.reject:
             raise RequestFailed(0, f"validator rejected the adjustment: {verdict.reason}")
+
+    def claim(
+        self, request: nri.ValidateContainerAdjustmentRequest, plugin: str | None = None
+    ) -> None:
+        """Enter `plugin`, by default the one at the other end, as the owner of all that has none.
+
+        As result.go does it: an owner by key, and for hooks the names of all, with commas between.
+        """
+        plugin = plugin or f"{self.registration.plugin_idx}-{self.registration.plugin_name}"
+        owners, adjust = request.owners.owners[request.container.id], request.adjust
+        for field, keys in (
+            (nri.FIELD_MOUNTS, [mount.destination for mount in adjust.mounts]),
+            (nri.FIELD_DEVICES, [device.path for device in adjust.linux.devices]),
+            (nri.FIELD_CDI_DEVICES, [device.name for device in adjust.cdi_devices]),
+            (nri.FIELD_ENV, [variable.key for variable in adjust.env]),
+        ):
+            for key in keys:
+                if key not in owners.compound[field].owners:
+                    owners.compound[field].owners[key] = plugin
+        if adjust.HasField("hooks") and nri.FIELD_OCI_HOOKS not in owners.simple:
+            owners.simple[nri.FIELD_OCI_HOOKS] = plugin
 
     async def notify(self, method: str, pod: nri.PodSandbox, container: nri.Container) -> None:
         """One of NOTIFICATIONS, in the style of this version."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import CardGrant
-from nri_plugin import injection, policy
+from nri_plugin import policy
 from nri_plugin.errors import Reason, Refusal
 from nri_plugin.model import (
     Adjustment,
@@ -500,54 +500,6 @@ def test_a_container_id_that_is_a_path_is_refused() -> None:
     decision = decide(pod([HALF], {"main": [grant(A, 1)]}), replace(MAIN, id="a/b"))
     assert isinstance(decision, Refusal)
     assert decision.reason is Reason.IDENTITY_INVALID
-
-
-# --- what another plugin may have done to it ------------------------------------------------------
-
-
-def adjusted() -> Adjustment:
-    decision = decide(pod([HALF]))
-    assert isinstance(decision, Adjustment)
-    return decision
-
-
-def test_an_adjustment_that_stands() -> None:
-    ours = adjusted()
-    other = Mount("/opt/tools", "/tools")
-    assert injection.missing_from(ours, [*ours.env, ("X", "1")], [*ours.mounts, other]) is None
-    none = Adjustment(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
-    assert injection.missing_from(none, none.env, [other]) is None
-
-
-def test_an_adjustment_that_was_changed() -> None:
-    ours = adjusted()
-    preload = next(m for m in ours.mounts if m.destination == "/etc/ld.so.preload")
-    rest = [m for m in ours.mounts if m is not preload]
-    table: Mapping[str, tuple[Sequence[tuple[str, str]], Sequence[Mount]]] = {
-        "environment NVIDIA_VISIBLE_DEVICES is 'all'": (
-            [*ours.env, ("NVIDIA_VISIBLE_DEVICES", "all")],
-            ours.mounts,
-        ),
-        "environment NVIDIA_VISIBLE_DEVICES is None": ([], ours.mounts),
-        "mount /etc/ld.so.preload is gone": (ours.env, rest),
-        "mount /etc/ld.so.preload is gone or": (
-            ours.env,
-            [*ours.mounts, replace(preload, source="/evil", destination="/etc/x/../ld.so.preload")],
-        ),
-        "mount /etc/ld.so.preload has the options bind": (
-            ours.env,
-            [*rest, replace(preload, options=("bind",))],
-        ),
-        "mount /etc hides /etc/ld.so.preload": (ours.env, [*ours.mounts, Mount("/etc", "/x")]),
-        "mount /.gpuslice/x hides /.gpuslice": (
-            ours.env,
-            [*ours.mounts, Mount("/.gpuslice/x", "/x")],
-        ),
-    }
-    for text, (env, mounts) in table.items():
-        lost = injection.missing_from(ours, env, mounts)
-        assert lost is not None
-        assert lost.startswith(text)
 
 
 # --- for every input ------------------------------------------------------------------------------

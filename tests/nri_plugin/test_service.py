@@ -518,11 +518,18 @@ def test_validation_sees_what_others_did(host: Host) -> None:
             assert reply is not None
 
             async def verdict(
-                adjust: nri.ContainerAdjustment, what: nri.Container, pod: nri.PodSandbox = of
+                adjust: nri.ContainerAdjustment,
+                what: nri.Container,
+                pod: nri.PodSandbox = of,
+                theirs: nri.ContainerAdjustment | None = None,
             ) -> str:
                 request = nri.ValidateContainerAdjustmentRequest(
                     pod=pod, container=what, adjust=adjust
                 )
+                runtime.claim(request)
+                if theirs is not None:
+                    request.adjust.MergeFrom(theirs)
+                    runtime.claim(request, "60-other")
                 answer = await runtime.call(
                     "ValidateContainerAdjustment",
                     request,
@@ -539,9 +546,22 @@ def test_validation_sees_what_others_did(host: Host) -> None:
                 without, container()
             )
             nothing = nri.ContainerAdjustment()
+            assert "another NRI plugin changed" in await verdict(
+                nothing, container(), theirs=reply.adjust
+            ), "the same, and another plugin's"
             assert "did not ask this agent" in await verdict(nothing, container(9))
-            assert await verdict(nothing, container(9), pod(labels={})) == ""
+            web = pod(1, labels={})
+            assert await verdict(nothing, container(9), web) == ""
             assert await verdict(nothing, container(9, "sidecar")) == ""
+            card = nri.ContainerAdjustment()
+            card.linux.devices.add(path="/dev/nvidia0", type="c", major=195)
+            brought = "NRI plugin 60-other brings it a card by device /dev/nvidia0"
+            assert brought in await verdict(nothing, container(9), web, card)
+            assert brought in await verdict(nothing, container(9, "sidecar"), of, card)
+            assert brought in await verdict(reply.adjust, container(), of, card)
+            removal = nri.ContainerAdjustment()
+            removal.linux.devices.add(path="-/dev/nvidia0")
+            assert await verdict(nothing, container(9), web, removal) == ""
 
     asyncio.run(work())
 

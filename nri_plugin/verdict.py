@@ -1,0 +1,149 @@
+"""The verdict on what all NRI plugins together make of a container, before it is made.
+
+Pure, and by owner: the runtime tells which plugin set each mount, variable and device. What we
+answered must be there, as we answered it, and ours; a plugin that puts the same value in our place
+could as well put another one there next time, and is told so now.
+
+And no other plugin may bring a card: without us there is no limit on it. A container with a share
+gets cards from us alone, whoever brings them; in a pod that says nothing to us, plugins that the
+operator trusts may bring cards (NVIDIA's own, to its exporters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from contract import names
+from nri_plugin import cards
+from nri_plugin.injection import collision, normal
+from nri_plugin.model import Adjustment, Device, Hook, Mount
+
+Owned = Mapping[str, str]
+"""Owner by key; an owner is a plugin's index and name, `50-gpuslice`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Who set what. A key or destination with a leading "-" is a removal."""
+
+    env: Owned = field(default_factory=dict)
+    mounts: Owned = field(default_factory=dict)
+    devices: Owned = field(default_factory=dict)
+    cdi_names: Owned = field(default_factory=dict)
+    hooks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The adjustment of all plugins together."""
+
+    env: Sequence[tuple[str, str]] = ()
+    mounts: Sequence[Mount] = ()
+    devices: Sequence[Device] = ()
+    hooks: Sequence[Hook] = ()
+    cdi_names: Sequence[str] = ()
+    owners: Owners = field(default_factory=Owners)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCard:
+    """A card, or what brings one, that is not ours. plugin: empty where the runtime knows none."""
+
+    plugin: str
+    what: str
+
+
+def lost(wanted: Adjustment, merged: Merged, me: str) -> str | None:
+    """What of ours is gone, changed, hidden, or another plugin's now; None if all of it stands."""
+    return next(
+        (
+            problem
+            for check in (_lost_env, _lost_mounts, _lost_devices, _lost_hooks)
+            for problem in check(wanted, merged, me)
+        ),
+        None,
+    )
+
+
+def _lost_env(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
+    last = dict(merged.env)
+    for key, value in wanted.env:
+        if last.get(key) != value:
+            yield f"environment {key} is {last.get(key)!r} instead of {value!r}"
+        yield from _not_mine(f"environment {key}", merged.owners.env.get(key), me)
+
+
+def _lost_mounts(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
+    last = {normal(mount.destination): mount for mount in merged.mounts}
+    for mount in wanted.mounts:
+        what = f"mount {mount.destination}"
+        found = last.get(mount.destination)
+        if found is None or found.source != mount.source:
+            yield f"{what} is gone or has another source"
+        elif set(mount.options) - set(found.options):
+            yield f"{what} has the options {','.join(found.options)}"
+        yield from _not_mine(what, merged.owners.mounts.get(mount.destination), me)
+    ours = {mount.destination for mount in wanted.mounts}
+    protective = [m for m in wanted.mounts if m.destination != names.CONTAINER_LIBRARY_VISIBLE]
+    for mount in merged.mounts:
+        if normal(mount.destination) not in ours:
+            hidden = collision(mount, protective)
+            if hidden is not None:
+                yield f"mount {mount.destination} hides {hidden}"
+
+
+def _lost_devices(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
+    last = {device.path: device for device in merged.devices}
+    for device in wanted.devices:
+        what = f"device {device.path}"
+        found = last.get(device.path)
+        if found is None or (found.type, found.major, found.minor) != (
+            device.type,
+            device.major,
+            device.minor,
+        ):
+            yield f"{what} is gone or another one"
+        yield from _not_mine(what, merged.owners.devices.get(device.path), me)
+
+
+def _lost_hooks(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
+    for hook in wanted.hooks:
+        if hook not in merged.hooks or me not in merged.owners.hooks:
+            yield f"{hook.stage.value} hook {hook.path} is gone"
+
+
+def _not_mine(what: str, owner: str | None, me: str) -> Iterator[str]:
+    if owner != me:
+        yield f"{what} was set by {owner or 'nobody'}"
+
+
+def foreign_card(
+    wanted: Adjustment | None, merged: Merged, me: str, trusted: AbstractSet[str]
+) -> ForeignCard | None:
+    """The first card that another plugin brings and may not. wanted: what we answered, if anything.
+
+    trusted: names of plugins, with their index or without; where we answered, they are not asked.
+    """
+    for owner, what in _cards(merged):
+        known = wanted is None and not trusted.isdisjoint((owner, owner.partition("-")[2]))
+        if owner != me and not known:
+            return ForeignCard(owner, what)
+    return None
+
+
+def _cards(merged: Merged) -> Iterator[tuple[str, str]]:
+    owners = merged.owners
+    for device in merged.devices:
+        if cards.is_node(device.path, device.major):
+            yield owners.devices.get(device.path, ""), f"device {device.path}"
+    for mount in merged.mounts:
+        if any(cards.is_node(path, 0) for path in (normal(mount.destination), mount.source)):
+            yield owners.mounts.get(mount.destination, ""), f"mount {mount.destination}"
+    for key, value in merged.env:
+        if cards.names_cards(key, value):
+            yield owners.env.get(key, ""), f"environment {key}={value}"
+    for name in merged.cdi_names:
+        if cards.is_cdi_name(name):
+            yield owners.cdi_names.get(name, ""), f"CDI device {name}"

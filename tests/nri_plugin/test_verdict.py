@@ -1,0 +1,154 @@
+"""What other plugins may have done to a container, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nri_plugin.model import Adjustment, Device, Hook, HookStage, Mount
+from nri_plugin.verdict import ForeignCard, Merged, Owners, foreign_card, lost
+
+ME, OTHER = "50-gpuslice", "60-other"
+RUN = "/run/gpuslice/c1"
+ENV = (("NVIDIA_VISIBLE_DEVICES", "GPU-a"), ("CUDA_DEVICE_MEMORY_LIMIT_0", "1"))
+PRELOAD = Mount("/etc/ld.so.preload", f"{RUN}/preload", ("bind", "ro"))
+MOUNTS = (
+    Mount("/.gpuslice", RUN, ("bind", "ro")),
+    PRELOAD,
+    Mount("/usr/local/vgpu/libvgpu.so", "/store/libvgpu.so", ("bind", "ro")),
+)
+CARD = Device("/dev/nvidia0", "c", 195, 0, 0o666)
+HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-ctk", ("nvidia-ctk",))
+OURS = Adjustment(ENV, "c1", False, (), MOUNTS, (CARD,), (HOOK,))
+NO_CARD = Adjustment((("NVIDIA_VISIBLE_DEVICES", "void"),))
+
+
+def merged(wanted: Adjustment) -> Merged:
+    """As we answered it, and ours."""
+    return Merged(
+        wanted.env,
+        wanted.mounts,
+        tuple(replace(device, file_mode=None) for device in wanted.devices),
+        wanted.hooks,
+        (),
+        Owners(
+            env={key: ME for key, _ in wanted.env},
+            mounts={mount.destination: ME for mount in wanted.mounts},
+            devices={device.path: ME for device in wanted.devices},
+            hooks=("10-early", ME),
+        ),
+    )
+
+
+WHOLE = merged(OURS)
+
+
+def owned_by_another(field: str, key: str) -> Merged:
+    changes: dict[str, Any] = {field: {**getattr(WHOLE.owners, field), key: OTHER}}
+    return replace(WHOLE, owners=replace(WHOLE.owners, **changes))
+
+
+def test_what_stands() -> None:
+    tools = Mount("/tools", "/opt/tools")
+    more = replace(WHOLE, env=(*WHOLE.env, ("X", "1")), mounts=(*WHOLE.mounts, tools))
+    assert lost(OURS, more, ME) is None
+    assert lost(NO_CARD, replace(merged(NO_CARD), mounts=(tools,)), ME) is None
+
+
+REST = tuple(mount for mount in MOUNTS if mount is not PRELOAD)
+CHANGED: Mapping[str, Merged] = {
+    "environment NVIDIA_VISIBLE_DEVICES is 'all' instead of 'GPU-a'": replace(
+        WHOLE, env=(*ENV, ("NVIDIA_VISIBLE_DEVICES", "all"))
+    ),
+    "environment NVIDIA_VISIBLE_DEVICES is None": replace(WHOLE, env=()),
+    "environment NVIDIA_VISIBLE_DEVICES was set by 60-other": owned_by_another(
+        "env", "NVIDIA_VISIBLE_DEVICES"
+    ),
+    "environment NVIDIA_VISIBLE_DEVICES was set by nobody": replace(WHOLE, owners=Owners()),
+    "mount /etc/ld.so.preload is gone": replace(WHOLE, mounts=REST),
+    "mount /etc/ld.so.preload is gone or": replace(
+        WHOLE,
+        mounts=(*MOUNTS, replace(PRELOAD, source="/evil", destination="/etc/x/../ld.so.preload")),
+    ),
+    "mount /etc/ld.so.preload has the options bind": replace(
+        WHOLE, mounts=(*REST, replace(PRELOAD, options=("bind",)))
+    ),
+    "mount /etc/ld.so.preload was set by 60-other": owned_by_another(
+        "mounts", "/etc/ld.so.preload"
+    ),
+    "mount /etc hides /etc/ld.so.preload": replace(WHOLE, mounts=(*MOUNTS, Mount("/etc", "/x"))),
+    "mount /.gpuslice/x hides /.gpuslice": replace(
+        WHOLE, mounts=(*MOUNTS, Mount("/.gpuslice/x", "/x"))
+    ),
+    "device /dev/nvidia0 is gone": replace(WHOLE, devices=()),
+    "device /dev/nvidia0 is gone or another": replace(WHOLE, devices=(replace(CARD, minor=1),)),
+    "device /dev/nvidia0 was set by 60-other": owned_by_another("devices", "/dev/nvidia0"),
+    "createContainer hook /usr/bin/nvidia-ctk is gone": replace(WHOLE, hooks=()),
+    "createContainer hook /usr/bin/nvidia-ctk is": replace(
+        WHOLE, owners=replace(WHOLE.owners, hooks=("10-early",))
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), CHANGED.items())
+def test_what_was_changed(text: str, found: Merged) -> None:
+    problem = lost(OURS, found, ME)
+    assert problem is not None and problem.startswith(text)
+
+
+def test_nothing_hides_what_is_for_the_eye_only() -> None:
+    over = Mount("/usr/local/vgpu", "/x")
+    assert lost(OURS, replace(WHOLE, mounts=(*MOUNTS, over)), ME) is None
+
+
+BROUGHT: Mapping[str, Merged] = {
+    "device /dev/nvidia0": Merged(devices=(CARD,), owners=Owners(devices={"/dev/nvidia0": OTHER})),
+    "device /dev/card": Merged(
+        devices=(replace(CARD, path="/dev/card"),), owners=Owners(devices={"/dev/card": OTHER})
+    ),
+    "device /dev/nvidia-caps/nvidia-cap1": Merged(
+        devices=(Device("/dev/nvidia-caps/nvidia-cap1", "c", 234, 1),),
+        owners=Owners(devices={"/dev/nvidia-caps/nvidia-cap1": OTHER}),
+    ),
+    "mount /dev/nvidia1": Merged(
+        mounts=(Mount("/dev/nvidia1", "/x"),), owners=Owners(mounts={"/dev/nvidia1": OTHER})
+    ),
+    "mount /card": Merged(
+        mounts=(Mount("/card", "/dev/nvidia1"),), owners=Owners(mounts={"/card": OTHER})
+    ),
+    "environment NVIDIA_VISIBLE_DEVICES=all": Merged(
+        env=(("NVIDIA_VISIBLE_DEVICES", "all"),),
+        owners=Owners(env={"NVIDIA_VISIBLE_DEVICES": OTHER}),
+    ),
+    "CDI device nvidia.com/gpu=all": Merged(
+        cdi_names=("nvidia.com/gpu=all",), owners=Owners(cdi_names={"nvidia.com/gpu=all": OTHER})
+    ),
+}
+
+
+@pytest.mark.parametrize(("what", "found"), BROUGHT.items())
+def test_a_card_that_another_plugin_brings(what: str, found: Merged) -> None:
+    foreign = ForeignCard(OTHER, what)
+    assert foreign_card(None, found, ME, frozenset()) == foreign
+    assert foreign_card(None, found, ME, {"other"}) is None
+    assert foreign_card(None, found, ME, {OTHER}) is None
+    assert foreign_card(None, found, OTHER, frozenset()) is None
+    # Whom we answered has cards from us alone.
+    assert foreign_card(NO_CARD, found, ME, {"other"}) == foreign
+    nobodys = replace(found, owners=Owners())
+    assert foreign_card(OURS, nobodys, ME, {"other"}) == ForeignCard("", what)
+    assert foreign_card(None, nobodys, ME, {"other"}) == ForeignCard("", what)
+
+
+def test_what_is_no_card() -> None:
+    harmless = Merged(
+        env=(("NVIDIA_VISIBLE_DEVICES", "none"), ("NVIDIA_DRIVER_CAPABILITIES", "all")),
+        mounts=(Mount("/dev/nvidium/x", "/x"), Mount("/mnt", "/dev/shm")),
+        devices=(Device("/dev/fuse", "c", 10, 229),),
+        cdi_names=("vendor.com/net=0",),
+    )
+    assert foreign_card(NO_CARD, harmless, ME, frozenset()) is None
+    assert foreign_card(OURS, WHOLE, ME, frozenset()) is None
