@@ -48,6 +48,9 @@ PLUGIN_NAME: Final = "gpuslice"
 CDI_KIND: Final = "nvidia.com/gpu"
 """CDI vendor/class; a card's device is `nvidia.com/gpu=UUID`."""
 
+EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
+"""Reason of the event for a container whose entry point no preload reaches."""
+
 # --- environment in the container: what HAMi-core reads ------------------------------------------
 
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -74,12 +77,20 @@ FILE_LIBRARY: Final = "libvgpu.so"
 FILE_GRANT: Final = "grant"
 FILE_REGION: Final = "region"
 FILE_PRELOAD: Final = "preload"
+FILE_PRELOAD_NIX: Final = "preload-nix"
 CONTAINER_LIBRARY: Final = f"{CONTAINER_DIR}/{FILE_LIBRARY}"
 DIR_DRIVER: Final = "driver"
 CONTAINER_DRIVER_DIR: Final = f"{CONTAINER_DIR}/{DIR_DRIVER}"
 """In strict mode the driver's real libraries, under their sonames."""
 DRIVER_SONAMES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 CONTAINER_PRELOAD: Final = "/etc/ld.so.preload"
+CONTAINER_PRELOAD_NIX: Final = "/etc/ld-nix.so.preload"
+"""What the loader of Nix' glibc reads in its place."""
+CONTAINER_PRELOADS: Final = {
+    CONTAINER_PRELOAD: FILE_PRELOAD,
+    CONTAINER_PRELOAD_NIX: FILE_PRELOAD_NIX,
+}
+"""Each with the file of ours that is mounted there."""
 CONTAINER_LIBRARY_VISIBLE: Final = "/usr/local/vgpu/libvgpu.so"
 """Where users of HAMi look for the library; the same file, for the eye only."""
 

@@ -89,8 +89,20 @@ class Reason(Enum):
         " --trust-plugin)"
     )
     IMAGE_PRELOAD = (
-        f"the image brings its own {names.CONTAINER_PRELOAD} ({{what}}): the limit is loaded by"
-        " that file, build the image without it"
+        "the image brings its own {place} ({what}): allowed is a regular file that names a few"
+        " libraries, which are then loaded after ours"
+    )
+    IMAGE_PRELOAD_SHARED = (
+        "the image brings its own {place} (naming {what}), and the containers of this pod share one"
+        " grant and one such file: build the image without it"
+    )
+    IMAGE_PRELOAD_LONG = (
+        "the image brings its own {place}, too long: with ours it has {size} bytes, allowed are"
+        " {most}"
+    )
+    LIMIT_NOT_ENFORCEABLE = (
+        "no limit reaches the entry point: {problem}; allowed by this node's policy"
+        " (--unenforceable=refuse) are programs that a preload reaches"
     )
     IMAGE_PATH = "the image has {what} at {path}: the limit is mounted there, build it without"
     ROOTFS_UNKNOWN = "the container's root file system cannot be examined: {problem}"

@@ -1,7 +1,8 @@
 """The files of containers on this host: one small tmpfs per grant, under the run directory.
 
     RUN/KEY/           its own tmpfs, capped: no tenant fills another's, nor the host's /run
-      preload          the line that /etc/ld.so.preload shows
+      preload          the line that /etc/ld.so.preload shows, and the image's own behind it
+      preload-nix      the same for Nix' loader, which reads another file
       libvgpu.so       empty: the place where the store's file is mounted
       driver/SONAME    empty: where strict mode mounts the driver's real libraries
       region           writable by everybody inside; its blocks are there from the start, so that
@@ -24,7 +25,8 @@ from types import MappingProxyType
 from typing import Final
 
 from contract import grant_file, names, region_file
-from nri_plugin.errors import FilesError
+from nri_plugin import preload_list
+from nri_plugin.errors import FilesError, Reason, Refused, refuse
 from nri_plugin.logs import Line
 from nri_plugin.model import Share
 
@@ -93,6 +95,31 @@ class RunDirectory:
         except OSError as error:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
+    def add_preloads(self, key: str, preloads: Mapping[str, Sequence[bytes]]) -> None:
+        """Put the image's own libraries behind ours, by the place of the preload file.
+
+        In place, since the file is mounted, and before anything runs that reads it; again gives
+        the same. Raises FilesError, and Refused where they are too many.
+        """
+        for place, entries in preloads.items():
+            path = self._root / key / names.CONTAINER_PRELOADS[place]
+            whole = preload_list.merged(_PRELOAD, entries)
+            if len(whole) > preload_list.MAX_BYTES:
+                raise Refused(
+                    refuse(
+                        Reason.IMAGE_PRELOAD_LONG,
+                        place=place,
+                        size=len(whole),
+                        most=preload_list.MAX_BYTES,
+                    )
+                )
+            try:
+                with path.open("r+b", buffering=0) as file:
+                    file.write(whole)
+                    file.truncate()
+            except OSError as error:
+                raise FilesError(f"{path}: {error.strerror}") from error
+
     def remove(self, key: str) -> None:
         """Take the files of `key` away; nothing to do is fine. Containers keep what they mapped."""
         path = self._root / key
@@ -125,11 +152,14 @@ class RunDirectory:
         grant_id = self._new_grant_id()
         region = region_file.fresh(len(shares), grant_id)
         grant = grant_file.fresh(grant_file.Grant(grant_id, _cards(shares, context_bytes)))
-        pages = sum(-(-len(data) // _PAGE) for data in (region, grant, _PRELOAD))
+        preloads = names.CONTAINER_PRELOADS.values()
+        pages = sum(
+            -(-len(data) // _PAGE) for data in (region, grant, *(_PRELOAD for _ in preloads))
+        )
         _mount_tmpfs(path, pages * _PAGE + _SLACK_BYTES)
         (path / names.DIR_DRIVER).mkdir(mode=0o755)
         for name, mode, data in (
-            (names.FILE_PRELOAD, 0o444, _PRELOAD),
+            *((name, 0o444, _PRELOAD) for name in preloads),
             (names.FILE_LIBRARY, 0o444, b""),
             *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
             (names.FILE_REGION, 0o666, region),

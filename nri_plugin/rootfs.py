@@ -1,73 +1,146 @@
 """Looks at a container that stands but has not run: is the limit really what it will meet?
 
-From the host's side, at the image: its own /etc/ld.so.preload would be lost under ours, and a
+From the host's side, at the image: its own preload files are read, since ours lie over them, and a
 symbolic link on the way could be removed from inside, and our file with it. Then from the
 process's side, through /proc/PID/root: each of our places must show the very file that we mounted,
-whatever images, volumes and other plugins have stacked since.
+whatever images, volumes and other plugins have stacked since; and the program that is about to
+start is looked at (entrypoint.py).
 
-Every path component is opened without following links: nothing in an image leads the look astray.
+To our own places every path component is opened without following links; where links must be
+followed, inside.py does it. Nothing in an image leads the look astray.
 Blocks, and may hang on a broken disk: belongs in a thread of its own, under a deadline.
 Source: containerd's bundle layout (io.containerd.runtime.v2.task/NAMESPACE/ID/{rootfs,init.pid}).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from contract import names
+from nri_plugin import elf, entrypoint, inside, preload_list
 from nri_plugin.errors import Reason, Refused, refuse
+from nri_plugin.inside import kind
 from nri_plugin.model import Mount
 
 _TASKS: Final = "io.containerd.runtime.v2.task/k8s.io"
-_DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = _LOOK | os.O_DIRECTORY
+_CONFIG_BYTES: Final = 16 << 20
 
 
-def examine(containerd_state: Path, container_id: str, mounts: Sequence[Mount]) -> None:
-    """Raise Refused unless the container will meet our `mounts`; `container_id` is a file name."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the look brought to light, of a container that meets our mounts.
+
+    preloads: by the place of a preload file, what the image's own names. out_of_reach: why no limit
+    reaches the entry point; empty where one does.
+    """
+
+    preloads: Mapping[str, Sequence[bytes]]
+    out_of_reach: str
+
+
+def examine(
+    containerd_state: Path, container_id: str, mounts: Sequence[Mount], forwarded: bool
+) -> Found:
+    """Raise Refused unless the container will meet our `mounts`; `container_id` is a file name.
+
+    forwarded: the driver's libraries are forwarders, as in strict mode.
+    """
     bundle = containerd_state / _TASKS / container_id
     try:
         with _directory(bundle / "rootfs") as root:
-            check_image(root)
+            preloads = check_image(root)
         process = Path("/proc", (bundle / "init.pid").read_text().strip(), "root")
         with _directory(process) as root:
             check_view(root, mounts)
+            machine = elf.MACHINES[os.uname().machine]
+            why = entrypoint.out_of_reach(root, _process(bundle), machine, forwarded)
     except (OSError, ValueError) as error:
         raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
+    return Found(preloads, why)
 
 
-def check_image(root: int) -> None:
-    """`root`: descriptor of the image's root on the host, where our mounts are not to be seen.
+def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
+    """What the image's own preload files name, by their place; raises Refused.
 
-    An empty regular file is what the runtime itself makes to mount on.
+    `root`: descriptor of the image's root on the host, where our mounts are not to be seen. An
+    empty regular file is what the runtime itself makes to mount on.
     """
-    status = _status(root, names.CONTAINER_PRELOAD)
-    if status is not None and not (stat.S_ISREG(status.st_mode) and status.st_size == 0):
-        what = f"{status.st_size} bytes" if stat.S_ISREG(status.st_mode) else _kind(status.st_mode)
-        raise Refused(refuse(Reason.IMAGE_PRELOAD, what=what))
-    status = _status(root, names.CONTAINER_DIR)
-    if status is not None and not stat.S_ISDIR(status.st_mode):
-        raise Refused(
-            refuse(Reason.IMAGE_PATH, what=_kind(status.st_mode), path=names.CONTAINER_DIR)
-        )
+    preloads = {place: _own_preload(root, place) for place in names.CONTAINER_PRELOADS}
+    with _at(root, names.CONTAINER_DIR) as found:
+        mode = stat.S_IFDIR if found is None else os.fstat(found).st_mode
+    if not stat.S_ISDIR(mode):
+        raise Refused(refuse(Reason.IMAGE_PATH, what=kind(mode), path=names.CONTAINER_DIR))
+    return {place: entries for place, entries in preloads.items() if entries}
+
+
+def _own_preload(root: int, place: str) -> Sequence[bytes]:
+    with _at(root, place) as found:
+        if found is None:
+            return ()
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused(refuse(Reason.IMAGE_PRELOAD, place=place, what=kind(status.st_mode)))
+        if status.st_size > preload_list.MAX_BYTES:
+            raise Refused(refuse(Reason.IMAGE_PRELOAD, place=place, what=f"{status.st_size} bytes"))
+        return preload_list.entries(inside.read_all(found, preload_list.MAX_BYTES))
 
 
 def check_view(root: int, mounts: Sequence[Mount]) -> None:
-    """`root`: descriptor of the process's own root; sources are the host's."""
+    """`root`: descriptor of the process's own root; sources are the host's.
+
+    Outside of places of our own, where strict mode's forwarders lie, an image's links are followed:
+    what counts is what a program finds there.
+    """
     for mount in mounts:
-        inside = _status(root, mount.destination)
         ours = os.stat(mount.source)
-        if inside is None:
-            problem = "it is not there"
-        elif (inside.st_dev, inside.st_ino) != (ours.st_dev, ours.st_ino):
-            problem = f"{_kind(inside.st_mode)} of {inside.st_size} bytes"
-        else:
-            continue
+        with (_at if _is_own(mount.destination) else _behind)(root, mount.destination) as found:
+            if found is None:
+                problem = "it is not there"
+            else:
+                there = os.fstat(found)
+                if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                    continue
+                problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
         raise Refused(refuse(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem))
+
+
+def _is_own(destination: str) -> bool:
+    own = (*names.CONTAINER_PRELOADS, names.CONTAINER_DIR)
+    return destination in own or destination.startswith(f"{names.CONTAINER_DIR}/")
+
+
+@contextmanager
+def _behind(root: int, path: str) -> Iterator[int | None]:
+    """As `_at`, but with links followed."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(inside.found(root, path))
+        except FileNotFoundError:
+            found = None
+        yield found
+
+
+def _process(bundle: Path) -> entrypoint.Process:
+    """What the runtime will start, by the configuration that containerd wrote for it."""
+    with (bundle / "config.json").open("rb") as file:
+        data = file.read(_CONFIG_BYTES + 1)
+    if len(data) > _CONFIG_BYTES:
+        raise ValueError(f"config.json has more than {_CONFIG_BYTES} bytes")
+    try:
+        process = json.loads(data)["process"]
+        env = dict(line.partition("=")[::2] for line in process.get("env") or ())
+        return entrypoint.Process(tuple(process.get("args") or ()), env, process["cwd"])
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"config.json is not as the runtime reads it: {error!r}") from error
 
 
 @contextmanager
@@ -80,36 +153,28 @@ def _directory(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _status(root: int, path: str) -> os.stat_result | None:
-    """lstat of `path` under `root`; None if it is not there. A link on the way refuses."""
+@contextmanager
+def _at(root: int, path: str) -> Iterator[int | None]:
+    """A descriptor of `path` itself under `root`, for looking; None if it is not there.
+
+    A link on the way refuses; where the path ends in one, the descriptor is the link's.
+    """
     *parents, name = path.strip("/").split("/")
     current = os.dup(root)
     try:
-        for depth, part in enumerate(parents):
+        for depth, part in enumerate([*parents, name]):
+            last = depth == len(parents)
             try:
-                below = os.open(part, _DIRECTORY, dir_fd=current)
+                below = os.open(part, _LOOK if last else _DIRECTORY, dir_fd=current)
             except FileNotFoundError:
-                return None
+                yield None
+                return
             except NotADirectoryError as error:
-                kind = _kind(os.stat(part, dir_fd=current, follow_symlinks=False).st_mode)
+                what = kind(os.stat(part, dir_fd=current, follow_symlinks=False).st_mode)
                 place = "/" + "/".join(parents[: depth + 1])
-                raise Refused(refuse(Reason.IMAGE_PATH, what=kind, path=place)) from error
+                raise Refused(refuse(Reason.IMAGE_PATH, what=what, path=place)) from error
             os.close(current)
             current = below
-        try:
-            return os.stat(name, dir_fd=current, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
+        yield current
     finally:
         os.close(current)
-
-
-def _kind(mode: int) -> str:
-    for test, text in (
-        (stat.S_ISLNK, "a symbolic link"),
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISREG, "a regular file"),
-    ):
-        if test(mode):
-            return text
-    return "a special file"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -49,14 +49,6 @@ _INVENTORY_MAY_TELL: Final = frozenset(
 )
 """Refusals that a look at the cards may turn: a card was replaced, or the driver came late."""
 
-_PROTECTIVE: Final = frozenset(
-    {
-        names.CONTAINER_DIR,
-        names.CONTAINER_LIBRARY,
-        names.CONTAINER_PRELOAD,
-        f"{names.CONTAINER_DIR}/{names.FILE_REGION}",
-    }
-)
 _LOOKS_AT_ONCE: Final = 8
 _MAX_TEXT_CHARS: Final = 2000
 """Refusals quote what the tenant wrote; events and logs stay readable."""
@@ -220,19 +212,53 @@ class Service:
         pod = translate.pod(pod_message)
         self._ledger.heard_of(container.id)
         answer = self._answers.pop(container.id, None)
-        if translate.key_of(container, self._run_dir) is None:
+        key = translate.key_of(container, self._run_dir)
+        if key is None:
             without = answer is not None and answer.key is None
             if not without and self._gets_card(pod, container.name):
                 raise Refused(refuse(Reason.NOT_ADJUSTED))
             return
-        mounts = [m for m in translate.mounts(container.mounts) if m.destination in _PROTECTIVE]
-        if {mount.destination for mount in mounts} != _PROTECTIVE:
+        mounts = injection.places(
+            translate.mounts(container.mounts),
+            f"{self._run_dir}/{key}",
+            str(self._settings.store_dir),
+        )
+        if mounts is None:
             raise Refused(refuse(Reason.NOT_ADJUSTED))
-        await self._in_time("look at the container", self._look(container.id, mounts))
+        found = await self._in_time("look at the container", self._look(container.id, mounts))
+        await self._add_preloads(key, found.preloads)
+        if found.out_of_reach:
+            if self._settings.refuse_unenforceable:
+                raise Refused(refuse(Reason.LIMIT_NOT_ENFORCEABLE, problem=found.out_of_reach))
+            _LOG.warning(
+                Line(
+                    names.EVENT_LIMIT_NOT_ENFORCEABLE,
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    uid=pod.uid,
+                    container=container.name,
+                    container_id=container.id,
+                    problem=found.out_of_reach,
+                )
+            )
 
-    async def _look(self, container_id: str, mounts: Sequence[Mount]) -> None:
-        job = partial(rootfs.examine, self._settings.containerd_state, container_id, mounts)
-        await self._looks.run(job, self._settings.work_deadline_s)
+    async def _add_preloads(self, key: str, preloads: Mapping[str, Sequence[bytes]]) -> None:
+        """The image's own preloaded libraries go behind ours, where the file is nobody else's."""
+        for place, entries in preloads.items():
+            if key.startswith(policy.POD_KEY_PREFIX):
+                what = b", ".join(entries).decode(errors="replace")
+                raise Refused(refuse(Reason.IMAGE_PRELOAD_SHARED, place=place, what=what))
+        if preloads:
+            job = partial(self._files.add_preloads, key, preloads)
+            try:
+                await self._in_time("write the container's preload file", self._work(job))
+            except FilesError as error:
+                raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
+
+    async def _look(self, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
+        state, forwarded = self._settings.containerd_state, self._settings.strict
+        job = partial(rootfs.examine, state, container_id, mounts, forwarded)
+        return await self._looks.run(job, self._settings.work_deadline_s)
 
     async def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         answer = self._answers.get(request.container.id)

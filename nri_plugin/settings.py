@@ -26,6 +26,9 @@ runtime's NRI. A pod gets a card from this agent or not at all.
   python -m nri_plugin doctor [settings]   look at this node, say what to change; changes nothing
 """
 
+RUNTIME_HANDLERS: Final = ("", "runc", "crun", "nvidia")
+"""Handlers that run containers on this kernel, where our mounts hold; "" is the default one."""
+
 _EPILOG: Final = """\
 Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RUN_DIR; switches take
 true or false, what is repeatable is separated by colons. A flag outranks the environment.
@@ -72,6 +75,10 @@ class Settings:
     """NRI plugins that may bring cards to containers of pods that say nothing to us."""
     strict: bool = False
     """Mount forwarders over the driver's libraries, for programs that no preload reaches."""
+    refuse_unenforceable: bool = False
+    """Refuse a container whose entry point no limit reaches, instead of reporting it."""
+    runtime_handlers: Sequence[str] = RUNTIME_HANDLERS
+    """Runtime handlers (of RuntimeClasses) under which a container may hold a card."""
     verbose: bool = False
     """Log what is routine, too."""
     log_format: Format = Format.LOGFMT
@@ -166,6 +173,21 @@ def parser() -> argparse.ArgumentParser:
         default=Format.LOGFMT,
         help="how the lines of the log are written (default: logfmt)",
     )
+    parser.add_argument(
+        "--unenforceable",
+        choices=("report", "refuse"),
+        default="report",
+        help="what becomes of a container with a grant whose entry point no limit reaches (static,"
+        " musl, 32 bit): report it (LimitNotEnforceable), or refuse to start it (default: report)",
+    )
+    parser.add_argument(
+        "--runtime-handler",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another runtime handler that runs containers on this kernel, repeatable; grants are"
+        " refused under all but these and the default, runc, crun and nvidia",
+    )
     parser.add_argument("--verbose", action="store_true", help="log what is routine, too")
     return parser
 
@@ -189,6 +211,8 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         environment=dict(environment),
         trusted_plugins=frozenset(given.trust_plugin or ()),
         strict=given.strict,
+        refuse_unenforceable=given.unenforceable == "refuse",
+        runtime_handlers=(*RUNTIME_HANDLERS, *given.runtime_handler),
         verbose=given.verbose,
         log_format=given.log_format,
         http=given.http,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -53,6 +53,34 @@ class Process:
     capabilities: Sequence[str] = ()
     read_only: bool = False
     seccomp: bool = False
+    privileged: bool = False
+    cdi: Sequence[str] = ()
+    """CDI devices by name, as a device plugin of the kubelet's gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What a pod asks of its sandbox, beyond what most do.
+
+    pid: whose processes its containers see: their own, the pod's, or the host's. uid: of a pod that
+    had a sandbox before; else it is a new one.
+    """
+
+    uid: str = ""
+    runtime_handler: str = ""
+    pid: Literal["CONTAINER", "POD", "NODE"] = "CONTAINER"
+    privileged: bool = False
+    user_namespace: bool = False
+
+    def namespaces(self) -> pb.NamespaceOption:
+        options = pb.NamespaceOption(network=pb.NODE, pid=pb.NamespaceMode.Value(self.pid))
+        if self.user_namespace:
+            mapping = pb.IDMapping(host_id=1 << 16, container_id=0, length=1 << 16)
+            options.network = pb.POD
+            options.userns_options.mode = pb.POD
+            options.userns_options.uids.append(mapping)
+            options.userns_options.gids.append(mapping)
+        return options
 
 
 class Cri:
@@ -91,9 +119,9 @@ class Cri:
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         namespace: str = "default",
+        of: Sandbox = Sandbox(),
     ) -> Pod:
-        uid = secrets.token_hex(8)
-        options = pb.NamespaceOption(network=pb.NODE, pid=pb.CONTAINER)
+        uid = of.uid or secrets.token_hex(8)
         config = pb.PodSandboxConfig(
             metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace=namespace),
             log_directory=str(self._log_dir),
@@ -106,12 +134,13 @@ class Cri:
             annotations=annotations or {},
             linux=pb.LinuxPodSandboxConfig(
                 cgroup_parent=self._cgroup_parent,
-                security_context=pb.LinuxSandboxSecurityContext(namespace_options=options),
+                security_context=pb.LinuxSandboxSecurityContext(
+                    namespace_options=of.namespaces(), privileged=of.privileged
+                ),
             ),
         )
-        answer = self.call(
-            "RunPodSandbox", pb.RunPodSandboxRequest(config=config), pb.RunPodSandboxResponse
-        )
+        request = pb.RunPodSandboxRequest(config=config, runtime_handler=of.runtime_handler)
+        answer = self.call("RunPodSandbox", request, pb.RunPodSandboxResponse)
         return Pod(self, answer.pod_sandbox_id, config)
 
     @contextmanager
@@ -120,9 +149,10 @@ class Cri:
         name: str,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        of: Sandbox = Sandbox(),
     ) -> Iterator[Pod]:
         """A pod that is gone after the block."""
-        pod = self.run_pod(name, annotations, labels)
+        pod = self.run_pod(name, annotations, labels, of=of)
         try:
             yield pod
         finally:
@@ -143,9 +173,10 @@ class Pod:
 
     def create(self, name: str, process: Process) -> Container:
         """CreateContainer: where the agent adjusts or refuses. Raises CriError."""
-        options = pb.NamespaceOption(network=pb.NODE, pid=pb.CONTAINER)
+        sandbox = self._config.linux.security_context
         security = pb.LinuxContainerSecurityContext(
-            namespace_options=options,
+            namespace_options=sandbox.namespace_options,
+            privileged=process.privileged,
             capabilities=pb.Capability(add_capabilities=process.capabilities),
             readonly_rootfs=process.read_only,
         )
@@ -171,6 +202,7 @@ class Pod:
                 "io.kubernetes.pod.uid": self.uid,
             },
             log_path=f"{self.uid}-{name}.log",
+            CDI_devices=[pb.CDIDevice(name=device) for device in process.cdi],
             linux=pb.LinuxContainerConfig(security_context=security),
         )
         request = pb.CreateContainerRequest(
@@ -209,6 +241,12 @@ class Container:
 
     def remove(self) -> None:
         self.cri.call("RemoveContainer", pb.RemoveContainerRequest(container_id=self.id), pb.Empty)
+
+    def resize(self, memory_bytes: int) -> None:
+        """What the kubelet does where a pod is resized in place."""
+        request = pb.UpdateContainerResourcesRequest(container_id=self.id)
+        request.linux.memory_limit_in_bytes = memory_bytes
+        self.cri.call("UpdateContainerResources", request, pb.Empty)
 
     def status(self) -> pb.ContainerStatus:
         request = pb.ContainerStatusRequest(container_id=self.id)

@@ -70,14 +70,6 @@ def test_a_labelled_pod_without_an_allocation_is_refused(lab: Lab) -> None:
         pod.create("main", OWN)
 
 
-def test_an_image_with_its_own_preload_is_refused_at_start(lab: Lab) -> None:
-    """Ours would hide it: refused for now, rather than run without the image's own."""
-    with lab.pod("own", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        container = pod.create("main", Process(PRELOAD_IMAGE))
-        with pytest.raises(CriError, match=r"the image brings its own /etc/ld\.so\.preload"):
-            container.start()
-
-
 def test_the_same_image_without_a_card_is_left_alone(lab: Lab) -> None:
     with lab.pod("own") as pod:
         container = pod.run("main", Process(PRELOAD_IMAGE))
@@ -139,6 +131,7 @@ def test_a_container_that_starts_while_the_agent_is_away_has_its_limit(lab: Lab)
         lab.stop_agent()
         container.start()
         assert probe(container).held_to(HALF)
+        assert "libnothing" not in container.exec(["cat", names.CONTAINER_PRELOAD]).out
 
 
 def test_an_agent_that_hangs_lets_no_container_through(lab: Lab) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, region_file
-from nri_plugin import files
-from nri_plugin.errors import FilesError
+from contract import grant_file, names, region_file
+from nri_plugin import files, preload_list
+from nri_plugin.errors import FilesError, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Share
 from tests.nri_plugin.objects import clear
@@ -51,6 +51,7 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
         "grant",
         "libvgpu.so",
         "preload",
+        "preload-nix",
         "region",
     ]
     assert sorted(os.listdir(directory / "driver")) == ["libcuda.so.1", "libnvidia-ml.so.1"]
@@ -70,8 +71,40 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
         "grant": 0o444,
         "libvgpu.so": 0o444,
         "preload": 0o444,
+        "preload-nix": 0o444,
         "region": 0o666,
     }
+
+
+def test_an_images_preloads_come_behind_ours_in_the_same_file(
+    run: RunDirectory, root: Path
+) -> None:
+    run.prepare("c1", SHARES, shared=False)
+    inode = (root / "c1/preload").stat().st_ino
+    for _ in range(2):
+        run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"/lib/b.so", b"/lib/a.so"]})
+        run.add_preloads("c1", {names.CONTAINER_PRELOAD_NIX: [b"/nix/c.so"]})
+    text = (root / "c1/preload").read_text()
+    assert text == "/.gpuslice/libvgpu.so\n/lib/b.so\n/lib/a.so\n"
+    assert (root / "c1/preload-nix").read_text() == "/.gpuslice/libvgpu.so\n/nix/c.so\n"
+    assert (root / "c1/preload").stat().st_ino == inode
+    assert mode(root / "c1/preload") == 0o444
+
+
+def test_no_more_preloads_than_their_page_holds(run: RunDirectory, root: Path) -> None:
+    run.prepare("c1", SHARES, shared=False)
+    before = (root / "c1/preload").read_bytes()
+    room = preload_list.MAX_BYTES - len(before) - 1
+    with pytest.raises(Refused, match="it has 4097 bytes, allowed are 4096"):
+        run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"x" * (room + 1)]})
+    assert (root / "c1/preload").read_bytes() == before
+    run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"x" * room]})
+    assert (root / "c1/preload").stat().st_size == preload_list.MAX_BYTES
+
+
+def test_preloads_of_a_directory_that_is_gone(run: RunDirectory) -> None:
+    with pytest.raises(FilesError, match="preload: No such file"):
+        run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"/a.so"]})
 
 
 @pytest.mark.parametrize("cards", [1, 16])

@@ -412,6 +412,11 @@ def test_the_adjustment_of_a_grant_exactly() -> None:
                 f"{run}/preload",
                 ("bind", "ro", "nosuid", "nodev", "noexec"),
             ),
+            Mount(
+                "/etc/ld-nix.so.preload",
+                f"{run}/preload-nix",
+                ("bind", "ro", "nosuid", "nodev", "noexec"),
+            ),
             Mount("/usr/local/vgpu/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
         ),
         devices=(Device("/dev/nvidiactl", "c", 195, 255), Device("/dev/nvidia0", "c", 195, 0)),
@@ -574,3 +579,45 @@ def test_never_more_than_the_card(
         memory, core = total.get(card.uuid, (0, 0))
         assert memory <= card.memory_bytes
         assert core <= 100
+
+
+RUN = "/run/gpuslice/c0ffee"
+OURS = injection.adjustment(MAIN, "c0ffee", False, (Share(A.uuid, 0, 1, 1),), SPECS, PATHS).mounts
+PLACES = {
+    "/.gpuslice": RUN,
+    "/.gpuslice/grant": f"{RUN}/grant",
+    "/.gpuslice/region": f"{RUN}/region",
+    "/.gpuslice/libvgpu.so": STORE,
+    "/etc/ld.so.preload": f"{RUN}/preload",
+    "/etc/ld-nix.so.preload": f"{RUN}/preload-nix",
+}
+
+
+def test_what_must_be_in_place_is_all_that_the_limit_is_made_of() -> None:
+    found = injection.places(OURS, RUN, "/usr/local/vgpu/store")
+    assert found is not None
+    assert {mount.destination: mount.source for mount in found} == PLACES
+
+
+@pytest.mark.parametrize("place", set(PLACES) - {"/.gpuslice/grant"})
+def test_a_place_of_ours_with_nothing_or_another_thing_is_noticed(place: str) -> None:
+    store = "/usr/local/vgpu/store"
+    without = [mount for mount in OURS if mount.destination != place]
+    assert injection.places(without, RUN, store) is None
+    if place != "/.gpuslice/libvgpu.so":  # of which only the file that is seen inside can tell
+        assert injection.places([*without, Mount(place, "/elsewhere")], RUN, store) is None
+
+
+def test_strict_modes_forwarders_must_be_in_place_too() -> None:
+    store = "/usr/local/vgpu/store"
+    more = (
+        Mount("/usr/lib/libcuda.so.1", f"{store}/f/libcuda.so.1"),
+        Mount("/.gpuslice/driver/libcuda.so.1", "/host/libcuda.so.1"),
+        Mount("/data", "/host/data"),
+    )
+    found = injection.places((*OURS, *more), RUN, store)
+    assert found is not None
+    assert {mount.destination for mount in found} - set(PLACES) == {
+        "/usr/lib/libcuda.so.1",
+        "/.gpuslice/driver/libcuda.so.1",
+    }

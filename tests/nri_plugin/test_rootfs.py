@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contract import names
 from nri_plugin import injection, rootfs
 from nri_plugin.errors import Reason, Refused
 from nri_plugin.files import RunDirectory
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.node
 
 CARD = Card("GPU-1", 0, 1 << 30)
 SHARES = (Share(CARD.uuid, 0, 1 << 20, 50),)
-PROTECTIVE = 4
+PROTECTIVE = 5
 
 
 class Bundle:
@@ -38,7 +39,8 @@ class Bundle:
         shutil.copy("/bin/busybox", self.root / "bin/busybox")
         self.files = RunDirectory(tmp_path / "run", lambda: 1)
         self.files.prepare(name, SHARES, shared=False)
-        library = tmp_path / "libvgpu.so"
+        library = tmp_path / "store/libvgpu.so"
+        library.parent.mkdir()
         library.write_bytes(b"\x7fELF")
         adjustment = injection.adjustment(
             Container(name, "main"),
@@ -49,14 +51,17 @@ class Bundle:
             Paths(str(tmp_path / "run"), str(library)),
         )
         self.mounts = adjustment.mounts[:PROTECTIVE]
+        places = injection.places(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
+        assert places is not None
+        self.places = places
         self.cgroup = f"gpuslice-test-{os.getpid()}"
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
 
-    def create(self, *more: Mount) -> None:
+    def create(self, *more: Mount, entry: str = "/bin/busybox") -> None:
         basic = [Mount("/proc", "proc", (), "proc"), Mount("/dev", "tmpfs", (), "tmpfs")]
         config = {
             "ociVersion": "1.0.2",
-            "process": {"cwd": "/", "args": ["/bin/busybox", "sleep", "60"], "user": {"uid": 0}},
+            "process": {"cwd": "/", "args": [entry, "sleep", "60"], "user": {"uid": 0}},
             "root": {"path": "rootfs"},
             "mounts": [
                 {
@@ -87,8 +92,8 @@ class Bundle:
             )
         assert done.returncode == 0, (self.path / "log").read_text()
 
-    def examine(self) -> None:
-        rootfs.examine(self.state, self.id, self.mounts)
+    def examine(self, forwarded: bool = False) -> rootfs.Found:
+        return rootfs.examine(self.state, self.id, self.places, forwarded)
 
     def remove(self) -> None:
         subprocess.run(
@@ -111,7 +116,7 @@ def test_an_image_without_anything_of_ours_passes(bundle: Bundle) -> None:
     bundle.create()
     # What the runtime made to mount on is what we allow.
     assert (bundle.root / "etc/ld.so.preload").read_bytes() == b""
-    bundle.examine()
+    assert bundle.examine().preloads == {}
 
 
 def test_an_empty_preload_of_the_image_passes(bundle: Bundle) -> None:
@@ -120,8 +125,48 @@ def test_an_empty_preload_of_the_image_passes(bundle: Bundle) -> None:
     bundle.examine()
 
 
-def own_preload(root: Path) -> None:
-    (root / "etc/ld.so.preload").write_text("/lib/jemalloc.so\n")
+@pytest.mark.parametrize("place", names.CONTAINER_PRELOADS)
+def test_what_the_images_own_preload_names_is_found(bundle: Bundle, place: str) -> None:
+    (bundle.root / place[1:]).write_text("/lib/jemalloc.so # fast\n/lib/other.so")
+    bundle.create()
+    assert bundle.examine().preloads == {place: (b"/lib/jemalloc.so", b"/lib/other.so")}
+
+
+def test_the_entry_point_is_judged_by_what_the_runtime_will_start(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    """Volumes included: here one brings a static program under the name of a dynamic one."""
+    (tmp_path / "volume").mkdir()
+    shutil.copy("/bin/busybox", tmp_path / "volume/busybox")
+    (bundle.root / "volume").mkdir()
+    bundle.create(
+        Mount("/volume", str(tmp_path / "volume"), ("bind", "ro")), entry="/volume/busybox"
+    )
+    assert "'/volume/busybox' is statically linked" in bundle.examine().out_of_reach
+
+
+@pytest.mark.parametrize(
+    "config", ["{", "[]", "{}", '{"process": []}', '{"process": {"env": [1]}}']
+)
+def test_a_configuration_that_cannot_be_read_is_refused(bundle: Bundle, config: str) -> None:
+    bundle.create()
+    (bundle.path / "config.json").write_text(config)
+    with pytest.raises(Refused) as refused:
+        bundle.examine()
+    assert refused.value.refusal.reason is Reason.ROOTFS_UNKNOWN
+
+
+def huge_preload(root: Path) -> None:
+    (root / "etc/ld.so.preload").touch()
+    os.truncate(root / "etc/ld.so.preload", 1 << 40)
+
+
+def fifo_preload(root: Path) -> None:
+    os.mkfifo(root / "etc/ld-nix.so.preload")
+
+
+def dangling_preload(root: Path) -> None:
+    (root / "etc/ld-nix.so.preload").symlink_to("/nowhere")
 
 
 def linked_preload(root: Path) -> None:
@@ -140,8 +185,10 @@ def linked_directory(root: Path) -> None:
 
 
 IMAGES: Mapping[str, tuple[Callable[[Path], None], Reason, str]] = {
-    "its own preload": (own_preload, Reason.IMAGE_PRELOAD, "(17 bytes)"),
+    "a huge preload": (huge_preload, Reason.IMAGE_PRELOAD, "(1099511627776 bytes)"),
+    "a FIFO as preload": (fifo_preload, Reason.IMAGE_PRELOAD, "ld-nix.so.preload (a special file)"),
     "a link as preload": (linked_preload, Reason.IMAGE_PRELOAD, "(a symbolic link)"),
+    "a dangling link": (dangling_preload, Reason.IMAGE_PRELOAD, "(a symbolic link)"),
     "a link as /etc": (linked_etc, Reason.IMAGE_PATH, "a symbolic link at /etc"),
     "a link as /.gpuslice": (linked_directory, Reason.IMAGE_PATH, "a symbolic link at /.gpuslice"),
 }
@@ -178,6 +225,18 @@ def test_a_file_mounted_over_ours(bundle: Bundle, tmp_path: Path) -> None:
         bundle.examine()
     assert refused.value.refusal.reason is Reason.VIEW_DIFFERS
     assert "a regular file of 0 bytes" in str(refused.value)
+
+
+def test_a_grant_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_path: Path) -> None:
+    """Whoever brought its own grant would write its own limit."""
+    (bundle.root / "a/b").mkdir(parents=True)
+    (bundle.root / "a/b/grant").symlink_to("/.gpuslice/grant")
+    (tmp_path / "grant").write_bytes(b"")
+    bundle.create(Mount("/a/b/grant", str(tmp_path / "grant"), ("bind", "ro")))
+    with pytest.raises(Refused) as refused:
+        bundle.examine()
+    assert refused.value.refusal.reason is Reason.VIEW_DIFFERS
+    assert "/.gpuslice/grant is not the file" in str(refused.value)
 
 
 @pytest.mark.parametrize("gone", ["init.pid", "rootfs"])

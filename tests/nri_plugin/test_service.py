@@ -482,7 +482,10 @@ def test_a_container_that_was_not_adjusted_does_not_start(
 
 @pytest.mark.parametrize(
     "lost",
-    ["/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"],
+    [
+        *("/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region"),
+        *("/etc/ld.so.preload", "/etc/ld-nix.so.preload"),
+    ],
 )
 def test_a_container_that_lost_one_of_our_mounts_does_not_start(host: Host, lost: str) -> None:
     async def work() -> None:

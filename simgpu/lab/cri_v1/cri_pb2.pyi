@@ -202,25 +202,81 @@ class StatusResponse(_message.Message):
 Global___StatusResponse: _TypeAlias = StatusResponse  # noqa: Y015
 
 @_typing.final
+class IDMapping(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_ID_FIELD_NUMBER: _builtins.int
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    host_id: _builtins.int
+    container_id: _builtins.int
+    length: _builtins.int
+    def __init__(
+        self,
+        *,
+        host_id: _builtins.int = ...,
+        container_id: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "host_id", b"host_id", "length", b"length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IDMapping: _TypeAlias = IDMapping  # noqa: Y015
+
+@_typing.final
+class UserNamespace(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    UIDS_FIELD_NUMBER: _builtins.int
+    GIDS_FIELD_NUMBER: _builtins.int
+    mode: Global___NamespaceMode.ValueType
+    @_builtins.property
+    def uids(self) -> _containers.RepeatedCompositeFieldContainer[Global___IDMapping]: ...
+    @_builtins.property
+    def gids(self) -> _containers.RepeatedCompositeFieldContainer[Global___IDMapping]: ...
+    def __init__(
+        self,
+        *,
+        mode: Global___NamespaceMode.ValueType = ...,
+        uids: _abc.Iterable[Global___IDMapping] | None = ...,
+        gids: _abc.Iterable[Global___IDMapping] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gids", b"gids", "mode", b"mode", "uids", b"uids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserNamespace: _TypeAlias = UserNamespace  # noqa: Y015
+
+@_typing.final
 class NamespaceOption(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NETWORK_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     IPC_FIELD_NUMBER: _builtins.int
+    USERNS_OPTIONS_FIELD_NUMBER: _builtins.int
     network: Global___NamespaceMode.ValueType
     pid: Global___NamespaceMode.ValueType
     ipc: Global___NamespaceMode.ValueType
+    @_builtins.property
+    def userns_options(self) -> Global___UserNamespace: ...
     def __init__(
         self,
         *,
         network: Global___NamespaceMode.ValueType = ...,
         pid: Global___NamespaceMode.ValueType = ...,
         ipc: Global___NamespaceMode.ValueType = ...,
+        userns_options: Global___UserNamespace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["userns_options", b"userns_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ipc", b"ipc", "network", b"network", "pid", b"pid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ipc", b"ipc", "network", b"network", "pid", b"pid", "userns_options", b"userns_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -250,16 +306,19 @@ class LinuxSandboxSecurityContext(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMESPACE_OPTIONS_FIELD_NUMBER: _builtins.int
+    PRIVILEGED_FIELD_NUMBER: _builtins.int
+    privileged: _builtins.bool
     @_builtins.property
     def namespace_options(self) -> Global___NamespaceOption: ...
     def __init__(
         self,
         *,
         namespace_options: Global___NamespaceOption | None = ...,
+        privileged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["namespace_options", b"namespace_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace_options", b"namespace_options"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace_options", b"namespace_options", "privileged", b"privileged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -666,6 +725,25 @@ class LinuxContainerSecurityContext(_message.Message):
 Global___LinuxContainerSecurityContext: _TypeAlias = LinuxContainerSecurityContext  # noqa: Y015
 
 @_typing.final
+class LinuxContainerResources(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORY_LIMIT_IN_BYTES_FIELD_NUMBER: _builtins.int
+    memory_limit_in_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        memory_limit_in_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_limit_in_bytes", b"memory_limit_in_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinuxContainerResources: _TypeAlias = LinuxContainerResources  # noqa: Y015
+
+@_typing.final
 class LinuxContainerConfig(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -684,6 +762,25 @@ class LinuxContainerConfig(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinuxContainerConfig: _TypeAlias = LinuxContainerConfig  # noqa: Y015
+
+@_typing.final
+class CDIDevice(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CDIDevice: _TypeAlias = CDIDevice  # noqa: Y015
 
 @_typing.final
 class ContainerConfig(_message.Message):
@@ -740,6 +837,7 @@ class ContainerConfig(_message.Message):
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
     LOG_PATH_FIELD_NUMBER: _builtins.int
     LINUX_FIELD_NUMBER: _builtins.int
+    CDI_DEVICES_FIELD_NUMBER: _builtins.int
     working_dir: _builtins.str
     log_path: _builtins.str
     @_builtins.property
@@ -760,6 +858,8 @@ class ContainerConfig(_message.Message):
     def annotations(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def linux(self) -> Global___LinuxContainerConfig: ...
+    @_builtins.property
+    def CDI_devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___CDIDevice]: ...
     def __init__(
         self,
         *,
@@ -774,10 +874,11 @@ class ContainerConfig(_message.Message):
         annotations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         log_path: _builtins.str = ...,
         linux: Global___LinuxContainerConfig | None = ...,
+        CDI_devices: _abc.Iterable[Global___CDIDevice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "linux", b"linux", "metadata", b"metadata"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "args", b"args", "command", b"command", "envs", b"envs", "image", b"image", "labels", b"labels", "linux", b"linux", "log_path", b"log_path", "metadata", b"metadata", "mounts", b"mounts", "working_dir", b"working_dir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["CDI_devices", b"CDI_devices", "annotations", b"annotations", "args", b"args", "command", b"command", "envs", b"envs", "image", b"image", "labels", b"labels", "linux", b"linux", "log_path", b"log_path", "metadata", b"metadata", "mounts", b"mounts", "working_dir", b"working_dir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1057,6 +1158,29 @@ class ContainerStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ContainerStatusResponse: _TypeAlias = ContainerStatusResponse  # noqa: Y015
+
+@_typing.final
+class UpdateContainerResourcesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    LINUX_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    @_builtins.property
+    def linux(self) -> Global___LinuxContainerResources: ...
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str = ...,
+        linux: Global___LinuxContainerResources | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["linux", b"linux"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "linux", b"linux"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateContainerResourcesRequest: _TypeAlias = UpdateContainerResourcesRequest  # noqa: Y015
 
 @_typing.final
 class ExecSyncRequest(_message.Message):
