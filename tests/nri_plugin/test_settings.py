@@ -125,5 +125,5 @@ def test_help_teaches() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nri_plugin", "--help"], capture_output=True, text=True, check=True
     )
-    for word in ("example:", "--cdi-dir", "hostPID", "default: /run/gpuslice"):
+    for word in ("examples:", "--cdi-dir", "hostPID", "default: /run/gpuslice"):
         assert word in " ".join(done.stdout.split())
