@@ -74,36 +74,6 @@ def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
             raise Refused(refuse(Reason.ENV_TWICE, key=key, count=count))
 
 
-def places(mounts: Sequence[Mount], directory: str, store_dir: str) -> Sequence[Mount] | None:
-    """What must be in place inside a container for its limit to hold, by its mounts; None: it is
-    not all mounted.
-
-    directory: the container's own, under the run directory. With the mounts comes the grant, which
-    is only a file in one of them, but one that another mount could hide.
-    """
-    grant = f"/{names.FILE_GRANT}"
-    ours = {
-        names.CONTAINER_DIR: directory,
-        names.CONTAINER_DIR + grant: directory + grant,
-        f"{names.CONTAINER_DIR}/{names.FILE_REGION}": f"{directory}/{names.FILE_REGION}",
-        **{place: f"{directory}/{name}" for place, name in names.CONTAINER_PRELOADS.items()},
-    }
-    # The library, and in strict mode the forwarders and what they forward to.
-    stored = {
-        mount.destination: mount.source
-        for mount in mounts
-        if _is_protective(mount)
-        and (
-            _is_below(mount.source, store_dir) or _is_below(mount.destination, names.CONTAINER_DIR)
-        )
-    }
-    mounted = {mount.destination: mount.source for mount in mounts}
-    mounted[names.CONTAINER_DIR + grant] = directory + grant
-    if names.CONTAINER_LIBRARY not in stored or ours.items() - mounted.items():
-        return None
-    return tuple(Mount(place, source) for place, source in {**stored, **ours}.items())
-
-
 def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]:
     """Ours, in the order in which they are stacked; the library's placeholder lies in the first."""
     directory = f"{paths.run_dir}/{key}"

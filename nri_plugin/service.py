@@ -15,7 +15,17 @@ from functools import partial
 from typing import Final, TypeVar
 
 from contract import names
-from nri_plugin import cdi, connection, ledger, policy, recovery, rootfs, translate, verdict
+from nri_plugin import (
+    cdi,
+    connection,
+    ledger,
+    places,
+    policy,
+    recovery,
+    rootfs,
+    translate,
+    verdict,
+)
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, StoreError, refuse
 from nri_plugin.files import RunDirectory
@@ -218,14 +228,14 @@ class Service:
             if not without and self._gets_card(pod, container.name):
                 raise Refused(refuse(Reason.NOT_ADJUSTED))
             return
-        mounts = injection.places(
+        standing = places.in_place(
             translate.mounts(container.mounts),
             f"{self._run_dir}/{key}",
             str(self._settings.store_dir),
         )
-        if mounts is None:
+        if standing is None:
             raise Refused(refuse(Reason.NOT_ADJUSTED))
-        found = await self._in_time("look at the container", self._look(container.id, mounts))
+        found = await self._in_time("look at the container", self._look(container.id, standing))
         await self._add_preloads(key, found.preloads)
         if found.out_of_reach:
             if self._settings.refuse_unenforceable:

@@ -16,6 +16,7 @@ from nri_plugin import injection, rootfs
 from nri_plugin.errors import Reason, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Card, CdiDevice, Container, Mount, Paths, Share, Specs
+from nri_plugin.places import in_place
 from simgpu.lab import holder
 from tests.nri_plugin.objects import clear
 
@@ -51,9 +52,9 @@ class Bundle:
             Paths(str(tmp_path / "run"), str(library)),
         )
         self.mounts = adjustment.mounts[:PROTECTIVE]
-        places = injection.places(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
-        assert places is not None
-        self.places = places
+        standing = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
+        assert standing is not None
+        self.places = standing
         self.cgroup = f"gpuslice-test-{os.getpid()}"
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
 

@@ -1,0 +1,46 @@
+"""Where in a container the limit lies, and by what it must be there for the limit to hold.
+
+Pure. Read from the container's own mounts, which the runtime keeps, so that an agent that has just
+been started knows as much as the one that made them; rootfs.py compares it with what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contract import names
+from nri_plugin.model import Mount
+
+
+def in_place(mounts: Sequence[Mount], directory: str, store_dir: str) -> Sequence[Mount] | None:
+    """What must be in place inside a container for its limit to hold, by its mounts; None: it is
+    not all mounted.
+
+    directory: the container's own, under the run directory. With the mounts comes the grant, which
+    is only a file in one of them, but one that another mount could hide.
+    """
+    grant = f"/{names.FILE_GRANT}"
+    ours = {
+        names.CONTAINER_DIR: directory,
+        names.CONTAINER_DIR + grant: directory + grant,
+        f"{names.CONTAINER_DIR}/{names.FILE_REGION}": f"{directory}/{names.FILE_REGION}",
+        **{place: f"{directory}/{name}" for place, name in names.CONTAINER_PRELOADS.items()},
+    }
+    # The library, and in strict mode the forwarders and what they forward to.
+    stored = {
+        mount.destination: mount.source
+        for mount in mounts
+        if mount.destination != names.CONTAINER_LIBRARY_VISIBLE
+        and (
+            _is_below(mount.source, store_dir) or _is_below(mount.destination, names.CONTAINER_DIR)
+        )
+    }
+    mounted = {mount.destination: mount.source for mount in mounts}
+    mounted[names.CONTAINER_DIR + grant] = directory + grant
+    if names.CONTAINER_LIBRARY not in stored or ours.items() - mounted.items():
+        return None
+    return tuple(Mount(place, source) for place, source in {**stored, **ours}.items())
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip("/") + "/")

@@ -1,0 +1,54 @@
+"""What must be in place in a container, told from its mounts alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from nri_plugin import injection, places
+from nri_plugin.model import CdiDevice, Container, Mount, Paths, Share, Specs
+
+STORE = "/usr/local/vgpu/store/abc/libvgpu.so"
+SHARES = (Share("GPU-1", 0, 1, 1),)
+SPECS = Specs({"GPU-1": CdiDevice("GPU-1", "spec")})
+PATHS = Paths("/run/gpuslice", STORE)
+CONTAINER = Container("c0ffee", "main")
+RUN = "/run/gpuslice/c0ffee"
+OURS = injection.adjustment(CONTAINER, "c0ffee", False, SHARES, SPECS, PATHS).mounts
+PLACES = {
+    "/.gpuslice": RUN,
+    "/.gpuslice/grant": f"{RUN}/grant",
+    "/.gpuslice/region": f"{RUN}/region",
+    "/.gpuslice/libvgpu.so": STORE,
+    "/etc/ld.so.preload": f"{RUN}/preload",
+    "/etc/ld-nix.so.preload": f"{RUN}/preload-nix",
+}
+
+
+def test_what_must_be_in_place_is_all_that_the_limit_is_made_of() -> None:
+    found = places.in_place(OURS, RUN, "/usr/local/vgpu/store")
+    assert found is not None
+    assert {mount.destination: mount.source for mount in found} == PLACES
+
+
+@pytest.mark.parametrize("place", set(PLACES) - {"/.gpuslice/grant"})
+def test_a_place_of_ours_with_nothing_or_another_thing_is_noticed(place: str) -> None:
+    store = "/usr/local/vgpu/store"
+    without = [mount for mount in OURS if mount.destination != place]
+    assert places.in_place(without, RUN, store) is None
+    if place != "/.gpuslice/libvgpu.so":  # of which only the file that is seen inside can tell
+        assert places.in_place([*without, Mount(place, "/elsewhere")], RUN, store) is None
+
+
+def test_strict_modes_forwarders_must_be_in_place_too() -> None:
+    store = "/usr/local/vgpu/store"
+    more = (
+        Mount("/usr/lib/libcuda.so.1", f"{store}/f/libcuda.so.1"),
+        Mount("/.gpuslice/driver/libcuda.so.1", "/host/libcuda.so.1"),
+        Mount("/data", "/host/data"),
+    )
+    found = places.in_place((*OURS, *more), RUN, store)
+    assert found is not None
+    assert {mount.destination for mount in found} - set(PLACES) == {
+        "/usr/lib/libcuda.so.1",
+        "/.gpuslice/driver/libcuda.so.1",
+    }
