@@ -1,0 +1,243 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
+	"google.golang.org/protobuf/proto"
+)
+
+// A lane is the adaptation at a socket, and the pods that it is asked about; lanes may share one.
+type lane struct {
+	Name      string
+	Socket    string
+	Plugins   int32 // that must have been synchronised before anything is measured
+	Annotated bool
+}
+
+type plan struct {
+	Lanes       []lane
+	Annotations map[string]string
+	Labels      map[string]string
+	Save        string // where the adjustment of the lane that `Saves` is kept, for the rival
+}
+
+// A round is one line on standard input: call each lane `Count` times by turns, `PauseUs` apart.
+type round struct {
+	Lanes   []string
+	Count   int
+	PauseUs int
+	Save    bool
+}
+
+type runtime struct {
+	lane
+	*running
+	serial int
+}
+
+type running struct {
+	adaptation *adaptation.Adaptation
+	plugins    counting
+}
+
+// counting is how many plugins serve: told when the runtime has put them on its list.
+type counting struct {
+	atomic.Int32
+}
+
+func (c *counting) RecordPluginInvocation(_, _ string, _ error)                               {}
+func (c *counting) RecordPluginLatency(_, _ string, _ time.Duration)                          {}
+func (c *counting) RecordPluginAdjustments(_, _ string, _ *api.ContainerAdjustment, _, _ int) {}
+func (c *counting) UpdatePluginCount(count int)                                               { c.Store(int32(count)) }
+
+// silent drops what the adaptation logs, but for errors; ours is built without WASM on purpose.
+type silent struct{}
+
+func (silent) Debugf(context.Context, string, ...interface{}) {}
+func (silent) Infof(context.Context, string, ...interface{})  {}
+func (silent) Warnf(context.Context, string, ...interface{})  {}
+func (silent) Errorf(_ context.Context, format string, args ...interface{}) {
+	if !strings.Contains(format, "WASM") {
+		fmt.Fprintf(os.Stderr, "nri: "+format+"\n", args...)
+	}
+}
+
+const loops = 100_000
+
+var sink uint64
+
+// calibrate is a fixed amount of work that no plugin has a part in.
+func calibrate() time.Duration {
+	begun := time.Now()
+	x := uint64(88172645463325252)
+	for i := 0; i < loops; i++ {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+	}
+	sink += x
+	return time.Since(begun)
+}
+
+func measure(file string) {
+	nrilog.Set(silent{})
+	data, err := os.ReadFile(file)
+	if err != nil {
+		fail(err)
+	}
+	var what plan
+	if err := json.Unmarshal(data, &what); err != nil {
+		fail(err)
+	}
+	runtimes := map[string]*runtime{}
+	listening := map[string]*running{}
+	for i, l := range what.Lanes {
+		if listening[l.Socket] == nil {
+			listening[l.Socket] = start(l.Socket)
+		}
+		runtimes[l.Name] = &runtime{lane: l, running: listening[l.Socket], serial: i * 1_000_000}
+	}
+	fmt.Println("listening")
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var r round
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			fail(err)
+		}
+		times := map[string][]int64{"calibration": {}}
+		for _, name := range r.Lanes {
+			waitForPlugins(runtimes[name])
+		}
+		for i := 0; i < r.Count; i++ {
+			times["calibration"] = append(times["calibration"], calibrate().Nanoseconds())
+			for _, name := range r.Lanes {
+				took, adjust := runtimes[name].create(&what)
+				times[name] = append(times[name], took.Nanoseconds())
+				if r.Save {
+					save(what.Save, adjust)
+				}
+				time.Sleep(time.Duration(r.PauseUs) * time.Microsecond)
+			}
+		}
+		if err := json.NewEncoder(os.Stdout).Encode(times); err != nil {
+			fail(err)
+		}
+	}
+	if err := lines.Err(); err != nil && err != io.EOF {
+		fail(err)
+	}
+}
+
+func start(socket string) *running {
+	r := &running{}
+	sync := func(ctx context.Context, done adaptation.SyncCB) error {
+		_, err := done(ctx, nil, nil)
+		return err
+	}
+	update := func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
+		return nil, nil
+	}
+	none := filepath.Join(filepath.Dir(socket), "none")
+	a, err := adaptation.New("containerd", "v2.4.2", sync, update,
+		adaptation.WithSocketPath(socket), adaptation.WithMetrics(&r.plugins),
+		adaptation.WithPluginPath(none), adaptation.WithPluginConfigPath(none))
+	if err != nil {
+		fail(err)
+	}
+	if err := a.Start(); err != nil {
+		fail(err)
+	}
+	r.adaptation = a
+	return r
+}
+
+func waitForPlugins(r *runtime) {
+	for deadline := time.Now().Add(30 * time.Second); r.plugins.Load() < r.Plugins; {
+		if time.Now().After(deadline) {
+			fail(fmt.Errorf("%s: waited 30 s for its plugin", r.Name))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// create times one CreateContainer; then, untimed, the container goes again.
+func (r *runtime) create(what *plan) (time.Duration, *api.ContainerAdjustment) {
+	r.serial++
+	ctx := context.Background()
+	pod, container := r.subject(what)
+	begun := time.Now()
+	answer, err := r.adaptation.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: container})
+	took := time.Since(begun)
+	if err != nil {
+		fail(fmt.Errorf("%s: %w", r.Name, err))
+	}
+	if r.Plugins > 0 && r.Annotated && len(answer.GetAdjust().GetEnv()) == 0 {
+		fail(fmt.Errorf("%s: no adjustment came: the plugin was dropped", r.Name))
+	}
+	for _, mount := range answer.GetAdjust().GetMounts() {
+		container.Mounts = append(container.Mounts, mount)
+	}
+	if err := r.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: pod, Container: container}); err != nil {
+		fail(fmt.Errorf("%s: remove: %w", r.Name, err))
+	}
+	return took, answer.GetAdjust()
+}
+
+// subject is a pod and a container as containerd 2.4 describes them.
+func (r *runtime) subject(what *plan) (*api.PodSandbox, *api.Container) {
+	id := fmt.Sprintf("%s%060d", "beef", r.serial)
+	pod := &api.PodSandbox{
+		Id: "sandbox-" + id, Name: "bench", Uid: fmt.Sprintf("uid-%d", r.serial), Namespace: "default",
+		Labels:      map[string]string{"app": "bench", "io.kubernetes.pod.name": "bench"},
+		Annotations: map[string]string{"kubernetes.io/config.seen": "2026-01-01T00:00:00Z"},
+		Pid:         4711,
+	}
+	if r.Annotated {
+		for key, value := range what.Annotations {
+			pod.Annotations[key] = value
+		}
+		for key, value := range what.Labels {
+			pod.Labels[key] = value
+		}
+	}
+	container := &api.Container{
+		Id: id, PodSandboxId: pod.Id, Name: "main",
+		Labels: map[string]string{"io.kubernetes.container.name": "main"},
+		Args:   []string{"python", "-m", "train", "--epochs", "3"},
+		Env:    []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME=bench"},
+		Linux:  &api.LinuxContainer{CgroupsPath: "/kubepods/besteffort/pod" + id},
+	}
+	for i := 0; i < 20; i++ {
+		container.Env = append(container.Env, fmt.Sprintf("SERVICE_%d_PORT=tcp://10.96.0.%d:443", i, i))
+	}
+	for _, path := range []string{"/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys", "/sys/fs/cgroup", "/etc/hosts",
+		"/etc/hostname", "/etc/resolv.conf", "/dev/shm", "/var/run/secrets/kubernetes.io/serviceaccount", "/dev/termination-log"} {
+		container.Mounts = append(container.Mounts, &api.Mount{
+			Destination: path, Type: "bind", Source: "/var/lib/kubelet/pods/" + id + path,
+			Options: []string{"rbind", "rprivate", "rw"},
+		})
+	}
+	return pod, container
+}
+
+func save(path string, adjust *api.ContainerAdjustment) {
+	data, err := proto.Marshal(adjust)
+	if err != nil {
+		fail(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		fail(err)
+	}
+}

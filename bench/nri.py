@@ -1,0 +1,239 @@
+"""What the node agent adds to a container's creation, beside no plugin and beside plugins in Go.
+
+The runtime's side is NRI's own adaptation, which containerd runs, in a program of ours in Go
+(go/bench-nri). It calls the lanes by turns, so that what the machine does meanwhile meets all of
+them. The rival in Go sends the adjustment that the agent sent, taken from the wire, and lets every
+validation pass; it makes no files and reads no specs, so that it is the price of NRI itself.
+The calibration loop is a fixed piece of work in the runtime's process: what it takes when the
+machine is busy is what being scheduled takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+
+import yaml
+
+from bench import Result
+from bench.native import BUILD, built
+from contract import allocation, grants, names
+from simgpu import config
+from simgpu.lab import programs
+from simgpu.lab.namespace import Namespace
+
+_HARNESS: Final = Path(__file__).parent / "go" / "bench-nri"
+_MOUNTS: Final = 40
+_MEMORY_BYTES: Final = 20 << 30
+_PAUSE_US: Final = 3000
+"""Between two creations. A real runtime takes fifty milliseconds and more for a container."""
+_WARM_UP: Final = 50
+_WAIT_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Lane:
+    """socket: whose adaptation; plugins that must be there; annotated: the pod holds a grant."""
+
+    about: str
+    socket: str
+    plugins: int
+    annotated: bool
+
+
+LANES: Final[Mapping[str, Lane]] = {
+    "none": Lane("no plugin", "none", 0, True),
+    "go_minimal": Lane("a plugin in Go, one variable", "minimal", 1, True),
+    "go_same": Lane("a plugin in Go, our adjustment, validated", "same", 1, True),
+    "plain": Lane("gpuslice, a pod without a grant", "gpuslice", 1, False),
+    "granted": Lane("gpuslice, a grant, its files, validated", "gpuslice", 1, True),
+}
+_OURS: Final = "granted"
+_RIVAL: Final = "go_same"
+_CALIBRATION: Final = "calibration"
+_AT_MOST: Final = {f"idle_{_OURS}_per_{_RIVAL}": 2.0}
+
+Times = Mapping[str, Sequence[int]]
+"""Nanoseconds of each call, by lane."""
+
+
+class Stage:
+    """A runtime that only creates, the agent and its rivals, in namespaces that end with it."""
+
+    def __init__(self, namespace: Namespace, program: Path) -> None:
+        self._namespace = namespace
+        self._program = program
+        self._directory = namespace.directory
+        self._adjustment = self._directory / "adjustment"
+        self._card = config.load(config.DEFAULT_FILE).cards[0]
+
+    def __enter__(self) -> Stage:
+        plan = self._directory / "plan.json"
+        plan.write_text(json.dumps(self._plan()))
+        self._runtime = subprocess.Popen(
+            [self._program, "measure", plan],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._runtime.stdout is not None
+        if self._runtime.stdout.readline() != "listening\n":
+            raise RuntimeError("the runtime of the bench does not come up; see above")
+        self._start_agent()
+        self.measure([_OURS], 1, save=True)
+        for socket, file in (("minimal", "-"), ("same", str(self._adjustment))):
+            self._start("rival", [self._program, "plugin", self._socket(socket), file])
+        self.measure(list(LANES), _WARM_UP)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._runtime.kill()
+        self._runtime.communicate()
+
+    def measure(self, lanes: Sequence[str], count: int, save: bool = False) -> Times:
+        assert self._runtime.stdin is not None and self._runtime.stdout is not None
+        wanted = {"Lanes": lanes, "Count": count, "PauseUs": _PAUSE_US, "Save": save}
+        self._runtime.stdin.write(f"{json.dumps(wanted)}\n")
+        self._runtime.stdin.flush()
+        line = self._runtime.stdout.readline()
+        if not line:
+            log = (self._directory / "agent.log").read_text()[-2000:]
+            raise RuntimeError(f"the runtime of the bench ended; see above. The agent:\n{log}")
+        times: Times = json.loads(line)
+        return times
+
+    def _socket(self, name: str) -> Path:
+        return self._directory / f"{name}.sock"
+
+    def _plan(self) -> Mapping[str, Any]:
+        entry = allocation.DeviceEntry(
+            self._card.minor,
+            {
+                names.RESOURCE_CORE: 50,
+                names.RESOURCE_MEMORY: _MEMORY_BYTES,
+                names.RESOURCE_MEMORY_RATIO: 50,
+            },
+            self._card.uuid,
+        )
+        grant = grants.CardGrant(self._card.uuid, self._card.minor, _MEMORY_BYTES, 50)
+        return {
+            "Lanes": [
+                {
+                    "Name": name,
+                    "Socket": str(self._socket(lane.socket)),
+                    "Plugins": lane.plugins,
+                    "Annotated": lane.annotated,
+                }
+                for name, lane in LANES.items()
+            ],
+            "Annotations": {
+                names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(
+                    allocation.Allocation({names.DEVICE_TYPE_GPU: (entry,)})
+                ),
+                names.ANNOTATION_GRANTS: grants.encode({"main": [grant]}),
+            },
+            "Labels": {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER},
+            "Save": str(self._adjustment),
+        }
+
+    def _start_agent(self) -> None:
+        sim = self._directory / "sim"
+        up: list[str | Path] = [sys.executable, "-m", "simgpu", "up", "--dir", sim]
+        done = self._namespace.run([*up, "--config", config.DEFAULT_FILE])
+        if done.returncode != 0:
+            raise RuntimeError(f"simgpu does not come up: {done.stdout}{done.stderr}")
+        specs = self._directory / "cdi"
+        specs.mkdir()
+        (spec,) = (sim / "cdi").iterdir()
+        (specs / "nvidia.yaml").write_text(_with_mounts(json.loads(spec.read_text()), _MOUNTS))
+        command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
+        command += ["--nri-socket", self._socket("gpuslice"), "--cdi-dir", specs]
+        command += ["--library", BUILD / "lib" / names.FILE_LIBRARY]
+        command += ["--run-dir", self._directory / "run", "--store-dir", self._directory / "store"]
+        command += ["--containerd-state", self._directory / "state"]
+        driver = {"SIMGPU_DIR": str(sim), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
+        self._start("agent", command, driver)
+
+    def _start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        with (self._directory / f"{name}.log").open("a") as log:
+            self._namespace.start(command, log, log, environ)
+
+
+def _with_mounts(spec: dict[str, Any], count: int) -> str:
+    """simgpu's spec as nvidia-ctk writes them: YAML, and a mount for each of many libraries."""
+    mounts = spec["containerEdits"].setdefault("mounts", [])
+    for number in range(len(mounts), count):
+        path = f"/usr/lib/x86_64-linux-gnu/libnvidia-part-{number}.so.580.65.06"
+        options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+        mounts.append({"hostPath": path, "containerPath": path, "options": options})
+    text: str = yaml.safe_dump(spec)
+    return text
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    """Every processor has something else to do."""
+    loops = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(os.cpu_count() or 1)
+    ]
+    time.sleep(1)
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def _p99(times: Sequence[int]) -> float:
+    return quantiles(times, n=100)[98]
+
+
+def result(runs: Mapping[str, Times]) -> Result:
+    """runs: what was measured, by what the machine did meanwhile."""
+    figures: dict[str, float] = {}
+    rows: list[Sequence[str]] = []
+    abouts = {name: lane.about for name, lane in LANES.items()}
+    for name, about in {**abouts, _CALIBRATION: "calibration loop"}.items():
+        cells = []
+        for kind, times in runs.items():
+            for what, figure in (("p50", median), ("p99", _p99)):
+                taken_us = figure(times[name]) / 1e3
+                figures[f"{kind}_{name}_{what}_us"] = round(taken_us, 1)
+                cells.append(f"{taken_us:,.0f}" if taken_us >= 10 else f"{taken_us:.1f}")
+            per_rival = median(times[name]) / median(times[_RIVAL])
+            cells.append(f"{per_rival:.2f}" if name in LANES else "")
+            if name == _OURS:
+                figures[f"{kind}_{_OURS}_per_{_RIVAL}"] = round(per_rival, 2)
+        rows.append((about, *cells))
+    heads = (f"{kind} {what}" for kind in runs for what in ("p50", "p99", "x Go"))
+    return Result(figures, _AT_MOST, ("CreateContainer, microseconds", *heads), rows)
+
+
+def run(quick: bool) -> Result:
+    count = 300 if quick else 2000
+    built()
+    program = programs.ours(_HARNESS)
+    with ExitStack() as stack:
+        namespace = Namespace()
+        stack.callback(namespace.close)
+        stage = stack.enter_context(Stage(namespace, program))
+        idle = stage.measure(list(LANES), count)
+        with _busy():
+            busy = stage.measure(list(LANES), count)
+    return result({"idle": idle, "busy": busy})
