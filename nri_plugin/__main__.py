@@ -10,7 +10,9 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
+from datetime import UTC, datetime
 
 from nri_plugin import agent, settings
 from nri_plugin.errors import StoreError
@@ -42,14 +44,24 @@ def main() -> int:
 
 
 async def _serve(chosen: settings.Settings) -> None:
-    serving = asyncio.create_task(agent.run(chosen, _announce), name="serve")
+    leaving = asyncio.Event()
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    identity = f"pid={os.getpid()} host={socket.gethostname()} since={since}"
+    serving = asyncio.create_task(agent.run(chosen, _announce, leaving, identity), name="serve")
     loop = asyncio.get_running_loop()
+
+    def leave() -> None:
+        """Told once, it finishes what is open; told again, or after a while, it stops."""
+        if leaving.is_set():
+            serving.cancel()
+        leaving.set()
+        loop.call_later(chosen.leave_s, serving.cancel)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, serving.cancel)
-    try:
+        loop.add_signal_handler(number, leave)
+    with contextlib.suppress(asyncio.CancelledError):
         await serving
-    except asyncio.CancelledError:
-        _LOG.info("stopped")
+    _LOG.info("stopped")
 
 
 def _announce(line: str) -> None:

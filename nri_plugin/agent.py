@@ -1,6 +1,7 @@
 """The node agent as a whole: makes its parts, and keeps it registered until it is told to stop.
 
-Connects, serves, and connects again after pauses that grow and vary. Decides nothing.
+Waits until no other agent serves the node, connects, serves, and connects again after pauses that
+grow and vary. Told to leave, it finishes what it was asked. Decides nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from contract import names
 from nri_plugin import connection
@@ -16,6 +18,7 @@ from nri_plugin.contexts import Contexts
 from nri_plugin.endpoint import Endpoint
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
+from nri_plugin.lock import Lock
 from nri_plugin.metrics import Metrics
 from nri_plugin.observer import Observer
 from nri_plugin.protocol.errors import NriError
@@ -27,8 +30,14 @@ from nri_plugin.store import Store
 from nri_plugin.watch import watch
 
 
-async def run(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Serve until cancelled. `announce` is told each time containers are adjusted from now on."""
+async def run(
+    settings: Settings, announce: Callable[[str], None], leaving: asyncio.Event, identity: str
+) -> None:
+    """Serve until `leaving` is set, and what was asked until then is answered.
+
+    announce: told each time containers are adjusted from now on. identity: what other agents on
+    this node are told of this one.
+    """
     metrics, readiness = Metrics(), Readiness(time.monotonic)
     inventory = Inventory(
         settings.environment,
@@ -49,14 +58,22 @@ async def run(settings: Settings, announce: Callable[[str], None]) -> None:
     if endpoint:
         endpoint.start()
     watching = asyncio.create_task(watch(service, readiness, metrics), name="watch")
-    try:
+    observer = Observer(metrics, readiness)
+    lock = Lock(settings.run_dir, identity)
+
+    async def prepare() -> None:
         await inventory.refresh()
         # The first containers after a start, often all of the node's, shall have the figure, too.
         contexts.look(card.uuid for card in inventory.cards)
         await contexts.settled()
-        await _serve_for_ever(settings, service, Observer(metrics, readiness), announce)
+        await lock.acquire(observer.waiting)
+
+    try:
+        await _unless(leaving, prepare())
+        await _serve(settings, service, observer, announce, leaving)
     finally:
         watching.cancel()
+        lock.release()
         service.close()
         if endpoint:
             endpoint.close()
@@ -64,8 +81,12 @@ async def run(settings: Settings, announce: Callable[[str], None]) -> None:
         await inventory.close()
 
 
-async def _serve_for_ever(
-    settings: Settings, service: Service, observer: Observer, announce: Callable[[str], None]
+async def _serve(
+    settings: Settings,
+    service: Service,
+    observer: Observer,
+    announce: Callable[[str], None],
+    leaving: asyncio.Event,
 ) -> None:
     pause_s, place = settings.first_retry_s, settings.nri_socket
 
@@ -76,7 +97,7 @@ async def _serve_for_ever(
         version = f"NRI {runtime.nri_version}" if runtime.nri_version else "NRI before 0.12"
         announce(f"ready: registered with {runtime.name} {runtime.version} ({version})")
 
-    while True:
+    while not leaving.is_set():
         try:
             reader, writer = await asyncio.open_unix_connection(place)
             observer.connected(str(place))
@@ -89,7 +110,10 @@ async def _serve_for_ever(
                 wanted_events=EVENTS,
                 on_ready=ready,
                 on_decision=observer.decided,
+                leaving=leaving,
             )
+            if leaving.is_set():
+                return
             observer.lost("ended", f"the container runtime ended the session at {place}")
         except (FileNotFoundError, ConnectionRefusedError) as error:
             observer.lost(
@@ -99,5 +123,19 @@ async def _serve_for_ever(
             )
         except (OSError, NriError) as error:
             observer.lost("failed", f"no session at {place}: {error}")
-        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+        await _unless(leaving, asyncio.sleep(pause_s * random.uniform(0.5, 1.0)))
         pause_s = min(pause_s * 2, settings.last_retry_s)
+
+
+async def _unless(leaving: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """`work`, which is given up when `leaving` is set."""
+    task = asyncio.create_task(work)
+    signal = asyncio.create_task(leaving.wait())
+    try:
+        await asyncio.wait({task, signal}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signal.cancel()
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()

@@ -38,6 +38,8 @@ REGISTRATION_TIMEOUT_S: Final = 30.0
 PATIENCE: Final = 0.75
 """The part of the runtime's request timeout after which we answer an error ourselves."""
 CLOSING_TIMEOUT_S: Final = 2.0
+QUIET_S: Final = 0.1
+"""Nothing asked for so long: a moment to leave. What was just created is validated right after."""
 READ_BYTES: Final = 1 << 16
 ANSWER: Final = "answer"
 """The name of the tasks that answer; those of the handler are named after the request."""
@@ -109,15 +111,18 @@ async def serve(
     wanted_events: EventMask = SERVED_EVENTS,
     on_ready: Callable[[RuntimeInfo], None] | None = None,
     on_decision: Callable[[Decision], None] = observer.write,
+    leaving: asyncio.Event | None = None,
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
 ) -> None:
     """Be the plugin `index`-`name` on an open connection, until the runtime ends it.
 
-    Returns at the end of file: the runtime stopped, or dropped us. Raises an NriError (the tree is
-    in protocol/errors.py) or the socket's OSError otherwise. In every case the writer is closed and
-    the handler's methods have been cancelled, and given CLOSING_TIMEOUT_S to end, before it
-    returns; reconnect after a pause that grows and varies. `on_ready` is called once, when the
-    answer to Synchronize has been sent; `on_decision` after every answer.
+    Returns at the end of file: the runtime stopped, or dropped us; and when `leaving` is set and
+    what was asked until then is answered (NRI has no farewell; the end of the connection is it).
+    Raises an NriError (the tree is in protocol/errors.py) or the socket's OSError otherwise. In
+    every case the writer is closed and the handler's methods have been cancelled, and given
+    CLOSING_TIMEOUT_S to end, before it returns; reconnect after a pause that grows and varies.
+    `on_ready` is called once, when the answer to Synchronize has been sent; `on_decision` after
+    every answer.
     """
     session = Session(
         name=name,
@@ -126,7 +131,7 @@ async def serve(
         registration_budget_ms=round(registration_timeout_s * 1000),
     )
     connection = _Connection(reader, writer, handler, session, on_ready, on_decision)
-    await connection.run(registration_timeout_s)
+    await connection.run_until(leaving or asyncio.Event(), registration_timeout_s)
 
 
 class _Connection:
@@ -147,6 +152,7 @@ class _Connection:
         self._on_decision = on_decision
         self._tasks: set[asyncio.Task[Any]] = set()
         self._draining = asyncio.Lock()
+        self._asked = 0
         self._failure: NriError | None = None
 
     async def run(self, registration_timeout_s: float) -> None:
@@ -172,6 +178,30 @@ class _Connection:
         finally:
             await self._close()
 
+    async def run_until(self, leaving: asyncio.Event, registration_timeout_s: float) -> None:
+        """As `run`, to the first quiet moment after `leaving`."""
+        work = asyncio.create_task(self.run(registration_timeout_s), name="connection")
+        signal = asyncio.create_task(leaving.wait(), name="leaving")
+        try:
+            await asyncio.wait({work, signal}, return_when=asyncio.FIRST_COMPLETED)
+            while not work.done():
+                asked = self._asked
+                if unanswered := self._unanswered():
+                    await asyncio.wait({work, *unanswered}, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.wait({work}, timeout=QUIET_S)
+                    if asked == self._asked:
+                        break
+        finally:
+            signal.cancel()
+            work.cancel()
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+
+    def _unanswered(self) -> set[asyncio.Task[Any]]:
+        return {task for task in self._tasks if task.get_name() == ANSWER}
+
     async def _pump(self) -> bool:
         """Take what came and start what it asks for; False when the session is over."""
         data = await self._reader.read(READ_BYTES)
@@ -180,6 +210,7 @@ class _Connection:
             return False
         for event in self._session.receive_data(data):
             if isinstance(event, events.Request):
+                self._asked += 1
                 self._start(self._answer(event), ANSWER)
             else:
                 logger.debug("event=%s", event)

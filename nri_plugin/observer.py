@@ -45,6 +45,13 @@ class Observer:
             self._metrics.synchronized_containers.set(decision.containers)
         write(decision)
 
+    def waiting(self, why: str) -> None:
+        """It is not our turn to serve; the same words are logged once."""
+        self._readiness.session = why
+        if self._said != why:
+            self._said = why
+            _LOG.warning(Line("waiting", why=why))
+
     def connected(self, place: str) -> None:
         """Somebody listens; no container is adjusted yet."""
         self._readiness.session = f"connected to {place}, not registered and synchronized yet"

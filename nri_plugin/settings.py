@@ -98,6 +98,9 @@ class Settings:
     making_s: float = 120.0
     """How long a container may be in the making that was answered before a reconnect, and that the
     runtime did not list: the kubelet's patience with a call."""
+    leave_s: float = 5.0
+    """How long the agent may take to finish what is open when it is told to stop; the runtime's
+    default patience with a request is 2 s."""
     first_retry_s: float = 0.2
     last_retry_s: float = 10.0
     """Pauses between attempts to reach containerd, doubled and jittered between these."""

@@ -83,6 +83,7 @@ class Rig:
         self.handler = handler
         self.plugin = plugin
         self.ready: list[RuntimeInfo] = []
+        self.leaving = asyncio.Event()
 
 
 @contextlib.asynccontextmanager
@@ -91,6 +92,7 @@ async def rig(*, registration_timeout_s: float = 30.0, **runtime: Any) -> AsyncI
     handler = Recorder()
     checked: Handler = handler
     ready: list[RuntimeInfo] = []
+    leaving = asyncio.Event()
     plugin = asyncio.create_task(
         serve(
             *theirs,
@@ -98,12 +100,13 @@ async def rig(*, registration_timeout_s: float = 30.0, **runtime: Any) -> AsyncI
             name="gpuslice",
             index="50",
             on_ready=ready.append,
+            leaving=leaving,
             registration_timeout_s=registration_timeout_s,
         )
     )
     fake = FakeRuntime(*ours, **runtime)
     built = Rig(fake, handler, plugin)
-    built.ready = ready
+    built.ready, built.leaving = ready, leaving
     try:
         yield built
     finally:
@@ -537,6 +540,46 @@ def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
 
     run(test)
     assert "outcome=stuck" in caplog.text
+
+
+def test_told_to_leave_it_answers_what_is_open_and_goes() -> None:
+    async def test() -> None:
+        async with rig(nri_version=(0, 12, 5)) as r:
+            await r.runtime.handshake()
+            asked, may_end = asyncio.Event(), asyncio.Event()
+
+            async def slow() -> None:
+                asked.set()
+                await may_end.wait()
+
+            r.handler.hooks["create"] = slow
+            r.handler.adjustment = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
+            creating = asyncio.create_task(r.runtime.create(pod(), container()))
+            await asked.wait()
+            r.leaving.set()
+            await asyncio.sleep(0)
+            assert not r.plugin.done()
+            # What comes in the meantime is answered, too: validation, here.
+            may_end.set()
+            reply = await creating
+            assert reply is not None and reply.adjust.env[0].key == "A"
+            await r.plugin
+            with pytest.raises(Dropped):
+                await r.runtime.call("CreateContainer", nri.CreateContainerRequest(), nri.Empty)
+
+    run(test)
+
+
+@pytest.mark.parametrize("introduced", [True, False])
+def test_told_to_leave_with_nothing_open_it_goes_at_once(introduced: bool) -> None:
+    async def test() -> None:
+        async with rig() as r:
+            if introduced:
+                await r.runtime.handshake()
+            r.leaving.set()
+            await r.plugin
+
+    run(test)
 
 
 def test_shutdown_is_answered_and_ends_the_session() -> None:

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,9 @@ from nri_plugin.__main__ import main as agent_main
 from nri_plugin.contexts import Contexts
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
+from nri_plugin.ledger import Part
 from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.model import Share
 from nri_plugin.service import Service
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
@@ -120,9 +123,10 @@ async def serving(
     pods: list[nri.PodSandbox] | None = None,
     containers: list[nri.Container] | None = None,
     nri_version: tuple[int, int, int] = (0, 12, 5),
+    request_timeout_s: float = 60,
 ) -> AsyncIterator[FakeRuntime]:
     theirs, ours = await connected_pair()
-    runtime = FakeRuntime(*theirs, nri_version=nri_version, request_timeout_s=60)
+    runtime = FakeRuntime(*theirs, nri_version=nri_version, request_timeout_s=request_timeout_s)
     task = asyncio.create_task(
         connection.serve(*ours, handler, name="gpuslice", index="50", wanted_events=service.EVENTS)
     )
@@ -162,10 +166,10 @@ def container(number: int = 0, name: str = "main", sandbox: int = 0) -> nri.Cont
 
 def as_made(of: nri.Container, reply: nri.CreateContainerResponse | None) -> nri.Container:
     """The container as the runtime tells of it once our adjustment is in its spec."""
-    assert reply is not None
     made = nri.Container()
     made.CopyFrom(of)
-    made.mounts.extend(reply.adjust.mounts)
+    if reply is not None:
+        made.mounts.extend(reply.adjust.mounts)
     return made
 
 
@@ -362,6 +366,83 @@ def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> Non
             assert await runtime.create(pod(2, allocated=whole), container(2, sandbox=2))
 
     asyncio.run(work())
+
+
+def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host: Host) -> None:
+    """Whatever each step may take: here 60 s each, and a runtime that waits for one."""
+    free = threading.Event()
+
+    async def work() -> None:
+        handler = host.service()
+        async with serving(handler, request_timeout_s=1) as runtime:
+            stuck = asyncio.create_task(handler._worker.run(lambda: free.wait(60), 60))
+            text = await refused(runtime, pod(allocated=HALF), container())
+            assert text == "gpuslice did not decide CreateContainer within 0.75 s"
+            assert not handler._ledger.holds()
+            free.set()
+            await stuck
+        async with serving(handler) as runtime:
+            assert await runtime.create(pod(allocated=HALF), container(1)) is not None
+
+    asyncio.run(work())
+
+
+def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
+    """The host's /run, a tmpfs, has no room for one more directory."""
+    host.run.mkdir()
+    size = ["-o", "size=4k,nr_inodes=2"]
+    subprocess.run(["mount", "-t", "tmpfs", *size, "tmpfs", host.run], check=True)
+    try:
+        (host.run / ".lock").touch()
+
+        async def work() -> None:
+            handler = host.service()
+            async with serving(handler) as runtime:
+                text = await refused(runtime, pod(allocated=HALF), container())
+                assert "the container's files cannot be made on this node" in text
+                assert f"{host.run}/pod-uid-0: No space left on device" in text
+                assert host.keys() == {".lock"} and not handler._ledger.holds()
+                (host.run / ".lock").unlink()
+                assert await runtime.create(pod(allocated=HALF), container()) is not None
+                clear(RunDirectory(host.run, lambda: 1))
+
+        asyncio.run(work())
+    finally:
+        subprocess.run(["umount", host.run], check=True)
+
+
+def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_directories(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each has 1/200 of the card, one has lost its files; the next one finds none left."""
+    part = TOTAL // 200
+    resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
+    text = allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
+    granted = grants.encode({"main": [CardGrant(UUID, 0, part, 0)]})
+    pods = [pod(number, allocated=text, grants=granted) for number in range(200)]
+    listed = [as_made(container(number, sandbox=number), None) for number in range(200)]
+    files = RunDirectory(host.run, lambda: 7)
+    for made in listed:
+        made.mounts.add(destination="/.gpuslice", source=str(host.run / made.id))
+        if made.id != "c7":
+            files.prepare(made.id, [Share(UUID, 0, part, 0)], shared=False)
+    for number in range(1000):
+        (host.run / f"dead{number}").mkdir()
+
+    async def work() -> None:
+        handler = host.service()
+        await handler._inventory.refresh()
+        async with serving(handler, pods, listed) as runtime:
+            assert handler._ledger.granted() == {UUID: Part(200 * part, 0)}
+            rest = pod(200, allocated=text, grants=granted)
+            assert "has no room" in await refused(runtime, rest, container(200))
+            await runtime.stop(pods[0], listed[0])
+            assert await runtime.create(rest, container(200)) is not None
+        assert len(host.keys()) == 200
+
+    asyncio.run(work())
+    lost = [r.getMessage() for r in caplog.records if "whose grant is gone" in r.getMessage()]
+    assert len(lost) == 1 and "pod=train-7" in lost[0]
 
 
 def test_what_never_came_to_be_is_forgotten_after_a_while(host: Host) -> None:
@@ -611,6 +692,58 @@ def test_it_comes_back_after_the_runtime_restarts(host: Host) -> None:
     assert output == ""
     assert agent.returncode == 0, log
     assert "Traceback" not in log
+
+
+def test_a_second_agent_waits_and_takes_over_when_the_first_leaves(host: Host) -> None:
+    """As in a rolling update: never two at once, and the newcomer says who it waits for."""
+    command = [sys.executable, "-m", "nri_plugin", "--library", str(host.library)]
+    command += ["--nri-socket", str(host.socket), "--run-dir", str(host.run), "--http", "off"]
+    command += ["--store-dir", str(host.settings.store_dir), "--cdi-dir", str(host.cdi)]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    async def work() -> None:
+        connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await connected.put(FakeRuntime(reader, writer, request_timeout_s=60))
+
+        server = await asyncio.start_unix_server(accept, host.socket)
+        agents = [start()]
+        try:
+            first = await connected.get()
+            await first.handshake()
+            agents.append(start())
+            told = await asyncio.to_thread(
+                lambda: next(line for line in agents[1].stderr or () if "another agent" in line)
+            )
+            assert f"another agent serves this node (pid={agents[0].pid} host=" in told
+            assert connected.empty()
+            assert await first.create(pod(labels={}), container()) is not None
+            agents[0].send_signal(signal.SIGTERM)
+            second = await connected.get()
+            await second.handshake()
+            _, log = await asyncio.to_thread(agents[0].communicate)
+            assert agents[0].returncode == 0 and "Traceback" not in log
+            # One that waits leaves as well.
+            agents.append(start())
+            await asyncio.to_thread(
+                lambda: next(line for line in agents[2].stderr or () if "another agent" in line)
+            )
+            agents[2].send_signal(signal.SIGTERM)
+            _, log = await asyncio.to_thread(agents[2].communicate)
+            assert agents[2].returncode == 0 and "Traceback" not in log
+            assert await second.create(pod(labels={}), container()) is not None
+            await first.close()
+            await second.close()
+        finally:
+            for agent in agents:
+                agent.kill()
+                await asyncio.to_thread(agent.communicate)
+            server.close()
+
+    asyncio.run(work())
 
 
 def test_without_root_it_says_so(

@@ -1,0 +1,104 @@
+"""One agent at a time, whoever comes, goes or is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.lock import FILE, Lock
+
+HOLD = """
+import asyncio, sys
+from pathlib import Path
+from nri_plugin.lock import Lock
+asyncio.run(Lock(Path(sys.argv[1]), "pid=old").acquire(print))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(run_dir: Path) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None and child.stdout.readline() == "held\n"
+    return child
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate()
+
+
+def test_the_newcomer_says_who_serves_and_takes_over_when_it_is_killed(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    old = holder(run_dir)
+    said: list[str] = []
+
+    def say(why: str) -> None:
+        said.append(why)
+        if len(said) == 3:
+            old.send_signal(signal.SIGKILL)
+
+    async def work() -> Lock:
+        lock = Lock(run_dir, "pid=new")
+        await lock.acquire(say)
+        return lock
+
+    lock = asyncio.run(work())
+    end(old)
+    assert set(said) == {"another agent serves this node (pid=old)"}
+    assert (run_dir / FILE).read_text() == "pid=new\n"
+    lock.release()
+    lock.release()
+    asyncio.run(Lock(run_dir, "pid=third").acquire(lambda why: pytest.fail(why)))
+
+
+def test_one_that_has_not_said_who_it_is_is_named_so(tmp_path: Path) -> None:
+    old = holder(tmp_path)
+    (tmp_path / FILE).write_text("")
+
+    def say(why: str) -> None:
+        assert why == "another agent serves this node (it has just begun)"
+        end(old)
+
+    asyncio.run(Lock(tmp_path, "pid=new").acquire(say))
+
+
+def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens the name later would lock another file, and serve beside us."""
+    whole = os.open
+    said: list[str] = []
+
+    def open_and_lose(path: Path, flags: int, mode: int) -> int:
+        descriptor = whole(path, flags, mode)
+        path.unlink()
+        monkeypatch.undo()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    asyncio.run(Lock(tmp_path, "pid=new").acquire(said.append))
+    assert (len(said) == 1 and "No such file" in said[0]) or "it was removed" in said[0]
+    assert (tmp_path / FILE).read_text() == "pid=new\n"
+
+
+def test_a_directory_that_cannot_be_made_is_said_until_it_can(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.write_text("in the way")
+
+    def say(why: str) -> None:
+        assert why == f"{run_dir / FILE} cannot be locked: File exists"
+        run_dir.unlink()
+
+    asyncio.run(Lock(run_dir, "pid=new").acquire(say))
