@@ -58,6 +58,15 @@ CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_re
 	return CUDA_SUCCESS;
 }
 
+CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult result)
+{
+	if (result == CUDA_ERROR_OUT_OF_MEMORY && reservation->place.card >= 0) {
+		reservation->bytes = 0;
+		return CUDA_SUCCESS;
+	}
+	return result;
+}
+
 bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result, int *round)
 {
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << *round};

@@ -44,6 +44,13 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 		VGPU_AT(ADMIT_CALLED);                                                             \
 	} while (0)
 
+/*
+ * What looks malformed the driver shall refuse by its own code, also where our answer would be that
+ * it does not fit: then it is asked with nothing reserved. Should it give all the same, to settle
+ * or commit is to refuse.
+ */
+CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult result);
+
 /* Nothing came of it. */
 void vgpu_cancel(const struct vgpu_reservation *reservation);
 

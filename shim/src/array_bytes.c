@@ -7,7 +7,7 @@
  */
 #include "array_bytes.h"
 
-#include <stdbool.h>
+#include <stddef.h>
 
 enum { PIECE_BYTES = 64, PIECE_ROWS = 8, MOST_STACKED = 16, MOST_JOINED = 32, LINE_BYTES = 512 };
 
@@ -33,12 +33,24 @@ static const struct format formats[] = {
     {0xc9, 0xc9, 16, 0, 1},  {0xca, 0xca, 32, 0, 1},  {0xcb, 0xcb, 64, 0, 1},
 };
 
-static struct format find_format(int format)
+static const struct format *known_format(int format)
 {
 	for (unsigned int i = 0; i < sizeof(formats) / sizeof(*formats); i++)
 		if (format >= formats[i].first && format <= formats[i].last)
-			return formats[i];
-	return (struct format){.bits = 128, .block = 1};
+			return &formats[i];
+	return NULL;
+}
+
+bool vgpu_array_format_is_known(int format)
+{
+	return known_format(format) != NULL;
+}
+
+static struct format find_format(int format)
+{
+	const struct format *known = known_format(format);
+
+	return known ? *known : (struct format){.bits = 128, .block = 1};
 }
 
 /* Saturating: a description may say anything. */

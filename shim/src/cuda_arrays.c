@@ -8,6 +8,7 @@
  * less. Sparse and deferred arrays cost nothing: what is mapped to them is held by claims.
  */
 #include "array_bytes.h"
+#include "array_extents.h"
 #include "claims.h"
 #include "hooks.h"
 
@@ -53,8 +54,9 @@ static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int level
 			struct vgpu_reservation *reservation)
 {
 	struct vgpu_place place;
-	CUdevice device;
+	CUdevice device = 0;
 	uint64_t bytes = 0;
+	bool told;
 	CUresult result = vgpu_place_current(&place);
 
 	if (result != CUDA_SUCCESS)
@@ -64,9 +66,13 @@ static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int level
 	if (place.card >= 0 && real_cuCtxGetDevice(&device) == CUDA_SUCCESS)
 		bytes =
 		    levels ? told_of_mipmap(array, levels, device) : told_of_array(array, device);
-	if (!bytes)
+	told = bytes;
+	if (!told)
 		bytes = vgpu_array_bytes(array, levels ? levels : 1);
-	return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
+	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
+	return told || vgpu_array_is_possible(array, device)
+		   ? result
+		   : vgpu_ask_all_the_same(reservation, result);
 }
 
 static CUresult destroy_array(uint64_t array)
@@ -79,14 +85,25 @@ static CUresult destroy_mipmap(uint64_t mipmap)
 	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)mipmap);
 }
 
-/* What became of a reservation, once the driver has answered. */
+/* Nothing is reserved for what should have been refused. */
+static CUresult commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
+		       uint64_t key)
+{
+	if (reservation->place.card >= 0 && !reservation->bytes)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return vgpu_commit(reservation, kind, key);
+}
+
+/* What became of a reservation, once the driver has answered; `out` is the program's. */
 static CUresult keep(const struct vgpu_reservation *reservation, CUresult result,
-		     enum vgpu_kind kind, const void *made, CUresult (*undo)(uint64_t key))
+		     enum vgpu_kind kind, void *made, void **out, CUresult (*undo)(uint64_t key))
 {
 	uint64_t key = (uintptr_t)made;
 
 	if (result == CUDA_SUCCESS) {
-		result = vgpu_commit(reservation, kind, key);
+		result = commit(reservation, kind, key);
+		if (result == CUDA_SUCCESS)
+			*out = made;
 		if (result == CUDA_SUCCESS || undo(key) != CUDA_SUCCESS)
 			return result;
 	}
@@ -113,6 +130,7 @@ CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *described
 {
 	CUDA_ARRAY3D_DESCRIPTOR whole;
 	struct vgpu_reservation reservation;
+	CUarray made = NULL;
 	CUresult result;
 
 	if (!array || !described)
@@ -122,14 +140,15 @@ CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *described
 	result = reserve(&whole, 0, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuArrayCreate(array, described));
-	return keep(&reservation, result, VGPU_KIND_ARRAY, *array, destroy_array);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuArrayCreate(&made, described));
+	return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array, destroy_array);
 }
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *described)
 {
 	CUDA_ARRAY3D_DESCRIPTOR whole;
 	struct vgpu_reservation reservation;
+	CUarray made = NULL;
 	CUresult result;
 
 	if (!array || !described)
@@ -139,14 +158,15 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *described
 	result = reserve(&whole, 0, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuArrayCreate_v2(array, described));
-	return keep(&reservation, result, VGPU_KIND_ARRAY, *array, destroy_array);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuArrayCreate_v2(&made, described));
+	return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array, destroy_array);
 }
 
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *described)
 {
 	CUDA_ARRAY3D_DESCRIPTOR whole;
 	struct vgpu_reservation reservation;
+	CUarray made = NULL;
 	CUresult result;
 
 	if (!array || !described)
@@ -156,13 +176,14 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descr
 	result = reserve(&whole, 0, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuArray3DCreate(array, described));
-	return keep(&reservation, result, VGPU_KIND_ARRAY, *array, destroy_array);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuArray3DCreate(&made, described));
+	return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array, destroy_array);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *described)
 {
 	struct vgpu_reservation reservation;
+	CUarray made = NULL;
 	CUresult result;
 
 	if (!array || !described)
@@ -170,14 +191,15 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descr
 	result = reserve(described, 0, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuArray3DCreate_v2(array, described));
-	return keep(&reservation, result, VGPU_KIND_ARRAY, *array, destroy_array);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuArray3DCreate_v2(&made, described));
+	return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array, destroy_array);
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *described,
 				unsigned int levels)
 {
 	struct vgpu_reservation reservation;
+	CUmipmappedArray made = NULL;
 	CUresult result;
 
 	if (!mipmap || !described || !levels)
@@ -186,8 +208,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DES
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &reservation,
-			   real_cuMipmappedArrayCreate(mipmap, described, levels));
-	return keep(&reservation, result, VGPU_KIND_MIPMAP, *mipmap, destroy_mipmap);
+			   real_cuMipmappedArrayCreate(&made, described, levels));
+	return keep(&reservation, result, VGPU_KIND_MIPMAP, made, (void **)mipmap, destroy_mipmap);
 }
 
 CUresult cuArrayDestroy(CUarray array)

@@ -107,84 +107,102 @@ static bool settle(struct creation *creation, CUcontext context)
 	return !vgpu_took_too_much(&creation->window, taken_bytes);
 }
 
-static CUresult settle_own(struct creation *creation, CUresult result, CUcontext *context)
+static CUresult settle_own(struct creation *creation, CUresult result, CUcontext made,
+			   CUcontext *out)
 {
 	if (result != CUDA_SUCCESS) {
 		give_up(creation);
 		return result;
 	}
-	if (settle(creation, *context))
-		return CUDA_SUCCESS;
-	(void)cuCtxDestroy_v2(*context);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!settle(creation, made)) {
+		(void)cuCtxDestroy_v2(made);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = made;
+	return CUDA_SUCCESS;
+}
+
+/* The program's own is written when the context is there to stay. */
+static CUcontext *at(const CUcontext *out, CUcontext *made)
+{
+	return out ? made : NULL;
 }
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 {
 	struct creation creation;
-	CUresult result = begin(&creation, context, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &creation.reservation, real_cuCtxCreate(context, flags, device));
-	return settle_own(&creation, result, context);
-}
-
-CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
-{
-	struct creation creation;
+	CUcontext made = NULL;
 	CUresult result = begin(&creation, context, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuCtxCreate_v2(context, flags, device));
-	return settle_own(&creation, result, context);
+			   real_cuCtxCreate(at(context, &made), flags, device));
+	return settle_own(&creation, result, made, context);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	struct creation creation;
+	CUcontext made = NULL;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation,
+			   real_cuCtxCreate_v2(at(context, &made), flags, device));
+	return settle_own(&creation, result, made, context);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int affinity_count, unsigned int flags,
 			CUdevice device)
 {
 	struct creation creation;
+	CUcontext made = NULL;
 	CUresult result = begin(&creation, context, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuCtxCreate_v3(context, affinity, affinity_count, flags, device));
-	return settle_own(&creation, result, context);
+	VGPU_CALL_RESERVED(
+	    result, &creation.reservation,
+	    real_cuCtxCreate_v3(at(context, &made), affinity, affinity_count, flags, device));
+	return settle_own(&creation, result, made, context);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
 {
 	struct creation creation;
+	CUcontext made = NULL;
 	CUresult result = begin(&creation, context, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuCtxCreate_v4(context, parameters, flags, device));
-	return settle_own(&creation, result, context);
+			   real_cuCtxCreate_v4(at(context, &made), parameters, flags, device));
+	return settle_own(&creation, result, made, context);
 }
 
 static CUresult retain_first(CUcontext *context, CUdevice device)
 {
 	struct creation creation;
+	CUcontext made = NULL;
 	CUresult result = begin(&creation, context, device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuDevicePrimaryCtxRetain(context, device));
+			   real_cuDevicePrimaryCtxRetain(at(context, &made), device));
 	if (result != CUDA_SUCCESS) {
 		give_up(&creation);
 		return result;
 	}
-	vgpu_note_primary(device, *context);
-	if (settle(&creation, *context))
-		return CUDA_SUCCESS;
-	(void)vgpu_release_primary(device, real_cuDevicePrimaryCtxRelease_v2);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	vgpu_note_primary(device, made);
+	if (!settle(&creation, made)) {
+		(void)vgpu_release_primary(device, real_cuDevicePrimaryCtxRelease_v2);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*context = made;
+	return CUDA_SUCCESS;
 }
 
 static bool is_active(CUdevice device)

@@ -4,8 +4,38 @@
  * freed: the import and each of these views is a claim. cuMemFree and cuMipmappedArrayDestroy,
  * which end views, take their claims.
  */
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "claims.h"
 #include "hooks.h"
+
+enum { OPAQUE_FD = 1, LAST_TYPE = 8 }; /* CU_EXTERNAL_MEMORY_HANDLE_TYPE_ */
+
+/* An import that succeeds takes the descriptor, so nothing that could is tried. */
+static bool is_malformed(const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)
+{
+	return described->type < OPAQUE_FD || described->type > LAST_TYPE ||
+	       !described->size_bytes ||
+	       (described->type == OPAQUE_FD &&
+		syscall(SYS_fcntl, (int)described->handle[0], F_GETFD) < 0);
+}
+
+/* What is malformed besides, the driver says. */
+static CUresult refuse(const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described, CUresult ours)
+{
+	CUexternalMemory given;
+	CUresult result = ours;
+
+	if (ours == CUDA_ERROR_OUT_OF_MEMORY && is_malformed(described))
+		result = real_cuImportExternalMemory(&given, described);
+	if (result != CUDA_SUCCESS)
+		return result;
+	(void)real_cuDestroyExternalMemory(given);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
 				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)
@@ -25,7 +55,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, described->size_bytes),
 				 &reservation);
 	if (result != CUDA_SUCCESS)
-		return result;
+		return refuse(described, result);
 	claim = vgpu_claim_new(&reservation, 0);
 	if (!claim) {
 		vgpu_cancel(&reservation);

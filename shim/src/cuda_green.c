@@ -2,6 +2,8 @@
  * Green contexts: other ways into a device's primary context, each of which retains it. What is
  * allocated in one is the primary context's, and stays when the green one ends.
  */
+#include <stddef.h>
+
 #include "admission.h"
 #include "hooks.h"
 #include "lives.h"
@@ -36,21 +38,24 @@ static CUresult create_in(CUcontext primary, CUgreenCtx *green, void *resources,
 {
 	const struct vgpu_bounds bounds = {0, MOST_BYTES};
 	struct vgpu_window window;
+	CUgreenCtx made = NULL;
 	CUcontext context;
 	CUresult result;
 
 	open_in(&window, primary);
-	result = real_cuGreenCtxCreate(green, resources, device, flags);
+	result = real_cuGreenCtxCreate(&made, resources, device, flags);
 	if (result != CUDA_SUCCESS) {
 		vgpu_window_drop(&window);
 		return result;
 	}
-	if (real_cuCtxFromGreenCtx(&context, *green) == CUDA_SUCCESS)
+	if (real_cuCtxFromGreenCtx(&context, made) == CUDA_SUCCESS)
 		vgpu_place_join(context, window.place);
-	if (!vgpu_took_too_much(&window, close_in(&window, primary, bounds)))
-		return CUDA_SUCCESS;
-	(void)cuGreenCtxDestroy(*green);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	if (vgpu_took_too_much(&window, close_in(&window, primary, bounds))) {
+		(void)cuGreenCtxDestroy(made);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*green = made;
+	return CUDA_SUCCESS;
 }
 
 /* The primary context is retained beside, so that it is charged before there is a green one. */

@@ -92,6 +92,7 @@ static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandl
 {
 	struct vgpu_shared_charge charge;
 	struct vgpu_place place;
+	CUdeviceptr given = 0;
 	vgpu_hold hold;
 	CUresult result = vgpu_place_current(&place);
 
@@ -101,12 +102,14 @@ static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandl
 	if (hold)
 		place.card = charge.card;
 	VGPU_AT(IPC_JOINED);
-	result = driver_open(dptr, handle, flags);
+	result = driver_open(dptr ? &given : NULL, handle, flags);
 	VGPU_AT(IPC_OPENED);
 	if (result == CUDA_SUCCESS)
-		result = keep(place, *dptr, hold);
+		result = keep(place, given, hold);
 	VGPU_AT(IPC_KEPT);
-	if (result != CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	else
 		vgpu_shared_leave(hold);
 	return result;
 }

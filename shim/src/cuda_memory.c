@@ -8,7 +8,7 @@
 #include "hooks.h"
 #include "meter.h"
 
-enum { PITCH_BYTES = 512 };
+enum { PITCH_BYTES = 512, ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
 
 static CUresult free_v1(uint64_t address)
 {
@@ -20,14 +20,28 @@ static CUresult free_v2(uint64_t address)
 	return real_cuMemFree_v2(address);
 }
 
+/* Refused, and yet the driver will not take it back: nobody has its address, until the context
+ * ends. */
+static void keep_lost(struct vgpu_reservation *reservation, uint64_t size_bytes)
+{
+	struct vgpu_place place = reservation->place;
+
+	vgpu_charge_measured(place, (int64_t)vgpu_whole_blocks(place.card, size_bytes));
+	vgpu_cancel(reservation);
+}
+
 /* What became of a reserved allocation, once the driver has answered. */
 static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint64_t address,
 		     uint64_t size_bytes, CUresult (*driver_free)(uint64_t address))
 {
 	if (result == CUDA_SUCCESS) {
 		result = vgpu_keep_memory(reservation, address, size_bytes);
-		if (result == CUDA_SUCCESS || driver_free(address) != CUDA_SUCCESS)
+		if (result == CUDA_SUCCESS)
 			return result;
+		if (driver_free(address) != CUDA_SUCCESS) {
+			keep_lost(reservation, size_bytes);
+			return result;
+		}
 	}
 	vgpu_cancel(reservation);
 	return result;
@@ -36,6 +50,7 @@ static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint
 CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int size_bytes)
 {
 	struct vgpu_reservation reservation;
+	CUdeviceptr_v1 given = 0;
 	CUresult result;
 
 	if (!dptr || !size_bytes)
@@ -43,13 +58,17 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int size_bytes)
 	result = vgpu_reserve_memory(size_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc(dptr, size_bytes));
-	return keep(&reservation, result, result == CUDA_SUCCESS ? *dptr : 0, size_bytes, free_v1);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc(&given, size_bytes));
+	result = keep(&reservation, result, given, size_bytes, free_v1);
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	return result;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
 {
 	struct vgpu_reservation reservation;
+	CUdeviceptr given = 0;
 	CUresult result;
 
 	if (!dptr || !size_bytes)
@@ -57,23 +76,32 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
 	result = vgpu_reserve_memory(size_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc_v2(dptr, size_bytes));
-	return keep(&reservation, result, result == CUDA_SUCCESS ? *dptr : 0, size_bytes, free_v2);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc_v2(&given, size_bytes));
+	result = keep(&reservation, result, given, size_bytes, free_v2);
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	return result;
 }
 
 /* In full from the start, as device memory, wherever its pages go later. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int flags)
 {
 	struct vgpu_reservation reservation;
+	CUdeviceptr given = 0;
 	CUresult result;
 
 	if (!dptr || !size_bytes)
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	result = vgpu_reserve_memory(size_bytes, &reservation);
+	if (flags != ATTACH_GLOBAL && flags != ATTACH_HOST)
+		result = vgpu_ask_all_the_same(&reservation, result);
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAllocManaged(dptr, size_bytes, flags));
-	return keep(&reservation, result, result == CUDA_SUCCESS ? *dptr : 0, size_bytes, free_v2);
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAllocManaged(&given, size_bytes, flags));
+	result = keep(&reservation, result, given, size_bytes, free_v2);
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	return result;
 }
 
 /* Rows as far apart as drivers put them at most; how far they are, the driver says. */
@@ -87,41 +115,64 @@ static uint64_t pitched_bytes(uint64_t width_bytes, uint64_t rows)
 		   : bytes;
 }
 
+static CUresult reserve_pitched(uint64_t width_bytes, uint64_t rows, unsigned int element_bytes,
+				struct vgpu_reservation *reservation)
+{
+	uint64_t bytes = pitched_bytes(width_bytes, rows);
+	CUresult result = vgpu_reserve_memory(bytes, reservation);
+
+	if (bytes == UINT64_MAX ||
+	    (element_bytes != 4 && element_bytes != 8 && element_bytes != 16))
+		return vgpu_ask_all_the_same(reservation, result);
+	return result;
+}
+
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width_bytes,
 			 unsigned int height, unsigned int element_bytes)
 {
 	struct vgpu_reservation reservation;
+	CUdeviceptr_v1 given = 0;
+	unsigned int given_pitch = 0;
 	CUresult result;
 
 	if (!dptr || !pitch || !width_bytes || !height)
 		return real_cuMemAllocPitch(dptr, pitch, width_bytes, height, element_bytes);
-	result = vgpu_reserve_memory(pitched_bytes(width_bytes, height), &reservation);
+	result = reserve_pitched(width_bytes, height, element_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
-	VGPU_CALL_RESERVED(result, &reservation,
-			   real_cuMemAllocPitch(dptr, pitch, width_bytes, height, element_bytes));
-	if (result != CUDA_SUCCESS)
-		return keep(&reservation, result, 0, 0, free_v1);
-	return keep(&reservation, result, *dptr, (uint64_t)*pitch * height, free_v1);
+	VGPU_CALL_RESERVED(
+	    result, &reservation,
+	    real_cuMemAllocPitch(&given, &given_pitch, width_bytes, height, element_bytes));
+	result = keep(&reservation, result, given, (uint64_t)given_pitch * height, free_v1);
+	if (result == CUDA_SUCCESS) {
+		*dptr = given;
+		*pitch = given_pitch;
+	}
+	return result;
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes, size_t height,
 			    unsigned int element_bytes)
 {
 	struct vgpu_reservation reservation;
+	CUdeviceptr given = 0;
+	size_t given_pitch = 0;
 	CUresult result;
 
 	if (!dptr || !pitch || !width_bytes || !height)
 		return real_cuMemAllocPitch_v2(dptr, pitch, width_bytes, height, element_bytes);
-	result = vgpu_reserve_memory(pitched_bytes(width_bytes, height), &reservation);
+	result = reserve_pitched(width_bytes, height, element_bytes, &reservation);
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(
 	    result, &reservation,
-	    real_cuMemAllocPitch_v2(dptr, pitch, width_bytes, height, element_bytes));
-	if (result != CUDA_SUCCESS)
-		return keep(&reservation, result, 0, 0, free_v2);
-	return keep(&reservation, result, *dptr, *pitch * height, free_v2);
+	    real_cuMemAllocPitch_v2(&given, &given_pitch, width_bytes, height, element_bytes));
+	result = keep(&reservation, result, given, (uint64_t)given_pitch * height, free_v2);
+	if (result == CUDA_SUCCESS) {
+		*dptr = given;
+		*pitch = given_pitch;
+	}
+	return result;
 }
 
 static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t address))

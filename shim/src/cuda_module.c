@@ -3,6 +3,8 @@
  * What can be undone is undone where it does not fit; the rest stays charged, and nothing else is
  * given until it fits again.
  */
+#include <stddef.h>
+
 #include "hooks.h"
 #include "measure.h"
 #include "seen.h"
@@ -18,54 +20,77 @@ static bool code_fits(struct vgpu_window *window)
 	return !vgpu_took_too_much(window, vgpu_window_close(window, vgpu_code_taken));
 }
 
-static CUresult settle_module(struct vgpu_window *window, CUresult result, CUmodule *module)
+static CUresult settle_module(struct vgpu_window *window, CUresult result, const CUmodule *loaded,
+			      CUmodule *out)
 {
-	if (code_fits(window) || result != CUDA_SUCCESS)
+	bool fits = code_fits(window);
+
+	if (result != CUDA_SUCCESS)
 		return result;
-	(void)cuModuleUnload(*module);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!fits) {
+		(void)cuModuleUnload(*loaded);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = *loaded;
+	return CUDA_SUCCESS;
 }
 
-static CUresult settle_library(struct vgpu_window *window, CUresult result, CUlibrary *library)
+static CUresult settle_library(struct vgpu_window *window, CUresult result, const CUlibrary *loaded,
+			       CUlibrary *out)
 {
-	if (code_fits(window) || result != CUDA_SUCCESS)
+	bool fits = code_fits(window);
+
+	if (result != CUDA_SUCCESS)
 		return result;
-	(void)cuLibraryUnload(*library);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!fits) {
+		(void)cuLibraryUnload(*loaded);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = *loaded;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
 	struct vgpu_window window;
+	CUmodule loaded = NULL;
 
 	vgpu_window_open(&window);
-	return settle_module(&window, real_cuModuleLoad(module, path), module);
+	return settle_module(&window, real_cuModuleLoad(module ? &loaded : NULL, path), &loaded,
+			     module);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	struct vgpu_window window;
+	CUmodule loaded = NULL;
 
 	vgpu_window_open(&window);
-	return settle_module(&window, real_cuModuleLoadData(module, image), module);
+	return settle_module(&window, real_cuModuleLoadData(module ? &loaded : NULL, image),
+			     &loaded, module);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options,
 			    void **values)
 {
 	struct vgpu_window window;
+	CUmodule loaded = NULL;
 
 	vgpu_window_open(&window);
 	return settle_module(
-	    &window, real_cuModuleLoadDataEx(module, image, count, options, values), module);
+	    &window,
+	    real_cuModuleLoadDataEx(module ? &loaded : NULL, image, count, options, values),
+	    &loaded, module);
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
 	struct vgpu_window window;
+	CUmodule loaded = NULL;
 
 	vgpu_window_open(&window);
-	return settle_module(&window, real_cuModuleLoadFatBinary(module, image), module);
+	return settle_module(&window, real_cuModuleLoadFatBinary(module ? &loaded : NULL, image),
+			     &loaded, module);
 }
 
 CUresult cuModuleUnload(CUmodule module)
@@ -85,12 +110,13 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *image, int *jit_optio
 			   unsigned int count)
 {
 	struct vgpu_window window;
+	CUlibrary loaded = NULL;
 
 	vgpu_window_open(&window);
 	return settle_library(&window,
-			      real_cuLibraryLoadData(library, image, jit_options, jit_values,
-						     jit_count, options, values, count),
-			      library);
+			      real_cuLibraryLoadData(library ? &loaded : NULL, image, jit_options,
+						     jit_values, jit_count, options, values, count),
+			      &loaded, library);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_options,
@@ -98,12 +124,14 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_op
 			       void **values, unsigned int count)
 {
 	struct vgpu_window window;
+	CUlibrary loaded = NULL;
 
 	vgpu_window_open(&window);
 	return settle_library(&window,
-			      real_cuLibraryLoadFromFile(library, path, jit_options, jit_values,
-							 jit_count, options, values, count),
-			      library);
+			      real_cuLibraryLoadFromFile(library ? &loaded : NULL, path,
+							 jit_options, jit_values, jit_count,
+							 options, values, count),
+			      &loaded, library);
 }
 
 CUresult cuLibraryUnload(CUlibrary library)

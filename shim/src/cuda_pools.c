@@ -148,32 +148,40 @@ CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream s
 }
 
 /* From the driver's answer on the pool is known; one that cannot be written down is not given. */
-static CUresult enter(CUmemoryPool pool, int card)
+static CUresult enter(CUmemoryPool pool, int card, CUmemoryPool *out)
 {
-	if (vgpu_meter_add(pool, card))
-		return CUDA_SUCCESS;
-	real_cuMemPoolDestroy(pool);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!vgpu_meter_add(pool, card)) {
+		real_cuMemPoolDestroy(pool);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = pool;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
+	CUmemoryPool given = NULL;
 	struct vgpu_place place;
-	CUresult result = real_cuMemPoolCreate(pool, properties);
+	CUresult result = real_cuMemPoolCreate(pool ? &given : NULL, properties);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = vgpu_place_of_pool(properties, &place);
-	return result == CUDA_SUCCESS ? enter(*pool, place.card) : result;
+	if (result == CUDA_SUCCESS)
+		return enter(given, place.card, pool);
+	real_cuMemPoolDestroy(given);
+	return result;
 }
 
 /* Nothing can be allocated from it; what is imported of it, see cuMemPoolImportPointer. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
 					    unsigned long long flags)
 {
-	CUresult result = real_cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
+	CUmemoryPool given = NULL;
+	CUresult result =
+	    real_cuMemPoolImportFromShareableHandle(pool ? &given : NULL, handle, type, flags);
 
-	return result == CUDA_SUCCESS ? enter(*pool, VGPU_CARD_UNMANAGED) : result;
+	return result == CUDA_SUCCESS ? enter(given, VGPU_CARD_UNMANAGED, pool) : result;
 }
 
 /* Which card, and what the allocation comes to. */
@@ -200,19 +208,22 @@ static CUresult reserve_import(CUdeviceptr dptr, struct vgpu_reservation *reserv
 CUresult cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool, void *data)
 {
 	struct vgpu_reservation reservation = {.place = {.card = VGPU_CARD_UNMANAGED}};
-	CUresult result = real_cuMemPoolImportPointer(dptr, pool, data);
+	CUdeviceptr given = 0;
+	CUresult result = real_cuMemPoolImportPointer(dptr ? &given : NULL, pool, data);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = reserve_import(*dptr, &reservation);
+	result = reserve_import(given, &reservation);
 	if (result == CUDA_SUCCESS) {
 		__atomic_store_n(&vgpu_pool_imports, 1, __ATOMIC_RELAXED);
-		result = vgpu_commit(&reservation, VGPU_KIND_IMPORT, *dptr);
+		result = vgpu_commit(&reservation, VGPU_KIND_IMPORT, given);
 		if (result != CUDA_SUCCESS)
 			vgpu_cancel(&reservation);
 	}
-	if (result != CUDA_SUCCESS)
-		real_cuMemFree_v2(*dptr);
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	else
+		real_cuMemFree_v2(given);
 	return result;
 }
 

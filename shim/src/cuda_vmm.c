@@ -15,11 +15,40 @@ static struct vgpu_claim_to by_handle(uint64_t handle)
 	return (struct vgpu_claim_to){.kind = VGPU_CLAIM_HANDLE, .key = handle};
 }
 
+/* By the driver's own rules, which it is asked for. */
+static bool is_malformed(uint64_t size_bytes, const CUmemAllocationProp *prop,
+			 unsigned long long flags)
+{
+	size_t granule_bytes = 0;
+
+	return flags ||
+	       real_cuMemGetAllocationGranularity(&granule_bytes, prop, MINIMUM) != CUDA_SUCCESS ||
+	       (granule_bytes && size_bytes % granule_bytes);
+}
+
+/* It does not fit. What is malformed besides, the driver says; it has nothing to give. */
+static CUresult refuse(uint64_t size_bytes, const CUmemAllocationProp *prop,
+		       unsigned long long flags)
+{
+	CUmemGenericAllocationHandle given;
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (is_malformed(size_bytes, prop, flags)) {
+		result = real_cuMemCreate(&given, size_bytes, prop, flags);
+		if (result == CUDA_SUCCESS) {
+			(void)real_cuMemRelease(given);
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+		}
+	}
+	return result;
+}
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size_bytes,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	struct vgpu_reservation reservation;
 	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	CUmemGenericAllocationHandle given = 0;
 	CUdevice device = 0;
 	CUresult result = CUDA_SUCCESS;
 	uint32_t claim;
@@ -31,16 +60,20 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size_bytes,
 					      : result;
 	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, size_bytes), &reservation);
 	if (result != CUDA_SUCCESS)
-		return result;
+		return result == CUDA_ERROR_OUT_OF_MEMORY && place.card >= 0
+			   ? refuse(size_bytes, prop, flags)
+			   : result;
 	claim = vgpu_claim_new(&reservation, device);
 	if (!claim) {
 		vgpu_cancel(&reservation);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	VGPU_CALL_RESERVED(result, &reservation, real_cuMemCreate(handle, size_bytes, prop, flags));
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemCreate(&given, size_bytes, prop, flags));
 	if (result == CUDA_SUCCESS)
-		vgpu_forget_handle(*handle);
-	vgpu_claim_end(claim, result, by_handle(result == CUDA_SUCCESS ? *handle : 0));
+		vgpu_forget_handle(given);
+	vgpu_claim_end(claim, result, by_handle(given));
+	if (result == CUDA_SUCCESS)
+		*handle = given;
 	return result;
 }
 
@@ -149,17 +182,19 @@ static CUresult claim_import(CUmemGenericAllocationHandle handle)
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
 					int type)
 {
-	CUresult result = real_cuMemImportFromShareableHandle(handle, shareable, type);
-
+	CUmemGenericAllocationHandle given = 0;
+	CUresult exchanged, result;
 	int mode = RELAXED; /* a capture must not mind */
-	CUresult exchanged;
 
+	result = real_cuMemImportFromShareableHandle(handle ? &given : NULL, shareable, type);
 	if (result != CUDA_SUCCESS)
 		return result;
 	exchanged = real_cuThreadExchangeStreamCaptureMode(&mode);
-	result = claim_import(*handle);
-	if (result != CUDA_SUCCESS)
-		(void)real_cuMemRelease(*handle);
+	result = claim_import(given);
+	if (result == CUDA_SUCCESS)
+		*handle = given;
+	else
+		(void)real_cuMemRelease(given);
 	if (exchanged == CUDA_SUCCESS)
 		real_cuThreadExchangeStreamCaptureMode(&mode);
 	return result;

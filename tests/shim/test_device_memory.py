@@ -225,7 +225,7 @@ for element in (0, 3, 32):
 for shape in ((0, 10), (10, 0), (0, 0)):
     assert d.cuMemAllocPitch(*shape, 4)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
 assert d.cuMemAllocPitch(2**63, 4, 4)[0] == OOM
-assert d.cuMemAllocPitch(2**64 - 1, 2, 4)[0] == OOM
+assert d.cuMemAllocPitch(2**64 - 1, 2, 4)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
 same(BLOCK)
 must(d.cuMemFree(small))
 same(0)

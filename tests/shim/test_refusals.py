@@ -1,0 +1,217 @@
+"""What a refused call leaves behind: nothing but its code, and of two reasons the driver's own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.exact import EXACT
+
+pytestmark = pytest.mark.sim
+
+# SENTINEL is what stands where a call would put its result.
+_BEGIN = (
+    EXACT
+    + """
+import ctypes
+library = ctypes.CDLL("libcuda.so.1")
+SENTINEL = 0x5A5A5A5A5A5A5A5A
+U, S, P = ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+class Prop(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location),
+                ("metadata", P), ("flags", ctypes.c_ubyte * 8)]
+class PoolProps(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location),
+                ("attributes", P), ("most", S), ("usage", ctypes.c_ushort),
+                ("reserved", ctypes.c_ubyte * 54)]
+class Plane(ctypes.Structure):
+    _fields_ = [("width", S), ("height", S), ("format", ctypes.c_int), ("channels", U)]
+class Solid(ctypes.Structure):
+    _fields_ = [("width", S), ("height", S), ("depth", S), ("format", ctypes.c_int),
+                ("channels", U), ("flags", U)]
+class PlaneV1(ctypes.Structure):
+    _fields_ = [("width", U), ("height", U), ("format", ctypes.c_int), ("channels", U)]
+class SolidV1(ctypes.Structure):
+    _fields_ = [("width", U), ("height", U), ("depth", U), ("format", ctypes.c_int),
+                ("channels", U), ("flags", U)]
+class External(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("fd", ctypes.c_int), ("other", P),
+                ("size", ctypes.c_uint64), ("flags", U), ("reserved", U * 16)]
+def prop(kind=1, handles=0, location=1, device=0):
+    return ctypes.byref(Prop(kind, handles, Location(location, device), None))
+def plane(width, height=0, format=0x20, channels=4, type=Plane):
+    return ctypes.byref(type(width, height, format, channels))
+def solid(width, height=0, depth=0, format=0x20, channels=4, flags=0, type=Solid):
+    return ctypes.byref(type(width, height, depth, format, channels, flags))
+def call(name, *arguments, outs=1):
+    "The code, and whether what the program has is as it was."
+    kept = [ctypes.c_uint64(SENTINEL) for _ in range(outs)]
+    code = library[name](*(ctypes.byref(out) for out in kept), *arguments)
+    return code, [out.value for out in kept] == [SENTINEL] * outs
+pool = P(int(must(d.cuDeviceGetDefaultMemPool(0))))
+PTX = (b".version 7.0\\n.target sm_70\\n.address_size 64\\n"
+       b".global .align 4 .b8 room[33554432];\\n.visible .entry flat() { ret; }\\n")
+"""
+)
+
+# Each would fit the card; none fits what is left of the limit.
+_TOO_LARGE = {
+    "cuMemAlloc": '"cuMemAlloc", U(16 * MIB)',
+    "cuMemAlloc_v2": '"cuMemAlloc_v2", S(16 * MIB)',
+    "a small cuMemAlloc": '"cuMemAlloc", U(MIB + 512)',
+    "a small cuMemAlloc_v2": '"cuMemAlloc_v2", S(MIB + 512)',
+    "a small cuMemAllocManaged": '"cuMemAllocManaged", S(MIB + 512), 1',
+    "a small cuMemAllocPitch_v2": '"cuMemAllocPitch_v2", S(MIB + 512), S(1), 4, outs=2',
+    "cuMemAllocManaged": '"cuMemAllocManaged", S(16 * MIB), 1',
+    "cuMemAllocPitch": '"cuMemAllocPitch", U(4096), U(4096), 4, outs=2',
+    "cuMemAllocPitch_v2": '"cuMemAllocPitch_v2", S(4096), S(4096), 4, outs=2',
+    "cuMemAllocAsync": '"cuMemAllocAsync", S(64 * MIB), None',
+    "cuMemAllocAsync_ptsz": '"cuMemAllocAsync_ptsz", S(64 * MIB), None',
+    "cuMemAllocFromPoolAsync": '"cuMemAllocFromPoolAsync", S(64 * MIB), pool, None',
+    "cuMemAllocFromPoolAsync_ptsz": '"cuMemAllocFromPoolAsync_ptsz", S(64 * MIB), pool, None',
+    "cuArrayCreate": '"cuArrayCreate", plane(2048, 2048, type=PlaneV1)',
+    "cuArrayCreate_v2": '"cuArrayCreate_v2", plane(2048, 2048)',
+    "cuArray3DCreate": '"cuArray3DCreate", solid(2048, 2048, type=SolidV1)',
+    "cuArray3DCreate_v2": '"cuArray3DCreate_v2", solid(2048, 2048)',
+    "cuMipmappedArrayCreate": '"cuMipmappedArrayCreate", solid(2048, 2048), 3',
+    "cuMemCreate": '"cuMemCreate", S(16 * MIB), prop(), ctypes.c_uint64(0)',
+    "cuCtxCreate": '"cuCtxCreate", 0, 0',
+    "cuCtxCreate_v2": '"cuCtxCreate_v2", 0, 0',
+    "cuCtxCreate_v3": '"cuCtxCreate_v3", None, 0, 0, 0',
+    "cuCtxCreate_v4": '"cuCtxCreate_v4", None, 0, 0',
+    "cuModuleLoadData": '"cuModuleLoadData", PTX',
+    "cuModuleLoadDataEx": '"cuModuleLoadDataEx", PTX, 0, None, None',
+    "cuLibraryLoadData": '"cuLibraryLoadData", PTX, None, None, 0, None, None, 0',
+}
+
+
+@pytest.mark.parametrize("context_bytes", [0, 300 * MIB])
+def test_what_does_not_fit_leaves_what_the_program_has_as_it_was(
+    card_host: Host, grants: Grants, context_bytes: int
+) -> None:
+    calls = "".join(f"    {name!r}: lambda: call({what}),\n" for name, what in _TOO_LARGE.items())
+    card_host.python(
+        _BEGIN
+        + f"""
+os.environ["CUDA_MODULE_LOADING"] = "EAGER"
+must(d.cuMemAlloc(1024))
+must(d.cuMemAlloc({GIB} - MIB - charged()))
+full = held(), charged()
+calls = {{
+{calls}}}
+answers = {{name: attempt() for name, attempt in calls.items()}}
+wrong = {{name: said for name, said in answers.items() if said != (2, True)}}
+assert not wrong, wrong
+assert (held(), charged()) == full, (held(), charged(), full)
+""",
+        grants.make(GIB, context_bytes=context_bytes),
+    )
+
+
+# Where nothing is left of the limit either.
+_MALFORMED = {
+    "no bytes": '"cuMemAlloc_v2", S(0)',
+    "no bytes, 32 bit": '"cuMemAlloc", U(0)',
+    "no managed bytes": '"cuMemAllocManaged", S(0), 1',
+    "managed by other flags": '"cuMemAllocManaged", S(16 * MIB), 8',
+    "no width": '"cuMemAllocPitch_v2", S(0), S(16), 4, outs=2',
+    "no height": '"cuMemAllocPitch_v2", S(4096), S(0), 4, outs=2',
+    "an element of three": '"cuMemAllocPitch_v2", S(65536), S(65536), 3, outs=2',
+    "a pitch past the end": '"cuMemAllocPitch_v2", S(2**64 - 1), S(1), 4, outs=2',
+    "a product past the end": '"cuMemAllocPitch_v2", S(2**40), S(2**40), 4, outs=2',
+    "an element of three, 32 bit": '"cuMemAllocPitch", U(65536), U(65536), 3, outs=2',
+    "more than there are addresses": '"cuMemAlloc_v2", S(2**64 - 1)',
+    "no bytes of a pool": '"cuMemAllocAsync", S(0), None',
+    "bytes of no pool": '"cuMemAllocFromPoolAsync", S(64 * MIB), None, None',
+    "an array of nothing": '"cuArrayCreate_v2", plane(0)',
+    "a line too long": '"cuArrayCreate_v2", plane(2**24)',
+    "a plane too wide": '"cuArrayCreate_v2", plane(2**20, 2**12)',
+    "a plane too high": '"cuArrayCreate_v2", plane(2**12, 2**20)',
+    "a product past all ends": '"cuArrayCreate_v2", plane(2**62, 2**62)',
+    "three channels": '"cuArrayCreate_v2", plane(16384, 16384, channels=7)',
+    "no channels": '"cuArrayCreate_v2", plane(16384, 16384, channels=0)',
+    "no such format": '"cuArrayCreate_v2", plane(16384, 16384, format=0x7777)',
+    "a plane too wide, 32 bit": '"cuArrayCreate", plane(2**20, 2**12, type=PlaneV1)',
+    "a solid too deep": '"cuArray3DCreate_v2", solid(1024, 1024, 2**20)',
+    "a solid without height": '"cuArray3DCreate_v2", solid(16384, 0, 16384)',
+    "no layers": '"cuArray3DCreate_v2", solid(16384, 16384, 0, flags=1)',
+    "too many layers": '"cuArray3DCreate_v2", solid(4096, 4096, 2**16, flags=1)',
+    "a cube that is none": '"cuArray3DCreate_v2", solid(16384, 8192, 6, flags=4)',
+    "a cube of five faces": '"cuArray3DCreate_v2", solid(16384, 16384, 5, flags=4)',
+    "flags of no meaning": '"cuArray3DCreate_v2", solid(16384, 16384, flags=0x10000)',
+    "a solid too deep, 32 bit": '"cuArray3DCreate", solid(1024, 1024, 2**20, type=SolidV1)',
+    "no levels": '"cuMipmappedArrayCreate", solid(16384, 16384), 0',
+    "levels of a plane too wide": '"cuMipmappedArrayCreate", solid(2**20, 4096), 3',
+    "no physical bytes": '"cuMemCreate", S(0), prop(), ctypes.c_uint64(0)',
+    "a part of a granule": '"cuMemCreate", S(64 * MIB + 1), prop(), ctypes.c_uint64(0)',
+    "flags of cuMemCreate": '"cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(64)',
+    "memory of no type": '"cuMemCreate", S(64 * MIB), prop(kind=9), ctypes.c_uint64(0)',
+    "memory of no card": '"cuMemCreate", S(64 * MIB), prop(device=77), ctypes.c_uint64(0)',
+    "handles of no type": '"cuMemCreate", S(64 * MIB), prop(handles=0x100), ctypes.c_uint64(0)',
+    "an import of no type":
+        '"cuImportExternalMemory", ctypes.byref(External(99, -1, None, 64 * MIB))',
+    "an import of no descriptor":
+        '"cuImportExternalMemory", ctypes.byref(External(1, -1, None, 64 * MIB))',
+    "a context of no card": '"cuCtxCreate_v2", 0, 77',
+    "a context of odd flags": '"cuCtxCreate_v2", 0x4000, 0',
+    "a module that is none": '"cuModuleLoadData", b"nothing"',
+}  # fmt: skip
+
+
+def _asked(fill: str) -> str:
+    calls = "".join(f"    {name!r}: lambda: call({what}),\n" for name, what in _MALFORMED.items())
+    return (
+        _BEGIN
+        + f"{fill}\ncalls = {{\n{calls}}}\n"
+        + "print(json.dumps({name: attempt() for name, attempt in calls.items()}))\n"
+    )
+
+
+def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
+    card_host: Host, grants: Grants
+) -> None:
+    """The bare driver and ours answer alike; 2, out of memory, only where the driver says so."""
+    fill = f"must(d.cuMemAlloc({GIB - 300 * MIB}))"
+    bare = json.loads(card_host.python(_asked(""), grants.make(GIB), preload=False).stdout)
+    ours = json.loads(card_host.python(_asked(fill), grants.make(GIB)).stdout)
+    assert {name: said for name, said in ours.items() if said != bare[name]} == {}
+    assert all(untouched for _, untouched in ours.values())
+    assert all(code for code, _ in bare.values())
+
+
+def test_what_is_malformed_and_given_all_the_same_is_undone(
+    card_host: Host, grants: Grants
+) -> None:
+    """A later driver may have a meaning for it; the limit holds for that too."""
+    card_host.python(
+        _BEGIN
+        + f"""
+must(d.cuMemAlloc({GIB} - charged()))
+full = held(), charged()
+assert control(op="fail", card=0, call="cuMemGetAllocationGranularity", code=1, count=100)["ok"]
+assert call("cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(0)) == (2, True)
+assert control(op="fail", card=0, call="cuMemGetAllocationGranularity", code=1, count=0)["ok"]
+assert (held(), charged()) == full
+""",
+        grants.make(GIB),
+    )
+
+
+def test_what_a_failed_undoing_leaves_is_charged(card_host: Host, grants: Grants) -> None:
+    """Refused at the edge, and the driver will not take it back: the card has it until the end."""
+    card_host.python(
+        _BEGIN
+        + f"""
+must(d.cuMemAlloc(1024))
+must(d.cuMemAlloc({GIB} - charged()))
+assert held() - begun == charged()
+assert control(op="fail", card=0, call="cuMemFree_v2", code=999, count=1)["ok"]
+assert call("cuMemAlloc_v2", S(MIB + 512)) == (2, True)
+assert held() - begun == charged() == {GIB + 2 * MIB}
+""",
+        grants.make(GIB),
+    )
