@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from simgpu.lab.containerd import PAUSE_IMAGE
+from simgpu.lab.containerd_config import PAUSE_IMAGE
 from simgpu.lab.images import Image, Layer
 
 PYTHON_IMAGE: Final = "docker.io/local/python:1"

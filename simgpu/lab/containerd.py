@@ -1,6 +1,7 @@
 """A containerd of the lab's own: every path private, NRI and its default validator on.
 
-Holds the configuration and the life of the daemon; knows nothing of pods (cri.py) or of our agent.
+Holds the life of the daemon; its configuration is in containerd_config.py. Knows nothing of pods
+(cri.py) or of our agent.
 """
 
 from __future__ import annotations
@@ -13,53 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from simgpu.lab import containerd_config
+from simgpu.lab.containerd_config import Options
 from simgpu.lab.namespace import Inside, Namespace
 from simgpu.lab.programs import Programs
+from simgpu.lab.releases import DEFAULT, Release
 
-PAUSE_IMAGE: Final = "docker.io/local/pause:1"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_S: Final = 30.0
 _LOG_TAIL_CHARS: Final = 4000
-
-_CONFIG: Final = """\
-version = 3
-root = "{root}/containerd"
-state = "{directory}/state"
-temp = "{root}/tmp"
-
-[grpc]
-  address = "{socket}"
-[ttrpc]
-  address = "{directory}/c.ttrpc"
-
-# Runc is not always allowed to lower oom_score_adj; the images of the lab come by import alone.
-[plugins.'io.containerd.cri.v1.runtime']
-  restrict_oom_score_adj = true
-  cdi_spec_dirs = ["{directory}/cdi"]
-  [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = ["{directory}/cni/bin"]
-    conf_dir = "{directory}/cni/conf"
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-      Root = "{directory}/runc"
-      SystemdCgroup = false
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-  sandbox = "{pause}"
-[plugins.'io.containerd.nri.v1.nri']
-  disable = false
-  socket_path = "{nri}"
-  plugin_path = "{directory}/nri/plugins"
-  plugin_config_path = "{directory}/nri/conf.d"
-  [plugins.'io.containerd.nri.v1.nri'.default_validator]
-    enable = true
-[plugins.'io.containerd.internal.v1.opt']
-  path = "{directory}/opt"
-# These and runc's root would lie under /run/containerd, whatever `state` says.
-[plugins.'io.containerd.shim.v1.manager']
-  socket_dir = "{directory}/s"
-"""
-
 
 class ContainerdError(RuntimeError):
     """containerd does not come up, or refuses an image; the text ends with its log."""
@@ -80,6 +43,11 @@ class Paths:
         return self.directory / "nri" / "nri.sock"
 
     @property
+    def cdi(self) -> Path:
+        """Where containerd itself looks for CDI specs: none are there, as only the agent's count."""
+        return self.directory / "cdi"
+
+    @property
     def state(self) -> Path:
         return self.directory / "state"
 
@@ -91,7 +59,13 @@ class Paths:
 class Containerd:
     """The daemon; `start` and `stop` may alternate, containers live on between them."""
 
-    def __init__(self, namespace: Namespace, programs: Programs) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        programs: Programs,
+        release: Release = DEFAULT,
+        options: Options | None = None,
+    ) -> None:
         self.paths = Paths(namespace.directory)
         self._namespace = namespace
         self._programs = programs
@@ -99,15 +73,10 @@ class Containerd:
         for name in ("cdi", "cni/bin", "cni/conf", "nri/plugins", "nri/conf.d", "opt"):
             (namespace.directory / name).mkdir(parents=True, exist_ok=True)
         self._config = namespace.directory / "containerd.toml"
-        self._config.write_text(
-            _CONFIG.format(
-                directory=namespace.directory,
-                root=namespace.directory / "root",
-                socket=self.paths.socket,
-                nri=self.paths.nri_socket,
-                pause=PAUSE_IMAGE,
-            )
-        )
+        text = containerd_config.text(release, namespace.directory, options or Options())
+        self._config.write_text(text)
+        if not release.has_socket_dir:
+            self._own_run()
 
     def start(self) -> None:
         """Return when it answers. Raises ContainerdError."""
@@ -139,6 +108,16 @@ class Containerd:
 
     def log_tail(self) -> str:
         return self.paths.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+
+    def _own_run(self) -> None:
+        """Keep what is written into /run to the lab: shims listen in /run/containerd/s there."""
+        layer = self.paths.directory / "root" / "layer-of-run"
+        for name in ("upper", "work"):
+            (layer / name).mkdir(parents=True)
+        where = f"lowerdir=/run,upperdir={layer}/upper,workdir={layer}/work"
+        done = self._namespace.run(["mount", "-t", "overlay", "lab-run", "-o", where, "/run"])
+        if done.returncode != 0:
+            raise ContainerdError(f"/run cannot be covered in the lab: {done.stderr.strip()}")
 
     def _answers(self) -> bool:
         try:

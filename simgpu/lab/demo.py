@@ -26,6 +26,7 @@ from simgpu.lab.containerd import ContainerdError
 from simgpu.lab.cri import Container, CriError, Pod, Process
 from simgpu.lab.lab import BUILD, LIBRARY, Lab, LabError
 from simgpu.lab.namespace import NamespaceError
+from simgpu.lab.releases import DEFAULT
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
@@ -101,7 +102,7 @@ def tell(story: Story) -> None:
     story.chapter("1  A node")
     with ExitStack() as stack:
         with story.doing(
-            f"one card of {_gib(_CARD)}, containerd {programs.CONTAINERD_VERSION}, images"
+            f"one card of {_gib(_CARD)}, containerd {DEFAULT.version}, images"
         ):
             lab = stack.enter_context(Lab([_CARD], probe))
         _node(story, lab)
@@ -111,7 +112,7 @@ def _node(story: Story, lab: Lab) -> None:
     with story.doing("node agent: python -m nri_plugin"):
         lab.start_agent()
     said = lab.agent_said()
-    version = programs.CONTAINERD_VERSION
+    version = DEFAULT.version
     story.claim(f"the agent says: {said}", f"registered with containerd v{version}" in said, said)
 
     story.chapter("2  Two pods, each with the annotations that the scheduler writes")

@@ -24,8 +24,10 @@ from simgpu import config
 from simgpu.lab import images, programs
 from simgpu.lab.catalogue import Catalogue
 from simgpu.lab.containerd import Containerd
+from simgpu.lab.containerd_config import Options
 from simgpu.lab.cri import Cri, Pod
 from simgpu.lab.namespace import Inside, Namespace
+from simgpu.lab.releases import DEFAULT, Release
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = _ROOT / "build" / "dev"
@@ -46,6 +48,7 @@ class Lab:
 
     cards: as simgpu.config describes them. files: what goes into every image beside the
     catalogue's own (path inside: file here, mode). host_file: the rest of the simulated host.
+    release, options: which containerd, and how it is configured.
     """
 
     def __init__(
@@ -54,12 +57,16 @@ class Lab:
         files: Mapping[str, tuple[Path, int]] | None = None,
         library: Path = LIBRARY,
         host_file: Path = config.DEFAULT_FILE,
+        release: Release = DEFAULT,
+        options: Options | None = None,
     ) -> None:
         host = config.load(host_file).with_cards(memory_bytes)
         self.cards, self.context_bytes = host.cards, host.context_overhead_bytes
         self._host_file = host_file
         self._memory = memory_bytes
         self._files = files or {}
+        self.release = release
+        self._options = options
         self.library = library
         self._agent: Inside | None = None
 
@@ -87,7 +94,8 @@ class Lab:
         self.run_dir = self.directory / "run"
         self.store_dir = self.directory / "store"
         self._python("simgpu", "up", "--dir", self.sim_dir, *self._card_options())
-        self.containerd = Containerd(self.namespace, programs.ensure())
+        built = programs.ensure(release=self.release)
+        self.containerd = Containerd(self.namespace, built, self.release, self._options)
         self.containerd.start()
         packed = images.archive(Catalogue(self._files).images(), programs.cache_dir() / "images")
         self.containerd.import_image(packed)
@@ -155,10 +163,15 @@ class Lab:
     def agent_running(self) -> bool:
         return self._agent is not None and self._agent.running
 
-    def start_agent(self, *, strict: bool = False) -> None:
-        """Return when it serves. Raises LabError."""
+    def start_agent(
+        self, *, strict: bool = False, program: Sequence[str | Path] = ("nri_plugin",)
+    ) -> None:
+        """Return when it serves. Raises LabError.
+
+        program: the module that is the agent, and arguments of its own before the agent's.
+        """
         paths = self.containerd.paths
-        command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
+        command: list[str | Path] = [sys.executable, "-m", *program]
         command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
         command += ["--run-dir", self.run_dir, "--store-dir", self.store_dir]
         command += ["--library", self.library, "--cdi-dir", self.sim_dir / "cdi"]

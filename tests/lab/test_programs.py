@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from simgpu.lab import programs
+from simgpu.lab.releases import DEFAULT, RELEASES
 
 NAMES = ("containerd", "containerd-shim-runc-v2", "ctr")
 
@@ -35,7 +36,7 @@ def test_cache_dir(environ: dict[str, str], expected: str, monkeypatch: pytest.M
 
 def test_a_named_directory_comes_first(tmp_path: Path) -> None:
     named, cache = _fake(tmp_path / "named"), tmp_path / "cache"
-    _fake(cache / "bin" / f"containerd-{programs.CONTAINERD_VERSION}")
+    _fake(cache / "bin" / DEFAULT.directory)
     found = programs.find({"GPUSLICE_BIN": str(named), "GPUSLICE_CACHE": str(cache)})
     assert found is not None
     assert found.containerd == named / "containerd"
@@ -48,7 +49,7 @@ def test_a_named_directory_without_the_programs_is_an_error(tmp_path: Path) -> N
 
 
 def test_the_cache_counts_only_whole(tmp_path: Path) -> None:
-    version = tmp_path / "bin" / f"containerd-{programs.CONTAINERD_VERSION}"
+    version = tmp_path / "bin" / DEFAULT.directory
     _fake(version, NAMES[:2])
     environ = {"GPUSLICE_CACHE": str(tmp_path)}
     assert programs.find(environ) is None
