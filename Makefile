@@ -4,7 +4,7 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-node test lint fuzz bench clean
+.PHONY: help setup build demo demo-node test lint fuzz bench faults clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test: lint  ## lint, then every test that this machine can run (as root: all of 
 
 fuzz: setup  ## fuzz the parsers for 5 minutes each (ARGS="--seconds 3600 session")
 	@$(VENV)/python -m tests.fuzz $(ARGS)
+
+faults: setup  ## the fault matrix on five containerds, built once (root; ARGS=--help)
+	@$(VENV)/python -m bench.faults $(ARGS)
 
 bench: setup  ## measure what the library costs, beside the same without it (ARGS=--quick)
 	@$(VENV)/python -m bench shim $(ARGS)

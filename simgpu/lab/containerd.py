@@ -24,6 +24,7 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_S: Final = 30.0
 _LOG_TAIL_CHARS: Final = 4000
 
+
 class ContainerdError(RuntimeError):
     """containerd does not come up, or refuses an image; the text ends with its log."""
 
@@ -44,7 +45,7 @@ class Paths:
 
     @property
     def cdi(self) -> Path:
-        """Where containerd itself looks for CDI specs: none are there, as only the agent's count."""
+        """Where containerd itself looks for CDI specs; the lab puts none there."""
         return self.directory / "cdi"
 
     @property

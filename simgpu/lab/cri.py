@@ -7,6 +7,7 @@ and a PID namespace per container, as Kubernetes does by default.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from google.protobuf.message import Message
 from simgpu.lab.cri_v1 import cri_pb2 as pb
 
 _CALL_S: Final = 60.0
+_AGAIN_S: Final = 0.05
+_STARTING: Final = "not initialized yet"
 _RUNTIME: Final = "/runtime.v1.RuntimeService/"
 _PATH: Final = "/opt/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -95,21 +98,32 @@ class Cri:
         self._channel.close()
 
     def call(self, method: str, request: Message, reply: type[Reply], wait: bool = False) -> Reply:
-        """One call. wait: through a restart of the runtime, up to the call's deadline."""
+        """One call. wait: through a restart of the runtime, up to the call's deadline.
+
+        A runtime that is back answers "not initialized yet" until it knows its containers.
+        """
         decode: Callable[[bytes], Reply] = reply.FromString
         call: Any = self._channel.unary_unary(
             _RUNTIME + method,
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=decode,
         )
-        try:
-            answer: Reply = call(request, timeout=_CALL_S, wait_for_ready=wait)
-        except grpc.RpcError as error:
-            raise CriError(error.details()) from error
-        return answer
+        deadline = time.monotonic() + _CALL_S
+        while True:
+            try:
+                answer: Reply = call(request, timeout=_CALL_S, wait_for_ready=wait)
+            except grpc.RpcError as error:
+                details = error.details()
+                absent = error.code() == grpc.StatusCode.UNAVAILABLE or _STARTING in details
+                if not (wait and absent and time.monotonic() < deadline):
+                    raise CriError(details) from error
+                time.sleep(_AGAIN_S)
+            else:
+                return answer
 
     def version(self) -> str:
-        """`containerd v2.4.2`, once the runtime answers."""
+        """`containerd v2.4.2`, once the runtime serves."""
+        self.call("ListContainers", pb.ListContainersRequest(), pb.ListContainersResponse, True)
         answer = self.call("Version", pb.VersionRequest(), pb.VersionResponse, wait=True)
         return f"{answer.runtime_name} {answer.runtime_version}"
 

@@ -101,9 +101,7 @@ def tell(story: Story) -> None:
     probe = {_PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
     story.chapter("1  A node")
     with ExitStack() as stack:
-        with story.doing(
-            f"one card of {_gib(_CARD)}, containerd {DEFAULT.version}, images"
-        ):
+        with story.doing(f"one card of {_gib(_CARD)}, containerd {DEFAULT.version}, images"):
             lab = stack.enter_context(Lab([_CARD], probe))
         _node(story, lab)
 

@@ -65,6 +65,7 @@ esac
 """
 
 _WORKING_GO = """#!/bin/sh
+echo "$@" >>"$CALLS"
 case "$1" in
 env) echo go1.27.0 ;;
 *) echo "go: downloading m v1"; echo "m/pkg"
@@ -80,7 +81,8 @@ def _go(tmp_path: Path, script: str) -> dict[str, str]:
     (tmp_path / "go-bin" / "go").write_text(script)
     (tmp_path / "go-bin" / "go").chmod(0o755)
     path = f"{tmp_path / 'go-bin'}:/usr/bin:/bin"
-    return {"PATH": path, "GPUSLICE_CACHE": str(tmp_path / "cache")}
+    cache, calls = tmp_path / "cache", tmp_path / "calls"
+    return {"PATH": path, "GPUSLICE_CACHE": str(cache), "CALLS": str(calls)}
 
 
 def test_a_failed_build_leaves_nothing_and_says_what_go_said(tmp_path: Path) -> None:
@@ -94,3 +96,26 @@ def test_a_build_appears_whole_and_is_found_again(tmp_path: Path) -> None:
     built = programs.ensure(environ)
     assert sorted(path.name for path in built.directory.iterdir()) == sorted(NAMES)
     assert programs.find(environ) == built
+
+
+def test_each_release_has_a_place_of_its_own_in_the_cache() -> None:
+    assert len({release.directory for release in RELEASES.values()}) == len(RELEASES)
+
+
+def test_a_release_may_be_given_a_newer_nri_than_its_own(tmp_path: Path) -> None:
+    environ = _go(tmp_path, _WORKING_GO)
+    release = RELEASES["2.4-nri"]
+    built = programs.ensure(environ, release)
+    assert built.directory.name == release.directory != DEFAULT.directory
+    assert programs.find(environ) is None
+    calls = (tmp_path / "calls").read_text().splitlines()
+    asked = [call for call in calls if call.startswith("get ")]
+    assert len(asked) == 2
+    assert f"/cmd/ctr@v{release.version}" in asked[0]
+    assert asked[1].endswith(f"/nri@v{release.nri}")
+
+
+def test_a_named_directory_serves_the_default_release_alone(tmp_path: Path) -> None:
+    environ = {"GPUSLICE_BIN": str(_fake(tmp_path)), "GPUSLICE_CACHE": str(tmp_path / "cache")}
+    assert programs.find(environ) is not None
+    assert programs.find(environ, RELEASES["1.7"]) is None

@@ -1,0 +1,81 @@
+"""`make faults`: the matrix on every containerd, as a table; status 1 where it does not hold."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.faults import report, rig
+from bench.faults.cases import FAULTS, Fault
+from bench.faults.outcome import Cell
+from bench.faults.report import Column
+from simgpu.lab import programs
+from simgpu.lab.containerd_config import Options
+from simgpu.lab.lab import Lab
+from simgpu.lab.releases import DEFAULT, RELEASES, Release
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    releases = [RELEASES[name] for name in chosen.runtime or RELEASES]
+    faults = {name: FAULTS[name] for name in chosen.fault or FAULTS}
+    for release in releases:
+        programs.ensure(release=release)
+    with tempfile.TemporaryDirectory(prefix="gpuslice-probe-") as directory:
+        files = rig.build_probe(Path(directory))
+        columns = []
+        for release in releases:
+            validators = (True,) if chosen.control or not release.has_validator else (True, False)
+            for validator in validators:
+                cells = _column(release, validator, chosen.control, faults, files)
+                columns.append(Column(release, validator and release.has_validator, cells))
+    text = report.document(columns, control=chosen.control)
+    sys.stdout.write(text)
+    if chosen.write is not None:
+        chosen.write.write_text(text)
+    return report.verdict(columns, control=chosen.control)
+
+
+def _column(
+    release: Release,
+    validator: bool,
+    naive: bool,
+    faults: Mapping[str, Fault],
+    files: Mapping[str, tuple[Path, int]],
+) -> Mapping[str, Cell]:
+    with Lab(files=files, release=release, options=Options(validator=validator)) as lab:
+        title = release.title + ("" if validator else ", validator off")
+        with rig.Rig(lab, naive=naive) as made:
+            return rig.column(made, title, faults)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.faults", description=__doc__)
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="with our own fail-closed measures switched off: the matrix can fail, and must",
+    )
+    parser.add_argument(
+        "--runtime",
+        action="append",
+        choices=list(RELEASES),
+        help=f"one column, repeatable (default: all; `make test` has {DEFAULT.name})",
+    )
+    parser.add_argument(
+        "--fault", action="append", choices=list(FAULTS), help="one row, repeatable"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table there, too")
+    return parser
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.stderr.write("\nfaults: interrupted; nothing of it is left\n")
+        sys.exit(128 + signal.SIGINT)

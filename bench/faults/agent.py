@@ -1,0 +1,149 @@
+"""The node agent with a fault in it: `python -m bench.faults.agent FILE [--naive] AGENT'S FLAGS`.
+
+Runs the agent's own program. Only what it hands to its connection is wrapped: the handler that
+answers the runtime's events, and the socket's writer. FILE says which event strikes how, such as
+`hang CreateContainer`, and may change at any time; empty or absent, nothing does.
+
+--naive is the control: the agent as others write one. It does not validate, sends no failure
+policy, has no deadline of its own, and does not look at what the container has already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from bench.faults.cases import Event, Strike
+from nri_plugin import __main__ as agent
+from nri_plugin import connection
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.protocol import session
+from nri_plugin.protocol.events import EventMask
+
+_SERVED: Final[Mapping[str, Event]] = {
+    "create_container": Event.CREATE,
+    "validate": Event.VALIDATE,
+    "start_container": Event.START,
+}
+_LOST_BYTES: Final = 3
+"""Fewer than a frame's payload: what is cut off is part of one."""
+_TOO_LONG_S: Final = 3600.0
+_NO_DEADLINE: Final = 1000.0
+
+_serve: Final = connection.serve
+
+
+class Struck(RuntimeError):
+    """Raised in a handler, as a bug would be."""
+
+
+class Plan:
+    """What FILE says."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def at(self, event: Event) -> Strike | None:
+        words = self._path.read_text().split() if self._path.exists() else []
+        return Strike(words[0]) if words[1:] == [event.value] else None
+
+
+class Handler:
+    """The agent's handler, struck when the plan says so, before or after it does its work."""
+
+    def __init__(self, handler: connection.Handler, plan: Plan, naive: bool) -> None:
+        self._handler = handler
+        self._plan = plan
+        self._naive = naive
+        self.strike_answer: Strike | None = None
+        """What becomes of the answer that is written next."""
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._handler, name)
+        event = _SERVED.get(name)
+        if event is None:
+            return method
+
+        async def struck(*messages: Any) -> Any:
+            await self._strike(event)
+            if self._naive and event is Event.CREATE:
+                messages = (messages[0], _without_what_it_has(messages[1]))
+            return await method(*messages)
+
+        return struck
+
+    async def _strike(self, event: Event) -> None:
+        match self._plan.at(event):
+            case Strike.HANG:
+                while self._plan.at(event) is Strike.HANG:
+                    time.sleep(0.02)  # noqa: ASYNC251 - it is to block the loop
+            case Strike.CRASH:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case Strike.ERROR:
+                raise Struck(f"a fault at {event.value}")
+            case Strike.SLOW:
+                await asyncio.sleep(_TOO_LONG_S)
+            case strike:
+                self.strike_answer = strike
+
+
+class Writer:
+    """The connection's writer, which loses the end of an answer, or the process behind it."""
+
+    def __init__(self, writer: asyncio.StreamWriter, handler: Handler) -> None:
+        self._writer = writer
+        self._handler = handler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def write(self, data: bytes) -> None:
+        strike, self._handler.strike_answer = self._handler.strike_answer, None
+        if strike is Strike.CUT:
+            self._writer.write(data[:-_LOST_BYTES])
+            self._writer.close()
+            return
+        self._writer.write(data)
+        if strike is Strike.KILL_AFTER:
+            # An answer is smaller than the socket's buffer: the kernel has all of it.
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _without_what_it_has(container: nri.Container) -> nri.Container:
+    copy = nri.Container()
+    copy.CopyFrom(container)
+    del copy.mounts[:]
+    del copy.linux.devices[:]
+    return copy
+
+
+def main() -> int:
+    program, file, *flags = sys.argv
+    naive = flags[:1] == ["--naive"]
+    plan = Plan(Path(file))
+
+    async def serve(
+        reader: asyncio.StreamReader, writer: Any, handler: Any, **options: Any
+    ) -> None:
+        struck = Handler(handler, plan, naive)
+        if naive:
+            options["wanted_events"] &= ~EventMask.VALIDATE_CONTAINER_ADJUSTMENT
+        struck_writer: Any = Writer(writer, struck)
+        await _serve(reader, struck_writer, struck, **options)
+
+    connection.serve = serve
+    if naive:
+        session.FAILURE_POLICY = None  # type: ignore[misc, assignment]
+        connection.PATIENCE = _NO_DEADLINE  # type: ignore[misc]
+    sys.argv = [program, *flags[naive:]]
+    return agent.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""One containerd with a node agent that can be struck; performs a cell of the matrix.
+
+Every container is a real one, made over CRI with the annotations of a pod with a grant, and probed
+from inside. The agent is put right again after each cell, and must then limit a container at once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench.faults import outcome
+from bench.faults.cases import Event, Fault, Scene, Strike
+from bench.faults.outcome import Cell, Kind, Outcome
+from contract import names
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import Container, CriError, Pod, Process
+from simgpu.lab.lab import Lab
+from simgpu.lab.progress import step
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROBE: Final = "/opt/faults/probe"
+_PROBE_SOURCE: Final = ROOT / "tests" / "node" / "c" / "probe.c"
+
+_GRANT: Final = 4 << 30
+_PERCENT: Final = 10
+_CONTAINER: Final = "main"
+_RECOVERS_S: Final = 30.0
+
+
+def build_probe(directory: Path) -> Mapping[str, tuple[Path, int]]:
+    """The probe for the lab's images: path inside to file here and mode."""
+    program = directory / "probe"
+    subprocess.run(["gcc", "-O1", _PROBE_SOURCE, "-o", program, "-ldl"], check=True)
+    return {PROBE: (program, 0o755)}
+
+
+class Rig:
+    """`lab` must have been made with `build_probe`'s files; its agent must not run.
+
+    naive: the control. The runtime brings the card by CDI, as for a device plugin, the pod requires
+    no plugin, and the agent takes no measure against its own failure.
+    """
+
+    def __init__(self, lab: Lab, *, naive: bool = False, probe: str = PROBE) -> None:
+        self._lab = lab
+        self._look_inside = ("sh", "-c", f"ls /dev/simgpu 2>/dev/null; exec {probe}")
+        self._naive = naive
+        self._fault = lab.directory / "fault"
+        self._program: Sequence[str | Path] = (
+            "bench.faults.agent",
+            self._fault,
+            *(["--naive"] * naive),
+        )
+        self._process = Process(PYTHON_IMAGE, cdi=self._devices() if naive else ())
+        grant = {_CONTAINER: [(0, _GRANT, _PERCENT)]}
+        self._annotations = {
+            name: value
+            for name, value in lab.share(grant).items()
+            if not (naive and name.startswith(names.ANNOTATION_REQUIRED_PLUGINS))
+        }
+
+    def _devices(self) -> Sequence[str]:
+        for spec in (self._lab.sim_dir / "cdi").iterdir():
+            shutil.copy(spec, self._lab.containerd.paths.cdi)
+        return [f"{names.CDI_KIND}={card.uuid}" for card in self._lab.cards]
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The lab as it was: no agent, and no card that the runtime brings."""
+        self._lab.stop_agent()
+        for spec in self._lab.containerd.paths.cdi.iterdir():
+            spec.unlink()
+
+    def perform(self, fault: Fault) -> Cell:
+        """All of the fault's containers, and those after it that show that the node recovers."""
+        outcomes: list[Outcome] = []
+        after = self._heal()
+        with self._pod("before") as before:
+            running = before.run(_CONTAINER, self._process)
+            for scene in (*self._strikes(fault), *map(_SCENES.__getitem__, fault.scenes)):
+                outcomes += scene(self)
+                after += self._heal()
+            outcomes.append(self._look(running))
+        return Cell(outcomes, after)
+
+    def _strikes(self, fault: Fault) -> Iterator[Callable[[Rig], list[Outcome]]]:
+        validates = self._lab.release.has_validator and not self._naive
+        for event in fault.events:
+            if fault.strike is not None and (validates or event is not Event.VALIDATE):
+                yield partial(_struck, strike=fault.strike, event=event)
+
+    # --- one container ----------------------------------------------------------------------
+
+    @contextmanager
+    def _pod(self, name: str) -> Iterator[Pod]:
+        with self._lab.pod(name, self._annotations) as pod:
+            yield pod
+
+    def make(self, meanwhile: Callable[[], None] | None = None) -> Outcome:
+        """A container from its creation to the probe. meanwhile: between creation and start."""
+        with self._pod("cell") as pod:
+            try:
+                container = pod.create(_CONTAINER, self._process)
+                if meanwhile is not None:
+                    meanwhile()
+                container.start()
+            except CriError as error:
+                return outcome.refusal(str(error))
+            return self._look(container)
+
+    def _look(self, container: Container) -> Outcome:
+        done = container.exec(self._look_inside)
+        *devices, seen = done.out.splitlines()
+        return outcome.inside(devices, json.loads(seen), _GRANT)
+
+    # --- faults -----------------------------------------------------------------------------
+
+    def never_connected(self) -> list[Outcome]:
+        self._lab.stop_agent()
+        return [self.make()]
+
+    def killed_idle(self) -> list[Outcome]:
+        """Just before a container is made, and between its creation and its start."""
+
+        def kill() -> None:
+            self._lab.stop_agent(signal.SIGKILL)
+
+        kill()
+        first = self.make()
+        self._heal()
+        return [first, self.make(meanwhile=kill)]
+
+    def agent_restarted(self) -> list[Outcome]:
+        """Containers one after the other while it is, and one that it has made and not started."""
+
+        def restart() -> None:
+            self._lab.stop_agent()
+            self._start_agent()
+
+        return [*self._while(restart), self.make(meanwhile=restart)]
+
+    def containerd_restarted(self) -> list[Outcome]:
+        """The same; by SIGTERM, and killed."""
+        outcomes = []
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            restart = partial(self._restart_containerd, number)
+            ready = self._lab.times_ready()
+            restart()
+            outcomes += self._until(partial(self._registered_since, ready))
+            outcomes.append(self.make(meanwhile=restart))
+        return outcomes
+
+    def _registered_since(self, times: int) -> bool:
+        return self._lab.times_ready() > times
+
+    def _restart_containerd(self, number: int) -> None:
+        self._lab.containerd.stop(number)
+        self._lab.containerd.start()
+        self._lab.cri.version()
+
+    def _while(self, work: Callable[[], None]) -> list[Outcome]:
+        thread = threading.Thread(target=work)
+        thread.start()
+        outcomes = self._until(lambda: not thread.is_alive())
+        thread.join()
+        return outcomes
+
+    def _until(self, over: Callable[[], bool]) -> list[Outcome]:
+        """A container after the other, at least one, until it is over."""
+        outcomes = [self.make()]
+        while not over():
+            outcomes.append(self.make())
+        return outcomes
+
+    # --- the agent --------------------------------------------------------------------------
+
+    def plan(self, text: str) -> None:
+        self._fault.write_text(text)
+
+    def _start_agent(self) -> None:
+        self._lab.start_agent(program=self._program)
+
+    def _heal(self) -> list[Outcome]:
+        """No fault, and an agent that runs; then what becomes of containers until one is limited.
+
+        As the kubelet does it, who tries again: at first the runtime may not have seen the agent.
+        """
+        self.plan("")
+        if not self._lab.agent_running:
+            self._start_agent()
+        outcomes = [self.make()]
+        deadline = time.monotonic() + _RECOVERS_S
+        while outcomes[-1].kind is not Kind.LIMITED and time.monotonic() < deadline:
+            outcomes.append(self.make())
+        return outcomes
+
+
+def _struck(rig: Rig, *, strike: Strike, event: Event) -> list[Outcome]:
+    rig.plan(f"{strike.value} {event.value}")
+    return [rig.make()]
+
+
+_SCENES: Final[Mapping[Scene, Callable[[Rig], list[Outcome]]]] = {
+    Scene.NEVER_CONNECTED: Rig.never_connected,
+    Scene.KILLED_IDLE: Rig.killed_idle,
+    Scene.AGENT_RESTARTED: Rig.agent_restarted,
+    Scene.CONTAINERD_RESTARTED: Rig.containerd_restarted,
+}
+
+
+def column(rig: Rig, title: str, faults: Mapping[str, Fault]) -> Mapping[str, Cell]:
+    """A cell per fault, with a line for each as it is done."""
+    cells = {}
+    for name, fault in faults.items():
+        with step(f"{title}: {fault.title}") as shown:
+            cells[name] = cell = rig.perform(fault)
+            shown.result = ", ".join(f"{count} {kind.value}" for kind, count in cell.kinds.items())
+            shown.failed = bool(cell.unprotected) or not cell.recovers
+    return cells

@@ -1,0 +1,98 @@
+"""The fault matrix's own judgement: what counts as unprotected, what the table and status say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bench.faults import outcome, report
+from bench.faults.cases import FAULTS
+from bench.faults.outcome import Cell, Kind, Outcome
+from bench.faults.report import Column
+from simgpu.lab.releases import DEFAULT, RELEASES
+
+LIMIT = 4 << 30
+HELD = {"driver": True, "init": 0, "total": LIMIT, "free": LIMIT - 1, "filled": 0, "more": 2}
+ABSENT = {"driver": False, "init": -1, "total": 0, "free": 0, "filled": -1, "more": -1}
+CARD = ("0.sock",)
+
+
+@pytest.mark.parametrize(
+    ("devices", "seen", "kind"),
+    [
+        (CARD, HELD, Kind.LIMITED),
+        ((), ABSENT, Kind.NO_CARD),
+        (CARD, {**HELD, "init": 800}, Kind.LIMITED),
+        (CARD, ABSENT, Kind.UNPROTECTED),
+        (CARD, {**HELD, "total": 10 * LIMIT}, Kind.UNPROTECTED),
+        (CARD, {**HELD, "more": 0}, Kind.UNPROTECTED),
+        (CARD, {**HELD, "free": LIMIT}, Kind.UNPROTECTED),
+        (CARD, {**HELD, "filled": -1, "free": 0}, Kind.UNPROTECTED),
+        ((), {**HELD, "total": 10 * LIMIT}, Kind.UNPROTECTED),
+    ],
+    ids=[
+        *("held", "nothing there", "our library refuses", "a card without a driver", "all of it"),
+        *("one more than the grant", "a context that costs nothing", "no context", "hidden card"),
+    ],
+)
+def test_only_what_is_held_or_has_no_card_is_protected(
+    devices: Sequence[str], seen: dict[str, Any], kind: Kind
+) -> None:
+    assert outcome.inside(devices, seen, LIMIT).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("... gpuslice did not decide CreateContainer within 1.5 s", "the agent, late"),
+        ("... gpuslice failed at CreateContainer: Struck", "the agent, an error"),
+        ('gpuslice refuses container "main"', "the agent, by policy"),
+        ('required plugin "gpuslice" not present', "required plugin missing"),
+        ("validator plugin 50-gpuslice failed: ttrpc: closed", "validator lost"),
+        ("no space left on device", "no space left on device"),
+    ],
+)
+def test_a_refusal_is_told_by_who_refused(text: str, said: str) -> None:
+    assert outcome.refusal(text) == Outcome(Kind.REFUSED, said)
+
+
+LIMITED, LOOSE = Outcome(Kind.LIMITED), Outcome(Kind.UNPROTECTED)
+REFUSED = Outcome(Kind.REFUSED, "validator lost")
+
+
+def _column(cell: Cell) -> Column:
+    return Column(DEFAULT, True, {"hang": cell})
+
+
+@pytest.mark.parametrize(
+    ("cell", "status", "control_status"),
+    [
+        (Cell([LIMITED, REFUSED], [REFUSED, LIMITED]), 0, 1),
+        (Cell([LIMITED, LOOSE], [LIMITED]), 1, 0),
+        (Cell([REFUSED], [LOOSE, LIMITED]), 1, 0),
+        (Cell([REFUSED], [REFUSED]), 1, 1),
+    ],
+    ids=["holds", "unprotected", "unprotected after it", "does not recover"],
+)
+def test_the_status_is_the_matrixs_verdict(cell: Cell, status: int, control_status: int) -> None:
+    assert report.verdict([_column(cell)], control=False) == status
+    assert report.verdict([_column(cell)], control=True) == control_status
+
+
+def test_the_table_has_the_counts_and_the_versions() -> None:
+    cell = Cell([LIMITED, REFUSED, REFUSED], [LIMITED])
+    on, off = _column(cell), Column(DEFAULT, False, {"hang": Cell([LOOSE], [])})
+    old = Column(RELEASES["1.7"], False, {"hang": cell})
+    text = report.document([old, on, off], control=False)
+    first, second = text.split("## With it off")
+    assert "| containerd 1.7.35 (NRI 0.8.0) | containerd 2.4.2 (NRI 0.12.3) |" in first
+    assert first.count("| **0** (1 limited, 2 refused) ") == 2
+    assert "| hang | **1** (1 UNPROTECTED; DOES NOT RECOVER) |" in second
+    assert "- validator lost: 4" in second
+    assert "switched off" in report.document([off], control=True)
+
+
+def test_each_fault_makes_something_happen() -> None:
+    assert all(fault.strike or fault.scenes for fault in FAULTS.values())
