@@ -55,6 +55,8 @@ EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 VISIBLE_DEVICES_NONE: Final = "void"
+ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
+"""Parts of the driver that image or pod ask for; held to what the operator allows."""
 ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 """Bytes; `_N` behind it for the container's N-th card."""
 ENV_CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"

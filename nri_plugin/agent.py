@@ -7,6 +7,7 @@ grow and vary. Told to leave, it finishes what it was asked. Decides nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Coroutine
@@ -27,7 +28,7 @@ from nri_plugin.readiness import Readiness
 from nri_plugin.service import EVENTS, Service
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
-from nri_plugin.watch import watch
+from nri_plugin.watch import look, watch
 
 
 async def run(
@@ -57,12 +58,17 @@ async def run(
     endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
     if endpoint:
         endpoint.start()
-    watching = asyncio.create_task(watch(service, readiness, metrics), name="watch")
+    watching = asyncio.create_task(
+        watch(service.node, lambda: service.containers_with_grant, readiness, metrics), name="watch"
+    )
     observer = Observer(metrics, readiness)
     lock = Lock(settings.run_dir, identity)
 
     async def prepare() -> None:
         await inventory.refresh()
+        with contextlib.suppress(TimeoutError, OSError):
+            await service.node.renew_specs()
+        readiness.node = await look(service.node)
         # The first containers after a start, often all of the node's, shall have the figure, too.
         contexts.look(card.uuid for card in inventory.cards)
         await contexts.settled()
@@ -93,6 +99,7 @@ async def _serve(
     def ready(runtime: RuntimeInfo) -> None:
         nonlocal pause_s
         pause_s = settings.first_retry_s
+        service.node.runtime = runtime
         observer.ready(runtime)
         version = f"NRI {runtime.nri_version}" if runtime.nri_version else "NRI before 0.12"
         announce(f"ready: registered with {runtime.name} {runtime.version} ({version})")

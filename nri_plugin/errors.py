@@ -5,6 +5,7 @@
       FilesError        the run directory cannot be prepared (this host's fault)
       StoreError        the library cannot be published (this host's fault)
       ChildError        the driver did not answer a child of ours (this host's fault, retryable)
+      GeneratorError    nvidia-ctk did not describe a card (this host's fault, retryable)
       InventoryError    NVML did not tell the cards in time (this host's fault, retryable)
 
 A reason's value is its text for people; the fields in braces are filled where it is used. The
@@ -68,6 +69,7 @@ class Reason(Enum):
         " brought to containers by its CDI spec alone"
     )
     CDI_UNUSABLE = f"CDI device {names.CDI_KIND}={{uuid}} of {{file}}: {{problem}}"
+    CDI_BY_NAME = "CDI devices are asked for by name on this node, but {problem}"
     NOT_FORWARDED = (
         "strict mode: no CDI spec of the container's cards mounts a file of {soname}, in whose"
         " place a forwarder could be put"
@@ -149,6 +151,10 @@ class StoreError(AgentError):
 
 class ChildError(AgentError):
     """A child that asks the driver ended badly, or not in time; the text says how."""
+
+
+class GeneratorError(AgentError):
+    """nvidia-ctk's answer describes no card that we asked for; the text says what it does."""
 
 
 class InventoryError(AgentError):

@@ -16,9 +16,11 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from contract import names
+from nri_plugin import capabilities
 from nri_plugin.errors import Reason, Refused, refuse
 from nri_plugin.model import (
     Adjustment,
+    Bringing,
     CdiDevice,
     Container,
     Edits,
@@ -44,22 +46,38 @@ def adjustment(
     paths: Paths,
 ) -> Adjustment:
     """The whole adjustment; raises Refused where something stands in its way."""
+    held = capabilities.held(container.env, paths.bringing.capabilities)
     edits = _edits(shares, specs)
+    if paths.bringing.by_name:
+        check_by_name(edits, paths.bringing)
+    else:
+        edits = capabilities.cut(edits, held.given)
     driver, forwarders = _forwarded(edits.mounts, paths)
     ours = (*_our_mounts(container, key, paths), *forwarders)
     for mount in (*container.mounts, *driver):
         _check_collision(mount, ours)
-    env = _environment(shares, edits.env)
+    by_name = paths.bringing.by_name
+    env = _environment(shares, held.text, () if by_name else edits.env)
     check_env(container, env)
-    return Adjustment(
-        env=env,
-        key=key,
-        shared=shared,
-        shares=shares,
-        mounts=(*driver, *ours),
-        devices=edits.devices,
-        hooks=edits.hooks,
-    )
+    whole = Adjustment(env=env, key=key, shared=shared, shares=shares, mounts=ours, cut=held.cut)
+    if by_name:
+        asked = tuple(f"{names.CDI_KIND}={share.uuid}" for share in shares)
+        return replace(whole, cdi_devices=asked)
+    mounts = (*driver, *ours)
+    return replace(whole, mounts=mounts, devices=edits.devices, hooks=edits.hooks)
+
+
+def check_by_name(edits: Edits, bringing: Bringing) -> None:
+    """Refuse what the runtime would not bring, or bring beyond what is allowed."""
+    problem = bringing.by_name_problem
+    beyond = capabilities.beyond(edits, bringing.capabilities)
+    if problem is None and beyond:
+        problem = (
+            f"their spec holds files of {', '.join(beyond)}, and a runtime applies it whole; remove"
+            " them from the spec, or allow them (--driver-capabilities)"
+        )
+    if problem is not None:
+        raise Refused(refuse(Reason.CDI_BY_NAME, problem=problem))
 
 
 def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
@@ -156,7 +174,7 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def _environment(
-    shares: Sequence[Share], cdi: Sequence[tuple[str, str]]
+    shares: Sequence[Share], driver_capabilities: str, cdi: Sequence[tuple[str, str]]
 ) -> Sequence[tuple[str, str]]:
     """Ours, then what the CDI specs add; ours win, as nvidia-ctk's specs set some of the keys.
 
@@ -167,6 +185,7 @@ def _environment(
     percents = [str(max(share.core_percent, 1)) for share in shares]
     ours = {
         names.ENV_VISIBLE_DEVICES: ",".join(share.uuid for share in shares),
+        names.ENV_DRIVER_CAPABILITIES: driver_capabilities,
         names.ENV_CORE_LIMIT: percents[0],
         names.ENV_SHARED_CACHE: names.SHARED_CACHE_PATH,
     }

@@ -6,7 +6,7 @@ runtime. The protobuf messages of NRI are turned into these, and back, in transl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -141,8 +141,22 @@ class Specs:
 
 
 @dataclass(frozen=True, slots=True)
+class Bringing:
+    """How the operator wants cards to be brought.
+
+    capabilities: of the driver, that containers may ask for beyond compute and utility. by_name:
+    the runtime is asked for the CDI device, instead of our applying its spec; where it cannot do
+    that, `by_name_problem` says why.
+    """
+
+    capabilities: Set[str] = frozenset()
+    by_name: bool = False
+    by_name_problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Paths:
-    """Where the host keeps what containers mount.
+    """Where the host keeps what containers mount, and how they are brought it.
 
     library: the store's file; None where there is none, and then `library_problem` says why.
     forwarders: by soname, what strict mode mounts over the driver's libraries; empty: not strict.
@@ -152,13 +166,15 @@ class Paths:
     library: str | None
     library_problem: str = ""
     forwarders: Mapping[str, str] = field(default_factory=dict)
+    bringing: Bringing = Bringing()
 
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
     """What a container gets. `key` names its directory under the run directory; None: no card.
 
-    shared: the directory belongs to the pod, and its other containers use it too.
+    shared: the directory belongs to the pod, and its other containers use it too. cdi_devices: what
+    the runtime is asked for by name. cut: driver capabilities that were asked for and not given.
     """
 
     env: Sequence[tuple[str, str]]
@@ -168,6 +184,8 @@ class Adjustment:
     mounts: Sequence[Mount] = ()
     devices: Sequence[Device] = ()
     hooks: Sequence[Hook] = ()
+    cdi_devices: Sequence[str] = ()
+    cut: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

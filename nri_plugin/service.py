@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 
 from contract import names
 from nri_plugin import (
-    cdi,
     connection,
     ledger,
     places,
@@ -27,14 +26,15 @@ from nri_plugin import (
     verdict,
 )
 from nri_plugin.contexts import Contexts
-from nri_plugin.errors import FilesError, Reason, Refusal, Refused, StoreError, refuse
+from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Ledger
 from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Adjustment, Card, Container, Mount, Paths, Pod, Specs, Untouched
+from nri_plugin.model import Adjustment, Container, Mount, Pod, Untouched
+from nri_plugin.node import Node
 from nri_plugin.protocol.events import EventMask
 from nri_plugin.recovery import Running, Stray
 from nri_plugin.settings import Settings
@@ -82,8 +82,8 @@ class Service:
         self._inventory = inventory
         self._contexts = contexts
         self._files = files
-        self._store = store
         self._worker = Worker("files")
+        self.node = Node(settings, inventory, store, self._worker)
         self._looks = Crew("look", _LOOKS_AT_ONCE)
         self._ledger = Ledger()
         self._users: dict[str, set[str]] = {}
@@ -175,7 +175,7 @@ class Service:
         if not policy.wants_card(pod):
             return None
         container = translate.container(container_message)
-        specs, paths = await self._in_time("read the CDI specs", self.look_at_host())
+        specs, paths = await self._in_time("read the CDI specs", self.node.look_at_host())
         decision = policy.decide(pod, container, self._inventory.cards, specs, paths)
         if isinstance(decision, Refusal) and decision.reason in _INVENTORY_MAY_TELL:
             await self._in_time("ask the driver for its cards", self._refreshed())
@@ -189,6 +189,7 @@ class Service:
                 raise Refused(decision)
             case Adjustment():
                 self._answers[container.id] = decision
+                _say_what_is_cut(pod, container, decision)
                 if decision.key is not None:
                     self._take(pod, container, decision.key, decision)
                     try:
@@ -297,35 +298,8 @@ class Service:
         return claimed is not None and bool(claimed.shares)
 
     @property
-    def cards(self) -> Sequence[Card]:
-        return self._inventory.cards
-
-    @property
-    def cards_problem(self) -> str | None:
-        return self._inventory.problem
-
-    @property
     def containers_with_grant(self) -> int:
         return len(self._ledger.holds())
-
-    async def ask_for_cards(self) -> None:
-        await self._inventory.refresh()
-
-    async def look_at_host(self) -> tuple[Specs, Paths]:
-        return await self._work(self._look_at_host)
-
-    def _look_at_host(self) -> tuple[Specs, Paths]:
-        """CDI specs and library as they are now; runs in the worker."""
-        specs = cdi.load(self._settings.cdi_dirs)
-        try:
-            forwarders = self._store.forwarders() if self._settings.strict else {}
-            return specs, Paths(
-                self._run_dir,
-                str(self._store.current()),
-                forwarders={soname: str(path) for soname, path in forwarders.items()},
-            )
-        except StoreError as error:
-            return specs, Paths(self._run_dir, None, str(error))
 
     async def _refreshed(self) -> None:
         async with asyncio.timeout(self._settings.work_deadline_s):
@@ -339,6 +313,20 @@ class Service:
             return await work
         except TimeoutError as error:
             raise Refused(refuse(Reason.TOO_SLOW, what=what)) from error
+
+
+def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> None:
+    if decision.cut:
+        _LOG.info(
+            Line(
+                "driver capabilities cut",
+                namespace=pod.namespace,
+                pod=pod.name,
+                uid=pod.uid,
+                container=container.name,
+                cut=",".join(decision.cut),
+            )
+        )
 
 
 async def _for_people(pod: nri.PodSandbox, container: nri.Container, work: Awaitable[_T]) -> _T:

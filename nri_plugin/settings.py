@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names
+from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.endpoint import Address
 from nri_plugin.logs import Format
 
@@ -84,6 +86,12 @@ class Settings:
     log_format: Format = Format.LOGFMT
     http: Address | None = None
     """Where readiness and metrics are served; None: nowhere."""
+    driver_capabilities: AbstractSet[str] = ALWAYS
+    """Of NVIDIA_DRIVER_CAPABILITIES, what containers may ask for."""
+    cdi_by_name: bool = False
+    """Ask the runtime for CDI devices by their names, instead of applying their specs."""
+    nvidia_ctk: Sequence[str] = ("nvidia-ctk",)
+    """Generates CDI specs for cards that have none; empty: nothing does."""
 
     inventory_deadline_s: float = 10.0
     """How long NVML may take; it takes seconds where persistence mode is off."""
@@ -93,6 +101,10 @@ class Settings:
     """How long a look at what a context takes may last; the agent waits for it at its start."""
     context_min_interval_s: float = 30.0
     """How often such a look is made at most, while a card has not told."""
+    generator_deadline_s: float = 20.0
+    """How long nvidia-ctk may take; the agent waits for it at its start if a spec is missing."""
+    generator_min_interval_s: float = 30.0
+    """How often it is run at most, while a card has no spec."""
     work_deadline_s: float = 1.2
     """How long files or a look at a container may take; below 75 % of NRI's default of 2 s."""
     making_s: float = 120.0
@@ -109,6 +121,11 @@ class Settings:
     def plugin(self) -> str:
         """The runtime's name for this agent: what it set, it owns under this name."""
         return f"{self.index}-{names.PLUGIN_NAME}"
+
+    @property
+    def generated_cdi_dir(self) -> Path:
+        """Where generated specs lie: out of everybody's sight, unless the runtime must see them."""
+        return self.cdi_dirs[-1] if self.cdi_by_name else self.run_dir / ".cdi"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -162,6 +179,30 @@ def parser() -> argparse.ArgumentParser:
         " opened by dlmopen, meet the limit too; needs forwarder.so beside --library",
     )
     parser.add_argument(
+        "--driver-capabilities",
+        type=_capabilities,
+        default=ALWAYS,
+        metavar="LIST",
+        help="what containers may ask for by NVIDIA_DRIVER_CAPABILITIES: compute and utility,"
+        f" always, and any of {', '.join(c for c in CAPABILITIES if c not in ALWAYS)}, or all;"
+        " memory taken through others than compute is not limited (default: compute,utility)",
+    )
+    parser.add_argument(
+        "--cdi-by-name",
+        action="store_true",
+        help="ask containerd for the card's CDI device, instead of applying its spec: for nodes"
+        " whose default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not"
+        " --strict",
+    )
+    parser.add_argument(
+        "--nvidia-ctk",
+        type=_command,
+        default=("nvidia-ctk",),
+        metavar="COMMAND",
+        help="makes CDI specs for cards that have none, e.g. 'chroot /host nvidia-ctk'; off:"
+        " nothing does (default: nvidia-ctk)",
+    )
+    parser.add_argument(
         "--http",
         type=_address,
         default="127.0.0.1:10275",
@@ -198,8 +239,36 @@ def parser() -> argparse.ArgumentParser:
 def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Exits, as argparse does, where the arguments are wrong or ask for help."""
     known = parser()
-    read_environment(known, environment)
-    return of(known.parse_args(arguments), environment)
+    return of(parse(known, arguments, environment), environment)
+
+
+def parse(
+    known: argparse.ArgumentParser, arguments: Sequence[str], environment: Mapping[str, str]
+) -> argparse.Namespace:
+    """What is set, by flags or else by the environment. Exits where it is wrong."""
+    lists: dict[str, object] = {}
+    for action in known._actions:
+        variable = variable_of(action)
+        text = environment.get(variable, "") if variable is not None else ""
+        if not text:
+            continue
+        try:
+            value = _from_text(action, text)
+        except (argparse.ArgumentTypeError, ValueError) as error:
+            known.error(f"environment {variable}: {error}")
+        if isinstance(action, argparse._AppendAction):
+            lists[action.dest] = value  # a default would be added to by flags, not replaced
+        else:
+            action.default, action.required = value, False
+    given = known.parse_args(arguments)
+    for name, value in lists.items():
+        if not getattr(given, name):
+            setattr(given, name, value)
+    if given.strict and given.cdi_by_name:
+        known.error(
+            "--strict replaces files of the driver, which --cdi-by-name leaves to containerd"
+        )
+    return given
 
 
 def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
@@ -219,21 +288,10 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         verbose=given.verbose,
         log_format=given.log_format,
         http=given.http,
+        driver_capabilities=given.driver_capabilities,
+        cdi_by_name=given.cdi_by_name,
+        nvidia_ctk=given.nvidia_ctk,
     )
-
-
-def read_environment(known: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
-    """Make what the environment says the default of each setting. Exits where it is wrong."""
-    for action in known._actions:
-        variable = variable_of(action)
-        text = environment.get(variable, "") if variable is not None else ""
-        if not text:
-            continue
-        try:
-            action.default = _from_text(action, text)
-        except (argparse.ArgumentTypeError, ValueError) as error:
-            known.error(f"environment {variable}: {error}")
-        action.required = False
 
 
 def variable_of(action: argparse.Action) -> str | None:
@@ -249,7 +307,7 @@ def _from_text(action: argparse.Action, text: str) -> object:
             raise ValueError(f"{text!r}, expected true or false")
         return _SWITCH[text.lower()]
     convert: Any = action.type or str
-    if isinstance(action.default, list) or action.dest in {"cdi_dir", "trust_plugin"}:
+    if isinstance(action, argparse._AppendAction):
         return [convert(part) for part in text.split(":") if part]
     value = convert(text)
     if action.choices is not None and value not in action.choices:
@@ -275,6 +333,25 @@ def _address(text: str) -> Address | None:
     if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r}, expected HOST:PORT, unix:PATH or off")
     return host, int(port)
+
+
+def _capabilities(text: str) -> AbstractSet[str]:
+    """Also of the environment: a list with commas."""
+    chosen = {each.strip() for each in text.split(",") if each.strip()}
+    unknown = chosen - {*CAPABILITIES, ALL}
+    if unknown:
+        known = ", ".join((*CAPABILITIES, ALL))
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))!r}, expected some of {known}"
+        )
+    return frozenset(CAPABILITIES) if ALL in chosen else ALWAYS | chosen
+
+
+def _command(text: str) -> Sequence[str]:
+    try:
+        return () if text == "off" else tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
 
 def _index(text: str) -> str:

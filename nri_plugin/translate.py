@@ -129,6 +129,8 @@ def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:
         )
     for device in wanted.devices:
         message.linux.devices.append(_device(device))
+    for name in wanted.cdi_devices:
+        message.cdi_devices.add(name=name)
     for hook in wanted.hooks:
         getattr(message.hooks, _HOOK_FIELDS[hook.stage]).append(_hook(hook))
     return message

@@ -2,19 +2,20 @@
 
 Without it a driver that comes late, a library that is put in place later or a CDI spec that is
 missing would be noticed only when a container is refused for it. Fills in readiness.py. Runs on
-the event loop; everything that may block goes through the service's worker and children.
+the event loop; everything that may block goes through the node's worker and children.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Card, Paths, Specs
+from nri_plugin.node import Node
 from nri_plugin.readiness import BEAT_S, Readiness
 
 _LOG: Final = logging.getLogger(__name__)
@@ -22,33 +23,22 @@ _LOG: Final = logging.getLogger(__name__)
 LOOK_EVERY_BEATS: Final = 5
 
 
-class Node(Protocol):
-    """What the watch asks; the service is it."""
-
-    @property
-    def cards(self) -> Sequence[Card]: ...
-    @property
-    def cards_problem(self) -> str | None: ...
-    @property
-    def containers_with_grant(self) -> int: ...
-    async def look_at_host(self) -> tuple[Specs, Paths]:
-        """TimeoutError where it takes too long."""
-
-    async def ask_for_cards(self) -> None: ...
-
-
-async def watch(node: Node, readiness: Readiness, metrics: Metrics) -> None:
+async def watch(
+    node: Node, count_grants: Callable[[], int], readiness: Readiness, metrics: Metrics
+) -> None:
     """Until cancelled. Says in the log when the agent becomes ready, and when it ceases to be."""
-    beats = 0
+    beats, asked_by = 0, node.runtime
     looking: asyncio.Task[Sequence[str]] | None = None
     said: Sequence[str] | None = None
     try:
         while True:
             readiness.beat()
-            metrics.with_grant.set(node.containers_with_grant)
+            metrics.with_grant.set(count_grants())
             if looking is not None and looking.done():
                 readiness.node, looking = looking.result(), None
-            if looking is None and beats % LOOK_EVERY_BEATS == 0:
+            due = beats % LOOK_EVERY_BEATS == 0 or asked_by is not node.runtime
+            if looking is None and due:
+                asked_by = node.runtime
                 looking = asyncio.create_task(look(node), name="look at the node")
             metrics.cards.set(len(node.cards))
             problems = readiness.problems
@@ -58,6 +48,9 @@ async def watch(node: Node, readiness: Readiness, metrics: Metrics) -> None:
                 said = problems
             beats += 1
             await asyncio.sleep(BEAT_S)
+    except Exception:
+        _LOG.exception(Line("the watch ended: /healthz fails from now on"))
+        raise
     finally:
         if looking is not None:
             looking.cancel()
@@ -73,21 +66,37 @@ async def look(node: Node) -> Sequence[str]:
         return ["the driver shows no card on this node"]
     try:
         specs, paths = await node.look_at_host()
+        found = [specs.devices.get(card.uuid) for card in node.cards]
+        # Somebody may have described the card since we did, in the same directory: then neither
+        # description counts, and ours gives way.
+        if any(device and device.problem for device in found) and await node.discard_specs():
+            specs, paths = await node.look_at_host()
+        missing = [card.uuid for card in node.cards if card.uuid not in specs.devices]
+        if missing and await node.generate_specs(missing):
+            specs, paths = await node.look_at_host()
     except TimeoutError:
-        return ["this node's files (library, CDI specs) could not be read in time"]
-    return lacks(node.cards, specs, paths)
+        return ["this node's files (library, CDI specs) could not be read or written in time"]
+    except OSError as error:
+        return [f"no CDI spec can be written: {error}"]
+    return lacks(node.cards, specs, paths, node.generator_problem)
 
 
-def lacks(cards: Sequence[Card], specs: Specs, paths: Paths) -> Sequence[str]:
+def lacks(
+    cards: Sequence[Card], specs: Specs, paths: Paths, generator_problem: str | None = None
+) -> Sequence[str]:
     """Pure: library and CDI devices of these cards."""
     found = []
+    if paths.bringing.by_name_problem is not None:
+        found.append(f"CDI devices are asked for by name, but {paths.bringing.by_name_problem}")
     if paths.library is None:
         found.append(f"the library is missing: {paths.library_problem}")
-    unread = f" (unreadable: {'; '.join(specs.problems)})" if specs.problems else ""
+    hints = [f"unreadable: {problem}" for problem in specs.problems]
+    hints += [f"none was generated: {generator_problem}"] if generator_problem else []
+    hint = f" ({'; '.join(hints)})" if hints else ""
     for card in cards:
         device = specs.devices.get(card.uuid)
         if device is None:
-            found.append(f"card {card.uuid} has no CDI device{unread}")
+            found.append(f"card {card.uuid} has no CDI device{hint}")
         elif device.problem is not None:
             found.append(f"CDI device of card {card.uuid} in {device.file}: {device.problem}")
     return found

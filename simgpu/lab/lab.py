@@ -164,18 +164,24 @@ class Lab:
         return self._agent is not None and self._agent.running
 
     def start_agent(
-        self, *, strict: bool = False, program: Sequence[str | Path] = ("nri_plugin",)
+        self,
+        *,
+        strict: bool = False,
+        cdi_dir: Path | None = None,
+        options: Sequence[str | Path] = (),
+        program: Sequence[str | Path] = ("nri_plugin",),
     ) -> None:
         """Return when it serves. Raises LabError.
 
-        program: the module that is the agent, and arguments of its own before the agent's.
+        cdi_dir: the directory of CDI specs, in place of the simulated driver's own. options: of the
+        agent. program: the module that is the agent, and arguments of its own before the agent's.
         """
         paths = self.containerd.paths
         command: list[str | Path] = [sys.executable, "-m", *program]
         command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
         command += ["--run-dir", self.run_dir, "--store-dir", self.store_dir]
-        command += ["--library", self.library, "--cdi-dir", self.sim_dir / "cdi"]
-        command += ["--http", f"unix:{self.agent_http}"]
+        command += ["--library", self.library, "--cdi-dir", cdi_dir or self.sim_dir / "cdi"]
+        command += ["--http", f"unix:{self.agent_http}", *options]
         command += ["--strict"] * strict
         ready = self.times_ready()
         with self._agent_out.open("a") as out, self.agent_log.open("a") as log:

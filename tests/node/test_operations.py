@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import shutil
 import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from contract import names
+from nri_plugin.generator import FILE
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import CriError, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB
+from .conftest import GIB, probe
 
 pytestmark = pytest.mark.node
 
@@ -78,3 +83,69 @@ def test_a_grant_and_a_refusal_are_counted_and_logged(lab: Lab) -> None:
     assert len(granted) == len(refused) == 1
     assert "request=CreateContainer" in granted[0] and "container=main" in granted[0]
     assert "reason=ALLOCATION_MALFORMED" in refused[0] and "namespace=default" in refused[0]
+
+
+CTK = f"{sys.executable} -m simgpu.nvidia_ctk"
+
+
+def again(lab: Lab, cdi_dir: Path, *options: str) -> None:
+    """The agent anew, with another directory of CDI specs."""
+    lab.stop_agent()
+    lab.start_agent(cdi_dir=cdi_dir, options=options)
+
+
+@pytest.fixture
+def no_specs(lab: Lab) -> Iterator[Path]:
+    """A directory without CDI specs, which containerd reads too; the agent is ended behind it."""
+    yield lab.directory / "cdi"
+    lab.stop_agent()
+    shutil.rmtree(lab.directory / "cdi")
+    (lab.directory / "cdi").mkdir()
+
+
+def test_where_no_spec_is_there_it_is_generated(lab: Lab, no_specs: Path) -> None:
+    again(lab, no_specs, "--nvidia-ctk", CTK)
+    lab.wait_until(lambda: get(lab, "/readyz") == (200, "ok\n"), "the agent to be ready")
+    with lab.pod("generated", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
+        assert probe(pod.run("main", OWN)).held_to(20 * GIB)
+    assert lab.namespace.run(["ls", lab.run_dir / ".cdi"]).stdout.split() == [FILE]
+    assert list(no_specs.iterdir()) == []
+
+
+def test_without_a_spec_the_node_is_not_ready_and_says_why(lab: Lab, no_specs: Path) -> None:
+    again(lab, no_specs, "--nvidia-ctk", "/nowhere/nvidia-ctk")
+    lab.wait_until(lambda: "nowhere" in get(lab, "/readyz")[1], "the reason")
+    status, why = get(lab, "/readyz")
+    assert status == 503
+    assert f"card {lab.cards[0].uuid} has no CDI device (none was generated: /nowhere/" in why
+    refused = pytest.raises(CriError, match=r"gpuslice refuses .*no CDI device")
+    with lab.pod("bare", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod, refused:
+        pod.create("main", OWN)
+
+
+def test_by_name_containerd_applies_the_spec_and_the_limit_holds(lab: Lab, no_specs: Path) -> None:
+    again(lab, no_specs, "--cdi-by-name", "--nvidia-ctk", CTK)
+    lab.wait_until(lambda: get(lab, "/readyz") == (200, "ok\n"), "the agent to be ready")
+    assert [each.name for each in no_specs.iterdir()] == [FILE]
+    with lab.pod("named", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
+        container = pod.run("main", OWN)
+        assert probe(container).held_to(20 * GIB)
+    with lab.pod("ungranted", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
+        assert not probe(pod.run("other", OWN)).driver
+
+
+def test_a_specs_second_description_makes_ours_give_way(lab: Lab, no_specs: Path) -> None:
+    """As when nvidia-ctk's own service comes later, and writes beside what we have generated."""
+    again(lab, no_specs, "--cdi-by-name", "--nvidia-ctk", CTK)
+    shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", no_specs / "nvidia.json")
+    lab.wait_until(lambda: not (no_specs / FILE).exists(), "the generated spec to give way")
+    lab.wait_until(lambda: get(lab, "/readyz") == (200, "ok\n"), "the agent to be ready")
+
+
+def test_the_driver_is_held_to_compute_and_utility(lab: Lab) -> None:
+    variable = names.ENV_DRIVER_CAPABILITIES
+    greedy = Process(PYTHON_IMAGE, environ={variable: "all"})
+    with lab.pod("greedy", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
+        container = pod.run("main", greedy)
+        assert container.exec(["sh", "-c", f"echo ${variable}"]).out == "compute,utility\n"
+    assert "driver capabilities cut" in lab.agent_log.read_text()

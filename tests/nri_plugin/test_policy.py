@@ -392,6 +392,7 @@ def test_the_adjustment_of_a_grant_exactly() -> None:
         shares=(Share(A.uuid, 0, 5 * GIB, 30),),
         env=(
             ("NVIDIA_VISIBLE_DEVICES", A.uuid),
+            ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
             ("CUDA_DEVICE_SM_LIMIT", "30"),
             ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/cudevshr.cache"),
             ("CUDA_DEVICE_MEMORY_LIMIT_0", str(5 * GIB)),

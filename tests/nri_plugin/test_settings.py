@@ -10,6 +10,7 @@ import pytest
 
 from contract import names
 from nri_plugin import settings
+from nri_plugin.capabilities import CAPABILITIES
 
 
 def test_defaults() -> None:
@@ -48,6 +49,9 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "verbose": "1",
         "log_format": "json",
         "http": "unix:/h.sock",
+        "driver_capabilities": "video",
+        "cdi_by_name": "false",
+        "nvidia_ctk": "chroot /host nvidia-ctk",
     }
     variables = {f"GPUSLICE_AGENT_{name.upper()}": value for name, value in said.items()}
     chosen = settings.from_arguments([], variables)
@@ -56,6 +60,8 @@ def test_every_setting_can_come_from_the_environment() -> None:
     assert chosen.http == Path("/h.sock")
     assert (chosen.index, chosen.strict, chosen.verbose) == ("07", True, True)
     assert (chosen.run_dir, chosen.log_format) == (Path("/r"), "json")
+    assert chosen.driver_capabilities == {"compute", "utility", "video"}
+    assert chosen.nvidia_ctk == ("chroot", "/host", "nvidia-ctk")
     known = {settings.variable_of(action) for action in settings.parser()._actions} - {None}
     assert known >= set(variables)
 
@@ -64,6 +70,30 @@ def test_a_flag_outranks_the_environment() -> None:
     variables = {"GPUSLICE_AGENT_CDI_DIR": "/a", "GPUSLICE_AGENT_INDEX": "07"}
     chosen = settings.from_arguments(["--library", "/l", "--index", "08"], variables)
     assert (chosen.index, chosen.cdi_dirs) == ("08", (Path("/a"),))
+    chosen = settings.from_arguments(["--library", "/l", "--cdi-dir", "/b"], variables)
+    assert (chosen.index, chosen.cdi_dirs) == ("07", (Path("/b"),))
+
+
+def test_capabilities() -> None:
+    def allowed(text: str) -> object:
+        arguments = ["--library", "/l", "--driver-capabilities", text]
+        return settings.from_arguments(arguments, {}).driver_capabilities
+
+    assert allowed("") == {"compute", "utility"}
+    assert allowed("video, graphics") == {"compute", "utility", "video", "graphics"}
+    assert allowed("all") == set(CAPABILITIES)
+
+
+def test_nvidia_ctk_can_be_left_out() -> None:
+    assert settings.from_arguments(["--library", "/l", "--nvidia-ctk", "off"], {}).nvidia_ctk == ()
+
+
+def test_where_generated_specs_lie() -> None:
+    """Only where the runtime must see them do others see them, too."""
+    hidden = settings.from_arguments(["--library", "/l"], {})
+    assert hidden.generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
+    seen = settings.from_arguments(["--library", "/l", "--cdi-by-name"], {})
+    assert seen.generated_cdi_dir == Path("/var/run/cdi")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +138,9 @@ def test_refused_from_the_environment(
         ("--library /l --index 5", "'5', expected two digits"),
         ("--library /l --index 123", "expected two digits"),
         ("--library /l --indices 12", "unrecognized arguments"),
+        ("--library /l --strict --cdi-by-name", "--strict replaces files of the driver"),
+        ("--library /l --driver-capabilities gaming", "'gaming', expected some of compute, "),
+        ("--library /l --nvidia-ctk '", "No closing quotation"),
         ("--library /l --http here", "'here', expected HOST:PORT, unix:PATH or off"),
         ("--library /l --http a:70000", "expected HOST:PORT"),
         ("--library /l --http unix:a", "'a' is not an absolute path"),
@@ -125,5 +158,12 @@ def test_help_teaches() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nri_plugin", "--help"], capture_output=True, text=True, check=True
     )
-    for word in ("examples:", "--cdi-dir", "hostPID", "default: /run/gpuslice"):
+    for word in (
+        "examples:",
+        "doctor",
+        "GPUSLICE_AGENT_RUN_DIR",
+        "--cdi-dir",
+        "hostPID",
+        "default: /run/gpuslice",
+    ):
         assert word in " ".join(done.stdout.split())

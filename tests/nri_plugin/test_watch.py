@@ -3,96 +3,197 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
+from contract import names
 from nri_plugin import watch as module
+from nri_plugin.generator import FILE
+from nri_plugin.inventory import Inventory
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Card, CdiDevice, Paths, Specs
+from nri_plugin.node import Node
+from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import Readiness
+from nri_plugin.settings import Settings, from_arguments
+from nri_plugin.store import Store
+from nri_plugin.threads import Worker
 
-CARD = Card("GPU-a", 0, 1 << 30)
-WHOLE = Specs({"GPU-a": CdiDevice("GPU-a", "/cdi/a.json")})
-PATHS = Paths("/run", "/lib.so")
+T = TypeVar("T")
 
-
-class Node:
-    """A node as a test sets it."""
-
-    def __init__(self) -> None:
-        self.cards: Sequence[Card] = (CARD,)
-        self.cards_problem: str | None = None
-        self.containers_with_grant = 2
-        self.host = (WHOLE, PATHS)
-        self.late = False
-        self.asked = 0
-
-    async def look_at_host(self) -> tuple[Specs, Paths]:
-        if self.late:
-            raise TimeoutError
-        return self.host
-
-    async def ask_for_cards(self) -> None:
-        self.asked += 1
+UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+CARD = {"uuid": UUID, "minor": 0, "memory_bytes": 1 << 30}
 
 
-def looked(node: Node) -> Sequence[str]:
-    return asyncio.run(module.look(node))
+def spec(*uuids: str) -> str:
+    mount = {"hostPath": "/host/x", "containerPath": "/x"}
+    devices = [{"name": uuid, "containerEdits": {"mounts": [mount]}} for uuid in uuids]
+    return json.dumps({"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": devices})
 
 
-def test_a_whole_node_lacks_nothing() -> None:
-    node = Node()
-    assert looked(node) == []
-    assert node.asked == 0
+class Host:
+    """A node's files; the cards and nvidia-ctk are small scripts that read theirs."""
+
+    def __init__(self, tmp_path: Path, *options: str) -> None:
+        self.cdi, self.library = tmp_path / "cdi", tmp_path / "libvgpu.so"
+        self.cards, self.ctk = tmp_path / "cards.json", tmp_path / "ctk.json"
+        self.cdi.mkdir()
+        self.library.write_bytes(b"\x7fELF")
+        self.cards.write_text(json.dumps([CARD]))
+        self.spec = self.cdi / "nvidia.json"
+        self.spec.write_text(spec(UUID))
+        (tmp_path / "cat.py").write_text("import sys; print(open(sys.argv[1]).read())")
+        tell = f"{sys.executable} {tmp_path / 'cat.py'}"
+        arguments = f"--library {self.library} --cdi-dir {self.cdi} --run-dir {tmp_path / 'run'}"
+        places = ["--store-dir", str(tmp_path / "store"), "--nvidia-ctk", f"{tell} {self.ctk}"]
+        self.settings: Settings = from_arguments(
+            [*arguments.split(), *places, *options], os.environ
+        )
+        self.command = (*tell.split(), str(self.cards))
+
+    def node(self) -> Node:
+        inventory = Inventory(
+            os.environ, deadline_s=60, min_interval_s=0, now=time.monotonic, command=self.command
+        )
+        store = Store(self.settings.store_dir, self.settings.library)
+        return Node(self.settings, inventory, store, Worker("files"))
+
+    def lacks(self, node: Node | None = None) -> Sequence[str]:
+        return run(lambda: module.look(node or self.node()))
 
 
-@pytest.mark.parametrize(
-    ("specs", "paths", "problem"),
-    [
-        (WHOLE, Paths("/run", None, "/x.so: gone"), "the library is missing: /x.so: gone"),
-        (Specs(), PATHS, "card GPU-a has no CDI device"),
-        (Specs({}, ("/f: bad",)), PATHS, "card GPU-a has no CDI device (unreadable: /f: bad)"),
-        (
-            Specs({"GPU-a": CdiDevice("GPU-a", "/f", problem="no /dev/x")}),
-            PATHS,
-            "CDI device of card GPU-a in /f: no /dev/x",
-        ),
-    ],
-)
-def test_what_is_missing_is_named(specs: Specs, paths: Paths, problem: str) -> None:
-    node = Node()
-    node.host = specs, paths
-    assert looked(node) == [problem]
+def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return asyncio.run(work())
 
 
-def test_cards_are_asked_for_again_while_unknown() -> None:
-    node = Node()
-    node.cards_problem = "NVML: no driver"
-    assert looked(node) == ["this node's cards are not known: NVML: no driver"]
-    node.cards_problem, node.cards = None, ()
-    assert looked(node) == ["the driver shows no card on this node"]
-    assert node.asked == 2
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
 
 
-def test_files_that_hang_are_a_problem() -> None:
-    node = Node()
-    node.late = True
-    assert "could not be read in time" in looked(node)[0]
+def test_a_whole_node_lacks_nothing(host: Host) -> None:
+    assert host.lacks() == []
+    assert not host.settings.generated_cdi_dir.exists()
+
+
+def test_a_missing_library(host: Host) -> None:
+    host.library.unlink()
+    assert host.lacks() == [f"the library is missing: {host.library}: No such file or directory"]
+
+
+def test_a_card_whose_spec_cannot_be_used(host: Host) -> None:
+    (host.cdi / "again.json").write_text(spec(UUID))
+    assert f"CDI device of card {UUID} in {host.spec}: it is also defined in" in host.lacks()[0]
+
+
+def test_cards_are_asked_for_again_while_unknown(host: Host) -> None:
+    node = host.node()
+    host.cards.write_text("x")
+    assert "this node's cards are not known: unreadable answer" in host.lacks(node)[0]
+    host.cards.write_text("[]")
+    assert host.lacks(node) == ["the driver shows no card on this node"]
+    host.cards.write_text(json.dumps([CARD]))
+    assert host.lacks(node) == []
+
+
+def test_files_that_hang_are_a_problem(host: Host) -> None:
+    """A CDI spec that blocks whoever opens it; the worker is lost to it, the answer is not."""
+    node = host.node()
+    host.spec.unlink()
+    run(node.ask_for_cards)
+
+    async def held_up() -> Sequence[str]:
+        blocked = asyncio.create_task(node._worker.run(lambda: time.sleep(5), 60))
+        await asyncio.sleep(0)
+        problems = await module.look(node)
+        blocked.cancel()
+        return problems
+
+    assert "could not be read or written in time" in run(held_up)[0]
+
+
+def test_a_missing_spec_is_generated(host: Host) -> None:
+    host.spec.unlink()
+    host.ctk.write_text(spec("0", UUID, "all"))
+    assert host.lacks() == []
+    assert os.listdir(host.settings.generated_cdi_dir) == [FILE]
+    assert os.listdir(host.cdi) == []
+
+
+def test_why_none_was_generated(host: Host) -> None:
+    host.spec.write_text("{")
+    (problem,) = host.lacks()
+    assert problem.startswith(f"card {UUID} has no CDI device (unreadable: {host.spec}: ")
+    assert "none was generated: FileNotFoundError: [Errno 2]" in problem
+
+
+def test_none_is_generated_where_that_is_switched_off(tmp_path: Path) -> None:
+    host = Host(tmp_path, "--nvidia-ctk", "off")
+    host.spec.unlink()
+    assert host.lacks() == [f"card {UUID} has no CDI device"]
+
+
+def test_a_spec_that_cannot_be_written(host: Host) -> None:
+    host.spec.unlink()
+    host.ctk.write_text(spec(UUID))
+    host.settings.run_dir.write_text("in the way")
+    assert host.lacks()[0].startswith("no CDI spec can be written: ")
+
+
+def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path) -> None:
+    """Where the runtime must find it, it lies beside those of others, who may come later."""
+    host = Host(tmp_path, "--cdi-by-name")
+    node = host.node()
+    node.runtime = RuntimeInfo("containerd", "v2.4.2", "", 0, 0)
+    written = host.spec.read_text()
+    host.spec.unlink()
+    host.ctk.write_text(spec(UUID))
+    assert host.lacks(node) == []
+    assert os.listdir(host.cdi) == [FILE]
+    host.spec.write_text(written)
+    assert host.lacks(node) == []
+    assert os.listdir(host.cdi) == [host.spec.name]
+
+
+def test_an_earlier_agents_spec_is_renewed_or_goes(host: Host) -> None:
+    host.spec.unlink()
+    host.ctk.write_text(spec(UUID))
+    assert host.lacks() == []
+    generated = host.settings.generated_cdi_dir / FILE
+    host.ctk.write_text(spec(UUID).replace("/host/x", "/host/newer"))
+    run(host.node().renew_specs)
+    assert "/host/newer" in generated.read_text()
+    host.ctk.unlink()
+    run(host.node().renew_specs)
+    assert not generated.exists()
+    run(host.node().renew_specs)
+
+
+def test_a_runtime_that_cannot_be_asked_by_name(tmp_path: Path) -> None:
+    node = Host(tmp_path, "--cdi-by-name").node()
+    assert "the runtime has not said yet which one it is" in run(lambda: module.look(node))[0]
+    node.runtime = RuntimeInfo("containerd", "v2.0.3", "", 0, 0)
+    assert "containerd v2.0.3 drops CDI devices" in run(lambda: module.look(node))[0]
 
 
 def test_it_goes_on_looking(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(module, "BEAT_S", 0.001)
-    readiness, metrics, node = Readiness(lambda: 0.0), Metrics(), Node()
+    readiness, metrics, node = Readiness(lambda: 0.0), Metrics(), host.node()
     readiness.session = None
-    node.host = WHOLE, Paths("/run", None, "gone")
+    whole = host.library.read_bytes()
+    host.library.unlink()
 
     async def until(condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.001)
@@ -101,10 +202,10 @@ def test_it_goes_on_looking(
         return metrics.registry.get_sample_value(name)
 
     async def test() -> None:
-        watching = asyncio.create_task(module.watch(node, readiness, metrics))
-        await until(lambda: list(readiness.node) == ["the library is missing: gone"])
+        watching = asyncio.create_task(module.watch(node, lambda: 2, readiness, metrics))
+        await until(lambda: "the library is missing" in str(readiness.node))
         assert value("gpuslice_ready") == 0
-        node.host = WHOLE, PATHS
+        host.library.write_bytes(whole)
         await until(lambda: value("gpuslice_ready") == 1)
         watching.cancel()
         await asyncio.wait([watching])

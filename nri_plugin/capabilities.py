@@ -1,0 +1,100 @@
+"""NVIDIA_DRIVER_CAPABILITIES, held to what the operator allows: the variable, and the files.
+
+Pure, and part of the policy. The memory that Vulkan, OpenGL or the video engines take is not
+charged, so their libraries and devices come with a card only where the operator wants them there.
+A CDI spec brings all of the driver; here is said which file belongs to which capability, by name.
+A file that no row knows is compute's, since a new driver's new file may be what CUDA needs.
+
+A container without the variable has what NVIDIA's own runtime gives it then: compute and utility.
+These two always come: they are what a share is for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from contract import names
+from nri_plugin.model import Edits
+
+CAPABILITIES: Final = ("compute", "utility", "video", "graphics", "display", "ngx", "compat32")
+"""NVIDIA's names, in the order in which we write them."""
+ALWAYS: Final = frozenset({"compute", "utility"})
+ALL: Final = "all"
+
+_GRAPHICS: Final = frozenset({"graphics", "display"})
+
+_FILES: Final[Sequence[tuple[re.Pattern[str], AbstractSet[str]]]] = tuple(
+    (re.compile(pattern), capabilities)
+    for pattern, capabilities in (
+        (r"/usr/lib32/|/lib/i386-linux-gnu/", frozenset({"compat32"})),
+        (r"/(libnvcuvid|libnvidia-encode|libnvidia-opticalflow)\.so", frozenset({"video"})),
+        (r"/libvdpau_nvidia\.so", frozenset({"video"})),
+        (r"/(libnvidia-ngx\.so|nvidia-ngx-updater|_?nvngx)", frozenset({"ngx"})),
+        (r"/lib(GLX|EGL|GLESv1_CM|GLESv2)_nvidia\.so", _GRAPHICS),
+        (r"/libnvidia-(eglcore|glcore|glsi|tls|rtcore|glvkspirv|cbl|fbc|ifr)\.so", _GRAPHICS),
+        (r"/libnvidia-(egl-\w+|vksc-core|present|wayland-client|gtk\d*)\.so", _GRAPHICS),
+        (r"/(libnvoptix\.so|nvoptix\.bin)", _GRAPHICS),
+        (r"/(vulkan|vulkansc|glvnd|egl)/", _GRAPHICS),
+        (r"/gbm/|/xorg/|/nvidia-drm_gbm\.so", _GRAPHICS),
+        (r"^/dev/(dri/|nvidia-modeset$)", _GRAPHICS),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """given: what the container has; cut: what it asked for beyond, unknown names included."""
+
+    given: AbstractSet[str]
+    cut: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """The variable's value."""
+        return ",".join(each for each in CAPABILITIES if each in self.given)
+
+
+def held(env: Sequence[str], allowed: AbstractSet[str]) -> Held:
+    """What a container whose lines are `env` gets of what it asks."""
+    asked: AbstractSet[str] = ALWAYS
+    for line in env:
+        key, _, value = line.partition("=")
+        if key == names.ENV_DRIVER_CAPABILITIES:
+            asked = {each for part in value.split(",") if (each := part.strip())} or ALWAYS
+    if ALL in asked:
+        asked = frozenset(CAPABILITIES)
+    given = ALWAYS | (asked & allowed & frozenset(CAPABILITIES))
+    return Held(given, tuple(sorted(asked - given)))
+
+
+def cut(edits: Edits, given: AbstractSet[str]) -> Edits:
+    """The edits without the files that belong to other capabilities alone."""
+    return replace(
+        edits,
+        mounts=tuple(mount for mount in edits.mounts if _within(mount.destination, given)),
+        devices=tuple(device for device in edits.devices if _within(device.path, given)),
+    )
+
+
+def beyond(edits: Edits, given: AbstractSet[str]) -> Sequence[str]:
+    """The capabilities to which the files belong that `cut` would leave out."""
+    paths = [mount.destination for mount in edits.mounts]
+    paths += [device.path for device in edits.devices]
+    return sorted({each for path in paths if not _within(path, given) for each in _of(path)})
+
+
+def _within(path: str, given: AbstractSet[str]) -> bool:
+    owners = _of(path)
+    return not owners or bool(owners & given)
+
+
+def _of(path: str) -> AbstractSet[str]:
+    """The capabilities any of which brings the file; empty: ours do."""
+    for pattern, capabilities in _FILES:
+        if pattern.search(path):
+            return capabilities
+    return frozenset()

@@ -1,0 +1,142 @@
+"""CDI specs for cards that have none: asked from nvidia-ctk, written for this agent.
+
+nvidia-ctk runs in a child under a deadline, and only for cards that no other spec describes. What
+it answers is read like any other spec before it is kept; of it remain the missing cards' devices,
+under their UUIDs, in one file that appears whole or not at all. Where the file lies decides who can
+use it: a directory of our own is read by nobody else, so that the card comes with our adjustment
+alone; only where the runtime is asked by name must it lie where the runtime looks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from contract import names
+from nri_plugin import cdi
+from nri_plugin.child import Child
+from nri_plugin.errors import ChildError, GeneratorError
+from nri_plugin.logs import Line
+
+_LOG: Final = logging.getLogger(__name__)
+
+FILE: Final = "gpuslice-generated.json"
+OPTIONS: Final = ("cdi", "generate", "--format=json", "--device-name-strategy=uuid")
+"""Without --output the spec goes to standard output; by default devices would be named by index."""
+
+
+class Generator:
+    """Makes `directory`/FILE; at most one attempt in `min_interval_s`.
+
+    command: nvidia-ctk, and what must stand before it to run it on this host. now: a monotonic
+    clock in seconds. `present`, `write` and `discard` block: they belong in a worker thread.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        *,
+        deadline_s: float,
+        min_interval_s: float,
+        now: Callable[[], float],
+    ) -> None:
+        self.file = directory / FILE
+        self._child = Child(
+            (*command, *OPTIONS), environment, deadline_s=deadline_s, whom="nvidia-ctk"
+        )
+        self._min_interval_s = min_interval_s
+        self._now = now
+        self._asked_at: float | None = None
+        self.problem: str | None = None
+        """Why the last attempt failed; None if it did not, or there was none."""
+
+    @property
+    def due(self) -> bool:
+        return self._asked_at is None or self._now() - self._asked_at >= self._min_interval_s
+
+    async def ask(self, uuids: Iterable[str]) -> str | None:
+        """The text of a spec for these cards; None, and `problem` says why, where there is none."""
+        self._asked_at = self._now()
+        wanted = sorted(uuids)
+        try:
+            text = render(await self._child.ask(), wanted)
+        except (ChildError, GeneratorError) as error:
+            if self.problem != str(error):
+                _LOG.warning(Line("no CDI spec generated", cards=",".join(wanted), error=error))
+            self.problem = str(error)
+            return None
+        self.problem = None
+        return text
+
+    def present(self) -> Sequence[str]:
+        """The cards that the file describes; raises OSError."""
+        described = cdi.load([self.file.parent]).devices.values()
+        return [device.name for device in described if device.file == str(self.file)]
+
+    def discard(self) -> bool:
+        """Take the file away; False: there was none. Raises OSError."""
+        try:
+            self.file.unlink()
+        except FileNotFoundError:
+            return False
+        _LOG.info(Line("generated CDI spec withdrawn", file=self.file))
+        return True
+
+    def write(self, text: str) -> None:
+        """Put it in place, synced, by a rename. Raises OSError."""
+        directory = self.file.parent
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=directory, prefix=".", delete=False) as file:
+            try:
+                file.write(text)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+                os.rename(file.name, self.file)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        _LOG.info(Line("CDI spec generated", file=self.file))
+
+
+def render(reply: bytes, uuids: Sequence[str]) -> str:
+    """Of nvidia-ctk's answer the devices of these cards. Raises GeneratorError."""
+    found: list[str] = []
+    for document in _documents(reply):
+        listed = document.get("devices")
+        if document.get("kind") != names.CDI_KIND or not isinstance(listed, list):
+            continue
+        devices = {each["name"]: each for each in listed if _is_named(each)}
+        if devices.keys() >= {*uuids}:
+            kept = [devices[uuid] for uuid in uuids]
+            return json.dumps({**document, "devices": kept}, indent=1) + "\n"
+        found += devices
+    wanted = ", ".join(f"{names.CDI_KIND}={uuid}" for uuid in uuids)
+    raise GeneratorError(
+        f"nvidia-ctk does not describe {wanted} (it has: {', '.join(found) or 'none'})"
+    )
+
+
+def _is_named(device: object) -> bool:
+    return isinstance(device, dict) and isinstance(device.get("name"), str)
+
+
+def _documents(reply: bytes) -> Iterable[Mapping[str, Any]]:
+    """One spec after the other: newer releases may print several."""
+    text, at = reply.decode(errors="replace").strip(), 0
+    while at < len(text):
+        try:
+            document, at = json.JSONDecoder().raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise GeneratorError(f"nvidia-ctk printed no JSON: {error}") from error
+        if isinstance(document, dict):
+            yield document
+        while at < len(text) and text[at].isspace():
+            at += 1

@@ -1,0 +1,117 @@
+"""What the agent knows of the node it runs on, now: its cards, their CDI specs, the library.
+
+Asked for every container with a grant, and by the watch (watch.py). Everything that may block goes
+through the worker or a child, under a deadline. Where a card has no CDI spec, one is generated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from nri_plugin import by_name, cdi
+from nri_plugin.errors import StoreError
+from nri_plugin.generator import Generator
+from nri_plugin.inventory import Inventory
+from nri_plugin.model import Bringing, Card, Paths, Specs
+from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.settings import Settings
+from nri_plugin.store import Store
+from nri_plugin.threads import Worker
+
+_T = TypeVar("_T")
+
+
+class Node:
+    """Its methods raise TimeoutError where the node takes too long."""
+
+    def __init__(
+        self, settings: Settings, inventory: Inventory, store: Store, worker: Worker
+    ) -> None:
+        self._settings = settings
+        self._inventory = inventory
+        self._store = store
+        self._worker = worker
+        self._generator = Generator(
+            settings.nvidia_ctk,
+            settings.generated_cdi_dir,
+            settings.environment,
+            deadline_s=settings.generator_deadline_s,
+            min_interval_s=settings.generator_min_interval_s,
+            now=time.monotonic,
+        )
+        self.runtime: RuntimeInfo | None = None
+        """Who asks us; set when its session is ready."""
+
+    @property
+    def cards(self) -> Sequence[Card]:
+        return self._inventory.cards
+
+    @property
+    def cards_problem(self) -> str | None:
+        return self._inventory.problem
+
+    @property
+    def generator_problem(self) -> str | None:
+        return self._generator.problem
+
+    async def ask_for_cards(self) -> None:
+        await self._inventory.refresh()
+
+    async def look_at_host(self) -> tuple[Specs, Paths]:
+        return await self._work(self._look_at_host)
+
+    async def generate_specs(self, uuids: Sequence[str]) -> bool:
+        """Have CDI specs made for these cards, unless it was tried just now; False: none new.
+
+        Raises OSError where they cannot be written.
+        """
+        if not self._settings.nvidia_ctk or not self._generator.due:
+            return False
+        text = await self._generator.ask(uuids)
+        if text is not None:
+            await self._work(partial(self._generator.write, text))
+        return text is not None
+
+    async def renew_specs(self) -> None:
+        """Generate again what an earlier agent has: the driver may have been changed since.
+
+        Until it is done the earlier ones stay; if it fails, they go. Raises OSError.
+        """
+        uuids = await self._work(self._generator.present)
+        if uuids and not await self.generate_specs(uuids):
+            await self.discard_specs()
+
+    async def discard_specs(self) -> bool:
+        """Take away what was generated; False: there was nothing. Raises OSError."""
+        return await self._work(self._generator.discard)
+
+    def _look_at_host(self) -> tuple[Specs, Paths]:
+        """CDI specs and library as they are now; runs in the worker."""
+        chosen = self._settings
+        run_dir, bringing = str(chosen.run_dir), self._bringing()
+        specs = cdi.load(dict.fromkeys((chosen.generated_cdi_dir, *chosen.cdi_dirs)))
+        try:
+            forwarders = self._store.forwarders() if chosen.strict else {}
+            return specs, Paths(
+                run_dir,
+                str(self._store.current()),
+                forwarders={soname: str(path) for soname, path in forwarders.items()},
+                bringing=bringing,
+            )
+        except StoreError as error:
+            return specs, Paths(run_dir, None, str(error), bringing=bringing)
+
+    def _bringing(self) -> Bringing:
+        capabilities = self._settings.driver_capabilities
+        if not self._settings.cdi_by_name:
+            return Bringing(capabilities)
+        if self.runtime is None:
+            return Bringing(capabilities, True, "the runtime has not said yet which one it is")
+        problem = by_name.problem(self.runtime.name, self.runtime.version)
+        return Bringing(capabilities, True, problem)
+
+    async def _work(self, job: Callable[[], _T]) -> _T:
+        return await self._worker.run(job, self._settings.work_deadline_s)

@@ -1,0 +1,62 @@
+"""`python -m simgpu.nvidia_ctk cdi generate`: the part of nvidia-ctk that asks for a CDI spec.
+
+Takes the options of the real one that matter to its callers, with its defaults: YAML, devices named
+by index, and one more device `all`; the spec goes to standard output unless --output says where.
+Like the real one it needs a driver that lives: here the daemon of $SIMGPU_DIR, whose spec it tells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simgpu.home import Home
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(argv)
+    directory = os.environ.get("SIMGPU_DIR")
+    home = Home.at(Path(directory)) if directory else None
+    if home is None or home.daemon_pid() is None:
+        sys.stderr.write("failed to generate CDI spec: failed to initialize NVML: no daemon\n")
+        return 1
+    document = _named(json.loads(home.cdi_spec.read_text()), given.device_name_strategy)
+    text = json.dumps(document) if given.format == "json" else yaml.safe_dump(document)
+    if given.output:
+        Path(given.output).write_text(text)
+    else:
+        sys.stdout.write(text)
+    sys.stderr.write(f"Generated CDI spec with version {document['cdiVersion']}\n")
+    return 0
+
+
+def _named(document: dict[str, Any], strategy: str) -> dict[str, Any]:
+    devices = list(document["devices"])
+    if strategy == "index":
+        named = [{**device, "name": str(index)} for index, device in enumerate(devices)]
+    else:
+        named = devices
+    mounts = [mount for each in devices for mount in each["containerEdits"]["mounts"]]
+    together = {"name": "all", "containerEdits": {"mounts": mounts}}
+    return {**document, "devices": [*named, together]}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m simgpu.nvidia_ctk", description=__doc__)
+    cdi = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("cdi")
+    generate = cdi.add_subparsers(required=True, metavar="COMMAND").add_parser("generate")
+    generate.add_argument("--format", choices=("json", "yaml"), default="yaml")
+    generate.add_argument("--output", default="")
+    generate.add_argument("--device-name-strategy", choices=("index", "uuid"), default="index")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

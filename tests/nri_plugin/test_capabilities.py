@@ -1,0 +1,89 @@
+"""NVIDIA_DRIVER_CAPABILITIES: what is asked, what is given, which files come."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import pytest
+
+from nri_plugin import capabilities
+from nri_plugin.capabilities import ALWAYS
+from nri_plugin.model import Device, Edits, Mount
+
+KEY = "NVIDIA_DRIVER_CAPABILITIES"
+LIB = "/usr/lib/x86_64-linux-gnu"
+
+FILES = {
+    f"{LIB}/libcuda.so.580.65.06": set(),
+    f"{LIB}/libnvidia-ml.so.580.65.06": set(),
+    f"{LIB}/libnvidia-ptxjitcompiler.so.580.65.06": set(),
+    f"{LIB}/libnvidia-nvvm.so.580.65.06": set(),
+    f"{LIB}/libnvidia-allocator.so.580.65.06": set(),
+    f"{LIB}/libnvidia-of-tomorrow.so.999": set(),
+    "/usr/bin/nvidia-smi": set(),
+    "/lib/firmware/nvidia/580.65.06/gsp_ga10x.bin": set(),
+    f"{LIB}/libnvcuvid.so.580.65.06": {"video"},
+    f"{LIB}/libnvidia-encode.so.580.65.06": {"video"},
+    f"{LIB}/libnvidia-opticalflow.so.580.65.06": {"video"},
+    f"{LIB}/vdpau/libvdpau_nvidia.so.580.65.06": {"video"},
+    f"{LIB}/libnvidia-ngx.so.580.65.06": {"ngx"},
+    f"{LIB}/libGLX_nvidia.so.580.65.06": {"graphics", "display"},
+    f"{LIB}/libEGL_nvidia.so.580.65.06": {"graphics", "display"},
+    f"{LIB}/libnvidia-glcore.so.580.65.06": {"graphics", "display"},
+    f"{LIB}/libnvidia-egl-gbm.so.1.1.2": {"graphics", "display"},
+    f"{LIB}/libnvoptix.so.580.65.06": {"graphics", "display"},
+    f"{LIB}/libnvidia-rtcore.so.580.65.06": {"graphics", "display"},
+    f"{LIB}/nvidia/xorg/nvidia_drv.so": {"graphics", "display"},
+    "/etc/vulkan/icd.d/nvidia_icd.json": {"graphics", "display"},
+    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json": {"graphics", "display"},
+    "/usr/lib/i386-linux-gnu/libcuda.so.580.65.06": {"compat32"},
+}
+DEVICES = {
+    "/dev/nvidia0": set(),
+    "/dev/nvidiactl": set(),
+    "/dev/nvidia-uvm": set(),
+    "/dev/nvidia-uvm-tools": set(),
+    "/dev/nvidia-modeset": {"graphics", "display"},
+    "/dev/dri/renderD128": {"graphics", "display"},
+}
+EDITS = Edits(
+    mounts=tuple(Mount(path, path) for path in FILES),
+    devices=tuple(Device(path, "c", 195, 0) for path in DEVICES),
+)
+
+
+@pytest.mark.parametrize(
+    ("env", "allowed", "text", "cut"),
+    [
+        ([], ALWAYS, "compute,utility", ()),
+        ([f"{KEY}="], ALWAYS, "compute,utility", ()),
+        (["PATH=/bin", f"{KEY}=compute"], ALWAYS, "compute,utility", ()),
+        ([f"{KEY}=all"], ALWAYS, "compute,utility", None),
+        ([f"{KEY}=all"], ALWAYS | {"video"}, "compute,utility,video", None),
+        ([f"{KEY}=graphics, video"], ALWAYS, "compute,utility", ("graphics", "video")),
+        ([f"{KEY}=graphics"], ALWAYS | {"graphics"}, "compute,utility,graphics", ()),
+        ([], ALWAYS | {"graphics"}, "compute,utility", ()),
+        ([f"{KEY}=compute,\n,gaming"], ALWAYS | {"gaming"}, "compute,utility", ("gaming",)),
+    ],
+)
+def test_what_is_given_and_what_is_cut(
+    env: list[str], allowed: Set[str], text: str, cut: tuple[str, ...] | None
+) -> None:
+    held = capabilities.held(env, allowed)
+    assert held.text == text
+    if cut is None:
+        assert set(held.cut) == set(capabilities.CAPABILITIES) - held.given
+    else:
+        assert held.cut == cut
+
+
+@pytest.mark.parametrize("beyond", [set(), {"video"}, {"graphics"}, {"display", "ngx", "compat32"}])
+def test_files_come_with_their_capability_alone(beyond: set[str]) -> None:
+    kept = capabilities.cut(EDITS, ALWAYS | beyond)
+    want = [path for path, owners in FILES.items() if not owners or owners & beyond]
+    assert [mount.destination for mount in kept.mounts] == want
+    nodes = [path for path, owners in DEVICES.items() if not owners or owners & beyond]
+    assert [device.path for device in kept.devices] == nodes
+    left_out = capabilities.beyond(EDITS, beyond)
+    assert not set(left_out) & beyond
+    assert capabilities.beyond(kept, beyond) == []

@@ -1,0 +1,48 @@
+"""The stand-in for nvidia-ctk: the answers on which the agent's generator rests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from nri_plugin.generator import OPTIONS, render
+from tests.simgpu.host import Host
+
+
+def ctk(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "simgpu.nvidia_ctk", "cdi", "generate", *options]
+    environment = {**os.environ, "SIMGPU_DIR": str(directory)}
+    return subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
+
+
+def names(document: dict[str, list[dict[str, str]]]) -> list[str]:
+    return [device["name"] for device in document["devices"]]
+
+
+def test_by_default_yaml_and_devices_by_index(host: Host) -> None:
+    done = ctk(host.directory)
+    assert names(yaml.safe_load(done.stdout)) == ["0", "1", "all"]
+
+
+def test_what_the_agent_asks_for(host: Host) -> None:
+    done = ctk(host.directory, *OPTIONS[2:])
+    known = names(json.loads((host.directory / "cdi" / "nvidia.json").read_text()))
+    assert names(json.loads(done.stdout)) == [*known, "all"]
+    assert names(json.loads(render(done.stdout.encode(), known[1:]))) == known[1:]
+
+
+def test_into_a_file(host: Host, tmp_path: Path) -> None:
+    done = ctk(host.directory, "--format=json", f"--output={tmp_path / 'spec.json'}")
+    assert done.stdout == ""
+    assert names(json.loads((tmp_path / "spec.json").read_text())) == ["0", "1", "all"]
+
+
+def test_without_a_driver(tmp_path: Path) -> None:
+    done = ctk(tmp_path)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "failed to initialize NVML" in done.stderr
