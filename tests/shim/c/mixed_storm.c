@@ -183,8 +183,10 @@ int main(int argc, char **argv)
 	MUST(nvmlInit_v2() == 0);
 	begin();
 	run_threads();
+	look();
 	say_and_wait("live");
 	end_all();
+	look();
 	say_and_wait("freed");
 	contexts_too = true;
 	run_threads();

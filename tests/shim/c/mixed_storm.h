@@ -20,6 +20,8 @@
 /* True: done; false: refused for want of memory, as everything may be at the limit. */
 #define FITS(call) fits((call), __FILE__, __LINE__)
 
+#define BLOCK ((size_t)2 << 20)
+
 enum { PEER_HANDLES = 8 };
 
 struct storm {
@@ -43,6 +45,17 @@ struct path {
 extern const struct path paths[];
 extern const unsigned int path_count;
 extern CUipcMemHandle peer_handles[PEER_HANDLES];
+
+/* Those of paths that are made elsewhere than in mixed_storm_paths.c, and of it for others. */
+bool make_physical(struct storm *storm, struct thing *thing);
+void end_physical(struct storm *storm, const struct thing *thing);
+bool make_multicast(struct storm *storm, struct thing *thing);
+void end_multicast(struct storm *storm, const struct thing *thing);
+bool make_external(struct storm *storm, struct thing *thing);
+void end_external(struct storm *storm, const struct thing *thing);
+bool make_linear(struct storm *storm, struct thing *thing);
+void end_linear(struct storm *storm, const struct thing *thing);
+bool make_array(struct storm *storm, struct thing *thing);
 
 /* Questions of all kinds, which change nothing. */
 void look(void);
