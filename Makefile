@@ -4,10 +4,10 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-node test lint fuzz bench faults clean
+.PHONY: help setup build demo demo-node demo-faults test lint fuzz bench faults clean
 
 help:  ## this list
-	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install what is missing (.venv, Debian packages as root, containerd), build the C
 	@$(PYTHON) -m simgpu.lab.setup
@@ -20,6 +20,9 @@ demo: demo-node  ## the product's main job, shown on this machine (same as demo-
 
 demo-node: setup  ## one card, two pods of half a card each, on a private containerd (root)
 	@$(VENV)/python -m simgpu.lab.demo $(ARGS)
+
+demo-faults: setup  ## the agent stopped, the agent hung, an annotation forged: what happens to pods (root)
+	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
 
 lint: setup  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m simgpu.lab.lint

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -37,13 +37,13 @@ _GIB: Final = 1 << 30
 _CARD: Final = 40 * _GIB
 _HALF: Final = 20 * _GIB
 _PERCENT: Final = 50
-_PROBE: Final = "/opt/lab/probe.py"
+PROBE: Final = "/opt/lab/probe.py"
 _OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 _MIB: Final = 1 << 20
 _FOLD: Final = 76
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
     return f"{size / _GIB:.1f} GiB"
 
 
@@ -56,20 +56,20 @@ class Actor:
 
     def report(self) -> dict[str, Any]:
         """What a program that starts now is told."""
-        return self._json(["python3", _PROBE, "report"])
+        return self._json(["python3", PROBE, "report"])
 
     def refusal(self) -> str:
         """Why a program that starts now gets no context; empty where it gets one."""
-        answer = json.loads(self._run(["python3", _PROBE, "report"]))
+        answer = json.loads(self._run(["python3", PROBE, "report"]))
         return str(answer.get("error", ""))
 
     def serve(self) -> None:
-        script = f"python3 {_PROBE} serve >/tmp/serve.log 2>&1 & echo $! >/tmp/serve.pid"
+        script = f"python3 {PROBE} serve >/tmp/serve.log 2>&1 & echo $! >/tmp/serve.pid"
         self._run(["sh", "-c", script])
 
     def ask(self, verb: str) -> dict[str, Any]:
         """What the program that serves answers."""
-        return self._json(["python3", _PROBE, "ask", verb])
+        return self._json(["python3", PROBE, "ask", verb])
 
     def kill(self) -> None:
         self._run(["sh", "-c", "kill -9 $(cat /tmp/serve.pid); rm /tmp/probe.sock"])
@@ -98,10 +98,10 @@ def tell(story: Story) -> None:
         "gpuslice: half a card is half a card",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
     )
-    probe = {_PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
+    probe = {PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
     story.chapter("1  A node")
     with ExitStack() as stack:
-        with story.doing(f"one card of {_gib(_CARD)}, containerd {DEFAULT.version}, images"):
+        with story.doing(f"one card of {gib(_CARD)}, containerd {DEFAULT.version}, images"):
             lab = stack.enter_context(Lab([_CARD], probe))
         _node(story, lab)
 
@@ -148,9 +148,9 @@ def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
     told = [actor.report() for actor in (ada, bob)]
     shown = [actor.smi() for actor in (ada, bob)]
     rows = [
-        ("nvidia-smi", *map(_gib, shown)),
+        ("nvidia-smi", *map(gib, shown)),
         *(
-            (name, *(_gib(one[key]) for one in told))
+            (name, *(gib(one[key]) for one in told))
             for name, key in (
                 ("nvidia-ml-py: nvmlDeviceGetMemoryInfo", "nvml_total"),
                 ("cuda-bindings: cuDeviceTotalMem", "cuda_total"),
@@ -183,11 +183,11 @@ def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
         taken[actor.name] = got["asked"]
         story.card(
             [(name, size / _CARD) for name, size in taken.items()],
-            f"{_gib(_CARD - _free_outside(lab))} of {_gib(_CARD)}",
+            f"{gib(_CARD - _free_outside(lab))} of {gib(_CARD)}",
         )
         full = got["code"] == "CUDA_SUCCESS" and got["asked"] == _HALF - lab.context_bytes
         story.claim(
-            f"{actor.name}: cuMemAlloc of {_gib(got['asked'])} succeeds, its context has the rest",
+            f"{actor.name}: cuMemAlloc of {gib(got['asked'])} succeeds, its context has the rest",
             full,
             got,
         )
@@ -214,7 +214,7 @@ def _killing(story: Story, lab: Lab, ada: Actor) -> None:
     )
     ada.kill()
     free = ada.report()["cuda_free"]
-    story.claim(f"after: it finds {_gib(free)} free again", free == _HALF - lab.context_bytes, free)
+    story.claim(f"after: it finds {gib(free)} free again", free == _HALF - lab.context_bytes, free)
 
 
 def _refusals(story: Story, lab: Lab) -> None:
@@ -222,7 +222,7 @@ def _refusals(story: Story, lab: Lab) -> None:
     good = lab.allocated([(0, _HALF, _PERCENT)])[names.ANNOTATION_DEVICE_ALLOCATED]
     bad = good.replace('"20Gi"', '"half of it"')
     with lab.pod("eve", {names.ANNOTATION_DEVICE_ALLOCATED: bad}) as pod:
-        text = _refusal(pod)
+        text = refusal_of(pod)
     start = text.find("gpuslice refuses")
     if start >= 0:
         story.quote(text[start:])
@@ -230,7 +230,7 @@ def _refusals(story: Story, lab: Lab) -> None:
 
     lab.stop_agent()
     with lab.pod("zoe", lab.share({"main": [(0, _HALF, _PERCENT)]})) as pod:
-        text = _refusal(pod)
+        text = refusal_of(pod)
     story.claim(
         "without the agent, containerd refuses a pod that has a share",
         "required plugin" in text,
@@ -238,7 +238,7 @@ def _refusals(story: Story, lab: Lab) -> None:
     )
 
 
-def _refusal(pod: Pod) -> str:
+def refusal_of(pod: Pod) -> str:
     """What containerd says to a container in `pod`; the claims look for the words of a refusal."""
     try:
         pod.create("main", Process(PYTHON_IMAGE))
@@ -247,7 +247,7 @@ def _refusal(pod: Pod) -> str:
     return "the container was created"
 
 
-def _why_not() -> str | None:
+def why_not() -> str | None:
     if os.geteuid() != 0:
         return "a private containerd needs root: sudo make demo"
     missing = [str(path) for path in (LIBRARY, BUILD / "bin" / "nvidia-smi") if not path.exists()]
@@ -263,10 +263,10 @@ _CANNOT_GO_ON: Final = (
 )
 
 
-def perform(out: TextIO, plain: bool, masked: bool) -> int:
+def perform(out: TextIO, plain: bool, masked: bool, teller: Callable[[Story], None] = tell) -> int:
     story = Story(out, plain, masked)
     try:
-        tell(story)
+        teller(story)
     except _CANNOT_GO_ON as error:
         story.claim("the demo runs to its end", False, error)
     return story.end()
@@ -287,6 +287,15 @@ def in_readme(text: str, fresh: str) -> str:
     return f"{head}{_BEGIN}\n```text\n$ make demo\n{fresh}```\n{_END}{tail}"
 
 
+def shown(plain: bool, masked: bool, teller: Callable[[Story], None]) -> int:
+    """The story on this terminal; the exit status that goes with it."""
+    try:
+        return perform(sys.stdout, plain, masked, teller)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ndemo: interrupted; nothing of it is left\n")
+        return 128 + signal.SIGINT
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m simgpu.lab.demo", description=__doc__.partition("\n")[0]
@@ -295,17 +304,13 @@ def main() -> int:
     parser.add_argument("--mask", action="store_true", help="hide what varies from run to run")
     parser.add_argument("--write-readme", action="store_true", help="put the output into README.md")
     chosen = parser.parse_args()
-    if reason := _why_not():
+    if reason := why_not():
         sys.stderr.write(f"demo: {reason}\n")
         return 1
     if chosen.write_readme:
         README.write_text(in_readme(README.read_text(), sample()))
         return 0
-    try:
-        return perform(sys.stdout, chosen.plain, chosen.mask)
-    except KeyboardInterrupt:
-        sys.stderr.write("\ndemo: interrupted; nothing of it is left\n")
-        return 128 + signal.SIGINT
+    return shown(chosen.plain, chosen.mask, tell)
 
 
 if __name__ == "__main__":

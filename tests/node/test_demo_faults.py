@@ -1,0 +1,19 @@
+"""The demo of three faults, on this machine: every claim holds."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from simgpu.lab import demo, demo_faults
+
+pytestmark = pytest.mark.node
+
+
+def test_three_faults_and_no_pod_without_its_limit(build_dir: Path) -> None:
+    assert build_dir.is_dir()
+    out = io.StringIO()
+    assert demo.perform(out, plain=True, masked=True, teller=demo_faults.tell) == 0, out.getvalue()
+    assert "12 claims checked as they were printed; all hold." in out.getvalue()
