@@ -185,8 +185,11 @@ class Pod:
     def uid(self) -> str:
         return self._config.metadata.uid
 
-    def create(self, name: str, process: Process) -> Container:
-        """CreateContainer: where the agent adjusts or refuses. Raises CriError."""
+    def create(self, name: str, process: Process, attempt: int = 0) -> Container:
+        """CreateContainer: where the agent adjusts or refuses. Raises CriError.
+
+        attempt: how often the kubelet has made a container of that name in the pod before.
+        """
         sandbox = self._config.linux.security_context
         security = pb.LinuxContainerSecurityContext(
             namespace_options=sandbox.namespace_options,
@@ -201,7 +204,7 @@ class Pod:
             security.run_as_group.value = process.user
         environ = {"PATH": _PATH, **process.environ}
         config = pb.ContainerConfig(
-            metadata=pb.ContainerMetadata(name=name),
+            metadata=pb.ContainerMetadata(name=name, attempt=attempt),
             image=pb.ImageSpec(image=process.image),
             command=process.command,
             envs=[pb.KeyValue(key=key, value=value) for key, value in environ.items()],

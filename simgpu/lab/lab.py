@@ -69,6 +69,7 @@ class Lab:
         self._options = options
         self.library = library
         self._agent: Inside | None = None
+        self._newcomer: Inside | None = None
 
     def __enter__(self) -> Lab:
         self.namespace = Namespace()
@@ -176,24 +177,35 @@ class Lab:
         cdi_dir: the directory of CDI specs, in place of the simulated driver's own. options: of the
         agent. program: the module that is the agent, and arguments of its own before the agent's.
         """
+        ready = self.times_ready()
+        self._agent = self._new_agent(program, cdi_dir, [*options, *(["--strict"] * strict)])
+        self.wait_until(lambda: self.times_ready() > ready or not self.agent_running, "the agent")
+        if not self.agent_running:
+            raise LabError(f"the node agent ended:\n{self.agent_log.read_text()[-4000:]}")
+
+    def start_agent_beside(self) -> None:
+        """A second one, as in a rolling update; at `stop_agent` the first goes, and this stays."""
+        self._newcomer = self._new_agent()
+
+    def _new_agent(
+        self,
+        program: Sequence[str | Path] = ("nri_plugin",),
+        cdi_dir: Path | None = None,
+        options: Sequence[str | Path] = (),
+    ) -> Inside:
         paths = self.containerd.paths
         command: list[str | Path] = [sys.executable, "-m", *program]
         command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
         command += ["--run-dir", self.run_dir, "--store-dir", self.store_dir]
         command += ["--library", self.library, "--cdi-dir", cdi_dir or self.sim_dir / "cdi"]
         command += ["--http", f"unix:{self.agent_http}", *options]
-        command += ["--strict"] * strict
-        ready = self.times_ready()
         with self._agent_out.open("a") as out, self.agent_log.open("a") as log:
-            self._agent = self.namespace.start(command, out, log, self.driver_environment())
-        self.wait_until(lambda: self.times_ready() > ready or not self.agent_running, "the agent")
-        if not self.agent_running:
-            raise LabError(f"the node agent ended:\n{self.agent_log.read_text()[-4000:]}")
+            return self.namespace.start(command, out, log, self.driver_environment())
 
     def stop_agent(self, number: int = signal.SIGTERM) -> None:
         if self._agent is not None and self._agent.running:
             self._agent.kill(number)
-        self._agent = None
+        self._agent, self._newcomer = self._newcomer, None
 
     def signal_agent(self, number: int) -> None:
         """Stop it in its tracks, or let it go on."""

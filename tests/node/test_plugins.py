@@ -1,0 +1,164 @@
+"""Beside other NRI plugins, on a real containerd: what they do to our containers, and to others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from contract import names
+from nri_plugin import connection
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.protocol.events import EventMask
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import CriError, Process
+from simgpu.lab.lab import Lab
+
+from .conftest import GIB, probe
+
+pytestmark = pytest.mark.node
+
+HALF = 20 * GIB
+OWN = Process(PYTHON_IMAGE)
+Meddling = Callable[[nri.Container, nri.ContainerAdjustment], None]
+
+
+class Meddler:
+    """A plugin that runs after ours, and does one thing to every container."""
+
+    def __init__(self, meddle: Meddling) -> None:
+        self._meddle = meddle
+
+    async def synchronize(
+        self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
+    ) -> None:
+        pass
+
+    async def create_container(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> nri.ContainerAdjustment:
+        adjustment = nri.ContainerAdjustment()
+        self._meddle(container, adjustment)
+        return adjustment
+
+    async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        pass
+
+    stop_container = remove_container = start_container
+
+    async def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def plugin(lab: Lab, meddle: Meddling) -> Iterator[None]:
+    """`60-other`, for the time of the block."""
+    ready, loop, leaving = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        reader, writer = await asyncio.open_unix_connection(lab.containerd.paths.nri_socket)
+        await connection.serve(
+            reader,
+            writer,
+            Meddler(meddle),
+            name="other",
+            index="60",
+            wanted_events=EventMask.CREATE_CONTAINER,
+            on_ready=lambda _: ready.set(),
+            leaving=leaving,
+        )
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield
+    finally:
+        loop.call_soon_threadsafe(leaving.set)
+        thread.join()
+        loop.close()
+
+
+def steal_the_preload(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    if any(mount.destination == names.CONTAINER_PRELOAD for mount in container.mounts):
+        adjustment.mounts.add(destination=f"-{names.CONTAINER_PRELOAD}")
+        adjustment.mounts.add(
+            destination=names.CONTAINER_PRELOAD, source="/dev/null", type="bind", options=["bind"]
+        )
+
+
+def take_the_variable_over(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    """With the very value that we gave it."""
+    for line in container.env:
+        key, _, value = line.partition("=")
+        if key == names.ENV_VISIBLE_DEVICES:
+            adjustment.env.add(key=f"-{key}")
+            adjustment.env.add(key=key, value=value)
+
+
+def remove_the_grant(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    if any(mount.destination == names.CONTAINER_DIR for mount in container.mounts):
+        adjustment.mounts.add(destination=f"-{names.CONTAINER_DIR}")
+
+
+def bring_a_card(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    adjustment.linux.devices.add(path="/dev/nvidia0", type="c", major=195, minor=0)
+
+
+def ask_for_all(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    adjustment.env.add(key="-NVIDIA_VISIBLE_DEVICES")
+    adjustment.env.add(key="NVIDIA_VISIBLE_DEVICES", value="all")
+
+
+def nothing_that_matters(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    adjustment.env.add(key="OTHER", value="1")
+
+
+@pytest.mark.parametrize(
+    ("meddle", "what"),
+    [
+        (steal_the_preload, "mount /etc/ld.so.preload is gone or has another source"),
+        (remove_the_grant, "mount /.gpuslice is gone"),
+        (take_the_variable_over, "environment NVIDIA_VISIBLE_DEVICES was set by 60-other"),
+        (bring_a_card, "NRI plugin 60-other brings it a card by device /dev/nvidia0"),
+    ],
+)
+def test_a_container_with_a_share_stays_as_we_made_it(
+    lab: Lab, meddle: Meddling, what: str
+) -> None:
+    with (
+        plugin(lab, meddle),
+        lab.pod("ours", lab.share({"main": [(0, HALF, 50)]})) as pod,
+        pytest.raises(CriError, match=what),
+    ):
+        pod.create("main", OWN)
+
+
+@pytest.mark.parametrize(
+    ("meddle", "what"),
+    [
+        (bring_a_card, "device /dev/nvidia0"),
+        (ask_for_all, "environment NVIDIA_VISIBLE_DEVICES=all"),
+    ],
+)
+def test_no_other_plugin_brings_a_card_to_a_container_without_a_share(
+    lab: Lab, meddle: Meddling, what: str
+) -> None:
+    refused = pytest.raises(CriError, match=f"NRI plugin 60-other brings it a card by {what}")
+    with plugin(lab, meddle), lab.pod("plain") as pod, refused:
+        pod.create("main", OWN)
+
+
+def test_other_plugins_are_left_to_their_own(lab: Lab) -> None:
+    with (
+        plugin(lab, nothing_that_matters),
+        lab.pod("ours", lab.share({"main": [(0, HALF, 50)]})) as pod,
+        lab.pod("plain") as plain,
+    ):
+        container = pod.run("main", OWN)
+        assert probe(container).held_to(HALF)
+        assert container.exec(["sh", "-c", "echo $OTHER"]).out == "1\n"
+        assert plain.run("main", OWN).exec(["sh", "-c", "echo $OTHER"]).out == "1\n"

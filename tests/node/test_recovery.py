@@ -1,0 +1,188 @@
+"""What a node knows again after any restart, and that no card is granted twice meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from contract import names
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import Container, CriError, Process
+from simgpu.lab.lab import Lab
+
+from .conftest import GIB, probe
+
+pytestmark = pytest.mark.node
+
+HALF, WHOLE = 20 * GIB, 40 * GIB
+OWN = Process(PYTHON_IMAGE)
+BRIEF = Process(PYTHON_IMAGE, ("/bin/sleep", "0"))
+
+
+def expect_no_room(lab: Lab, memory: int = HALF, holders: str = "") -> None:
+    """A forged allocation, whole in itself; only what lives tells that it cannot be."""
+    refused = pytest.raises(CriError, match=f"has no room for it: it asks for.*{holders}")
+    with lab.pod("forger", lab.share({"main": [(0, memory, 10)]})) as pod, refused:
+        pod.create("main", OWN)
+
+
+def expect_room(lab: Lab, memory: int = HALF) -> None:
+    """At once, or as soon as the runtime has told that somebody died."""
+
+    def fits() -> bool:
+        with lab.pod("later", lab.share({"main": [(0, memory, 10)]})) as pod:
+            try:
+                return probe(pod.run("main", OWN)).held_to(memory)
+            except CriError as error:
+                assert "has no room" in str(error)
+                return False
+
+    lab.wait_until(fits, "room on the card")
+
+
+@pytest.fixture
+def fifths(lab: Lab) -> Iterator[list[Container]]:
+    """Five containers that run, in as many pods, with a fifth of the card each."""
+    with contextlib.ExitStack() as pods:
+        made = []
+        for number in range(5):
+            written = lab.share({"main": [(0, WHOLE // 5, 20)]})
+            pod = pods.enter_context(lab.pod(f"fifth-{number}", written))
+            made.append(pod.run("main", OWN))
+        yield made
+
+
+def test_a_card_that_is_all_granted_refuses_whoever_asks_for_more(
+    lab: Lab, fifths: list[Container]
+) -> None:
+    """Also after the agent, or containerd, or both at once were killed."""
+    expect_no_room(lab, GIB, holders=f"default/fifth-4/main {WHOLE // 5}")
+    lab.stop_agent(signal.SIGKILL)
+    lab.start_agent()
+    expect_no_room(lab, GIB, holders="default/fifth-4/main")
+    lab.containerd.stop(signal.SIGKILL)
+    lab.stop_agent(signal.SIGKILL)
+    lab.containerd.start()
+    lab.start_agent()
+    lab.cri.version()
+    expect_no_room(lab, GIB, holders="default/fifth-4/main")
+    assert all(probe(container).held_to(WHOLE // 5) for container in fifths)
+    # Dead, and kept by the kubelet for its logs, it holds nothing any more.
+    fifths[0].stop()
+    expect_room(lab, WHOLE // 5)
+
+
+def test_a_container_that_ends_by_itself_gives_its_share_back(lab: Lab) -> None:
+    with lab.pod("job", lab.share({"main": [(0, WHOLE, 100)]})) as pod:
+        pod.run("main", BRIEF)
+        expect_room(lab, WHOLE)
+
+
+def test_a_restarted_container_takes_its_predecessors_place(lab: Lab) -> None:
+    """The whole card, again and again, whether or not the old one's end was told yet."""
+    with lab.pod("loop", lab.share({"main": [(0, WHOLE, 100)]})) as pod:
+        for attempt in range(5):
+            pod.create("main", BRIEF, attempt).start()
+        last = pod.create("main", OWN, 5)
+        last.start()
+        assert probe(last).held_to(WHOLE)
+        expect_no_room(lab, 1 << 20)
+
+
+@pytest.mark.parametrize("after_ms", [0, 8, 16])
+def test_an_agent_killed_while_a_container_is_made_grants_nothing_twice(
+    lab: Lab, after_ms: int
+) -> None:
+    """Whatever became of it, what lives and what fits next add up to the card."""
+    killing = threading.Timer(after_ms / 1000, lab.stop_agent, [signal.SIGKILL])
+    with lab.pod("torn", lab.share({"main": [(0, HALF, 10)]})) as pod:
+        killing.start()
+        try:
+            lives = probe(pod.run("main", OWN)).driver
+        except CriError:
+            lives = False
+        finally:
+            killing.join()
+        lab.start_agent()
+        if lives:
+            expect_no_room(lab, WHOLE)
+        expect_room(lab, HALF if lives else WHOLE)
+
+
+def test_a_container_whose_files_were_lost_is_named_and_counted_still(
+    lab: Lab, half: Container
+) -> None:
+    lab.stop_agent()
+    assert lab.namespace.run(["umount", "-l", lab.run_dir / half.id]).returncode == 0
+    lab.start_agent()
+    expect_no_room(lab, HALF + 1)
+    named = [line for line in lab.agent_log.read_text().splitlines() if half.id in line]
+    assert any("whose grant is gone" in line for line in named)
+    assert probe(half).held_to(HALF)
+
+
+def test_a_container_made_while_the_agent_was_away_is_named(lab: Lab) -> None:
+    lab.stop_agent()
+    labels = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
+    with lab.pod("missed", lab.allocated([(0, HALF, 50)]), labels) as pod:
+        container = pod.run("main", OWN)
+        lab.start_agent()
+        named = [line for line in lab.agent_log.read_text().splitlines() if container.id in line]
+        assert any("container without its card" in line for line in named)
+        expect_room(lab, WHOLE)
+
+
+def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
+    """Containers are made all the while: limited, or refused for a moment; never by a conflict."""
+    stop = threading.Event()
+    outcomes: list[str] = []
+
+    def keep_making() -> None:
+        while not stop.is_set():
+            with lab.pod("rolling", lab.share({"main": [(0, HALF, 10)]})) as pod:
+                try:
+                    held = probe(pod.run("main", OWN)).held_to(HALF)
+                    outcomes.append("limited" if held else "UNLIMITED")
+                except CriError as error:
+                    outcomes.append(str(error))
+
+    def wait_for_more(count: int, what: str) -> None:
+        made = len(outcomes)
+        lab.wait_until(lambda: len(outcomes) >= made + count, what)
+
+    making = threading.Thread(target=keep_making)
+    making.start()
+    try:
+        said = "another agent serves this node (pid="
+        before = lab.agent_log.read_text().count(said)
+        lab.start_agent_beside()
+        lab.wait_until(lambda: lab.agent_log.read_text().count(said) > before, "it to wait")
+        wait_for_more(2, "containers beside two agents")
+        assert set(outcomes) == {"limited"}
+        ready = lab.times_ready()
+        lab.stop_agent()
+        lab.wait_until(lambda: lab.times_ready() > ready, "the newcomer to take over")
+        wait_for_more(3, "containers by the newcomer")
+    finally:
+        stop.set()
+        making.join()
+    assert outcomes[-1] == "limited"
+    refusals = [outcome for outcome in outcomes if outcome != "limited"]
+    assert all("required plugin" in text or "validator plugin" in text for text in refusals)
+
+
+def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab: Lab) -> None:
+    """containerd takes plugins one at a time, and waits 5 s for each to say its name."""
+    lab.stop_agent()
+    with contextlib.ExitStack() as clients:
+        for said in (b"", b"\xff" * 64, b"\x00\x00\x00\x02\x7f\xff\xff\xff"):
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.connect(str(lab.containerd.paths.nri_socket))
+            client.sendall(said)
+        lab.start_agent()
+        expect_room(lab)
