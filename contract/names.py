@@ -39,6 +39,10 @@ SCOPE_POD: Final = "/pod"
 SCOPE_CONTAINER: Final = "/container."
 """Followed by the container's name; outranks the pod's scope, which outranks the bare key."""
 
+ANNOTATION_TOLERATES_MISSING_AGENT: Final = "gpuslice.io/tolerates-missing-agent"
+"""`true`: where the operator requires the agent of every container, this pod runs without it. The
+name is what docs/fail-closed.md tells the operator to configure; the validator alone reads it."""
+
 DEVICE_TYPE_GPU: Final = "gpu"
 """Key of the GPU entries in the allocation."""
 

@@ -6,7 +6,8 @@ shims' sockets of releases that cannot be told (see containerd.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,9 @@ class Options:
     validator: bool = True
     request_timeout_s: int = 2
     """How long a plugin may take; containerd's default."""
+    required_plugins: Sequence[str] = ()
+    """By the validator, of every container of the node; but for pods with this annotation."""
+    toleration: str = ""
 
 
 _COMMON: Final = """\
@@ -82,6 +86,8 @@ _CRI: Final[Mapping[int, str]] = {
 _VALIDATOR: Final = """\
 [plugins.'io.containerd.nri.v1.nri'.default_validator]
   enable = {validator}
+  required_plugins = {required_plugins}
+  tolerate_missing_plugins_annotation = "{toleration}"
 """
 
 # These and runc's root would lie under /run/containerd, whatever `state` says.
@@ -102,4 +108,6 @@ def text(release: Release, directory: Path, options: Options) -> str:
         pause=PAUSE_IMAGE,
         request_timeout_s=options.request_timeout_s,
         validator=str(options.validator).lower(),
+        required_plugins=json.dumps(list(options.required_plugins)),
+        toleration=options.toleration,
     )

@@ -41,7 +41,8 @@ def test_nri_is_on_and_waits_as_long_as_it_is_told(release: Release) -> None:
     nri = read["plugins"]["io.containerd.nri.v1.nri"]
     assert (nri["disable"], nri["plugin_request_timeout"]) == (False, "7s")
     validator = nri.get("default_validator")
-    assert validator == ({"enable": False} if release.has_validator else None)
+    none = {"required_plugins": [], "tolerate_missing_plugins_annotation": ""}
+    assert validator == ({"enable": False, **none} if release.has_validator else None)
 
 
 def test_the_formats_are_those_that_the_releases_read() -> None:
