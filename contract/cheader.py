@@ -34,6 +34,7 @@ _INTEGERS: Final = {
     "VGPU_ENVIRONMENT_ID": region_file.ENVIRONMENT_ID,
     "VGPU_LOCK_LIVE": region_file.LOCK_LIVE,
     "VGPU_LOCK_LIMITS": region_file.LOCK_LIMITS,
+    "VGPU_LOCK_TURN": region_file.LOCK_TURN,
     "VGPU_ANCHOR": region_file.ANCHOR,
     "VGPU_ANCHOR_BYTES": region_file.ANCHOR_BYTES,
     "VGPU_TAG_SLOT_SHIFT": region_file.TAG_SLOT_SHIFT,

@@ -40,6 +40,8 @@ ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
 LOCK_LIMITS: Final = LOCK_LIVE - 1
 """Held while a card's limit is written down from the environment."""
+LOCK_TURN: Final = LOCK_LIVE - 1024
+"""Plus the card's index: held by who brings onto a card what cannot be measured beforehand."""
 ENVIRONMENT_ID: Final = int.from_bytes(b"gpsenvir", "little")
 """The grant_id of a region that belongs to no grant: its limits came from the environment."""
 TAG_SLOT_SHIFT: Final = 48

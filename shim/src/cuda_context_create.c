@@ -11,6 +11,8 @@
 #include "lives.h"
 #include "measure.h"
 #include "primary.h"
+#include "seen.h"
+#include "turn.h"
 #include "vgpu/region.h"
 
 #define MOST_BYTES	 (INT64_C(2) << 30)
@@ -22,12 +24,20 @@ static uint64_t largest_bytes[VGPU_MAX_CARDS];
 struct creation {
 	struct vgpu_reservation reservation;
 	struct vgpu_window window; /* not open: nothing to measure by */
+	struct vgpu_turn turn;	   /* where nothing is known of its size beforehand */
 	uint64_t granted_bytes;	   /* what the grant says of a context; 0: nothing */
 };
 
 static uint64_t largest_on(int card)
 {
 	return __atomic_load_n(&largest_bytes[card], __ATOMIC_RELAXED);
+}
+
+/* Where nothing is known one is made at a time, so that one at most is more than fits; who gets no
+ * turn must have room for the largest. */
+static uint64_t unknown_bytes(struct creation *creation, int card)
+{
+	return vgpu_turn_take(card, &creation->turn) ? 1 : FIRST_MOST_BYTES;
 }
 
 /* What cannot succeed is the driver's alone to refuse. */
@@ -38,16 +48,22 @@ static CUresult begin(struct creation *creation, const void *out, CUdevice devic
 	CUcontext before;
 	uint64_t bytes;
 
-	*creation = (struct creation){.window.place = place, .reservation.place = place};
+	*creation = (struct creation){
+	    .window.place = place, .reservation.place = place, .turn = VGPU_NO_TURN};
+	vgpu_note_context();
 	if (result != CUDA_SUCCESS || place.card < 0)
 		return result;
-	before = vgpu_place_context_on(place.card);
 	creation->granted_bytes = bytes = vgpu_context_bytes(place.card);
-	if (!bytes || (before && largest_on(place.card) > bytes))
+	if (!bytes && !largest_on(place.card))
+		bytes = unknown_bytes(creation, place.card);
+	before = vgpu_place_context_on(place.card);
+	if (largest_on(place.card) > bytes && (before || !creation->granted_bytes))
 		bytes = largest_on(place.card);
 	result = vgpu_reserve_at(place, bytes, &creation->reservation);
 	if (result == CUDA_SUCCESS)
 		vgpu_window_open_by(&creation->window, place, before);
+	else
+		vgpu_turn_end(&creation->turn);
 	return result;
 }
 
@@ -55,6 +71,7 @@ static void give_up(struct creation *creation)
 {
 	vgpu_window_drop(&creation->window);
 	vgpu_cancel(&creation->reservation);
+	vgpu_turn_end(&creation->turn);
 }
 
 /* In the new context. */
@@ -179,6 +196,32 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags
 		return result;
 	VGPU_CALL_RESERVED(result, &creation.reservation,
 			   real_cuCtxCreate_v4(at(context, &made), parameters, flags, device));
+	return settle_own(&creation, result, made, context);
+}
+
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	struct creation creation;
+	CUcontext made = NULL;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation,
+			   real_cuGLCtxCreate(at(context, &made), flags, device));
+	return settle_own(&creation, result, made, context);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	struct creation creation;
+	CUcontext made = NULL;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &creation.reservation,
+			   real_cuGLCtxCreate_v2(at(context, &made), flags, device));
 	return settle_own(&creation, result, made, context);
 }
 

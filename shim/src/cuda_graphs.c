@@ -1,14 +1,19 @@
 /*
  * Wrappers of executable graphs. A graph takes memory for its allocation nodes when it is launched
  * or uploaded, and by then nothing can be undone: so what they come to is added up when the graph
- * is instantiated, and reserved before a launch.
+ * is instantiated, and reserved before a launch. Code and local memory are measured when it is
+ * instantiated or uploaded, and at its first launch; a table of handles tells the others.
  */
 #include <sys/mman.h>
 
 #include "execs.h"
+#include "first.h"
+#include "graph_code.h"
 #include "hooks.h"
+#include "local_memory.h"
 #include "location.h"
 #include "meter.h"
+#include "seen.h"
 
 enum {
 	NODE_CHILD = 4,
@@ -72,6 +77,8 @@ static bool is_managed(void)
 /* The driver made it; one that allocates and cannot be written down is not given. */
 static CUresult enter(CUresult result, CUgraphExec *exec, const struct vgpu_graph_needs *bounds)
 {
+	if (result == CUDA_SUCCESS)
+		vgpu_unsee(vgpu_exec_key(*exec));
 	if (result != CUDA_SUCCESS || !bounds->cards ||
 	    vgpu_execs_put((uint64_t)(uintptr_t)*exec, bounds))
 		return result;
@@ -92,23 +99,29 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
 			    size_t log_bytes)
 {
 	struct vgpu_graph_needs bounds = bounds_of(graph);
+	CUresult result;
 
-	return enter(real_cuGraphInstantiate(exec, graph, node, log, log_bytes), exec, &bounds);
+	VGPU_CALL_GRAPH(result, real_cuGraphInstantiate(exec, graph, node, log, log_bytes));
+	return enter(result, exec, &bounds);
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
 			       size_t log_bytes)
 {
 	struct vgpu_graph_needs bounds = bounds_of(graph);
+	CUresult result;
 
-	return enter(real_cuGraphInstantiate_v2(exec, graph, node, log, log_bytes), exec, &bounds);
+	VGPU_CALL_GRAPH(result, real_cuGraphInstantiate_v2(exec, graph, node, log, log_bytes));
+	return enter(result, exec, &bounds);
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
 	struct vgpu_graph_needs bounds = bounds_of(graph);
+	CUresult result;
 
-	return enter(real_cuGraphInstantiateWithFlags(exec, graph, flags), exec, &bounds);
+	VGPU_CALL_GRAPH(result, real_cuGraphInstantiateWithFlags(exec, graph, flags));
+	return enter(result, exec, &bounds);
 }
 
 /*
@@ -164,32 +177,50 @@ static CUresult launch_known(struct launch *launch)
 	return result;
 }
 
+static CUresult launch_any(struct launch *launch)
+{
+	return vgpu_execs_find((uint64_t)(uintptr_t)launch->call.exec, &launch->bounds)
+		   ? launch_known(launch)
+		   : launch->driver(launch);
+}
+
+/* In the context of the stream; what is captured runs nothing. */
+static __attribute__((noinline, cold)) CUresult launch_first(struct launch *launch, bool runs)
+{
+	struct vgpu_visit visit = vgpu_visit_stream(launch->call.stream);
+	CUresult result;
+
+	VGPU_CALL_GRAPH(result, launch_any(launch));
+	if (runs && result == CUDA_SUCCESS && !vgpu_captures(launch->call.capturing))
+		vgpu_see(vgpu_exec_key(launch->call.exec));
+	vgpu_visit_end(visit);
+	return result;
+}
+
 CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream stream)
 {
-	struct launch launch = {.call = {.take = launch_on_cards,
-					 .twin = real,
-					 .exec = exec,
-					 .stream = stream,
-					 .capturing = stream},
-				.driver = drive_launch};
+	struct launch launch = {
+	    .call = {.take = launch_on_cards,
+		     .twin = real,
+		     .exec = exec,
+		     .stream = stream,
+		     .capturing = vgpu_own_stream(real, VGPU_ID_cuGraphLaunch_ptsz, stream)},
+	    .driver = drive_launch};
 
-	if (!vgpu_execs_find((uint64_t)(uintptr_t)exec, &launch.bounds))
-		return as_cuGraphLaunch(real, exec, stream);
-	return launch_known(&launch);
+	return vgpu_seen(vgpu_exec_key(exec)) ? launch_any(&launch) : launch_first(&launch, true);
 }
 
 CUresult on_cuGraphUpload(enum vgpu_function real, CUgraphExec exec, CUstream stream)
 {
-	struct launch launch = {.call = {.take = launch_on_cards,
-					 .twin = real,
-					 .exec = exec,
-					 .stream = stream,
-					 .capturing = stream},
-				.driver = drive_upload};
+	struct launch launch = {
+	    .call = {.take = launch_on_cards,
+		     .twin = real,
+		     .exec = exec,
+		     .stream = stream,
+		     .capturing = vgpu_own_stream(real, VGPU_ID_cuGraphUpload_ptsz, stream)},
+	    .driver = drive_upload};
 
-	if (!vgpu_execs_find((uint64_t)(uintptr_t)exec, &launch.bounds))
-		return as_cuGraphUpload(real, exec, stream);
-	return launch_known(&launch);
+	return vgpu_seen(vgpu_exec_key(exec)) ? launch_any(&launch) : launch_first(&launch, false);
 }
 
 CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *exec, CUgraph graph,
@@ -202,8 +233,10 @@ CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *e
 				.graph = graph,
 				.parameters = parameters};
 	bool uploads = parameters && parameters->flags & FLAG_UPLOAD;
-	CUresult result = uploads ? launch_on_cards(&launch.call) : drive_instantiate(&launch);
+	CUresult result;
 
+	VGPU_CALL_GRAPH(result,
+			uploads ? launch_on_cards(&launch.call) : drive_instantiate(&launch));
 	result = enter(result, exec, &launch.bounds);
 	if (result == CUDA_SUCCESS && uploads)
 		vgpu_execs_launched((uint64_t)(uintptr_t)*exec);
@@ -214,8 +247,10 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	struct vgpu_graph_needs bounds;
 	bool known = vgpu_execs_remove((uint64_t)(uintptr_t)exec, &bounds);
-	CUresult result = real_cuGraphExecDestroy(exec);
+	CUresult result;
 
+	vgpu_unsee(vgpu_exec_key(exec));
+	result = real_cuGraphExecDestroy(exec);
 	if (result != CUDA_SUCCESS && known)
 		vgpu_execs_put((uint64_t)(uintptr_t)exec, &bounds);
 	vgpu_meters_read();

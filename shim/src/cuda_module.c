@@ -1,11 +1,12 @@
 /*
  * Code, and limits of a context: calls in which the driver takes memory and does not say how much.
- * What can be undone is undone where it does not fit; the rest stays charged, and nothing else is
- * given until it fits again.
+ * What can be undone is undone where it does not fit; the rest is load.h's.
  */
 #include <stddef.h>
 
+#include "first.h"
 #include "hooks.h"
+#include "load.h"
 #include "measure.h"
 #include "seen.h"
 
@@ -54,8 +55,10 @@ CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
 	struct vgpu_window window;
 	CUmodule loaded = NULL;
+	CUresult result = vgpu_load_open(&window);
 
-	vgpu_window_open(&window);
+	if (result != CUDA_SUCCESS)
+		return result;
 	return settle_module(&window, real_cuModuleLoad(module ? &loaded : NULL, path), &loaded,
 			     module);
 }
@@ -64,8 +67,10 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	struct vgpu_window window;
 	CUmodule loaded = NULL;
+	CUresult result = vgpu_load_open(&window);
 
-	vgpu_window_open(&window);
+	if (result != CUDA_SUCCESS)
+		return result;
 	return settle_module(&window, real_cuModuleLoadData(module ? &loaded : NULL, image),
 			     &loaded, module);
 }
@@ -75,8 +80,10 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int co
 {
 	struct vgpu_window window;
 	CUmodule loaded = NULL;
+	CUresult result = vgpu_load_open(&window);
 
-	vgpu_window_open(&window);
+	if (result != CUDA_SUCCESS)
+		return result;
 	return settle_module(
 	    &window,
 	    real_cuModuleLoadDataEx(module ? &loaded : NULL, image, count, options, values),
@@ -87,8 +94,10 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
 	struct vgpu_window window;
 	CUmodule loaded = NULL;
+	CUresult result = vgpu_load_open(&window);
 
-	vgpu_window_open(&window);
+	if (result != CUDA_SUCCESS)
+		return result;
 	return settle_module(&window, real_cuModuleLoadFatBinary(module ? &loaded : NULL, image),
 			     &loaded, module);
 }
@@ -111,8 +120,10 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *image, int *jit_optio
 {
 	struct vgpu_window window;
 	CUlibrary loaded = NULL;
+	CUresult result = vgpu_load_open(&window);
 
-	vgpu_window_open(&window);
+	if (result != CUDA_SUCCESS)
+		return result;
 	return settle_library(&window,
 			      real_cuLibraryLoadData(library ? &loaded : NULL, image, jit_options,
 						     jit_values, jit_count, options, values, count),
@@ -125,8 +136,10 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_op
 {
 	struct vgpu_window window;
 	CUlibrary loaded = NULL;
+	CUresult result = vgpu_load_open(&window);
 
-	vgpu_window_open(&window);
+	if (result != CUDA_SUCCESS)
+		return result;
 	return settle_library(&window,
 			      real_cuLibraryLoadFromFile(library ? &loaded : NULL, path,
 							 jit_options, jit_values, jit_count,
@@ -146,70 +159,58 @@ CUresult cuLibraryUnload(CUlibrary library)
 	return result;
 }
 
-/* What brings lazily loaded code onto the card. */
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
-{
-	struct vgpu_window window;
-	CUresult result;
+/* What may bring lazily loaded code onto the card. */
+#define LOADING(symbol, params, args)                                                              \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		CUresult result;                                                                   \
+                                                                                                   \
+		VGPU_CALL_LOADING(result, real_##symbol args);                                     \
+		return result;                                                                     \
+	}
 
-	vgpu_window_open(&window);
-	result = real_cuModuleGetFunction(function, module, name);
-	vgpu_window_close(&window, vgpu_code_taken);
+LOADING(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
+	(function, module, name))
+LOADING(cuModuleGetGlobal,
+	(CUdeviceptr_v1 * dptr, unsigned int *bytes, CUmodule module, const char *name),
+	(dptr, bytes, module, name))
+LOADING(cuModuleGetGlobal_v2,
+	(CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
+	(dptr, bytes, module, name))
+LOADING(cuModuleGetTexRef, (void **reference, CUmodule module, const char *name),
+	(reference, module, name))
+LOADING(cuModuleGetSurfRef, (void **reference, CUmodule module, const char *name),
+	(reference, module, name))
+LOADING(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library))
+LOADING(cuLibraryGetGlobal,
+	(CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
+	(dptr, bytes, library, name))
+LOADING(cuLibraryGetManaged,
+	(CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
+	(dptr, bytes, library, name))
+LOADING(cuLibraryGetUnifiedFunction, (void **function, CUlibrary library, const char *symbol),
+	(function, library, symbol))
+LOADING(cuKernelGetFunction, (CUfunction * function, CUkernel kernel), (function, kernel))
+
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+	CUresult result = real_cuLibraryGetKernel(kernel, library, name);
+
+	if (result == CUDA_SUCCESS)
+		vgpu_note_kernel(*kernel);
 	return result;
 }
 
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule module, const char *name)
+/* At most `room`; what lies beyond the last is not written. */
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int room, CUlibrary library)
 {
-	struct vgpu_window window;
-	CUresult result;
+	unsigned int count = 0;
+	CUresult result = real_cuLibraryEnumerateKernels(kernels, room, library);
 
-	vgpu_window_open(&window);
-	result = real_cuModuleGetGlobal_v2(dptr, bytes, module, name);
-	vgpu_window_close(&window, vgpu_code_taken);
-	return result;
-}
-
-CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
-{
-	struct vgpu_window window;
-	CUresult result;
-
-	vgpu_window_open(&window);
-	result = real_cuLibraryGetModule(module, library);
-	vgpu_window_close(&window, vgpu_code_taken);
-	return result;
-}
-
-CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
-{
-	struct vgpu_window window;
-	CUresult result;
-
-	vgpu_window_open(&window);
-	result = real_cuLibraryGetGlobal(dptr, bytes, library, name);
-	vgpu_window_close(&window, vgpu_code_taken);
-	return result;
-}
-
-CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
-{
-	struct vgpu_window window;
-	CUresult result;
-
-	vgpu_window_open(&window);
-	result = real_cuKernelGetFunction(function, kernel);
-	vgpu_window_close(&window, vgpu_code_taken);
-	return result;
-}
-
-CUresult cuFuncLoad(CUfunction function)
-{
-	struct vgpu_window window;
-	CUresult result;
-
-	vgpu_window_open(&window);
-	result = real_cuFuncLoad(function);
-	vgpu_window_close(&window, vgpu_code_taken);
+	if (result != CUDA_SUCCESS || real_cuLibraryGetKernelCount(&count, library) != CUDA_SUCCESS)
+		return result;
+	for (unsigned int i = 0; i < room && i < count; i++)
+		vgpu_note_kernel(kernels[i]);
 	return result;
 }
 

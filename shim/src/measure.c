@@ -53,6 +53,11 @@ static void set_provisional(struct account *account, struct vgpu_place place)
 	__atomic_store_n(&account->provisional.context, place.context, __ATOMIC_RELAXED);
 }
 
+bool vgpu_measuring(void)
+{
+	return measuring;
+}
+
 /* In a context on the card. The question must not end a capture that another thread began. */
 static bool read_account(int card, int64_t *beyond_bytes)
 {

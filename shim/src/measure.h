@@ -34,6 +34,9 @@ void vgpu_window_open(struct vgpu_window *window);
 /* The same for a place that is not there yet: any context on its card serves, NULL for none. */
 void vgpu_window_open_by(struct vgpu_window *window, struct vgpu_place place, CUcontext context);
 
+/* This thread has a window open: what the driver calls meanwhile is part of that call. */
+bool vgpu_measuring(void);
+
 /* In a context on the same card: charge, and say how much. */
 int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds);
 

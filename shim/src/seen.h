@@ -1,9 +1,11 @@
 /*
- * Functions that have been launched, so that what a first launch makes the driver take is measured
- * once: a set of handles, read without a lock in a few instructions.
+ * Functions and executable graphs that have been launched, so that what a first launch makes the
+ * driver take is measured once: a set of handles, read without a lock in a few instructions.
  *
- * A handle has WAYS places. Where others fill them it counts as seen, and is not measured. All are
- * forgotten before code is unloaded or a context ends, because handles come again.
+ * A handle has WAYS places; one that comes where others fill them takes one's place, which is
+ * measured again. All are forgotten before code is unloaded or a context ends, because handles come
+ * again. A library's kernel has code in each context: where there were several it is seen under a
+ * key for each.
  */
 #ifndef VGPU_SEEN_H
 #define VGPU_SEEN_H
@@ -45,6 +47,21 @@ static inline bool vgpu_seen(CUfunction function)
 }
 
 void vgpu_see(CUfunction function);
+void vgpu_unsee(CUfunction function);
 void vgpu_forget_seen(void);
+
+static inline CUfunction vgpu_exec_key(CUgraphExec exec)
+{
+	return (CUfunction)(void *)exec;
+}
+
+/* The library gave this handle out as a kernel's; of one that nobody can tell, true. */
+void vgpu_note_kernel(CUkernel kernel);
+bool vgpu_is_kernel(CUfunction handle);
+/* What a kernel is seen by in that life of a context: no handle, which are even. */
+CUfunction vgpu_seen_key(CUfunction kernel, uint32_t context);
+/* A context is about to be made; and has this process had more than one? */
+void vgpu_note_context(void);
+bool vgpu_several_contexts(void);
 
 #endif

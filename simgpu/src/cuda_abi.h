@@ -287,6 +287,12 @@ typedef struct {
 } CUgraphNodeParams;
 
 typedef struct {
+	int result;
+	CUgraphNode errorNode;
+	CUgraphNode errorFromNode;
+} CUgraphExecUpdateResultInfo;
+
+typedef struct {
 	uint64_t flags;
 	CUstream hUploadStream;
 	CUgraphNode hErrNode_out;

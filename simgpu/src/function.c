@@ -101,11 +101,24 @@ static CUresult enter(CUfunction handle, const void *out, struct function **func
 	return *function ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* For what needs the code, where it is not there yet. */
+static CUresult ask(CUfunction handle, const void *out, struct function **function,
+		    struct context **context)
+{
+	CUresult result = enter(handle, out, function, context);
+
+	if (result == CUDA_SUCCESS)
+		result = function_reached(*function, *context, LOAD_AT_ASKED);
+	else
+		return result;
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
 CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction handle)
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = enter(handle, value, &function, &context);
+	CUresult result = ask(handle, value, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -116,7 +129,7 @@ CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value)
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = enter(handle, &function, &function, &context);
+	CUresult result = ask(handle, &function, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -128,7 +141,7 @@ static CUresult prefer(CUfunction handle, int config, int last)
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = enter(handle, &function, &function, &context);
+	CUresult result = ask(handle, &function, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -150,7 +163,7 @@ CUresult cuFuncGetModule(CUmodule *out, CUfunction handle)
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = enter(handle, out, &function, &context);
+	CUresult result = ask(handle, out, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -164,7 +177,7 @@ CUresult cuFuncGetName(const char **name, CUfunction handle)
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = enter(handle, name, &function, &context);
+	CUresult result = ask(handle, name, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -176,7 +189,7 @@ CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, siz
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = enter(handle, offset, &function, &context);
+	CUresult result = ask(handle, offset, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -228,7 +241,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfun
 {
 	struct function *function;
 	struct context *context;
-	CUresult result = enter(handle, blocks, &function, &context);
+	CUresult result = ask(handle, blocks, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -256,7 +269,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunc
 	struct context *context;
 	const struct device *device;
 	int best = 0, most;
-	CUresult result = enter(handle, grid && block ? grid : NULL, &function, &context);
+	CUresult result = ask(handle, grid && block ? grid : NULL, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -294,7 +307,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handl
 	struct function *function;
 	struct context *context;
 	size_t most, reserved;
-	CUresult result = enter(handle, bytes, &function, &context);
+	CUresult result = ask(handle, bytes, &function, &context);
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -3,6 +3,7 @@
  * neither cloned nor put into another graph, but for one that is moved there.
  */
 #include "graph.h"
+#include "module.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +223,19 @@ static CUresult finish(const struct addition *add, CUresult result, struct node 
 	return driver_leave(result);
 }
 
+CUresult graph_kernel_reached(const CUDA_KERNEL_NODE_PARAMS *kernel, enum load_moment moment)
+{
+	struct function *function =
+	    function_get(kernel->func ? (void *)kernel->func : (void *)kernel->kern);
+	struct context *context;
+	CUresult result =
+	    kernel->ctx ? context_get(kernel->ctx, &context) : context_current(&context);
+
+	if (!function)
+		return CUDA_ERROR_INVALID_VALUE;
+	return result == CUDA_SUCCESS ? function_reached(function, context, moment) : result;
+}
+
 CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
 			     size_t count)
 {
@@ -246,6 +260,9 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraph
 		return result;
 	if (!parameters || (!parameters->func && !parameters->kern))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = graph_kernel_reached(parameters, LOAD_AT_NODE);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL);
 	if (node)
 		node->kernel = *parameters;

@@ -8,7 +8,7 @@
 #ifndef SIMGPU_GRAPH_H
 #define SIMGPU_GRAPH_H
 
-#include "driver.h"
+#include "module.h"
 
 struct graph_block {
 	struct graph_block *next;
@@ -50,6 +50,7 @@ struct exec {
 	struct graph *source; /* NULL once it is gone */
 	struct step {
 		int type;
+		CUgraphNode node; /* of the graph that it was made of */
 		CUDA_KERNEL_NODE_PARAMS kernel;
 		struct graph_memory *memory;
 	} *steps;
@@ -59,6 +60,8 @@ struct exec {
 
 /* graph.c */
 struct graph *graph_new(void);
+/* A node's kernel gets so far on its way to the card; with the lock. */
+CUresult graph_kernel_reached(const CUDA_KERNEL_NODE_PARAMS *kernel, enum load_moment moment);
 void graph_free(struct graph *graph);
 bool graph_has_memory(const struct graph *graph);
 struct node *graph_add(struct graph *graph, int type);

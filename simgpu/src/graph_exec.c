@@ -26,8 +26,29 @@ static void write_steps(struct exec *exec, const struct graph *graph)
 		}
 		if (node->memory)
 			node->memory->users++;
-		exec->steps[exec->count++] = (struct step){node->type, node->kernel, node->memory};
+		exec->steps[exec->count++] =
+		    (struct step){node->type, object_handle(node), node->kernel, node->memory};
 	}
+}
+
+/* The code of all its kernels, where this driver loads it that early. */
+static CUresult load_steps(const struct exec *exec)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++)
+		if (exec->steps[i].type == CU_GRAPH_NODE_TYPE_KERNEL)
+			result = graph_kernel_reached(&exec->steps[i].kernel, LOAD_AT_INSTANTIATE);
+	return result;
+}
+
+static void forget(struct exec *exec)
+{
+	for (size_t i = 0; i < exec->count; i++)
+		if (exec->steps[i].memory)
+			graph_memory_release(exec->steps[i].memory);
+	free(exec->steps);
+	object_free(exec);
 }
 
 static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
@@ -50,6 +71,11 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	write_steps(exec, graph);
+	result = load_steps(exec);
+	if (result != CUDA_SUCCESS) {
+		forget(exec);
+		return driver_leave(result);
+	}
 	exec->flags = flags;
 	if (!graph->exec) {
 		graph->exec = exec;
@@ -105,11 +131,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (exec->source)
 		exec->source->exec = NULL;
-	for (size_t i = 0; i < exec->count; i++)
-		if (exec->steps[i].memory)
-			graph_memory_release(exec->steps[i].memory);
-	free(exec->steps);
-	object_free(exec);
+	forget(exec);
 	return driver_leave(CUDA_SUCCESS);
 }
 

@@ -65,15 +65,19 @@ static CUresult prepare(const struct shape *shape, CUfunction handle, CUstream s
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (function->module && function->module->context != context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	result = stream_get(stream_handle, stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!function->module)
+		context = (*stream)->context;
+	if ((*stream)->context != context)
+		return CUDA_ERROR_INVALID_HANDLE;
 	result = image_fits(function->ptx, context->device);
 	if (result == CUDA_SUCCESS)
 		result = check(shape, function, context->device, parameters, extra);
 	if (result == CUDA_SUCCESS)
-		result = stream_get(stream_handle, stream);
-	if (result == CUDA_SUCCESS && (*stream)->context != context)
-		result = CUDA_ERROR_INVALID_HANDLE;
-	if (result == CUDA_SUCCESS)
-		result = function_make_room(function, context);
+		result = (*stream)->capture ? function_reached(function, context, LOAD_AT_NODE)
+					    : function_make_room(function, context);
 	if (result != CUDA_SUCCESS)
 		return result;
 	*request = (struct sim_launch){.context = context->id,

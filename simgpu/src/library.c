@@ -198,13 +198,26 @@ CUresult cuLibraryGetModule(CUmodule *out, CUlibrary handle)
 	return driver_leave(result);
 }
 
-/* Global variables are not simulated: a text's are not there. */
+/* Global variables are not simulated: a text's are not there; but code comes as for one. */
 CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name)
 {
 	struct library *library;
 	CUresult result = enter(handle, (address || bytes) && name ? name : NULL, &library);
 
-	return result == CUDA_SUCCESS ? driver_leave(CUDA_ERROR_NOT_FOUND) : result;
+	struct module *module;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = module_of(library, &module);
+	if (result == CUDA_SUCCESS)
+		result = module_load_code(module);
+	return driver_leave(result == CUDA_SUCCESS ? CUDA_ERROR_NOT_FOUND : result);
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary handle,
+			     const char *name)
+{
+	return cuLibraryGetGlobal(address, bytes, handle, name);
 }
 
 static CUresult enter_kernel(CUkernel handle, const void *out, struct function **kernel)
@@ -221,17 +234,18 @@ static CUresult enter_kernel(CUkernel handle, const void *out, struct function *
 
 CUresult cuKernelGetFunction(CUfunction *out, CUkernel handle)
 {
-	struct function *kernel;
+	struct function *kernel, *function;
 	struct module *module;
 	CUresult result = enter_kernel(handle, out, &kernel);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = module_of(kernel->library, &module);
-	if (result == CUDA_SUCCESS)
-		*out = object_handle(
-		    functions_find(module->functions, module->ptx, kernel->entry->name));
-	return driver_leave(result);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	function = functions_find(module->functions, module->ptx, kernel->entry->name);
+	*out = object_handle(function);
+	return driver_leave(function_reached(function, module->context, LOAD_AT_FUNCTION));
 }
 
 CUresult cuKernelGetLibrary(CUlibrary *out, CUkernel handle)
@@ -271,6 +285,15 @@ CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, siz
 	return driver_leave(CUDA_SUCCESS);
 }
 
+/* A kernel has code on a card where it has a context: the device's primary one. */
+static CUresult asked_on(struct function *kernel, const struct device *device)
+{
+	struct context *context = device->primary;
+
+	return context && context->alive ? function_reached(kernel, context, LOAD_AT_ASKED)
+					 : CUDA_SUCCESS;
+}
+
 CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel handle, CUdevice ordinal)
 {
 	struct function *kernel;
@@ -282,6 +305,8 @@ CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel handle, CUdevi
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS)
 		result = function_attribute(kernel, device, attribute, value);
+	if (result == CUDA_SUCCESS)
+		result = asked_on(kernel, device);
 	return driver_leave(result);
 }
 
@@ -296,6 +321,8 @@ CUresult cuKernelSetAttribute(int attribute, int value, CUkernel handle, CUdevic
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS)
 		result = function_set_attribute(kernel, attribute, value);
+	if (result == CUDA_SUCCESS)
+		result = asked_on(kernel, device);
 	return driver_leave(result);
 }
 
@@ -310,5 +337,7 @@ CUresult cuKernelSetCacheConfig(CUkernel handle, int config, CUdevice ordinal)
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS && (config < 0 || config > 3))
 		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		result = asked_on(kernel, device);
 	return driver_leave(result);
 }

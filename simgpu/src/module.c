@@ -324,7 +324,7 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
 	if (!function)
 		return driver_leave(CUDA_ERROR_NOT_FOUND);
 	*out = object_handle(function);
-	return driver_leave(CUDA_SUCCESS);
+	return driver_leave(function_reached(function, module->context, LOAD_AT_FUNCTION));
 }
 
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule handle)
@@ -350,14 +350,17 @@ CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned int cap, CUmodule 
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Global variables are not simulated: a text's are not there. */
+/* Global variables are not simulated: a text's are not there; but code comes as for one. */
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule handle,
 			      const char *name)
 {
 	struct module *module;
 	CUresult result = enter(handle, (address || bytes) && name ? name : NULL, &module);
 
-	return result == CUDA_SUCCESS ? driver_leave(CUDA_ERROR_NOT_FOUND) : result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = module_load_code(module);
+	return driver_leave(result == CUDA_SUCCESS ? CUDA_ERROR_NOT_FOUND : result);
 }
 
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule handle,

@@ -62,6 +62,18 @@ void module_unload_code(struct module *module);
 CUresult function_load(struct function *function, struct context *context);
 CUresult function_make_room(struct function *function, struct context *context);
 
+/* Where lazily loaded code may come, in this order. */
+enum load_moment {
+	LOAD_AT_FUNCTION, /* its handle is given out */
+	LOAD_AT_ASKED,	  /* something is asked of it, or set */
+	LOAD_AT_NODE,	  /* it gets into a graph */
+	LOAD_AT_INSTANTIATE,
+	LOAD_AT_LAUNCH,
+};
+/* Loads it, if this driver loads as early as that. */
+CUresult function_reached(struct function *function, struct context *context,
+			  enum load_moment moment);
+
 CUresult function_attribute(const struct function *function, const struct device *device,
 			    int attribute, int *value);
 /* Blocks of `threads` that a multiprocessor holds: by threads, and by shared memory. */

@@ -131,3 +131,45 @@ def took(bytes, card=0):
     assert seen == (bytes, bytes), (seen, bytes)
 """
 )
+CODE: Final = (
+    EXACT
+    + """
+import ctypes
+library = ctypes.CDLL("libcuda.so.1")
+THREADS = 108 * 2048
+CONTEXT = 300 * MIB
+def text(mib, local_bytes=0, entries=("entry",)):
+    size = b"// simgpu: module_bytes=%d\\n" % (mib * MIB)
+    local = b"// simgpu: local_bytes=%d\\n" % local_bytes if local_bytes else b""
+    kernels = b"".join(b".visible .entry " + name.encode() + b"() { ret; }\\n" for name in entries)
+    return b".version 8.0\\n.target sm_80\\n.address_size 64\\n" + size + local + kernels
+def load(*args, **more):
+    return must(d.cuModuleLoadData(text(*args, **more)))
+def entry(module, name=b"entry"):
+    return must(d.cuModuleGetFunction(module, name))
+def run(function, stream=0):
+    return d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)[0]
+def kernel_params(function):
+    p = d.CUDA_KERNEL_NODE_PARAMS()
+    p.func = function
+    p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1
+    return p
+def node_params(function):
+    p = d.CUgraphNodeParams()
+    p.type = d.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+    p.kernel.func = function
+    p.kernel.gridDimX = p.kernel.gridDimY = p.kernel.gridDimZ = 1
+    p.kernel.blockDimX = p.kernel.blockDimY = p.kernel.blockDimZ = 1
+    return p
+def graph_of(*functions):
+    graph = must(d.cuGraphCreate(0))
+    nodes = []
+    for function in functions:
+        nodes.append(must(d.cuGraphAddKernelNode(graph, None, 0, kernel_params(function))))
+        exact()
+    return graph, nodes
+def exact(expected=None, card=0):
+    assert held(card) == charged(card), (held(card) - charged(card), "are not charged")
+    assert expected is None or charged(card) == expected, charged(card) / MIB
+"""
+)

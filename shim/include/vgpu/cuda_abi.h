@@ -20,6 +20,7 @@ typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUstream_st *CUstream;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
+typedef size_t (*CUoccupancyB2DSize)(int block_threads);
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUevent_st *CUevent;
@@ -147,6 +148,29 @@ typedef struct {
 	CUstream stream;
 	void **parameters;
 } CUDA_LAUNCH_PARAMS;
+
+/* Attributes follow, which nobody here reads. */
+typedef struct {
+	unsigned int shape[7];
+	CUstream stream;
+} CUlaunchConfig;
+
+/* Of version 2; version 1 ends before `kernel`. */
+typedef struct {
+	CUfunction function;
+	unsigned int shape[7];
+	void **parameters;
+	void **extra;
+	CUkernel kernel;
+	CUcontext context;
+} CUDA_KERNEL_NODE_PARAMS;
+
+/* Of the kinds of node, what a kernel's begins with; other kinds have something else there. */
+typedef struct {
+	int type;
+	int reserved[3];
+	CUDA_KERNEL_NODE_PARAMS kernel;
+} CUgraphNodeParams;
 
 enum {
 	CUDA_SUCCESS = 0,

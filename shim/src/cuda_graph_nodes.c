@@ -1,0 +1,105 @@
+/*
+ * What brings functions into graphs and executable graphs. Drivers load their code when a node is
+ * made, when the graph is instantiated or when it first runs: here it is loaded ahead, by a call
+ * that can be refused, and each of the others is measured as well. An executable graph that was
+ * changed is measured again at its next launch.
+ */
+#include "first.h"
+#include "graph_code.h"
+#include "hooks.h"
+#include "local_memory.h"
+#include "seen.h"
+
+enum { NODE_KERNEL = 0 };
+
+/* In the context that is current. */
+static CUresult load_here(CUfunction function)
+{
+	CUresult result;
+
+	if (!function || (vgpu_seen(function) && !vgpu_is_kernel(function)))
+		return CUDA_SUCCESS;
+	result = vgpu_load_ahead(&function);
+	if (result == CUDA_SUCCESS)
+		vgpu_local_in_graph(vgpu_local_of(function).thread_bytes);
+	return result;
+}
+
+/* What a node is to run; of a later version than 1 also a kernel, and a context of its own. */
+static CUresult ready(const CUDA_KERNEL_NODE_PARAMS *parameters, bool later)
+{
+	CUfunction function = parameters ? parameters->function : NULL;
+	struct vgpu_visit visit = vgpu_visit_context(later && parameters ? parameters->context : NULL);
+	CUresult result;
+
+	if (!function && parameters && later && parameters->kernel) {
+		vgpu_note_kernel(parameters->kernel);
+		function = (CUfunction)(void *)parameters->kernel;
+	}
+	result = load_here(function);
+	vgpu_visit_end(visit);
+	return result;
+}
+
+static CUresult ready_any(const CUgraphNodeParams *parameters)
+{
+	return parameters && parameters->type == NODE_KERNEL ? ready(&parameters->kernel, true)
+							     : CUDA_SUCCESS;
+}
+
+#define WITH(prepared, symbol, params, args)                                                       \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		CUresult result = prepared;                                                        \
+                                                                                                   \
+		if (result == CUDA_SUCCESS)                                                        \
+			VGPU_CALL_GRAPH(result, real_##symbol args);                               \
+		return result;                                                                     \
+	}
+
+WITH(ready(parameters, false), cuGraphAddKernelNode,
+     (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,
+      const CUDA_KERNEL_NODE_PARAMS *parameters),
+     (node, graph, after, count, parameters))
+WITH(ready(parameters, true), cuGraphAddKernelNode_v2,
+     (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,
+      const CUDA_KERNEL_NODE_PARAMS *parameters),
+     (node, graph, after, count, parameters))
+WITH(ready_any(parameters), cuGraphAddNode,
+     (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,
+      CUgraphNodeParams *parameters),
+     (node, graph, after, count, parameters))
+WITH(ready_any(parameters), cuGraphAddNode_v2,
+     (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+      CUgraphNodeParams *parameters),
+     (node, graph, after, edges, count, parameters))
+WITH(ready(parameters, false), cuGraphKernelNodeSetParams,
+     (CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters), (node, parameters))
+WITH(ready(parameters, true), cuGraphKernelNodeSetParams_v2,
+     (CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters), (node, parameters))
+WITH(ready_any(parameters), cuGraphNodeSetParams, (CUgraphNode node, CUgraphNodeParams *parameters),
+     (node, parameters))
+
+/* The exec may run what it never ran: before the call, because another thread may launch it. */
+static CUresult changing(CUgraphExec exec, CUresult prepared)
+{
+	vgpu_unsee(vgpu_exec_key(exec));
+	return prepared;
+}
+
+WITH(changing(exec, ready(parameters, false)), cuGraphExecKernelNodeSetParams,
+     (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters),
+     (exec, node, parameters))
+WITH(changing(exec, ready(parameters, true)), cuGraphExecKernelNodeSetParams_v2,
+     (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters),
+     (exec, node, parameters))
+WITH(changing(exec, ready_any(parameters)), cuGraphExecNodeSetParams,
+     (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *parameters), (exec, node, parameters))
+WITH(changing(exec, CUDA_SUCCESS), cuGraphExecChildGraphNodeSetParams,
+     (CUgraphExec exec, CUgraphNode node, CUgraph child), (exec, node, child))
+WITH(changing(exec, CUDA_SUCCESS), cuGraphExecUpdate,
+     (CUgraphExec exec, CUgraph graph, CUgraphNode *wrong, int *why), (exec, graph, wrong, why))
+WITH(changing(exec, CUDA_SUCCESS), cuGraphExecUpdate_v2,
+     (CUgraphExec exec, CUgraph graph, void *info), (exec, graph, info))
+WITH(changing(exec, CUDA_SUCCESS), cuGraphNodeSetEnabled,
+     (CUgraphExec exec, CUgraphNode node, unsigned int enabled), (exec, node, enabled))

@@ -1,0 +1,21 @@
+/* Calls at which a driver may load the code of a graph's kernels, however many they are. */
+#ifndef VGPU_GRAPH_CODE_H
+#define VGPU_GRAPH_CODE_H
+
+#include "load.h"
+
+struct vgpu_needs vgpu_graph_needs_code(void);
+
+/* `result = call`, if the call may be made. */
+#define VGPU_CALL_GRAPH(result, call)                                                              \
+	do {                                                                                       \
+		const struct vgpu_needs vgpu_needs_ = vgpu_graph_needs_code();                     \
+		struct vgpu_load vgpu_load_;                                                       \
+		(result) = vgpu_load_begin(&vgpu_load_, &vgpu_needs_);                             \
+		if ((result) != CUDA_SUCCESS)                                                      \
+			break;                                                                     \
+		(result) = (call);                                                                 \
+		vgpu_load_end(&vgpu_load_);                                                        \
+	} while (0)
+
+#endif
