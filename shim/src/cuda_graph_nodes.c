@@ -29,7 +29,8 @@ static CUresult load_here(CUfunction function)
 static CUresult ready(const CUDA_KERNEL_NODE_PARAMS *parameters, bool later)
 {
 	CUfunction function = parameters ? parameters->function : NULL;
-	struct vgpu_visit visit = vgpu_visit_context(later && parameters ? parameters->context : NULL);
+	struct vgpu_visit visit =
+	    vgpu_visit_context(later && parameters ? parameters->context : NULL);
 	CUresult result;
 
 	if (!function && parameters && later && parameters->kernel) {
