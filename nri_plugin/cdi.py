@@ -25,7 +25,7 @@ from nri_plugin.model import CdiDevice, Device, Edits, Hook, HookStage, Mount, S
 _MAX_BYTES: Final = 4 << 20
 _YAML: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SHOWN_CHARS: Final = 200
-_SUFFIXES: Final = (".json", ".yaml", ".yml")
+SUFFIXES: Final = (".json", ".yaml", ".yml")
 _STAGES: Final = {stage.value: stage for stage in HookStage}
 _UNSUPPORTED: Final = ("additionalGids", "intelRdt", "netDevices")
 """Edits that an NRI adjustment cannot carry to every runtime that we run on."""
@@ -66,7 +66,7 @@ def _doubled(device: CdiDevice, other: CdiDevice) -> CdiDevice:
 
 def _spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
     try:
-        return sorted(path for path in directory.iterdir() if path.suffix in _SUFFIXES)
+        return sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES)
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -74,9 +74,14 @@ def _spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
         return ()
 
 
+def state(found: os.stat_result) -> tuple[int, ...]:
+    """Of a file, what tells whether it is still the one that was read."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @lru_cache(maxsize=64)
-def _parse(path: Path, state: tuple[int, ...]) -> Any:
-    """The document as it stood in `state`: nvidia-ctk's YAML is long, and every container asks."""
+def _parse(path: Path, _as_of: tuple[int, ...]) -> Any:
+    """The document as it stood then: nvidia-ctk's YAML is long, and every container asks."""
     data = path.read_bytes()
     document = json.loads(data) if path.suffix == ".json" else _from_yaml(data)
     if _expands_over(_MAX_BYTES, document):
@@ -110,7 +115,7 @@ def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
         raise _SpecError(f"not a file of at most {_MAX_BYTES} bytes")
-    document = _parse(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+    document = _parse(path, state(found))
     spec = _object("the spec", document)
     if spec.get("kind") != kind:
         return ()

@@ -15,7 +15,6 @@ at any moment it leaves at worst a directory that no container uses; sweep.py re
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,44 +23,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from contract import grant_file, names, region_file
-from nri_plugin import preload_list
+from contract import grant_file, names
+from nri_plugin import blanks, preload_list, tmpfs
 from nri_plugin.errors import FilesError, Reason, Refused, refuse
 from nri_plugin.logs import Line
 from nri_plugin.model import Share
 
 _LOG: Final = logging.getLogger(__name__)
 
-_MS_NOSUID: Final = 2
-_MS_NODEV: Final = 4
-_MNT_DETACH: Final = 2
-_UMOUNT_NOFOLLOW: Final = 8
-_PAGE: Final = 4096
-_SLACK_BYTES: Final = 16 * _PAGE
-"""For the file system's own records; what a tenant could add to its region, and no more."""
-_MAX_INODES: Final = 16
-_MAX_STACKED: Final = 16
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NOTHING_KNOWN: Final[Mapping[str, int]] = MappingProxyType({})
-
-_PRELOAD: Final = f"{names.CONTAINER_LIBRARY}\n".encode()
-
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_LIBC.mount.argtypes = (
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_ulong,
-    ctypes.c_char_p,
-)
-_LIBC.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 
 
 class RunDirectory:
     """The run directory; `new_grant_id` is the only source of chance."""
 
-    def __init__(self, root: Path, new_grant_id: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        new_grant_id: Callable[[], int],
+        new_tmpfs: blanks.NewTmpfs = tmpfs.make_detached,
+    ) -> None:
         self._root = root
         self._new_grant_id = new_grant_id
+        self._blanks = blanks.Blanks(new_grant_id, new_tmpfs)
 
     def prepare(
         self,
@@ -85,12 +70,12 @@ class RunDirectory:
                 raise FilesError(
                     "the pod's allocation is not the one that its running containers have"
                 )
-            _clear(path)
+            tmpfs.clear(path)
             path.mkdir(mode=0o755)
             try:
                 self._fill(path, shares, context_bytes)
             except BaseException:
-                _clear(path)
+                tmpfs.clear(path)
                 raise
         except OSError as error:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
@@ -103,7 +88,7 @@ class RunDirectory:
         """
         for place, entries in preloads.items():
             path = self._root / key / names.CONTAINER_PRELOADS[place]
-            whole = preload_list.merged(_PRELOAD, entries)
+            whole = preload_list.merged(blanks.PRELOAD, entries)
             if len(whole) > preload_list.MAX_BYTES:
                 raise Refused(
                     refuse(
@@ -124,7 +109,7 @@ class RunDirectory:
         """Take the files of `key` away; nothing to do is fine. Containers keep what they mapped."""
         path = self._root / key
         try:
-            _clear(path)
+            tmpfs.clear(path)
         except OSError as error:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
@@ -148,24 +133,39 @@ class RunDirectory:
         except FileNotFoundError:
             return frozenset()
 
+    def make_ahead(self) -> None:
+        """Do beforehand what the next containers' files have in common; failing is no matter."""
+        try:
+            self._blanks.restock()
+        except OSError as error:
+            _LOG.warning(Line("no files can be made ahead", error=error))
+
+    def close(self) -> None:
+        """Give back what was made ahead."""
+        self._blanks.close()
+
     def _fill(self, path: Path, shares: Sequence[Share], context_bytes: Mapping[str, int]) -> None:
-        grant_id = self._new_grant_id()
-        region = region_file.fresh(len(shares), grant_id)
-        grant = grant_file.fresh(grant_file.Grant(grant_id, _cards(shares, context_bytes)))
-        preloads = names.CONTAINER_PRELOADS.values()
-        pages = sum(
-            -(-len(data) // _PAGE) for data in (region, grant, *(_PRELOAD for _ in preloads))
-        )
-        _mount_tmpfs(path, pages * _PAGE + _SLACK_BYTES)
-        (path / names.DIR_DRIVER).mkdir(mode=0o755)
-        for name, mode, data in (
-            *((name, 0o444, _PRELOAD) for name in preloads),
-            (names.FILE_LIBRARY, 0o444, b""),
-            *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
-            (names.FILE_REGION, 0o666, region),
-            (names.FILE_GRANT, 0o444, grant),
-        ):
-            _write(path / name, mode, data)
+        blank = self._blanks.take(len(shares))
+        if blank is None:
+            tmpfs.mount(path, blanks.size_bytes(len(shares)), blanks.MAX_INODES)
+            blank = blanks.Blank(os.open(path, _DIRECTORY), self._new_grant_id())
+            try:
+                blanks.fill(blank.root, len(shares), blank.grant_id)
+                self._grant(blank, shares, context_bytes)
+            finally:
+                os.close(blank.root)
+            return
+        try:
+            self._grant(blank, shares, context_bytes)
+            tmpfs.attach(blank.root, path)
+        finally:
+            os.close(blank.root)
+
+    def _grant(
+        self, blank: blanks.Blank, shares: Sequence[Share], context_bytes: Mapping[str, int]
+    ) -> None:
+        grant = grant_file.fresh(grant_file.Grant(blank.grant_id, _cards(shares, context_bytes)))
+        blanks.write(blank.root, names.FILE_GRANT, 0o444, grant)
 
 
 def _cards(shares: Sequence[Share], context_bytes: Mapping[str, int]) -> Sequence[grant_file.Card]:
@@ -194,35 +194,3 @@ def _read_grant(path: Path) -> grant_file.Grant | None:
 def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:
     held = [(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.cards]
     return held == [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in shares]
-
-
-def _write(path: Path, mode: int, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        os.fchmod(descriptor, mode)
-
-
-def _clear(path: Path) -> None:
-    """Unmount and remove `path`. Never deletes a file: ours lie on the tmpfs and go with it."""
-    for _ in range(_MAX_STACKED):
-        if not os.path.ismount(path):
-            break
-        _check(_LIBC.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
-    try:
-        path.rmdir()
-    except FileNotFoundError:
-        return
-
-
-def _mount_tmpfs(path: Path, size_bytes: int) -> None:
-    options = f"mode=0755,size={size_bytes},nr_inodes={_MAX_INODES}".encode()
-    target = os.fsencode(path)
-    flags = _MS_NOSUID | _MS_NODEV
-    _check(_LIBC.mount(names.PLUGIN_NAME.encode(), target, b"tmpfs", flags, options), path)
-
-
-def _check(result: int, path: Path) -> None:
-    if result != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(path))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from nri_plugin import by_name, cdi
+from nri_plugin import by_name
+from nri_plugin.cdi_reader import Reader
 from nri_plugin.errors import StoreError
 from nri_plugin.generator import Generator
 from nri_plugin.inventory import Inventory
@@ -42,6 +43,7 @@ class Node:
             min_interval_s=settings.generator_min_interval_s,
             now=time.monotonic,
         )
+        self._specs = Reader(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
         self.runtime: RuntimeInfo | None = None
         """Who asks us; set when its session is ready."""
 
@@ -92,7 +94,7 @@ class Node:
         """CDI specs and library as they are now; runs in the worker."""
         chosen = self._settings
         run_dir, bringing = str(chosen.run_dir), self._bringing()
-        specs = cdi.load(dict.fromkeys((chosen.generated_cdi_dir, *chosen.cdi_dirs)))
+        specs = self._specs.load()
         try:
             forwarders = self._store.forwarders() if chosen.strict else {}
             return specs, Paths(

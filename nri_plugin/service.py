@@ -59,6 +59,8 @@ _INVENTORY_MAY_TELL: Final = frozenset(
 )
 """Refusals that a look at the cards may turn: a card was replaced, or the driver came late."""
 
+_AHEAD_AFTER_S: Final = 0.02
+"""When files are made ahead of the next container: this one's answer is on its way by then."""
 _LOOKS_AT_ONCE: Final = 8
 _MAX_TEXT_CHARS: Final = 2000
 """Refusals quote what the tenant wrote; events and logs stay readable."""
@@ -118,6 +120,7 @@ class Service:
         self._report(found.strays)
         _LOG.info(Line("synchronized", containers=len(containers), held=len(found.holds)))
         self._sweeper.begin()
+        self._make_ahead()
 
     def _report(self, strays: Sequence[tuple[Stray, Running]]) -> None:
         for stray, one in strays:
@@ -218,6 +221,11 @@ class Service:
             await self._in_time("make the container's files", self._work(job))
         except FilesError as error:
             raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
+        self._make_ahead()
+
+    def _make_ahead(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(_AHEAD_AFTER_S, self._worker.post, self._files.make_ahead)
 
     async def _start(self, pod_message: nri.PodSandbox, container: nri.Container) -> None:
         pod = translate.pod(pod_message)

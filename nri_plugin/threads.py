@@ -32,6 +32,10 @@ class Worker:
         async with asyncio.timeout(deadline_s):
             return await future
 
+    def post(self, job: Callable[[], None]) -> None:
+        """Have it done in its turn; nobody waits for it."""
+        self._jobs.put((job, asyncio.get_running_loop().create_future()))
+
     def _serve(self) -> None:
         while True:
             _perform(*self._jobs.get())

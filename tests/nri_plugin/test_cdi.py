@@ -13,6 +13,7 @@ import pytest
 
 from contract import names
 from nri_plugin import cdi
+from nri_plugin.cdi_reader import Reader
 from nri_plugin.model import Device, Edits, Hook, HookStage, Mount, Specs
 
 CTK = """\
@@ -265,3 +266,38 @@ def test_a_spec_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert cdi.load([tmp_path], status=status).devices["late"].problem is not None
     # The spec is the same, the host is not.
     assert cdi.load([tmp_path], status=status).devices["late"].problem is None
+
+
+def test_a_reader_looks_at_what_has_changed_alone(tmp_path: Path) -> None:
+    numbers = {"/dev/nvidiactl": 255, "/dev/host0": 0}
+
+    def status(path: str) -> os.stat_result:
+        if path not in numbers:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        device = {"st_rdev": os.makedev(195, numbers[path])}
+        return os.stat_result([stat.S_IFCHR | 0o666] + [0] * 9, device)
+
+    file = tmp_path / "nvidia.yaml"
+    file.write_text(CTK)
+    reader = Reader([tmp_path, tmp_path / "absent"], status=status)
+    first = reader.load()
+    assert first == cdi.load([tmp_path], status=status)
+    assert reader.load() is first
+    (tmp_path / "notes.txt").write_text("none of ours")
+    assert reader.load() is first
+    numbers["/dev/host0"] = 7
+    assert reader.load().devices["GPU-1"].own.devices[0].minor == 7
+    del numbers["/dev/host0"]
+    assert reader.load().devices["GPU-1"].problem is not None
+    numbers["/dev/host0"] = 0
+    assert reader.load() == first
+    file.write_text(CTK.replace("GPU-1", "GPU-2"))
+    assert set(reader.load().devices) == {"GPU-2", "all"}
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / "more.json").write_text(spec({"name": "GPU-3", "containerEdits": {}}))
+    assert set(reader.load().devices) == {"GPU-2", "GPU-3", "all"}
+    (tmp_path / "dangling.json").symlink_to("nowhere")
+    assert "dangling.json" in reader.load().problems[0]
+    assert reader.load() == reader.load()
+    file.unlink()
+    assert set(reader.load().devices) == {"GPU-3"}

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
 from contract import grant_file, names, region_file
-from nri_plugin import files, preload_list
+from nri_plugin import blanks, preload_list, tmpfs
 from nri_plugin.errors import FilesError, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Share
 from tests.nri_plugin.objects import clear
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 pytestmark = pytest.mark.node
 
@@ -31,9 +37,18 @@ def root(tmp_path: Path) -> Iterator[Path]:
     assert not root.exists() or not list(root.iterdir())
 
 
-@pytest.fixture
-def run(root: Path) -> RunDirectory:
-    return RunDirectory(root, lambda: GRANT_ID)
+def no_detached(_size_bytes: int, _inodes: int) -> None:
+    """What a kernel before 5.2 has of file systems that lie nowhere."""
+
+
+KERNELS = {"5.2": tmpfs.make_detached, "4.18": no_detached}
+
+
+@pytest.fixture(params=KERNELS)
+def run(request: pytest.FixtureRequest, root: Path) -> Iterator[RunDirectory]:
+    run = RunDirectory(root, lambda: GRANT_ID, KERNELS[request.param])
+    yield run
+    run.close()
 
 
 def mode(path: Path) -> int:
@@ -151,7 +166,7 @@ def test_a_shared_directory_stays_as_its_users_have_it(run: RunDirectory, root: 
 def test_remove_is_idempotent_and_unmounts_what_is_stacked(run: RunDirectory, root: Path) -> None:
     run.remove("never")
     run.prepare("c1", SHARES, shared=False)
-    files._mount_tmpfs(root / "c1", 4096)
+    tmpfs.mount(root / "c1", 4096, 4)
     run.remove("c1")
     run.remove("c1")
     assert not (root / "c1").exists()
@@ -188,36 +203,44 @@ def test_a_failure_leaves_nothing(run: RunDirectory, root: Path) -> None:
     root.unlink()
 
 
-STEPS = ("mkdir", "_mount_tmpfs", "preload", "libvgpu.so", "region", "grant", "region half")
+FILES = ("preload", "libvgpu.so", "region", "grant", "region half", "grant half")
+STEPS = [
+    *(("5.2", step) for step in ("detached", *FILES, "attach")),
+    *(("4.18", step) for step in ("mount", *FILES)),
+]
 
 
-def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
+def die_after(kernel: str, step: str, root: Path, shares: Sequence[Share]) -> None:
     """In a process of its own: prepare, and vanish right after `step`."""
-    mount, write = files._mount_tmpfs, files._write
+    write = blanks.write
 
-    def dying_mount(path: Path, size_bytes: int) -> None:
-        if step == "mkdir":
-            os._exit(9)
-        mount(path, size_bytes)
-        if step == "_mount_tmpfs":
-            os._exit(9)
+    def dying(name: str, does: Callable[P, R]) -> Callable[P, R]:
+        def done(*arguments: P.args, **options: P.kwargs) -> R:
+            result = does(*arguments, **options)
+            if step == name:
+                os._exit(9)
+            return result
 
-    def dying_write(path: Path, mode: int, data: bytes) -> None:
-        if step == f"{path.name} half":
-            write(path, mode, data[: len(data) // 2])
-            os._exit(9)
-        write(path, mode, data)
-        if step == path.name:
-            os._exit(9)
+        return done
 
-    files._mount_tmpfs, files._write = dying_mount, dying_write
-    RunDirectory(root, lambda: 1).prepare("pod-u", shares, shared=True)
+    def dying_write(root: int, name: str, mode: int, data: bytes) -> None:
+        if step == f"{name} half":
+            write(root, name, mode, data[: len(data) // 2])
+            os._exit(9)
+        dying(name, write)(root, name, mode, data)
+
+    blanks.write = dying_write
+    tmpfs.mount, tmpfs.attach = dying("mount", tmpfs.mount), dying("attach", tmpfs.attach)
+    detached = dying("detached", KERNELS[kernel])
+    RunDirectory(root, lambda: 1, detached).prepare("pod-u", shares, shared=True)
     os._exit(1)
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_killed_between_two_steps(step: str, run: RunDirectory, root: Path) -> None:
-    child = multiprocessing.get_context("fork").Process(target=die_after, args=(step, root, SHARES))
+@pytest.mark.parametrize(("kernel", "step"), STEPS)
+def test_killed_between_two_steps(kernel: str, step: str, root: Path) -> None:
+    run = RunDirectory(root, lambda: GRANT_ID)
+    arguments = (kernel, step, root, SHARES)
+    child = multiprocessing.get_context("fork").Process(target=die_after, args=arguments)
     child.start()
     child.join()
     assert child.exitcode == 9
@@ -225,13 +248,78 @@ def test_killed_between_two_steps(step: str, run: RunDirectory, root: Path) -> N
     run.prepare("pod-u", SHARES, shared=True)
     grant = grant_file.decode((root / "pod-u/grant").read_bytes())
     assert grant is not None
-    assert grant.grant_id == (1 if step == "grant" else GRANT_ID)
+    whole = step == "attach" or (kernel, step) == ("4.18", "grant")
+    assert grant.grant_id == (1 if whole else GRANT_ID)
     assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id)
     run.remove("pod-u")
     # ... or the next removal takes away what is left.
-    child = multiprocessing.get_context("fork").Process(target=die_after, args=(step, root, SHARES))
+    child = multiprocessing.get_context("fork").Process(target=die_after, args=arguments)
     child.start()
     child.join()
     assert run.keys() == {"pod-u"}
     run.remove("pod-u")
+    assert run.keys() == set()
+
+
+def test_what_is_made_ahead_is_used_once_and_is_nowhere_to_be_seen(root: Path) -> None:
+    numbers = itertools.count(1)
+    run = RunDirectory(root, lambda: next(numbers))
+    mounts = len(Path("/proc/self/mounts").read_text().splitlines())
+    run.make_ahead()
+    run.make_ahead()
+    assert next(numbers) == 5, "four, however often it is asked for"
+    assert not root.exists()
+    assert len(Path("/proc/self/mounts").read_text().splitlines()) == mounts
+    seen = set()
+    for n in range(6):
+        run.prepare(f"c{n}", SHARES[:1], shared=False)
+        grant = grant_file.decode((root / f"c{n}/grant").read_bytes())
+        assert grant is not None
+        seen.add(grant.grant_id)
+        region = (root / f"c{n}/region").read_bytes()
+        assert region == region_file.fresh(1, grant.grant_id)
+    assert seen == {1, 2, 3, 4, 6, 7}
+
+
+def test_what_was_made_ahead_for_one_card_is_not_given_to_two(root: Path) -> None:
+    numbers = itertools.count(1)
+    run = RunDirectory(root, lambda: next(numbers))
+    run.make_ahead()
+    open_files = len(os.listdir("/proc/self/fd"))
+    run.prepare("c1", SHARES, shared=False)
+    assert (root / "c1/region").read_bytes() == region_file.fresh(2, 5)
+    assert len(os.listdir("/proc/self/fd")) == open_files - 4
+    run.make_ahead()
+    run.prepare("c2", SHARES, shared=False)
+    assert len((root / "c2/region").read_bytes()) == region_file.Geometry(2).file_bytes
+    run.close()
+
+
+def test_it_appears_below_a_mount_that_is_shared(root: Path) -> None:
+    """As every mount of a node is, where systemd runs."""
+    root.mkdir()
+    subprocess.run(["mount", "--bind", root, root], check=True)
+    subprocess.run(["mount", "--make-shared", root], check=True)
+    try:
+        run = RunDirectory(root, lambda: GRANT_ID)
+        run.make_ahead()
+        run.prepare("c1", SHARES[:1], shared=False)
+        assert grant_file.decode((root / "c1/grant").read_bytes()) is not None
+        run.remove("c1")
+        run.close()
+    finally:
+        subprocess.run(["umount", "--lazy", root], check=True)
+
+
+def test_a_blank_that_cannot_be_made_is_told_of_where_it_is_asked_for(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_size_bytes: int, _inodes: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    run = RunDirectory(root, lambda: GRANT_ID, broken)
+    run.make_ahead()
+    assert "no files can be made ahead" in caplog.text
+    with pytest.raises(FilesError, match="Too many open files"):
+        run.prepare("c1", SHARES, shared=False)
     assert run.keys() == set()
