@@ -15,6 +15,7 @@ import sys
 from datetime import UTC, datetime
 
 from nri_plugin import agent, settings
+from nri_plugin.doctor import command as doctor
 from nri_plugin.errors import StoreError
 from nri_plugin.logs import Formatter, Line
 from nri_plugin.store import Store
@@ -23,6 +24,8 @@ _LOG = logging.getLogger("nri_plugin")
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["doctor"]:
+        return doctor.main(sys.argv[2:], os.environ)
     chosen = settings.from_arguments(sys.argv[1:], os.environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter(chosen.log_format))

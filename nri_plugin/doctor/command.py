@@ -1,0 +1,92 @@
+"""The command: its flags, and what it prints: a line per check, or JSON; 1 where one fails."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from nri_plugin import settings
+from nri_plugin.doctor import host
+from nri_plugin.doctor.checks import examine
+from nri_plugin.doctor.facts import Finding, Level
+from nri_plugin.logs import printable
+
+_DESCRIPTION: Final = """\
+Looks at this node, and says line by line whether gpuslice's agent can do its work here, and what to
+change. It reads, and changes nothing. Give it the agent's own settings, by flags or environment.
+"""
+_EPILOG: Final = """\
+The exit status is 1 where a check fails; what is only warned of does not count.
+
+examples:
+  python -m nri_plugin doctor --library /opt/gpuslice/libvgpu.so
+  kubectl exec -n gpuslice-system ds/gpuslice-agent -- python -m nri_plugin doctor --json
+"""
+_INDENT: Final = " " * 8
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    logging.getLogger().addHandler(logging.NullHandler())
+    known = parser()
+    given = settings.parse(known, arguments, environment)
+    library = given.library
+    given.library = library or Path("/")  # read by nobody: the look is told of its absence
+    places = host.Places(given.containerd_config, given.nvidia_config, given.kubelet)
+    findings = examine(host.look(settings.of(given, environment), library, places))
+    sys.stdout.write(as_json(findings) if given.json else as_text(findings))
+    return int(any(finding.level is Level.FAIL for finding in findings))
+
+
+def parser() -> argparse.ArgumentParser:
+    known = settings.parser()
+    known.prog = "python -m nri_plugin doctor"
+    known.description, known.epilog = _DESCRIPTION, _EPILOG
+    for action in known._actions:
+        action.required = False
+    known.add_argument(
+        "--containerd-config",
+        type=Path,
+        metavar="PATH",
+        help="containerd's configuration (default: what the running containerd was given)",
+    )
+    known.add_argument(
+        "--nvidia-config",
+        type=Path,
+        default=Path("/etc/nvidia-container-runtime/config.toml"),
+        metavar="PATH",
+        help="configuration of NVIDIA's container toolkit"
+        " (default: /etc/nvidia-container-runtime/config.toml)",
+    )
+    known.add_argument(
+        "--kubelet",
+        type=Path,
+        default=Path("/var/lib/kubelet"),
+        metavar="PATH",
+        help="the kubelet's directory (default: /var/lib/kubelet)",
+    )
+    known.add_argument("--json", action="store_true", help="print the findings as JSON")
+    return known
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    lines = []
+    for finding in findings:
+        found = printable(finding.found)
+        lines.append(f"{finding.level:<5} {finding.check}: {found}")
+        if finding.do:
+            # Lines to be written are printed as lines; what was found is one.
+            first, *rest = (printable(line) for line in finding.do.splitlines())
+            lines.append(f"{_INDENT}do: {first}")
+            lines += [f"{_INDENT}    {line}" for line in rest]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    failed = any(finding.level is Level.FAIL for finding in findings)
+    return json.dumps({"ok": not failed, "checks": [asdict(each) for each in findings]}) + "\n"

@@ -1,0 +1,163 @@
+"""Who listens at the NRI socket, which version, with which configuration.
+
+Nothing is connected to: an idle client on that socket holds up the registration of every plugin for
+five seconds. The kernel's list of sockets says who listens; that program is asked for its version
+and its whole configuration by its own commands, under its own root, which change nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import subprocess
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from nri_plugin.doctor.facts import Runtime, Socket
+
+_COMMAND_S: Final = 15.0
+_ACCEPTS: Final = 0x10000
+"""Flag of a listening socket in /proc/net/unix."""
+_DEFAULT_CONFIG: Final = "/etc/containerd/config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    argv: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.argv[0])
+
+
+def look_at_socket(path: Path) -> Socket:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return Socket(False, False)
+    except OSError as error:
+        return Socket(False, False, f"{path}: {error.strerror}")
+    if not stat.S_ISSOCK(found.st_mode):
+        return Socket(True, False, f"{path} is no socket")
+    return Socket(True, _inode(path) is not None)
+
+
+def look_at_runtime(socket: Path, config: Path | None) -> Runtime:
+    """config: its file, where it is not the one that its command line or its default names."""
+    process = _listener(socket)
+    if process is None:
+        named = str(config or _DEFAULT_CONFIG)
+        problem = f"no process is seen that listens at {socket}"
+        return _without_process(Path(named), problem)
+    named = str(config or _config_of(process.argv))
+    known = Runtime(process.name, config_file=named)
+    try:
+        said = _ask(process, "--version")
+    except _AskError as error:
+        return replace(known, problem=str(error))
+    version = re.search(r"v?\d+\.\d+\.\d+[\w.+~-]*", said)
+    known = replace(known, version=version[0] if version else None)
+    if process.name != "containerd":
+        return replace(known, problem=f"the configuration of {process.name} is not examined")
+    try:
+        return replace(known, config=tomllib.loads(_ask(process, "-c", named, "config", "dump")))
+    except (_AskError, tomllib.TOMLDecodeError) as error:
+        return replace(known, problem=f"containerd config dump: {error}")
+
+
+def _without_process(file: Path, problem: str) -> Runtime:
+    """The configuration as its file has it, without defaults and imports."""
+    known = Runtime(config_file=str(file), problem=problem)
+    try:
+        return replace(known, config=tomllib.loads(file.read_text()))
+    except (OSError, ValueError):
+        return known
+
+
+def _inode(socket: Path) -> str | None:
+    """The kernel's number of the socket that listens at this path.
+
+    Looked for in our network namespace and, where we see it, in that of the host's first process.
+    """
+    wanted = os.path.realpath(socket)
+    for table in ("/proc/net/unix", "/proc/1/net/unix"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text(errors="replace").splitlines()[1:]:
+                number, path = _listening(line.split(maxsplit=7))
+                if path and os.path.realpath(path) == wanted:
+                    return number
+    return None
+
+
+def _listening(fields: Sequence[str]) -> tuple[str, str]:
+    """Number and path of a row, empty unless it is of a socket that listens at a path."""
+    if len(fields) < 8 or not int(fields[3], 16) & _ACCEPTS:
+        return "", ""
+    return fields[6], fields[7]
+
+
+def _listener(socket: Path) -> _Process | None:
+    inode = _inode(socket)
+    if inode is None:
+        return None
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        if f"socket:[{inode}]" in _descriptors(pid):
+            with contextlib.suppress(OSError):
+                argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                return _Process(pid, argv.rstrip("\0").split("\0"))
+    return None
+
+
+def _descriptors(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                yield os.readlink(entry.path)
+
+
+def _config_of(argv: Sequence[str]) -> str:
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in {"-c", "--config", "-config"}:
+            if equals:
+                return value
+            if at + 1 < len(argv):
+                return argv[at + 1]
+    return _DEFAULT_CONFIG
+
+
+class _AskError(Exception):
+    """The program did not answer; the text says how."""
+
+
+def _ask(process: _Process, *arguments: str) -> str:
+    """What the listener's own program prints, run under the listener's root."""
+    root, program = f"/proc/{process.pid}/root", f"/proc/{process.pid}/exe"
+    executable: str | None = program
+    command = [process.argv[0], *arguments]  # some are many programs in one, told apart by it
+    try:
+        if not os.path.samefile(root, "/"):
+            command, executable = ["chroot", root, os.readlink(program), *arguments], None
+        done = subprocess.run(
+            command,
+            executable=executable,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMMAND_S,
+            check=False,
+        )
+    except OSError as error:
+        raise _AskError(f"{process.name}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise _AskError(f"{process.name} does not answer in {_COMMAND_S:g} s") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise _AskError(lines[-1])
+    return done.stdout

@@ -1,0 +1,171 @@
+"""The look itself: everything that the checks want to know of this host, once.
+
+Reads files and the kernel, asks the driver in a child and the agent over HTTP. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import hashlib
+import http.client
+import mmap
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from contract import names
+from nri_plugin import cdi, inside
+from nri_plugin.doctor import containerd, neighbours
+from nri_plugin.doctor.facts import Agent, Facts, Kernel, Library, RunDir
+from nri_plugin.inventory import Inventory
+from nri_plugin.model import Card, Specs
+from nri_plugin.settings import Settings
+
+_AGENT_S: Final = 5.0
+_TMPFS_MAGIC: Final = 0x01021994
+_HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""Inode of /proc/self/ns/pid in the first PID namespace, whatever the machine."""
+_MADV_WIPEONFORK: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where other programs keep theirs. containerd_config: None: as the running one says."""
+
+    containerd_config: Path | None
+    nvidia_config: Path
+    kubelet: Path
+
+
+def look(settings: Settings, library: Path | None, places: Places) -> Facts:
+    """library: None where nobody said which."""
+    cards, cards_problem = _cards(settings)
+    specs = cdi.load(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
+    return Facts(
+        settings=settings,
+        root=os.geteuid() == 0,
+        socket=containerd.look_at_socket(settings.nri_socket),
+        runtime=containerd.look_at_runtime(settings.nri_socket, places.containerd_config),
+        library=_library(settings, library),
+        cards=cards,
+        cards_problem=cards_problem,
+        specs=specs,
+        missing={card.uuid: _missing(card, specs) for card in cards},
+        nvidia=neighbours.look_at_nvidia(places.nvidia_config),
+        plugins=neighbours.look_at_device_plugins(places.kubelet),
+        run_dir=_run_dir(settings.run_dir),
+        kernel=_kernel(),
+        agent=_agent(settings),
+    )
+
+
+def _cards(settings: Settings) -> tuple[Sequence[Card], str | None]:
+    inventory = Inventory(
+        settings.environment,
+        deadline_s=settings.inventory_deadline_s,
+        min_interval_s=0,
+        now=time.monotonic,
+    )
+    asyncio.run(inventory.refresh())
+    return inventory.cards, inventory.problem
+
+
+def _missing(card: Card, specs: Specs) -> Sequence[str]:
+    """Files and hooks that the card's device names, and this host does not have."""
+    device = specs.devices.get(card.uuid)
+    if device is None or device.problem is not None:
+        return ()
+    named = [mount.source for edits in (device.common, device.own) for mount in edits.mounts]
+    named += [hook.path for edits in (device.common, device.own) for hook in edits.hooks]
+    return sorted({path for path in named if not os.path.exists(path)})
+
+
+def _library(settings: Settings, library: Path | None) -> Library:
+    if library is None:
+        return Library("nobody said which it is")
+    try:
+        data = library.read_bytes()
+    except OSError as error:
+        return Library(f"{library}: {error.strerror}")
+    if not data.startswith(b"\x7fELF"):
+        return Library(f"{library}: not a shared library")
+    stored = settings.store_dir / hashlib.sha256(data).hexdigest() / names.FILE_LIBRARY
+    flags = os.statvfs(_existing(settings.store_dir)).f_flag
+    return Library(None, stored.is_file(), bool(flags & os.ST_NOEXEC))
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest one above it that is there."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _run_dir(path: Path) -> RunDir:
+    try:
+        place = _existing(path)
+        free = os.statvfs(place)
+        tmpfs = _file_system(place) == _TMPFS_MAGIC
+        return RunDir(tmpfs, free.f_bavail * free.f_frsize, free.f_favail)
+    except OSError as error:
+        return RunDir(False, 0, 0, f"{path}: {error.strerror}")
+
+
+def _file_system(path: Path) -> int:
+    """The magic number that statfs tells, its first word; Python's statvfs leaves it out."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = (ctypes.c_long * 64)()
+    if libc.statfs(os.fsencode(path), buffer) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(path))
+    return int(buffer[0])
+
+
+def _kernel() -> Kernel:
+    lacks: dict[str, str] = {}
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        with inside.found(root, "/"):
+            pass
+    except OSError:
+        lacks["openat2"] = "the look into images at StartContainer (Linux 5.6)"
+    finally:
+        os.close(root)
+    with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
+        try:
+            page.madvise(_MADV_WIPEONFORK)
+        except OSError:
+            lacks["MADV_WIPEONFORK"] = "the library, in programs that fork (Linux 4.14)"
+    host_pids = False
+    with contextlib.suppress(OSError):
+        host_pids = os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
+    return Kernel(os.uname().release, lacks, host_pids)
+
+
+def _agent(settings: Settings) -> Agent:
+    """What /readyz says."""
+    address = settings.http
+    if address is None:
+        return Agent(None, problem="its endpoint is off")
+    if isinstance(address, Path):
+        connection = http.client.HTTPConnection("localhost", timeout=_AGENT_S)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(_AGENT_S)
+    else:
+        host, port = address
+        reached: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        connection = http.client.HTTPConnection(reached.get(host, host), port, timeout=_AGENT_S)
+    try:
+        with contextlib.closing(connection):
+            if isinstance(address, Path):
+                connection.sock.connect(str(address))
+            connection.request("GET", "/readyz")
+            answer = connection.getresponse()
+            text = answer.read(1 << 16).decode(errors="replace").strip()
+            return Agent(answer.status == http.HTTPStatus.OK, "; ".join(text.splitlines()))
+    except (OSError, http.client.HTTPException) as error:
+        return Agent(None, problem=str(error))

@@ -1,0 +1,75 @@
+"""Who else on this node could bring a card: NVIDIA's runtime, other device plugins, DRA drivers.
+
+Reads the toolkit's configuration and the kubelet's directories; the kubelet's checkpoint lists what
+device plugins offer and what it has given away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nri_plugin.doctor.facts import DevicePlugins, NvidiaRuntime
+
+_CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
+_KUBELETS_OWN: Final = "kubelet.sock"
+
+
+def look_at_nvidia(file: Path) -> NvidiaRuntime:
+    try:
+        return NvidiaRuntime(tomllib.loads(file.read_text()), str(file))
+    except FileNotFoundError:
+        return NvidiaRuntime(None, str(file))
+    except (OSError, ValueError) as error:
+        return NvidiaRuntime(None, str(file), f"{file}: {error}")
+
+
+def look_at_device_plugins(kubelet: Path) -> DevicePlugins:
+    sockets = [
+        str(path.relative_to(kubelet))
+        for folder in ("device-plugins", "plugins_registry")
+        for path in _sockets(kubelet / folder)
+    ]
+    file = kubelet / _CHECKPOINT
+    try:
+        data = json.loads(file.read_text())["Data"]
+        return DevicePlugins(
+            {str(name): _ids(listed) for name, listed in _table(data, "RegisteredDevices").items()},
+            [_entry(each) for each in data.get("PodDeviceEntries") or ()],
+            sockets,
+        )
+    except FileNotFoundError:
+        return DevicePlugins(sockets=sockets)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return DevicePlugins(sockets=sockets, problem=f"{file}: {error!r}")
+
+
+def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return data.get(name) or {}
+
+
+def _ids(listed: Sequence[object] | None) -> Sequence[str]:
+    return [str(each) for each in listed or ()]
+
+
+def _entry(raw: Mapping[str, Any]) -> tuple[str, str, str]:
+    return str(raw["PodUID"]), str(raw["ContainerName"]), str(raw["ResourceName"])
+
+
+def _sockets(directory: Path) -> Sequence[Path]:
+    """Plugins' sockets; the kubelet's own is none."""
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        return [
+            Path(entry.path)
+            for entry in entries
+            if entry.name != _KUBELETS_OWN
+            and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+        ]
+    except OSError:
+        return ()

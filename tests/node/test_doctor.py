@@ -1,0 +1,291 @@
+"""The doctor on a node with a real containerd: all is well, and then one thing after the other is
+broken; each is found, and said with what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpu.lab.lab import Lab
+
+pytestmark = pytest.mark.node
+
+HOST_OF_THE_LAB = {"root", "run-dir"}
+"""The lab has its own PID namespace, and no tmpfs for its run directory: warned of, rightly."""
+
+
+@dataclass
+class Patient:
+    """A node as the doctor is told of it; a test breaks one thing, and the others stay well."""
+
+    lab: Lab
+    directory: Path
+
+    def __post_init__(self) -> None:
+        self.flags: dict[str, str | Path] = {
+            "--nri-socket": self.lab.containerd.paths.nri_socket,
+            "--run-dir": self.lab.run_dir,
+            "--store-dir": self.lab.store_dir,
+            "--library": self.lab.library,
+            "--cdi-dir": self.lab.sim_dir / "cdi",
+            "--http": f"unix:{self.lab.agent_http}",
+            "--kubelet": self.directory / "kubelet",
+            "--nvidia-config": self.directory / "nvidia.toml",
+            "--nvidia-ctk": "off",
+        }
+        self.switches: list[str] = []
+        self.environment = self.lab.driver_environment()
+
+    def examined(self) -> tuple[int, Mapping[str, Mapping[str, str]]]:
+        """Exit status, and the findings by check."""
+        done = self.run("--json")
+        found = json.loads(done.stdout)
+        assert found["ok"] is (done.returncode == 0)
+        return done.returncode, {each["check"]: each for each in found["checks"]}
+
+    def run(self, *more: str) -> Any:
+        words = [str(word) for pair in self.flags.items() for word in pair]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "nri_plugin",
+            "doctor",
+            *words,
+            *self.switches,
+            *more,
+        ]
+        return self.lab.namespace.run(command, self.environment)
+
+    def configure(self, *changes: tuple[str, str]) -> None:
+        """Another configuration of containerd, which containerd itself reads to the doctor."""
+        text = (self.lab.directory / "containerd.toml").read_text()
+        for before, after in changes:
+            assert before in text
+            text = text.replace(before, after)
+        self.flags["--containerd-config"] = self.directory / "containerd.toml"
+        (self.directory / "containerd.toml").write_text(text)
+
+    def spec(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Another CDI spec of the card."""
+        document = json.loads((self.lab.sim_dir / "cdi" / "nvidia.json").read_text())
+        change(document)
+        self.flags["--cdi-dir"] = self.directory / "cdi"
+        (self.directory / "cdi").mkdir()
+        (self.directory / "cdi" / "nvidia.json").write_text(json.dumps(document))
+
+    def mounted(self, name: str, options: str) -> Path:
+        """A tmpfs, seen in the lab alone."""
+        place = self.directory / name
+        place.mkdir()
+        command: list[str | Path] = ["mount", "-t", "tmpfs", "-o", options, "test", place]
+        assert self.lab.namespace.run(command).returncode == 0
+        return place
+
+
+@pytest.fixture
+def patient(lab: Lab, tmp_path: Path) -> Iterator[Patient]:
+    lab.wait_until(lambda: lab.times_ready() > 0, "the agent")
+    yield Patient(lab, tmp_path)
+    for place in ("store", "run"):
+        lab.namespace.run(["umount", tmp_path / place])
+
+
+def test_a_node_that_is_well(patient: Patient) -> None:
+    status, found = patient.examined()
+    assert status == 0, found
+    unwell = {check for check, finding in found.items() if finding["level"] != "ok"}
+    assert unwell <= HOST_OF_THE_LAB
+    assert found["runtime"]["found"] == f"containerd v{patient.lab.release.version}"
+    assert found["nri-socket"]["found"].startswith("containerd listens at ")
+    lines = patient.run().stdout.splitlines()
+    assert "ok    nri: NRI is on, and plugins may connect" in lines
+
+
+def test_it_changes_nothing(patient: Patient) -> None:
+    """The session of the agent that it asks about, its files and its log are as they were."""
+    lab = patient.lab
+
+    def state() -> tuple[int, Sequence[str], str]:
+        places: list[str | Path] = ["find", lab.run_dir, lab.store_dir, lab.sim_dir / "cdi"]
+        return lab.times_ready(), lab.namespace.run(places).stdout.split(), lab.agent_said()
+
+    before, said = state(), lab.agent_log.stat().st_size
+    patient.examined()
+    assert state() == before
+    assert lab.agent_log.stat().st_size == said
+
+
+def _stale_socket(patient: Patient) -> None:
+    path = patient.directory / "nri.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    patient.flags["--nri-socket"] = path
+
+
+NVIDIA = (
+    "[plugins.'io.containerd.nri.v1.nri']",
+    """[plugins.'io.containerd.cri.v1.runtime'.containerd]
+  default_runtime_name = "nvidia"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
+    BinaryName = "/usr/bin/nvidia-container-runtime"
+[plugins.'io.containerd.nri.v1.nri']""",
+)
+HOOK = {"hookName": "createContainer", "path": "/bin/true"}
+
+
+def _nvidia(patient: Patient, accepts: str) -> None:
+    patient.configure(NVIDIA)
+    variable = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+    (patient.directory / "nvidia.toml").write_text(f"{variable} = {accepts}\n")
+
+
+def _rejects_hooks(patient: Patient) -> None:
+    on = "enable = true\n    reject_oci_hook_adjustment = true"
+    patient.configure(("enable = true", on))
+    patient.spec(lambda document: document["containerEdits"].update(hooks=[HOOK]))
+
+
+def _device_plugin(patient: Patient) -> None:
+    """As NVIDIA's leaves it: the kubelet's record of what it offers, here in time slices."""
+    directory = patient.directory / "kubelet" / "device-plugins"
+    directory.mkdir(parents=True)
+    slices = [f"{patient.lab.cards[0].uuid}::{number}" for number in range(4)]
+    data = {"PodDeviceEntries": [], "RegisteredDevices": {"example.com/slices": slices}}
+    (directory / "kubelet_internal_checkpoint").write_text(json.dumps({"Data": data}))
+
+
+def _plugins_socket(patient: Patient) -> None:
+    directory = patient.directory / "kubelet" / "plugins_registry"
+    directory.mkdir(parents=True)
+    bound = patient.lab.directory / "plugin.sock"  # the kernel takes short paths alone
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.bind(str(bound))
+    bound.rename(directory / "gpu.nvidia.com-reg.sock")
+
+
+def _flag(name: str, value: str) -> Callable[[Patient], None]:
+    return lambda patient: patient.flags.update({name: patient.directory / value})
+
+
+BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
+    "no socket": (
+        _flag("--nri-socket", "none.sock"),
+        *("nri-socket", "fail", "none.sock is not there", "disable = false"),
+    ),
+    "a stale socket": (
+        _stale_socket,
+        *("nri-socket", "fail", "no process of this network namespace listens", "start containerd"),
+    ),
+    "NRI off": (
+        lambda patient: patient.configure(("disable = false", "disable = true")),
+        *("nri", "fail", "NRI is off in ", "disable = false"),
+    ),
+    "validator off": (
+        lambda patient: patient.configure(("enable = true", "enable = false")),
+        *("validator", "warn", "the default validator is off", "enable = true"),
+    ),
+    "hooks rejected": (
+        _rejects_hooks,
+        *("validator", "fail", "rejects OCI hooks, which the CDI spec", "--cdi-by-name"),
+    ),
+    "a broken configuration": (
+        lambda patient: patient.configure(("disable = false", "disable = ")),
+        *("nri", "warn", "the runtime's configuration is not known", "containerd"),
+    ),
+    "by name, elsewhere": (
+        lambda patient: patient.switches.append("--cdi-by-name"),
+        *("cdi-by-name", "fail", "containerd reads CDI specs in", "--cdi-dir"),
+    ),
+    "no library": (
+        _flag("--library", "none.so"),
+        *("library", "fail", "none.so: No such file", "--library"),
+    ),
+    "a store that is noexec": (
+        lambda patient: patient.flags.update({"--store-dir": patient.mounted("store", "noexec")}),
+        *("library", "fail", "mounted noexec", "remount it"),
+    ),
+    "no driver": (
+        lambda patient: patient.environment.update({"LD_LIBRARY_PATH": ""}),
+        *("driver", "fail", "NVML does not tell the cards", "nvidia-smi"),
+    ),
+    "no CDI spec": (
+        _flag("--cdi-dir", "none"),
+        *("cdi", "fail", "has no device of its name", "nvidia-ctk cdi generate"),
+    ),
+    "a CDI spec of another driver": (
+        lambda patient: patient.spec(
+            lambda document: document["containerEdits"]["mounts"][0].update(hostPath="/gone.so.1")
+        ),
+        *("cdi", "fail", "names files that are not here: /gone.so.1", "generate it anew"),
+    ),
+    "NVIDIA's runtime for everybody": (
+        lambda patient: _nvidia(patient, "true"),
+        *("nvidia-runtime", "fail", "every pod gets cards", "when-unprivileged = false"),
+    ),
+    "NVIDIA's runtime, its configuration torn": (
+        lambda patient: _nvidia(patient, ""),
+        *("nvidia-runtime", "fail", "every pod gets cards", "when-unprivileged = false"),
+    ),
+    "another device plugin": (
+        _device_plugin,
+        *("device-plugins", "fail", "offers example.com/slices", "keep that device plugin off"),
+    ),
+    "another device plugin's socket": (
+        _plugins_socket,
+        *("device-plugins", "warn", "gpu.nvidia.com-reg.sock", "keep that device plugin off"),
+    ),
+    "a full run directory": (
+        lambda patient: patient.flags.update({"--run-dir": patient.mounted("run", "size=64k")}),
+        *("run-dir", "fail", "64 KiB", "make room"),
+    ),
+    "no agent": (
+        lambda patient: patient.flags.update({"--http": f"unix:{patient.directory / 'none'}"}),
+        *("agent", "warn", "it does not answer", "start it"),
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_is_broken_is_found(patient: Patient, broken: str) -> None:
+    breaks, check, level, found, do = BROKEN[broken]
+    breaks(patient)
+    status, findings = patient.examined()
+    assert status == (1 if level == "fail" else 0)
+    finding = findings[check]
+    assert (finding["level"], found in finding["found"], do in finding["do"]) == (
+        level,
+        True,
+        True,
+    ), finding
+    follows = {"cdi": {"driver"}, "nri": {"validator", "nvidia-runtime"}}
+    others = {
+        name
+        for name, each in findings.items()
+        if each["level"] == "fail" and name != check and name not in follows.get(check, ())
+    }
+    assert others == set(), findings
+
+
+def test_nvidias_runtime_that_refuses_is_well(patient: Patient) -> None:
+    _nvidia(patient, "false")
+    assert patient.examined()[1]["nvidia-runtime"]["level"] == "ok"
+
+
+def test_an_agent_that_is_not_ready_is_asked_why(patient: Patient) -> None:
+    lab = patient.lab
+    lab.stop_agent()
+    lab.start_agent(cdi_dir=patient.directory, options=["--nvidia-ctk", "off"])
+    try:
+        found = patient.examined()[1]["agent"]
+        assert found["level"] == "fail" and "has no CDI device" in found["found"]
+    finally:
+        lab.stop_agent()
