@@ -97,6 +97,10 @@ class RegistrationTimedOut(NriError):
     """Nobody at the socket took our registration in time; connect again."""
 
 
+class RuntimeRefused(NriError):
+    """We do not serve this runtime; to connect again helps only after an upgrade of it."""
+
+
 class SynchronizeFailed(NriError):
     """The handler could not take over what runs; its exception is the cause."""
 
@@ -173,6 +177,8 @@ class _Connection:
                 ) from None
             while alive:
                 alive = await self._pump()
+            if self._session.refusal is not None:
+                raise RuntimeRefused(self._session.refusal)
             if self._failure is not None:
                 raise self._failure
         finally:

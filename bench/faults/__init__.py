@@ -7,5 +7,6 @@ no limit in force. Pods, containerd and agent are real; agent.py alone makes the
     agent.py    the agent as a program, with a fault in it
     outcome.py  what became of a container, from what a probe inside it and the runtime said
     rig.py      one containerd with that agent; performs a cell
+    large.py    what is large in the rows of sizes
     report.py   cells as a table
 """

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.faults import report, rig
-from bench.faults.cases import FAULTS, Fault
+from bench.faults.cases import FAULTS, ROWS, Fault
 from bench.faults.outcome import Cell
 from bench.faults.report import Column
 from simgpu.lab import programs
@@ -22,7 +22,8 @@ from simgpu.lab.releases import DEFAULT, RELEASES, Release
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     releases = [RELEASES[name] for name in chosen.runtime or RELEASES]
-    faults = {name: FAULTS[name] for name in chosen.fault or FAULTS}
+    known = FAULTS if chosen.control else ROWS
+    faults = {name: known[name] for name in chosen.fault or known}
     for release in releases:
         programs.ensure(release=release)
     with tempfile.TemporaryDirectory(prefix="gpuslice-probe-") as directory:
@@ -66,9 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(RELEASES),
         help=f"one column, repeatable (default: all; `make test` has {DEFAULT.name})",
     )
-    parser.add_argument(
-        "--fault", action="append", choices=list(FAULTS), help="one row, repeatable"
-    )
+    parser.add_argument("--fault", action="append", choices=list(ROWS), help="one row, repeatable")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table there, too")
     return parser
 

@@ -37,12 +37,14 @@ class Strike(Enum):
 
 
 class Scene(Enum):
-    """Faults that are not in the handler, but in what runs."""
+    """Faults that are not in the handler, but in what runs, or in how much of it."""
 
     NEVER_CONNECTED = "never"
     KILLED_IDLE = "killed"
     AGENT_RESTARTED = "agent"
     CONTAINERD_RESTARTED = "containerd"
+    LARGE_ANSWER = "answer"
+    PIECES = "pieces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +74,11 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "slow": Fault("slow handler", Strike.SLOW),
 }
 """By the names that the command line takes, in the order of the table."""
+
+SIZES: Final[Mapping[str, Fault]] = {
+    "answer": Fault("an answer of 3 MB", scenes=(Scene.LARGE_ANSWER,)),
+    "pieces": Fault("Synchronize in pieces", scenes=(Scene.PIECES,)),
+}
+"""No faults, but what breaks a plugin that is careless with the protocol; a table of its own."""
+
+ROWS: Final[Mapping[str, Fault]] = {**FAULTS, **SIZES}

@@ -34,25 +34,30 @@ class Kind(Enum):
 class Outcome:
     kind: Kind
     said: str = ""
-    """Of a refusal, in a few words, who refused and why."""
+    """Of a refusal, in a word, who refused."""
+    text: str = ""
+    """Of a refusal, the runtime's words."""
 
 
-_REFUSALS: Final[Sequence[tuple[str, str]]] = (
-    (r"gpuslice did not decide", "the agent, late"),
-    (r"gpuslice failed at", "the agent, an error"),
-    (r"gpuslice refuses", "the agent, by policy"),
-    (r"required plugin .* not present", "required plugin missing"),
-    (r"validator plugin .* failed", "validator lost"),
-)
-"""The first that is found names the refusal."""
+REFUSALS: Final[Mapping[str, tuple[str, str]]] = {
+    "late": (r"gpuslice did not decide", "the agent answered in time that it is late"),
+    "error": (r"gpuslice failed at", "the agent answered with an error"),
+    "agent": (r"gpuslice refuses", "the agent refused, by its rules"),
+    "required": (r"required plugin .* not present", "NRI's validator missed the agent"),
+    "validator": (r"validator plugin .* failed", "NRI could not ask the agent to validate"),
+    "policy": (
+        r"failed to handle \w+ request: (ttrpc: closed|context deadline exceeded)",
+        "NRI failed the request, as the agent's failure policy asks",
+    ),
+    "other": ("", "something else"),
+}
+"""Who refused: how the runtime's words show it, and what it means. The first that is found."""
 
 
 def refusal(text: str) -> Outcome:
     """From the runtime's words."""
-    for pattern, name in _REFUSALS:
-        if re.search(pattern, text):
-            return Outcome(Kind.REFUSED, name)
-    return Outcome(Kind.REFUSED, text)
+    said = next(name for name, (pattern, _) in REFUSALS.items() if re.search(pattern, text))
+    return Outcome(Kind.REFUSED, said, text)
 
 
 def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) -> Outcome:
@@ -91,12 +96,26 @@ class Cell:
         return bool(self.after) and self.after[-1].kind is Kind.LIMITED
 
     @property
+    def summary(self) -> str:
+        """How many containers came to what, the best first; of refusals, who refused."""
+        parts = []
+        for kind in Kind:
+            said = Counter(each.said for each in self.outcomes if each.kind is kind)
+            by = ", ".join(f"{count} {name}" for name, count in said.items() if name)
+            if said:
+                parts.append(f"{said.total()} {kind.value}" + (f" ({by})" if by else ""))
+        return ", ".join(parts)
+
+    @property
     def kinds(self) -> Mapping[Kind, int]:
-        """How many containers came to what, the best first."""
-        counted = Counter(outcome.kind for outcome in self.outcomes)
-        return {kind: counted[kind] for kind in Kind if counted[kind]}
+        return Counter(outcome.kind for outcome in self.outcomes)
 
 
-def whys(cells: Iterable[Cell]) -> Mapping[str, int]:
-    """The reasons of refusals and how often each was given, in the order of their first mention."""
-    return Counter(outcome.said for cell in cells for outcome in cell.outcomes if outcome.said)
+def examples(cells: Iterable[Cell]) -> Mapping[str, str]:
+    """Of each way to refuse that occurs the runtime's words, once, in the order of REFUSALS."""
+    found: dict[str, str] = {}
+    for cell in cells:
+        for outcome in (*cell.outcomes, *cell.after):
+            if outcome.kind is Kind.REFUSED:
+                found.setdefault(outcome.said, outcome.text)
+    return {name: found[name] for name in REFUSALS if name in found}

@@ -1,27 +1,35 @@
 """The matrix as a document: a table of counts, how each cell came out, and whether it holds.
 
-Pure but for the date and the machine's kernel. Two tables: with NRI's default validator as the
-operator should turn it on, and as it comes.
+Pure but for the date and the versions of kernel and runc. Two tables: with NRI's default validator
+as the operator should turn it on, and as it comes.
 """
 
 from __future__ import annotations
 
 import datetime
 import platform
+import re
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bench.faults import outcome
-from bench.faults.cases import FAULTS
+from bench.faults.cases import FAULTS, SIZES, Fault
 from bench.faults.outcome import Cell
+from simgpu.lab.namespace import environment
 from simgpu.lab.releases import Release
+
+_IDENTITY: Final = re.compile(r"\b[0-9a-f]{12,64}\b")
 
 _HEAD: Final = """\
 # The fault matrix, {date}
 
 Containers that ran unprotected: in which a process could open the card with no limit in force.
-Pods, runtimes and the agent are real, the card is simulated; kernel {kernel}. `{command}` made it.
+Pods, runtimes and the agent are real, the card is simulated. {runc}, kernel {kernel}.
+`{command}` made this table. In each cell: how many ran unprotected, and what all of them came to,
+one that ran before the fault among them; after each fault the next container has its limit again.
 """
 _ON: Final = """
 ## With NRI's default validator on, where the runtime has one
@@ -32,6 +40,11 @@ _OFF: Final = """
 Nothing then heeds that a pod requires the agent. What is left is that only the agent brings the
 card.
 """
+_SIZES: Final = """
+## Large messages
+
+A card whose CDI spec brings 1550 mounts, and a node with more pods than fit into one message.
+"""
 _CONTROL: Final = """
 ## The control: our own measures switched off
 
@@ -39,7 +52,7 @@ The runtime injects the card by CDI, as for a device plugin; the pod requires no
 sends no failure policy, does not validate, and has no deadline of its own. The matrix can fail.
 """
 _SAID: Final = """
-## What refused, in all of them together
+## Who refused, and in which words
 
 """
 
@@ -68,27 +81,43 @@ def verdict(columns: Sequence[Column], *, control: bool) -> int:
 def document(columns: Sequence[Column], *, control: bool) -> str:
     command = "make faults" + (" ARGS=--control" if control else "")
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    parts = [_HEAD.format(date=today, kernel=platform.release(), command=command)]
+    facts = {"runc": _runc(), "kernel": platform.release(), "command": command}
+    parts = [_HEAD.format(date=today, **facts)]
     if control:
-        parts += [_CONTROL, _table(columns)]
+        parts += [_CONTROL, _table(FAULTS, columns)]
     else:
         # Where there is no validator, there is one table's worth of behaviour, shown in the first.
         on = [c for c in columns if c.validator or not c.release.has_validator]
         off = [c for c in columns if not c.validator and c.release.has_validator]
-        for head, some in ((_ON, on), (_OFF, off)):
-            if some:
-                parts += [head, _table(some)]
-    said = outcome.whys(cell for column in columns for cell in column.cells.values())
+        for head, rows, some in ((_ON, FAULTS, on), (_OFF, FAULTS, off), (_SIZES, SIZES, on)):
+            if some and rows.keys() & some[0].cells.keys():
+                parts += [head, _table(rows, some)]
+    said = outcome.examples(cell for column in columns for cell in column.cells.values())
     if said:
-        parts += [_SAID, *(f"- {why}: {count}\n" for why, count in said.items())]
+        parts.append(_SAID)
+        parts += [_legend(name, text) for name, text in said.items()]
     return "".join(parts)
 
 
-def _table(columns: Sequence[Column]) -> str:
+def _legend(name: str, text: str) -> str:
+    _, meaning = outcome.REFUSALS[name]
+    return f"- **{name}**: {meaning}.\n  `{_IDENTITY.sub('ID', text)}`\n"
+
+
+def _runc() -> str:
+    """`runc version 1.1.5`: the one on PATH, as containerd looks for it."""
+    path = environment()["PATH"]
+    done = subprocess.run(
+        [shutil.which("runc", path=path) or "runc", "--version"], text=True, capture_output=True
+    )
+    return done.stdout.partition("\n")[0]
+
+
+def _table(faults: Mapping[str, Fault], columns: Sequence[Column]) -> str:
     head = ["fault", *(column.release.title for column in columns)]
     rows = [
         [fault.title, *(_cell(column.cells[name]) for column in columns)]
-        for name, fault in FAULTS.items()
+        for name, fault in faults.items()
         if name in columns[0].cells
     ]
     lines = [head, ["---"] * len(head), *rows]
@@ -96,6 +125,5 @@ def _table(columns: Sequence[Column]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    kinds = ", ".join(f"{count} {kind.value}" for kind, count in cell.kinds.items())
     back = "" if cell.recovers else "; DOES NOT RECOVER"
-    return f"**{cell.unprotected}** ({kinds}{back})"
+    return f"**{cell.unprotected}**: {cell.summary}{back}"

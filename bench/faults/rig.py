@@ -13,18 +13,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.faults import outcome
+from bench.faults import large, outcome
 from bench.faults.cases import Event, Fault, Scene, Strike
 from bench.faults.outcome import Cell, Kind, Outcome
 from contract import names
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import Container, CriError, Pod, Process
-from simgpu.lab.lab import Lab
+from simgpu.lab.lab import Lab, LabError
 from simgpu.lab.progress import step
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -165,6 +165,27 @@ class Rig:
     def _registered_since(self, times: int) -> bool:
         return self._lab.times_ready() > times
 
+    def large_answer(self) -> list[Outcome]:
+        """The card's CDI spec brings so many mounts that the agent's answer has 3 MB."""
+        with large.many_mounts(self._lab.sim_dir / "cdi"), self._pod("large") as pod:
+            container = pod.run(_CONTAINER, self._process)
+            large.check(container)
+            return [self._look(container)]
+
+    def pieces(self) -> list[Outcome]:
+        """More pods than fit into a message, when the agent is started anew."""
+        with ExitStack() as stack:
+            running = []
+            for index in range(large.PODS):
+                annotations = {**self._annotations, **large.ANNOTATION}
+                pod = stack.enter_context(self._lab.pod(f"large-{index}", annotations))
+                running.append(pod.run(_CONTAINER, self._process))
+            self._lab.stop_agent()
+            self._start_agent()
+            if large.synchronized(self._lab.agent_http) < large.PODS:
+                raise LabError("the agent was not told of all pods")
+            return [self._look(container) for container in running]
+
     def _restart_containerd(self, number: int) -> None:
         self._lab.containerd.stop(number)
         self._lab.containerd.start()
@@ -217,6 +238,8 @@ _SCENES: Final[Mapping[Scene, Callable[[Rig], list[Outcome]]]] = {
     Scene.KILLED_IDLE: Rig.killed_idle,
     Scene.AGENT_RESTARTED: Rig.agent_restarted,
     Scene.CONTAINERD_RESTARTED: Rig.containerd_restarted,
+    Scene.LARGE_ANSWER: Rig.large_answer,
+    Scene.PIECES: Rig.pieces,
 }
 
 
@@ -226,6 +249,6 @@ def column(rig: Rig, title: str, faults: Mapping[str, Fault]) -> Mapping[str, Ce
     for name, fault in faults.items():
         with step(f"{title}: {fault.title}") as shown:
             cells[name] = cell = rig.perform(fault)
-            shown.result = ", ".join(f"{count} {kind.value}" for kind, count in cell.kinds.items())
+            shown.result = cell.summary
             shown.failed = bool(cell.unprotected) or not cell.recovers
     return cells

@@ -1,12 +1,11 @@
 """What runtimes speak, by version: the Plugin service's methods, StateChange, the known events.
 
-Tables, and the one lookup that needs a version; session.py reads them. A new runtime release
-changes this file or none.
+Tables, and the one lookup that needs a version, of which runtimes.py knows more; session.py reads
+them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +13,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.protocol import events
+from nri_plugin.protocol import events, runtimes
 from nri_plugin.protocol.events import EventMask
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
@@ -92,26 +91,10 @@ STATE_CHANGES: Final[Mapping[int, EventMaker]] = {
 """The notifications we serve that NRI 0.11 and before sends as StateChange. The other events that
 we serve have had methods of their own from the start."""
 
-FIRST_VERSION_OF_0_10: Final[Mapping[str, tuple[int, int]]] = {
-    "containerd": (2, 2),
-    "cri-o": (1, 34),
-}
-"""The first release of each runtime with NRI 0.10 or later, for those that do not tell the NRI
-version: that came with 0.12."""
-
 
 def known_events(runtime: events.RuntimeInfo) -> EventMask:
     """The events that this runtime knows; it refuses a plugin that asks for one more."""
-    version, first = _major_minor(runtime.nri_version), (0, 10)
-    if version is None:
-        version = _major_minor(runtime.version)
-        unknown_runtime = (1 << 31, 0)
-        first = FIRST_VERSION_OF_0_10.get(runtime.name.lower(), unknown_runtime)
-    if version is not None and version >= first:
+    nri_version = runtimes.nri_of(runtime)
+    if nri_version is not None and nri_version >= runtimes.VALIDATION:
         return events.EVENTS_SINCE_0_10
     return events.EVENTS_BEFORE_0_10
-
-
-def _major_minor(version: str) -> tuple[int, int] | None:
-    match = re.match(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", version, re.ASCII)
-    return (int(match[1]), int(match[2])) if match else None

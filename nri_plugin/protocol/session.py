@@ -21,7 +21,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.protocol import dialect, events, mux, ttrpc
+from nri_plugin.protocol import dialect, events, mux, runtimes, ttrpc
 from nri_plugin.protocol.dialect import METHODS, PLUGIN_SERVICE, RUNTIME_SERVICE, STATE_CHANGES
 from nri_plugin.protocol.errors import LocalProtocolError, RegistrationRejected
 from nri_plugin.protocol.events import Code, EventMask
@@ -60,6 +60,8 @@ class Input(enum.Enum):
     LAST_CHUNK = enum.auto()
     ADOPTED = enum.auto()
     NOT_ADOPTED = enum.auto()
+    NOT_SERVED = enum.auto()
+    """We refuse the runtime."""
     CALL = enum.auto()
     SHUTDOWN = enum.auto()
     END = enum.auto()
@@ -67,6 +69,7 @@ class Input(enum.Enum):
 
 TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
     (State.UNCONFIGURED, Input.CONFIGURE): State.CONFIGURED,
+    (State.CONFIGURED, Input.NOT_SERVED): State.CLOSED,
     (State.CONFIGURED, Input.CHUNK): State.COLLECTING,
     (State.CONFIGURED, Input.LAST_CHUNK): State.ADOPTING,
     (State.COLLECTING, Input.CHUNK): State.COLLECTING,
@@ -114,6 +117,8 @@ class Session:
         self._registering = False
         self._registered = False
         self._runtime: events.RuntimeInfo | None = None
+        self.refusal: str | None = None
+        """Why this runtime is not served, and the session closed; None: it is, or is not known."""
         self._open: dict[int, _Open] = {}
         self._pods: list[nri.PodSandbox] = []
         self._containers: list[nri.Container] = []
@@ -272,6 +277,11 @@ class Session:
             or DEFAULT_REGISTRATION_TIMEOUT_MS,
             request_timeout_ms=max(0, message.request_timeout) or DEFAULT_REQUEST_TIMEOUT_MS,
         )
+        self.refusal = runtimes.refusal(self._runtime)
+        if self.refusal is not None:
+            self._server.fail(call.stream, Code.FAILED_PRECONDITION, self.refusal)
+            self._advance(Input.NOT_SERVED)
+            return
         subscribed = self._wanted & dialect.known_events(self._runtime)
         response = nri.ConfigureResponse(events=int(subscribed), failure_policy=FAILURE_POLICY)
         self._server.reply(call.stream, response.SerializeToString())

@@ -46,20 +46,21 @@ def test_only_what_is_held_or_has_no_card_is_protected(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("... gpuslice did not decide CreateContainer within 1.5 s", "the agent, late"),
-        ("... gpuslice failed at CreateContainer: Struck", "the agent, an error"),
-        ('gpuslice refuses container "main"', "the agent, by policy"),
-        ('required plugin "gpuslice" not present', "required plugin missing"),
-        ("validator plugin 50-gpuslice failed: ttrpc: closed", "validator lost"),
-        ("no space left on device", "no space left on device"),
+        ("... gpuslice did not decide CreateContainer within 1.5 s", "late"),
+        ("... gpuslice failed at CreateContainer: Struck", "error"),
+        ('gpuslice refuses container "main"', "agent"),
+        ('required plugin "gpuslice" not present', "required"),
+        ("validator plugin 50-gpuslice failed: ttrpc: closed", "validator"),
+        ("50-gpuslice failed to handle StartContainer request: ttrpc: closed", "policy"),
+        ("no space left on device", "other"),
     ],
 )
 def test_a_refusal_is_told_by_who_refused(text: str, said: str) -> None:
-    assert outcome.refusal(text) == Outcome(Kind.REFUSED, said)
+    assert outcome.refusal(text) == Outcome(Kind.REFUSED, said, text)
 
 
 LIMITED, LOOSE = Outcome(Kind.LIMITED), Outcome(Kind.UNPROTECTED)
-REFUSED = Outcome(Kind.REFUSED, "validator lost")
+REFUSED = outcome.refusal(f"{'0f' * 32}: validator plugin x failed")
 
 
 def _column(cell: Cell) -> Column:
@@ -88,9 +89,9 @@ def test_the_table_has_the_counts_and_the_versions() -> None:
     text = report.document([old, on, off], control=False)
     first, second = text.split("## With it off")
     assert "| containerd 1.7.35 (NRI 0.8.0) | containerd 2.4.2 (NRI 0.12.3) |" in first
-    assert first.count("| **0** (1 limited, 2 refused) ") == 2
-    assert "| hang | **1** (1 UNPROTECTED; DOES NOT RECOVER) |" in second
-    assert "- validator lost: 4" in second
+    assert first.count("| **0**: 1 limited, 2 refused (2 validator) ") == 2
+    assert "| hang | **1**: 1 UNPROTECTED; DOES NOT RECOVER |" in second
+    assert "`ID: validator plugin x failed`" in second
     assert "switched off" in report.document([off], control=True)
 
 

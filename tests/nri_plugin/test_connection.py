@@ -15,6 +15,7 @@ from nri_plugin.connection import (
     Handler,
     Refused,
     RegistrationTimedOut,
+    RuntimeRefused,
     SynchronizeFailed,
     serve,
 )
@@ -25,7 +26,7 @@ from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed, c
 from tests.nri_plugin.objects import container, pod
 
 VERSIONS: list[dict[str, Any]] = [
-    {"runtime": ("containerd", "v1.7.24"), "nri_version": (0, 6, 1)},
+    {"runtime": ("containerd", "v1.7.26"), "nri_version": (0, 8, 0)},
     {"runtime": ("containerd", "1.7.35"), "nri_version": (0, 8, 0)},
     {"runtime": ("containerd", "v2.2.7"), "nri_version": (0, 11, 0)},
     {"runtime": ("containerd", "2.4.2"), "nri_version": (0, 12, 3)},
@@ -367,7 +368,7 @@ def test_a_failed_synchronize_ends_the_session_though_the_runtime_would_stay() -
     """NRI 0.6.1 keeps such a plugin connected, and never sends it an event."""
 
     async def test() -> None:
-        async with rig(nri_version=(0, 6, 1), runtime=("containerd", "1.7.20")) as r:
+        async with rig(nri_version=(0, 6, 1), runtime=("dockerd", "28.0")) as r:
             r.handler.hooks["synchronize"] = raiser(ValueError("a bug"))
             r.runtime.accept_registration(await r.runtime.receive_registration())
             await r.runtime.configure()
@@ -628,5 +629,26 @@ def test_a_peer_that_does_not_read_does_not_hold_the_end_up(
             r.plugin.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await r.plugin
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "nri_version"),
+    [("containerd", "v1.7.24", (0, 6, 1)), ("cri-o", "1.31.0", (0, 6, 1))],
+)
+def test_a_runtime_too_old_is_refused_by_name_at_configure(
+    name: str, version: str, nri_version: tuple[int, int, int]
+) -> None:
+    """It hears why, and the agent's side ends with the same words; nothing is served."""
+
+    async def test() -> None:
+        async with rig(runtime=(name, version), nri_version=nri_version) as built:
+            with pytest.raises(RequestFailed, match=f"{name} {version} is not served") as told:
+                await built.runtime.handshake()
+            with pytest.raises(RuntimeRefused) as refused:
+                await built.plugin
+            assert str(refused.value) == told.value.message
+            assert (built.handler.asked, built.ready) == ([], [])
 
     run(test)

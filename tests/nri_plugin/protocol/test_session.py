@@ -552,3 +552,14 @@ def test_the_table_leads_everywhere_and_out_of_nowhere() -> None:
     assert reached == set(State)
     assert {to for (state, _), to in TRANSITIONS.items() if state is State.CLOSED} == {State.CLOSED}
     assert all((state, Input.END) in TRANSITIONS for state in State)
+
+
+def test_a_runtime_that_is_not_served_is_told_why_and_the_session_is_closed() -> None:
+    wire = Wire()
+    request = nri.ConfigureRequest(runtime_name="containerd", runtime_version="v1.7.24")
+    assert wire.call("Configure", request) == []
+    status = wire.reply().status
+    assert status.code == Code.FAILED_PRECONDITION
+    assert wire.session.closed
+    assert wire.session.refusal == status.message
+    assert "containerd v1.7.24 is not served" in status.message

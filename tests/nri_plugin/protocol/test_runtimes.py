@@ -1,0 +1,91 @@
+"""nri_plugin.protocol.runtimes: who is refused, and that the document has the same table."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.protocol import runtimes
+from nri_plugin.protocol.events import RuntimeInfo
+from nri_plugin.protocol.runtimes import RELEASES, Release
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "runtimes.md"
+
+
+def _info(name: str, version: str, nri_version: str = "") -> RuntimeInfo:
+    return RuntimeInfo(name, version, nri_version, 5000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "nri_version"),
+    [
+        ("containerd", "v1.7.0", ""),
+        ("containerd", "v1.7.24", ""),
+        ("containerd", "1.7.24~ds1", ""),
+        ("containerd", "1.7.25", ""),
+        ("containerd", "1.7", ""),
+        ("containerd", "1.7.24", "unknown"),
+        ("cri-o", "1.28.11", ""),
+        ("CRI-O", "1.31.13", ""),
+    ],
+)
+def test_refused(name: str, version: str, nri_version: str) -> None:
+    said = runtimes.refusal(_info(name, version, nri_version))
+    assert said is not None
+    assert said.startswith(f"{name} {version} is not served: its NRI (0.")
+    assert said.endswith("or newer")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "nri_version"),
+    [
+        ("containerd", "v1.7.26", ""),
+        ("containerd", "1.7.35", ""),
+        ("containerd", "v2.0.0", ""),
+        ("containerd", "v2.4.2", "v0.12.3"),
+        ("containerd", "9.9.9", ""),
+        ("containerd", "1.7.24", "v0.12.0"),
+        ("containerd", "devel", ""),
+        ("containerd", "", ""),
+        ("cri-o", "1.32.0", ""),
+        ("dockerd", "29.1.0", ""),
+    ],
+)
+def test_served(name: str, version: str, nri_version: str) -> None:
+    assert runtimes.refusal(_info(name, version, nri_version)) is None
+
+
+def test_the_table_ascends() -> None:
+    for earlier, later in pairwise(RELEASES):
+        if earlier.runtime == later.runtime:
+            assert earlier.since < later.since
+            assert earlier.nri <= later.nri
+
+
+_SERVED = {False: "yes", True: "untested"}
+
+
+def _row(release: Release) -> str:
+    def yes(since: runtimes.Version) -> str:
+        return "yes" if release.nri >= since else "no"
+
+    cells = [
+        f"{release.runtime} {runtimes.text(release.since)}",
+        runtimes.text(release.nri),
+        "**refused**" if release.refused else _SERVED[release.runtime in runtimes.UNTRIED],
+        yes(runtimes.CHUNKS),
+        yes(runtimes.VALIDATION),
+        yes(runtimes.METHODS),
+        yes(runtimes.FAILURE_POLICY),
+        release.cdi,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_document_has_the_table() -> None:
+    starts = tuple(f"| {release.runtime} " for release in RELEASES)
+    shown = [line for line in DOCUMENT.read_text().splitlines() if line.startswith(starts)]
+    expected = [_row(release) for release in RELEASES]
+    assert shown == expected, "\n".join(expected)
