@@ -27,5 +27,10 @@ def names_cards(variable: str, value: str) -> bool:
     return variable == names.ENV_VISIBLE_DEVICES and value not in _NO_CARDS
 
 
+def is_request(path: str) -> bool:
+    """Whether a mount there asks NVIDIA's container runtime for the card of its name."""
+    return path.startswith("/var/run/nvidia-container-devices/")
+
+
 def is_cdi_name(name: str) -> bool:
     return name.startswith(_CDI_VENDOR)

@@ -90,6 +90,26 @@ class Reason(Enum):
         " their limit (for pods without a share the operator may exempt the plugin:"
         " --trust-plugin)"
     )
+    HANDLER_UNKNOWN = (
+        "runtimeClassName: its handler {handler!r} is not known to run containers on this node's"
+        " kernel, where alone a share of a card can be limited; allowed are the default, {allowed}"
+    )
+    PRIVILEGED = (
+        "securityContext.privileged: true lets the container use every card of the node, whatever"
+        " it is granted; allowed with a share of a card is false"
+    )
+    CARD_GIVEN = (
+        "the container has a card already, which is not ours to limit ({given}): take it away"
+        " (nvidia.com/gpu in its resources), or the grant"
+    )
+    ENV_NAMES_CARD = (
+        "environment {key}={value!r} names cards, but the pod's grants have none for this"
+        " container; allowed is to leave it out, or 'all', 'none' or 'void'"
+    )
+    RESTORED = (
+        "mount {mount} shows files of another container's grant ({source}), as after a restore from"
+        " a checkpoint: a share of a card cannot be restored, make the container anew"
+    )
     IMAGE_PRELOAD = (
         "the image brings its own {place} ({what}): allowed is a regular file that names a few"
         " libraries, which are then loaded after ours"

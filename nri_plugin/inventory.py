@@ -59,13 +59,16 @@ class Inventory:
 
         Callers may be cancelled; the look goes on and serves the next one.
         """
-        if self._refreshing is None or self._refreshing.done():
-            due = self._asked_at is None or self._now() - self._asked_at >= self._min_interval_s
-            if not due:
-                return
+        self.look(self._min_interval_s)
+        if self._refreshing is not None:
+            await asyncio.shield(self._refreshing)
+
+    def look(self, max_age_s: float) -> None:
+        """Begin a look, unless one was begun in the last `max_age_s`; returns at once."""
+        due = self._asked_at is None or self._now() - self._asked_at >= max_age_s
+        if due and (self._refreshing is None or self._refreshing.done()):
             self._asked_at = self._now()
             self._refreshing = asyncio.create_task(self._refresh(), name="inventory")
-        await asyncio.shield(self._refreshing)
 
     async def close(self) -> None:
         """End a look that is under way."""

@@ -20,6 +20,7 @@ class Pod:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    runtime_handler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,6 @@ class Mount:
     source: str = ""
     options: Sequence[str] = ()
     type: str = "bind"
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container about to be created; `env` are its "KEY=VALUE" lines, doubles included."""
-
-    id: str
-    name: str
-    env: Sequence[str] = ()
-    mounts: Sequence[Mount] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +75,34 @@ class Device:
     file_mode: int | None = None
     uid: int | None = None
     gid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container about to be created; `env` are its "KEY=VALUE" lines, doubles included.
+
+    devices, cdi_names: what it has been given before us, by device plugins and the runtime.
+    privileged: it may use every device of the host.
+    """
+
+    id: str
+    name: str
+    env: Sequence[str] = ()
+    mounts: Sequence[Mount] = ()
+    devices: Sequence[Device] = ()
+    cdi_names: Sequence[str] = ()
+    privileged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator decides.
+
+    runtime_handlers: those under which a container may hold a card: they run it on this kernel,
+    where our mounts hold. "" is the runtime's default.
+    """
+
+    runtime_handlers: Sequence[str] = ("", "runc", "crun", "nvidia")
 
 
 class HookStage(Enum):
@@ -190,4 +209,9 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class Untouched:
-    """Not ours: no card, no limit, no edit."""
+    """Not ours: no card, no limit, no edit.
+
+    given: the card that somebody else gave to a container of a pod of ours; empty: none.
+    """
+
+    given: str = ""

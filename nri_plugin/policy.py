@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from contract import allocation, grants, names, quantity
-from nri_plugin import injection
+from nri_plugin import beforehand, injection
 from nri_plugin.errors import Reason, Refusal, Refused, refuse
 from nri_plugin.model import (
     Adjustment,
@@ -24,6 +24,7 @@ from nri_plugin.model import (
     Container,
     Paths,
     Pod,
+    Rules,
     Share,
     Specs,
     Untouched,
@@ -35,17 +36,23 @@ POD_KEY_PREFIX: Final = "pod-"
 _DEFAULT_CORE_PERCENT: Final = 100
 """Koordinator leaves gpu-core out where the pod asked for memory alone: no cap on compute."""
 
+_RULES: Final = Rules()
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 _NO_CARD: Final = Adjustment(env=((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),))
 
 
 def decide(
-    pod: Pod, container: Container, cards: Sequence[Card], specs: Specs, paths: Paths
+    pod: Pod,
+    container: Container,
+    cards: Sequence[Card],
+    specs: Specs,
+    paths: Paths,
+    rules: Rules = _RULES,
 ) -> Decision:
     """What becomes of `container`; never raises."""
     try:
-        return _decide(pod, container, cards, specs, paths)
+        return _decide(pod, container, cards, specs, paths, rules)
     except Refused as refused:
         return refused.refusal
 
@@ -88,14 +95,24 @@ def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
 
 
 def _decide(
-    pod: Pod, container: Container, cards: Sequence[Card], specs: Specs, paths: Paths
+    pod: Pod,
+    container: Container,
+    cards: Sequence[Card],
+    specs: Specs,
+    paths: Paths,
+    rules: Rules,
 ) -> Decision:
     claimed = claim(pod, container.name, cards)
     if claimed is None:
         return Untouched()
     if not claimed.shares:
+        given = beforehand.given_card(container)
+        if given:
+            return Untouched(given)
         injection.check_env(container, _NO_CARD.env)
+        beforehand.check_no_grant(container)
         return _NO_CARD
+    beforehand.check_grant(pod, container, paths.run_dir, rules)
     if paths.library is None:
         raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
     key = _key(pod, container, claimed.shared)

@@ -178,15 +178,28 @@ class Service:
         if not policy.wants_card(pod):
             return None
         container = translate.container(container_message)
+        rules = self._settings.rules
         specs, paths = await self._in_time("read the CDI specs", self.node.look_at_host())
-        decision = policy.decide(pod, container, self._inventory.cards, specs, paths)
+        decision = policy.decide(pod, container, self._inventory.cards, specs, paths, rules)
         if isinstance(decision, Refusal) and decision.reason in _INVENTORY_MAY_TELL:
             await self._in_time("ask the driver for its cards", self._refreshed())
             if self._inventory.problem is not None:
                 raise Refused(refuse(Reason.CARDS_UNKNOWN, problem=self._inventory.problem))
-            decision = policy.decide(pod, container, self._inventory.cards, specs, paths)
+            decision = policy.decide(pod, container, self._inventory.cards, specs, paths, rules)
         match decision:
-            case Untouched():
+            case Untouched(given=given):
+                if given:
+                    _LOG.warning(
+                        Line(
+                            "container without a grant keeps the card of another device plugin",
+                            namespace=pod.namespace,
+                            pod=pod.name,
+                            uid=pod.uid,
+                            container=container.name,
+                            container_id=container.id,
+                            given=given,
+                        )
+                    )
                 return None
             case Refusal():
                 raise Refused(decision)
@@ -214,6 +227,7 @@ class Service:
         # A user from before the files are there until it is removed, whatever comes of it: work
         # that we stop waiting for goes on, and the removal comes behind it.
         self._users.setdefault(key, set()).add(container_id)
+        self._inventory.look(self._settings.inventory_max_age_s)
         self._contexts.look(share.uuid for share in wanted.shares)
         known = dict(self._contexts.sizes)
         job = partial(self._files.prepare, key, wanted.shares, wanted.shared, known)

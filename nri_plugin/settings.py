@@ -19,6 +19,7 @@ from contract import names
 from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.endpoint import Address
 from nri_plugin.logs import Format
+from nri_plugin.model import Rules
 
 _DESCRIPTION: Final = """\
 gpuslice's node agent: brings containers their share of a GPU, with its limit, through the container
@@ -27,9 +28,6 @@ runtime's NRI. A pod gets a card from this agent or not at all.
   python -m nri_plugin [settings]          serve (what this page is about)
   python -m nri_plugin doctor [settings]   look at this node, say what to change; changes nothing
 """
-
-RUNTIME_HANDLERS: Final = ("", "runc", "crun", "nvidia")
-"""Handlers that run containers on this kernel, where our mounts hold; "" is the default one."""
 
 _EPILOG: Final = """\
 Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RUN_DIR; switches take
@@ -79,8 +77,8 @@ class Settings:
     """Mount forwarders over the driver's libraries, for programs that no preload reaches."""
     refuse_unenforceable: bool = False
     """Refuse a container whose entry point no limit reaches, instead of reporting it."""
-    runtime_handlers: Sequence[str] = RUNTIME_HANDLERS
-    """Runtime handlers (of RuntimeClasses) under which a container may hold a card."""
+    rules: Rules = Rules()  # noqa: RUF009
+    """What the operator allows containers with a grant."""
     verbose: bool = False
     """Log what is routine, too."""
     log_format: Format = Format.LOGFMT
@@ -97,6 +95,8 @@ class Settings:
     """How long NVML may take; it takes seconds where persistence mode is off."""
     inventory_min_interval_s: float = 5.0
     """How often NVML is asked at most, however many unknown cards are named."""
+    inventory_max_age_s: float = 15.0
+    """How old what NVML said may be when a container gets a card; older, it is asked meanwhile."""
     context_deadline_s: float = 10.0
     """How long a look at what a context takes may last; the agent waits for it at its start."""
     context_min_interval_s: float = 30.0
@@ -284,7 +284,7 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         trusted_plugins=frozenset(given.trust_plugin or ()),
         strict=given.strict,
         refuse_unenforceable=given.unenforceable == "refuse",
-        runtime_handlers=(*RUNTIME_HANDLERS, *given.runtime_handler),
+        rules=Rules((*Rules().runtime_handlers, *given.runtime_handler)),
         verbose=given.verbose,
         log_format=given.log_format,
         http=given.http,

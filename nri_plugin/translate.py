@@ -6,7 +6,7 @@ Pure. Reads what the runtime tells about pods and containers, writes adjustments
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from contract import names
 from nri_plugin import cards
@@ -32,6 +32,7 @@ def pod(message: nri.PodSandbox) -> Pod:
         name=message.name,
         labels=dict(message.labels),
         annotations=dict(message.annotations),
+        runtime_handler=message.runtime_handler,
     )
 
 
@@ -41,11 +42,35 @@ def container(message: nri.Container) -> Container:
         name=message.name,
         env=tuple(message.env),
         mounts=mounts(message.mounts),
+        devices=devices(message.linux.devices),
+        cdi_names=tuple(_cdi_names(message)),
+        privileged=any(_is_everything(rule) for rule in message.linux.resources.devices),
     )
+
+
+def _cdi_names(message: nri.Container) -> Iterator[str]:
+    """Given by field since NRI 0.10; by annotation where a device plugin prefers it."""
+    yield from (device.name for device in message.cdi_devices)
+    for key, value in message.annotations.items():
+        if key.startswith("cdi.k8s.io/"):
+            yield from value.split(",")
+
+
+def _is_everything(rule: nri.LinuxDeviceCgroup) -> bool:
+    """The rule that the runtime gives to privileged containers alone."""
+    narrowed = rule.type not in ("", "a") or rule.HasField("major") or rule.HasField("minor")
+    return rule.allow and not narrowed
 
 
 def mounts(messages: Iterable[nri.Mount]) -> Sequence[Mount]:
     return tuple(Mount(m.destination, m.source, tuple(m.options), m.type) for m in messages)
+
+
+def devices(messages: Iterable[nri.LinuxDevice]) -> Sequence[Device]:
+    """Without the removals, which have a leading "-"."""
+    return tuple(
+        Device(m.path, m.type, m.major, m.minor) for m in messages if not m.path.startswith("-")
+    )
 
 
 def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
@@ -59,11 +84,7 @@ def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
     return Merged(
         env=tuple((m.key, m.value) for m in adjust.env),
         mounts=mounts(adjust.mounts),
-        devices=tuple(
-            Device(device.path, device.type, device.major, device.minor)
-            for device in adjust.linux.devices
-            if not device.path.startswith("-")
-        ),
+        devices=devices(adjust.linux.devices),
         hooks=tuple(
             Hook(stage, hook.path, tuple(hook.args), tuple(hook.env), _timeout(hook))
             for stage, name in _HOOK_FIELDS.items()

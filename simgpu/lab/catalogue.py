@@ -16,15 +16,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from contract import names
 from simgpu.lab.containerd_config import PAUSE_IMAGE
 from simgpu.lab.images import Image, Layer
 
 PYTHON_IMAGE: Final = "docker.io/local/python:1"
 """Python, NVIDIA's cuda-bindings and nvidia-ml-py, a shell and coreutils."""
 PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
-"""The same, with an /etc/ld.so.preload of its own."""
+"""The tools, with an /etc/ld.so.preload of its own; so is the next, for Nix' loader."""
+NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
+LINKED_PRELOAD_IMAGE: Final = "docker.io/local/linked-preload:1"
+"""With a symbolic link as /etc/ld.so.preload; the next one's leads nowhere."""
+DANGLING_PRELOAD_IMAGE: Final = "docker.io/local/dangling-preload:1"
+ENVIRON_IMAGE: Final = "docker.io/local/environ:1"
+"""With the variables of NVIDIA's CUDA images."""
+TWICE_IMAGE: Final = "docker.io/local/twice:1"
+"""With one of them twice."""
 NO_ETC_IMAGE: Final = "docker.io/local/no-etc:1"
 """Shell and tools, without a directory /etc."""
+
+OWN_PRELOAD: Final = "/opt/test/libown.so"
+"""What the images' own preload files name; the tests bring it along."""
 
 PYTHON_HOME: Final = "/opt/lab"
 """A virtual environment in the image; its bin directory is first on PATH."""
@@ -55,14 +67,26 @@ class Catalogue:
     extra: Mapping[str, tuple[Path, int]]
 
     def images(self) -> Sequence[Image]:
-        own = Layer()
-        own.add_bytes("/etc/ld.so.preload", b"/usr/lib/libnothing.so\n")
+        preload = f"{OWN_PRELOAD} # of the image\n".encode()
+        own, nix, linked, dangling = Layer(), Layer(), Layer(), Layer()
+        own.add_bytes(names.CONTAINER_PRELOAD, preload)
+        nix.add_bytes(names.CONTAINER_PRELOAD_NIX, preload)
+        linked.add_bytes("/etc/preload", preload)
+        linked.add_link(names.CONTAINER_PRELOAD, "/etc/preload")
+        dangling.add_link(names.CONTAINER_PRELOAD, "/nowhere/preload")
         tools = [self._tools, self._extra]
+        plain = [self._tools, self._etc, self._extra]
+        visible = f"{names.ENV_VISIBLE_DEVICES}=all"
         whole = [self._tools, self._etc, self._python, self._extra]
         return (
             Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
             Image(PYTHON_IMAGE, whole),
-            Image(PRELOAD_IMAGE, [self._tools, self._etc, own, self._extra]),
+            Image(PRELOAD_IMAGE, [*plain, own]),
+            Image(NIX_PRELOAD_IMAGE, [*plain, nix]),
+            Image(LINKED_PRELOAD_IMAGE, [*plain, linked]),
+            Image(DANGLING_PRELOAD_IMAGE, [*plain, dangling]),
+            Image(ENVIRON_IMAGE, plain, environ=[visible, "NVIDIA_DRIVER_CAPABILITIES=all"]),
+            Image(TWICE_IMAGE, plain, environ=[visible, f"{names.ENV_VISIBLE_DEVICES}=void"]),
             Image(NO_ETC_IMAGE, tools),
         )
 

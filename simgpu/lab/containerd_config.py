@@ -78,6 +78,12 @@ _CRI: Final[Mapping[int, str]] = {
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
       Root = "{directory}/runc"
       SystemdCgroup = false
+  # A sandboxed runtime's name, which is all that is known of it before it runs.
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata.options]
+      Root = "{directory}/runc"
+      SystemdCgroup = false
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{pause}"
 """,

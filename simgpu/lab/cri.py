@@ -86,6 +86,9 @@ class Sandbox:
         return options
 
 
+ORDINARY: Final = Sandbox()
+
+
 class Cri:
     """A connection to one runtime; `close` it."""
 

@@ -90,11 +90,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A name, its layers from the bottom up, and what runs where no command is given."""
+    """A name, its layers from the bottom up, and what runs where no command is given.
+
+    environ: "KEY=VALUE" lines, doubles included, which an image may have.
+    """
 
     name: str
     layers: Sequence[Layer]
     command: Sequence[str] = ()
+    environ: Sequence[str] = ()
 
 
 def archive(images: Sequence[Image], directory: Path) -> Path:
@@ -134,7 +138,7 @@ def _is_elf(path: Path | None) -> bool:
 def _key(images: Sequence[Image]) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {platform.machine()}".encode())
     for image in images:
-        digest.update(f"{image.name} {list(image.command)}\n".encode())
+        digest.update(f"{image.name} {list(image.command)} {list(image.environ)}\n".encode())
         for layer in image.layers:
             for path, entry in sorted(layer.entries.items()):
                 digest.update(f"{path} {entry.facts()}\n".encode())
@@ -163,7 +167,7 @@ def _pack(images: Sequence[Image], target: Path, packing: Path) -> None:
         config = {
             "architecture": _MACHINES[platform.machine()],
             "os": "linux",
-            "config": {"Cmd": list(image.command)},
+            "config": {"Cmd": list(image.command), "Env": list(image.environ)},
             "rootfs": {"type": "layers", "diff_ids": [layer["digest"] for layer in mine]},
         }
         manifest = {

@@ -25,7 +25,7 @@ from simgpu.lab import images, programs
 from simgpu.lab.catalogue import Catalogue
 from simgpu.lab.containerd import Containerd
 from simgpu.lab.containerd_config import Options
-from simgpu.lab.cri import Cri, Pod
+from simgpu.lab.cri import ORDINARY, Cri, Pod, Sandbox
 from simgpu.lab.namespace import Inside, Namespace
 from simgpu.lab.releases import DEFAULT, Release
 
@@ -110,8 +110,9 @@ class Lab:
         name: str,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        of: Sandbox = ORDINARY,
     ) -> AbstractContextManager[Pod]:
-        return self.cri.pod(name, annotations, labels)
+        return self.cri.pod(name, annotations, labels, of)
 
     def allocated(self, shares: Sequence[Share]) -> dict[str, str]:
         """Koordinator's annotation alone, for a pod that holds those shares."""

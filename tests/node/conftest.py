@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.catalogue import OWN_PRELOAD, PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
@@ -70,13 +70,15 @@ def hold_all(container: Container) -> None:
 def test_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int]]:
     """Path inside the images: file here, mode."""
     built = tmp_path_factory.mktemp("programs")
-    for name, options in (("probe", ["-ldl"]), ("launcher", ["-static"])):
+    own = ["-shared", "-fPIC"]
+    for name, options in (("probe", ["-ldl"]), ("launcher", ["-static"]), ("own", own)):
         source = [str(_C / f"{name}.c"), "-o", str(built / name)]
         subprocess.run(["gcc", *_STRICT, *source, *options], check=True)
     return {
         PROBE: (built / "probe", 0o755),
         SETUID_PROBE: (built / "probe", 0o4755),
         LAUNCHER: (built / "launcher", 0o755),
+        OWN_PRELOAD: (built / "own", 0o644),
     }
 
 

@@ -1,0 +1,136 @@
+"""What a container brings along before we answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract import names
+from nri_plugin import beforehand, translate
+from nri_plugin.errors import Reason, Refused
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.model import Container, Device, Mount, Pod, Rules
+
+POD = Pod("uid", "team", "train")
+PLAIN = Container("c0", "main", mounts=(Mount("/data", "/srv/data"),))
+RUN = "/run/gpuslice"
+
+REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
+    "kata": (
+        replace(POD, runtime_handler="kata-qemu"),
+        PLAIN,
+        Reason.HANDLER_UNKNOWN,
+        "runtimeClassName: its handler 'kata-qemu' is not known .* runc, crun, nvidia, mine",
+    ),
+    "privileged": (POD, replace(PLAIN, privileged=True), Reason.PRIVILEGED, "privileged: true"),
+    "a card's node": (
+        POD,
+        replace(PLAIN, devices=(Device("/dev/nvidia0", "c", 195, 0),)),
+        Reason.CARD_GIVEN,
+        r"device /dev/nvidia0",
+    ),
+    "a card's node, renamed": (
+        POD,
+        replace(PLAIN, devices=(Device("/dev/null2", "c", 195, 3),)),
+        Reason.CARD_GIVEN,
+        "device /dev/null2",
+    ),
+    "a card's node as a volume": (
+        POD,
+        replace(PLAIN, mounts=(Mount("/x", "/dev//nvidia1"),)),
+        Reason.CARD_GIVEN,
+        "mount /x",
+    ),
+    "a request to NVIDIA's runtime": (
+        POD,
+        replace(PLAIN, mounts=(Mount("/var/run/nvidia-container-devices/0", "/dev/null"),)),
+        Reason.CARD_GIVEN,
+        "mount /var/run/nvidia-container-devices/0",
+    ),
+    "a CDI device": (
+        POD,
+        replace(PLAIN, cdi_names=("acme.com/nic=0", "nvidia.com/gpu=0")),
+        Reason.CARD_GIVEN,
+        "CDI device nvidia.com/gpu=0",
+    ),
+    "another's files": (
+        POD,
+        replace(PLAIN, mounts=(Mount("/.gpuslice", f"{RUN}/old"),)),
+        Reason.RESTORED,
+        "mount /.gpuslice shows files of another container's grant",
+    ),
+    "everybody's files": (POD, replace(PLAIN, mounts=(Mount("/x", RUN),)), Reason.RESTORED, "/x"),
+}
+
+
+@pytest.mark.parametrize(("pod", "container", "reason", "text"), REFUSED.values(), ids=REFUSED)
+def test_a_grant_is_refused(pod: Pod, container: Container, reason: Reason, text: str) -> None:
+    rules = Rules((*Rules().runtime_handlers, "mine"))
+    with pytest.raises(Refused, match=text) as refused:
+        beforehand.check_grant(pod, container, RUN, rules)
+    assert refused.value.refusal.reason is reason
+
+
+@pytest.mark.parametrize("handler", ["", "runc", "crun", "nvidia", "mine"])
+def test_a_grant_is_allowed(handler: str) -> None:
+    rules = Rules((*Rules().runtime_handlers, "mine"))
+    harmless = replace(
+        PLAIN,
+        devices=(Device("/dev/fuse", "c", 10, 229),),
+        mounts=(Mount("/data", "/run/gpuslice-not"),),
+        cdi_names=("acme.com/nic=0",),
+    )
+    beforehand.check_grant(replace(POD, runtime_handler=handler), harmless, RUN, rules)
+    assert beforehand.given_card(harmless) == ""
+
+
+@pytest.mark.parametrize("value", ["all", "none", "void", ""])
+def test_what_images_say_may_be_overwritten(value: str) -> None:
+    env = ("PATH=/bin", f"{names.ENV_VISIBLE_DEVICES}={value}", "CUDA_VISIBLE_DEVICES=0")
+    beforehand.check_no_grant(replace(PLAIN, env=env))
+
+
+@given(st.text(min_size=1).filter(lambda text: text not in ("all", "none", "void")))
+def test_a_list_of_cards_is_never_overwritten(value: str) -> None:
+    with pytest.raises(Refused) as refused:
+        beforehand.check_no_grant(replace(PLAIN, env=(f"{names.ENV_VISIBLE_DEVICES}={value}",)))
+    assert refused.value.refusal.reason is Reason.ENV_NAMES_CARD
+
+
+def rule(**fields: int) -> nri.LinuxDeviceCgroup:
+    made = nri.LinuxDeviceCgroup(allow=True, access="rwm")
+    for field, value in fields.items():
+        getattr(made, field).value = value
+    return made
+
+
+RULES = {
+    "the runtime's for everybody": (nri.LinuxDeviceCgroup(access="rwm"), False),
+    "a privileged one's": (rule(), True),
+    "every device": (nri.LinuxDeviceCgroup(allow=True, type="a", access="rwm"), True),
+    "character devices": (nri.LinuxDeviceCgroup(allow=True, type="c", access="rwm"), False),
+    "a major": (rule(major=195), False),
+    "a minor": (rule(minor=0), False),
+}
+
+
+@pytest.mark.parametrize(("made", "privileged"), RULES.values(), ids=RULES)
+def test_privileged_is_told_by_its_device_rule(
+    made: nri.LinuxDeviceCgroup, privileged: bool
+) -> None:
+    message = nri.Container(id="c0", name="main")
+    message.linux.resources.devices.append(made)
+    assert translate.container(message).privileged is privileged
+
+
+def test_cdi_names_are_read_from_the_field_and_from_annotations() -> None:
+    message = nri.Container(
+        annotations={"cdi.k8s.io/plugin_uid": "a/b=0,nvidia.com/gpu=1", "other": "a/b=2"}
+    )
+    message.cdi_devices.add(name="nvidia.com/gpu=0")
+    assert translate.container(message).cdi_names == (
+        *("nvidia.com/gpu=0", "a/b=0", "nvidia.com/gpu=1"),
+    )
