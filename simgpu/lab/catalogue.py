@@ -28,6 +28,9 @@ NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
 LINKED_PRELOAD_IMAGE: Final = "docker.io/local/linked-preload:1"
 """With a symbolic link as /etc/ld.so.preload; the next one's leads nowhere."""
 DANGLING_PRELOAD_IMAGE: Final = "docker.io/local/dangling-preload:1"
+LINKED_VOLUME_IMAGE: Final = "docker.io/local/linked-volume:1"
+"""A link at LINKED_VOLUME leads to the grant."""
+LINKED_VOLUME: Final = "/volumes/deep/grant"
 ENVIRON_IMAGE: Final = "docker.io/local/environ:1"
 """With the variables of NVIDIA's CUDA images."""
 TWICE_IMAGE: Final = "docker.io/local/twice:1"
@@ -74,6 +77,8 @@ class Catalogue:
         linked.add_bytes("/etc/preload", preload)
         linked.add_link(names.CONTAINER_PRELOAD, "/etc/preload")
         dangling.add_link(names.CONTAINER_PRELOAD, "/nowhere/preload")
+        volume = Layer()
+        volume.add_link(LINKED_VOLUME, f"{names.CONTAINER_DIR}/{names.FILE_GRANT}")
         tools = [self._tools, self._extra]
         plain = [self._tools, self._etc, self._extra]
         visible = f"{names.ENV_VISIBLE_DEVICES}=all"
@@ -85,6 +90,7 @@ class Catalogue:
             Image(NIX_PRELOAD_IMAGE, [*plain, nix]),
             Image(LINKED_PRELOAD_IMAGE, [*plain, linked]),
             Image(DANGLING_PRELOAD_IMAGE, [*plain, dangling]),
+            Image(LINKED_VOLUME_IMAGE, [*plain, volume]),
             Image(ENVIRON_IMAGE, plain, environ=[visible, "NVIDIA_DRIVER_CAPABILITIES=all"]),
             Image(TWICE_IMAGE, plain, environ=[visible, f"{names.ENV_VISIBLE_DEVICES}=void"]),
             Image(NO_ETC_IMAGE, tools),

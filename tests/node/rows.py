@@ -1,0 +1,43 @@
+"""What tests of the policy's rows share: shares of the card, and a row's words of refusal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from contract import names
+from nri_plugin.cases import CASES
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import CriError, Process
+from simgpu.lab.lab import Lab
+
+from .conftest import GIB
+
+HALF = 20 * GIB
+QUARTER = 10 * GIB
+OWN = Process(PYTHON_IMAGE)
+NONE = f"{names.ENV_VISIBLE_DEVICES}={names.VISIBLE_DEVICES_NONE}\n"
+
+
+def one(lab: Lab, size: int = HALF) -> Mapping[str, str]:
+    """A pod's annotations, whose container "main" holds so much of the card."""
+    return lab.share({"main": [(0, size, 50)]})
+
+
+def two(lab: Lab) -> Mapping[str, str]:
+    return lab.share({"main": [(0, HALF, 50)], "side": [(0, QUARTER, 25)]})
+
+
+@contextmanager
+def refused(name: str) -> Iterator[None]:
+    """The block is refused, in the words of the row."""
+    (case,) = (case for case in CASES if case.name == name)
+    with pytest.raises(CriError, match=r"gpuslice refuses container \"main\"") as refusal:
+        yield
+    fragments = re.findall("`([^`]+)`", case.sees)
+    assert fragments
+    for fragment in fragments:
+        assert re.search(re.escape(fragment).replace(r"\.\.\.", ".*"), str(refusal.value))

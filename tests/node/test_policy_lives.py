@@ -1,0 +1,236 @@
+"""The policy's rows on pods that see more than others, on cards, and on the life of containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from contract import names
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import CriError, Process, Sandbox
+from simgpu.lab.lab import Lab
+
+from .conftest import GIB, hold_all, probe
+from .rows import HALF, OWN, QUARTER, one, refused, two
+
+pytestmark = pytest.mark.node
+
+ALLOCATED = names.ANNOTATION_DEVICE_ALLOCATED
+
+
+def test_host_pid(lab: Lab) -> None:
+    with lab.pod("host-pid", one(lab), of=Sandbox(pid="NODE")) as pod:
+        container = pod.run("main", OWN)
+        assert "simgpu.lab.holder" in container.exec(["cat", "/proc/1/cmdline"]).out
+        assert probe(container).held_to(HALF)
+        hold_all(container)
+        assert probe(container).found_it_full()
+
+
+def test_a_shared_process_namespace(lab: Lab) -> None:
+    with lab.pod("shared-pid", two(lab), of=Sandbox(pid="POD")) as pod:
+        main, side = pod.run("main", OWN), pod.run("side", OWN)
+        hold_all(side)
+        assert probe(main).held_to(HALF)
+        assert probe(side).found_it_full()
+
+
+PRIVILEGED = Process(PYTHON_IMAGE, privileged=True)
+
+
+def test_privileged_with_a_grant(lab: Lab) -> None:
+    with (
+        lab.pod("privileged", one(lab), of=Sandbox(privileged=True)) as pod,
+        refused("privileged_with_a_grant"),
+    ):
+        pod.create("main", PRIVILEGED)
+
+
+def test_privileged_without_a_grant(lab: Lab) -> None:
+    with lab.pod("privileged", of=Sandbox(privileged=True)) as pod:
+        container = pod.run("main", PRIVILEGED)
+        assert container.exec(["ls", names.CONTAINER_DIR]).code != 0
+        assert container.exec(["sh", "-c", "ls /dev | grep -c ."]).out != "0\n"
+
+
+def test_a_sandboxed_runtime(lab: Lab) -> None:
+    with (
+        lab.pod("kata", one(lab), of=Sandbox(runtime_handler="kata")) as pod,
+        refused("a_sandboxed_runtime"),
+    ):
+        pod.create("main", OWN)
+    with lab.pod("kata", of=Sandbox(runtime_handler="kata")) as pod:
+        assert pod.run("main", OWN).exec(["true"]).code == 0
+    with lab.pod("runc", one(lab), of=Sandbox(runtime_handler="runc")) as pod:
+        assert probe(pod.run("main", OWN)).held_to(HALF)
+
+
+_NETWORK = """#!/bin/sh
+printf '{"cniVersion":"1.0.0","interfaces":['
+printf '{"name":"%s","sandbox":"%s"}],' "$CNI_IFNAME" "$CNI_NETNS"
+printf '"ips":[{"interface":0,"address":"192.0.2.2/24"}]}'
+"""
+"""Tells of an address, and makes none: a pod with users of its own may not have the host's network,
+and the lab has no other."""
+
+
+@pytest.fixture
+def networked(lab: Lab) -> Lab:
+    for name in ("told", "loopback"):
+        program = lab.directory / "cni/bin" / name
+        program.write_text(_NETWORK)
+        program.chmod(0o755)
+    network = {"cniVersion": "1.0.0", "name": "told", "plugins": [{"type": "told"}]}
+    (lab.directory / "cni/conf/10-told.conflist").write_text(json.dumps(network))
+    # The pod's root is nobody on the host, and its root file system lies below.
+    lab.directory.chmod(0o711)
+    return lab
+
+
+def _runc_maps_mounts() -> bool:
+    told = subprocess.run(["runc", "features"], capture_output=True, check=False).stdout
+    features = json.loads(told or "{}").get("linux", {})
+    enabled = features.get("mountExtensions", {}).get("idmap", {}).get("enabled", False)
+    return bool(enabled)
+
+
+def test_a_user_namespace(networked: Lab) -> None:
+    """With an older runc the runtime itself refuses, and nothing of ours is left of it."""
+    with networked.pod("mapped", one(networked), of=Sandbox(user_namespace=True)) as pod:
+        if _runc_maps_mounts():
+            container = pod.run("main", OWN)
+            assert container.exec(["cat", "/proc/self/uid_map"]).out.split()[:2] == ["0", "65536"]
+            assert probe(container).held_to(HALF)
+        else:
+            with pytest.raises(CriError, match="idmap mounts not supported"):
+                pod.run("main", OWN)
+    networked.wait_until(
+        lambda: networked.namespace.run(["ls", networked.run_dir]).stdout == "", "an empty run"
+    )
+
+
+@pytest.fixture
+def given(lab: Lab) -> Iterator[Process]:
+    """A container to which a device plugin gives the card by its CDI name, as the kubelet asks."""
+    there = lab.directory / "cdi" / "nvidia.json"
+    shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", there)
+    yield Process(PYTHON_IMAGE, cdi=[f"{names.CDI_KIND}={lab.cards[0].uuid}"])
+    there.unlink()
+
+
+def test_a_card_of_another_device_plugin(lab: Lab, given: Process) -> None:
+    with lab.pod("mixed", lab.share({"main": [(0, QUARTER, 25)]})) as pod:
+        main, other = pod.run("main", OWN), pod.run("other", given)
+        assert names.ENV_VISIBLE_DEVICES not in other.exec(["env"]).out
+        assert probe(main).held_to(QUARTER)
+        # No limit of ours is in force: whoever runs two device plugins on one card has none.
+        taken = probe(other)
+        assert taken.driver and taken.total == 40 * GIB
+    assert "keeps the card of another device plugin" in lab.agent_log.read_text()
+
+
+def test_a_card_of_another_device_plugin_and_a_grant(lab: Lab, given: Process) -> None:
+    with (
+        lab.pod("twice", one(lab)) as pod,
+        refused("a_card_of_another_device_plugin_and_a_grant"),
+    ):
+        pod.create("main", given)
+
+
+def _fault(lab: Lab, *words: str) -> None:
+    lab._python("simgpu", "fault", "--dir", lab.sim_dir, "--card", "0", *words)
+
+
+def test_a_card_that_is_gone(lab: Lab) -> None:
+    def created() -> bool:
+        with lab.pod("again", one(lab)) as pod:
+            try:
+                pod.create("main", OWN)
+            except CriError:
+                return False
+        return True
+
+    _fault(lab, "lose")
+    try:
+        lab.wait_until(lambda: not created(), "the agent to miss the card")
+        with lab.pod("gone", one(lab)) as pod, refused("a_card_that_is_gone"):
+            pod.create("main", OWN)
+    finally:
+        _fault(lab, "restore")
+        lab.wait_until(created, "the agent to find the card again")
+
+
+def _allocated(card: str, memory_bytes: int) -> dict[str, str]:
+    resources = f'{{"{names.RESOURCE_MEMORY}":"{memory_bytes}"}}'
+    return {ALLOCATED: f'{{"gpu":[{{"minor":0,"id":"{card}","resources":{resources}}}]}}'}
+
+
+def test_an_unknown_card(lab: Lab) -> None:
+    with lab.pod("unknown", _allocated("GPU-absent", GIB)) as pod, refused("an_unknown_card"):
+        pod.create("main", OWN)
+
+
+def test_more_than_the_card(lab: Lab) -> None:
+    written = _allocated(lab.cards[0].uuid, 43020000000)
+    with lab.pod("greedy", written) as pod, refused("more_than_the_card"):
+        pod.create("main", OWN)
+
+
+def test_a_pod_resized_in_place(lab: Lab) -> None:
+    with lab.pod("resized", one(lab)) as pod:
+        container = pod.run("main", OWN)
+        for size in (256 << 20, 512 << 20):
+            container.resize(size)
+            assert probe(container).held_to(HALF)
+
+
+def test_a_container_restored_from_a_checkpoint(lab: Lab) -> None:
+    with lab.pod("saved", one(lab)) as saved:
+        files = lab.run_dir / saved.run("main", OWN).id
+        volumes = {names.CONTAINER_DIR: files}
+        with (
+            lab.pod("restored", one(lab)) as pod,
+            refused("a_container_restored_from_a_checkpoint"),
+        ):
+            pod.create("main", Process(PYTHON_IMAGE, mounts=volumes))
+
+
+def test_a_pod_restarted_in_place(lab: Lab) -> None:
+    for written in (one(lab), lab.allocated([(0, HALF, 50)])):
+        same = Sandbox(uid=f"restarted-{len(written)}")
+        for _ in range(2):
+            with lab.pod("restarted", written, of=same) as pod:
+                container = pod.run("main", OWN)
+                hold_all(container)
+                assert probe(container).found_it_full()
+
+
+def _agent(lab: Lab) -> psutil.Process:
+    assert lab._agent is not None
+    (agent,) = psutil.Process(lab._agent.entering.pid).children()
+    return agent
+
+
+def test_a_container_restarted_100_times(lab: Lab) -> None:
+    def left() -> tuple[set[str], int, int]:
+        directories = set(lab.namespace.run(["ls", lab.run_dir]).stdout.split())
+        mounts = lab.namespace.run(["cat", "/proc/mounts"]).stdout.count(str(lab.run_dir))
+        return directories, mounts, len(os.listdir(f"/proc/{_agent(lab).pid}/fd"))
+
+    with lab.pod("crashing", one(lab)) as pod:
+        container = pod.run("main", OWN)
+        before = left()
+        assert before[0] == {container.id} and before[1] == 1
+        for _ in range(100):
+            container.stop()
+            container.remove()
+            container = pod.run("main", OWN)
+        after = left()
+        assert probe(container).held_to(HALF)
+    assert after == ({container.id}, *before[1:])
