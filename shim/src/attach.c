@@ -74,23 +74,29 @@ static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_er
 	return result == VGPU_OK ? VGPU_OK : vgpu_fail(error, result, os_errno, path);
 }
 
-static void lock_cards(struct vgpu_process *process)
+static void unlock_cards(struct vgpu_process *process, int count)
 {
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		vgpu_lock(&process->cards[card].lock);
-}
-
-static void unlock_cards(struct vgpu_process *process)
-{
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+	for (int card = 0; card < count; card++)
 		vgpu_unlock(&process->cards[card].lock);
 }
 
-static void set_attached(struct vgpu_process *process, bool attached)
+static bool lock_cards(struct vgpu_process *process)
 {
-	lock_cards(process);
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		if (!vgpu_lock(&process->cards[card].lock)) {
+			unlock_cards(process, card);
+			return false;
+		}
+	return true;
+}
+
+static bool set_attached(struct vgpu_process *process, bool attached)
+{
+	if (!lock_cards(process))
+		return false;
 	__atomic_store_n(&process->attached, attached, __ATOMIC_RELEASE);
-	unlock_cards(process);
+	unlock_cards(process, VGPU_MOST_CARDS);
+	return true;
 }
 
 void vgpu_recharge(struct vgpu_process *process, int card)
@@ -162,8 +168,8 @@ static enum vgpu_result attach_locked(struct vgpu_process *process, struct vgpu_
 	VGPU_AT(ATTACH_OPENED);
 	result = take_slot(process, fd, path, error);
 	syscall(SYS_close, fd);
-	if (result == VGPU_OK)
-		set_attached(process, true);
+	if (result == VGPU_OK && !set_attached(process, true))
+		result = vgpu_fail(error, VGPU_SYSTEM, EDEADLK, path);
 	VGPU_AT(ATTACH_DONE);
 	return result;
 }
@@ -180,7 +186,8 @@ enum vgpu_result vgpu_attach(struct vgpu_error *error)
 	result = vgpu_directory_find(error);
 	if (result != VGPU_OK)
 		return result;
-	vgpu_lock(&process->setup);
+	if (!vgpu_lock(&process->setup))
+		return vgpu_fail(error, VGPU_SYSTEM, EDEADLK, "");
 	if (!process->attached)
 		result = attach_locked(process, error);
 	vgpu_unlock(&process->setup);
@@ -211,7 +218,8 @@ enum vgpu_result vgpu_peek(struct vgpu_error *error)
 	result = vgpu_directory_find(error);
 	if (result != VGPU_OK)
 		return result;
-	vgpu_lock(&process->setup);
+	if (!vgpu_lock(&process->setup))
+		return vgpu_fail(error, VGPU_SYSTEM, EDEADLK, "");
 	result = look_locked(process, error);
 	if (result == VGPU_OK && !process->attached)
 		retire_former_lives(process);
@@ -227,8 +235,13 @@ void vgpu_detach(void)
 
 	if (!process || !vgpu_is_attached(process))
 		return;
-	vgpu_lock(&process->setup);
-	set_attached(process, false);
+	/* A handler that ends the program within a call of ours: the kernel drops the slot. */
+	if (!vgpu_lock(&process->setup))
+		return;
+	if (!set_attached(process, false)) {
+		vgpu_unlock(&process->setup);
+		return;
+	}
 	slots = (struct vgpu_slots){&process->view, -1, &process->self};
 	vgpu_slots_drop(&slots, &process->owner);
 	VGPU_AT(DETACH_DROPPED);
@@ -241,18 +254,19 @@ void vgpu_detach(void)
 		syscall(SYS_close, slots.fd);
 	}
 	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		process->cards[card].held_bytes = 0;
+		process->cards[card].held_bytes = process->cards[card].late_bytes = 0;
 	VGPU_AT(DETACH_DONE);
 	vgpu_unlock(&process->setup);
 }
 
 enum vgpu_result vgpu_attach_anew(struct vgpu_process *process)
 {
-	vgpu_lock(&process->setup);
+	if (!vgpu_lock(&process->setup))
+		return VGPU_SYSTEM;
 	if (process->attached &&
 	    __atomic_load_n(&vgpu_view_slot(&process->view, process->owner.slot)->generation,
 			    __ATOMIC_ACQUIRE) != process->owner.generation)
-		set_attached(process, false);
+		(void)set_attached(process, false);
 	vgpu_unlock(&process->setup);
 	return vgpu_attach(NULL);
 }

@@ -126,7 +126,8 @@ void vgpu_claims_drop(struct vgpu_claim_table *table, uint32_t list)
 		struct vgpu_reservation charge;
 		uint32_t number = list;
 
-		vgpu_lock(&table->lock);
+		if (!vgpu_lock(&table->lock))
+			return;
 		list = table->claim[number].next;
 		charge = drop(table, number, &list);
 		vgpu_unlock(&table->lock);
@@ -141,7 +142,8 @@ uint32_t vgpu_take_chosen(struct vgpu_chosen wanted)
 
 	if (!table || !__atomic_load_n(&table->kinds[wanted.kind], __ATOMIC_RELAXED))
 		return 0;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return 0;
 	for (uint32_t i = 1; i <= table->claims_used; i++)
 		if (table->claim[i].hangs && table->claim[i].kind == wanted.kind &&
 		    wanted.is(table, &table->claim[i], &wanted))

@@ -11,7 +11,8 @@ static uint32_t claim_memory(struct vgpu_claimed made)
 
 	if (!table)
 		return 0;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return 0;
 	memory = vgpu_claimed_number(table);
 	if (memory) {
 		table->memory[memory] = made;
@@ -42,7 +43,8 @@ static bool claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim
 	*claim = 0;
 	if (!table)
 		return true;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return false;
 	known = *vgpu_claim_find(table, kind, key);
 	if (known)
 		*claim = vgpu_claim_number(table, table->claim[known].memory);
@@ -67,7 +69,8 @@ uint32_t vgpu_memory_named(uint64_t handle)
 
 	if (!table)
 		return 0;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return 0;
 	memory = table->claim[*vgpu_claim_find(table, VGPU_CLAIM_HANDLE, handle)].memory;
 	vgpu_unlock(&table->lock);
 	return memory;
@@ -95,7 +98,8 @@ bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list)
 	*list = 0;
 	if (!table)
 		return true;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return false;
 	while (offset < bytes && room && (mapping = mapping_at(table, address + offset))) {
 		uint32_t claim = vgpu_claim_number(table, table->claim[mapping].memory);
 
@@ -154,7 +158,8 @@ void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to
 		vgpu_claims_drop(table, list);
 		return;
 	}
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return;
 	/* Nothing else can be there: it went without our being told. */
 	link = vgpu_claim_find(table, to.kind, to.key);
 	if (*link && is_alone(to.kind))

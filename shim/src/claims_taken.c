@@ -8,7 +8,8 @@ static uint32_t take_one(enum vgpu_claim_kind kind, uint64_t key)
 
 	if (!table)
 		return 0;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return 0;
 	link = vgpu_claim_find(table, kind, key);
 	if (*link)
 		vgpu_claim_unhang(table, link, &list);
@@ -53,7 +54,8 @@ static uint32_t take_mappings_in_a_row(uint64_t address, uint64_t bytes, uint64_
 	*done_bytes = 0;
 	if (!table)
 		return 0;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return 0;
 	while (offset < bytes &&
 	       *(link = vgpu_claim_find(table, VGPU_CLAIM_MAPPING, address + offset))) {
 		uint64_t extent = table->claim[*link].extent;
@@ -155,7 +157,8 @@ void vgpu_settle_claims(uint32_t list, CUresult driver_said)
 	while (list) {
 		uint32_t number = list;
 
-		vgpu_lock(&table->lock);
+		if (!vgpu_lock(&table->lock))
+			return;
 		list = table->claim[number].next;
 		vgpu_claim_hang(table, number);
 		vgpu_unlock(&table->lock);

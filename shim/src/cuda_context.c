@@ -87,10 +87,7 @@ bool vgpu_primary_enter(CUdevice device)
 {
 	struct primary *primary = primary_of(device);
 
-	if (!primary || vgpu_lock_is_mine(&primary->lock))
-		return false;
-	vgpu_lock(&primary->lock);
-	return true;
+	return primary && vgpu_lock(&primary->lock);
 }
 
 void vgpu_primary_leave(CUdevice device, bool entered)

@@ -70,7 +70,8 @@ enum vgpu_result vgpu_directory_find(struct vgpu_error *error)
 	enum vgpu_result result = VGPU_OK;
 
 	if (__atomic_load_n(&directory.state, __ATOMIC_ACQUIRE) == UNDECIDED) {
-		vgpu_lock(&directory.lock);
+		if (!vgpu_lock(&directory.lock))
+			return vgpu_fail(error, VGPU_SYSTEM, EDEADLK, "");
 		if (directory.state == UNDECIDED)
 			result = find_directory(error);
 		vgpu_unlock(&directory.lock);

@@ -72,7 +72,8 @@ bool vgpu_execs_put(uint64_t exec, const struct vgpu_graph_needs *bounds)
 
 	if (!t)
 		return false;
-	vgpu_lock(&t->lock);
+	if (!vgpu_lock(&t->lock))
+		return false;
 	entry = find(t, exec, true);
 	if (entry) {
 		if (entry->exec != exec)
@@ -95,7 +96,8 @@ bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds)
 
 	if (!t)
 		return false;
-	vgpu_lock(&t->lock);
+	if (!vgpu_lock(&t->lock))
+		return false;
 	entry = find(t, exec, false);
 	if (entry) {
 		*bounds = entry->bounds;
@@ -113,7 +115,8 @@ bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 
 	if (!t)
 		return false;
-	vgpu_lock(&t->lock);
+	if (!vgpu_lock(&t->lock))
+		return false;
 	entry = find(t, exec, false);
 	if (entry)
 		*bounds = entry->bounds;
@@ -131,7 +134,8 @@ void vgpu_execs_launched(uint64_t exec)
 
 	if (!t)
 		return;
-	vgpu_lock(&t->lock);
+	if (!vgpu_lock(&t->lock))
+		return;
 	entry = find(t, exec, false);
 	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
 		entry->launched[card] = t->generation[card] + 1;
@@ -144,7 +148,8 @@ void vgpu_execs_trimmed(int card)
 
 	if (!t || card < 0)
 		return;
-	vgpu_lock(&t->lock);
+	if (!vgpu_lock(&t->lock))
+		return;
 	t->generation[card]++;
 	vgpu_unlock(&t->lock);
 }

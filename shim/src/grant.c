@@ -168,7 +168,8 @@ enum vgpu_result vgpu_grant_load(const char *path, int *os_errno)
 	*os_errno = 0;
 	if (__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE))
 		return VGPU_OK;
-	vgpu_lock(&grant.lock);
+	if (!vgpu_lock(&grant.lock))
+		return VGPU_SYSTEM;
 	if (!grant.loaded)
 		result = load_locked(path, os_errno);
 	vgpu_unlock(&grant.lock);
@@ -177,7 +178,8 @@ enum vgpu_result vgpu_grant_load(const char *path, int *os_errno)
 
 void vgpu_grant_assume(uint64_t id, int card_count)
 {
-	vgpu_lock(&grant.lock);
+	if (!vgpu_lock(&grant.lock))
+		return;
 	if (!grant.loaded) {
 		grant.id = id;
 		grant.card_count = card_count;
@@ -188,7 +190,8 @@ void vgpu_grant_assume(uint64_t id, int card_count)
 
 void vgpu_grant_add(int card, const uint8_t uuid[16], uint64_t limit_bytes, uint32_t core_percent)
 {
-	vgpu_lock(&grant.lock);
+	if (!vgpu_lock(&grant.lock))
+		return;
 	__atomic_store_n(&grant.limit_bytes[card], limit_bytes, __ATOMIC_RELAXED);
 	__atomic_store_n(&grant.core_percent[card], core_percent, __ATOMIC_RELAXED);
 	memcpy(grant.uuids[card], uuid, 16);
@@ -232,7 +235,8 @@ int vgpu_grant_find(const uint8_t uuid[16])
 
 	if (!__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE))
 		return -1;
-	vgpu_lock(&grant.lock);
+	if (!vgpu_lock(&grant.lock))
+		return -1;
 	for (int card = 0; card < grant.card_count && found < 0; card++)
 		if (!memcmp(grant.uuids[card], uuid, 16))
 			found = card;

@@ -63,8 +63,7 @@ struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make
 	if (!table)
 		return NULL;
 	shard = &table->shards[spread(kind, key) >> (64 - SHARD_BITS)];
-	vgpu_lock(&shard->lock);
-	return shard;
+	return vgpu_lock(&shard->lock) ? shard : NULL;
 }
 
 struct vgpu_shard *vgpu_shard_number(unsigned int number)
@@ -73,8 +72,7 @@ struct vgpu_shard *vgpu_shard_number(unsigned int number)
 
 	if (!table)
 		return NULL;
-	vgpu_lock(&table->shards[number].lock);
-	return &table->shards[number];
+	return vgpu_lock(&table->shards[number].lock) ? &table->shards[number] : NULL;
 }
 
 /* A table that has room has a free entry. */

@@ -99,7 +99,8 @@ void vgpu_lives_begin(CUcontext context, struct vgpu_place *place)
 
 	if (!table)
 		return;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return;
 	handle = place_for(table, context);
 	if (handle && handle->meaning) {
 		place->context = (uint32_t)(handle->meaning >> 32);
@@ -119,7 +120,8 @@ struct vgpu_life vgpu_place_ending(CUcontext context)
 
 	if (!table || !context)
 		return life;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return life;
 	handle = place_for(table, context);
 	if (handle && handle->meaning) {
 		life.id = (uint32_t)(handle->meaning >> 32);
@@ -137,7 +139,8 @@ void vgpu_place_ended(const struct vgpu_life *life, bool ended)
 
 	if (!table || !life->id)
 		return;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return;
 	handle = place_for(table, life->context);
 	if (handle && handle->meaning && handle->written == life->written) {
 		handle->enders--;
@@ -154,7 +157,8 @@ void vgpu_place_given(CUcontext context)
 
 	if (!table || !context)
 		return;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return;
 	handle = place_for(table, context);
 	if (handle && handle->meaning && handle->enders)
 		__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
@@ -168,7 +172,8 @@ bool vgpu_place_lives(uint32_t life)
 
 	if (lives)
 		return true;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return true;
 	for (int i = 0; i < HANDLES && !lives; i++)
 		lives = table->handles[i].meaning >> 32 == life;
 	vgpu_unlock(&table->lock);
@@ -182,7 +187,8 @@ void vgpu_place_join(CUcontext context, struct vgpu_place place)
 
 	if (!table || !context || !place.context)
 		return;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return;
 	handle = place_for(table, context);
 	if (handle)
 		write_down(table, handle, context, meaning_of(place));
@@ -195,7 +201,8 @@ void vgpu_place_forget(uint32_t life)
 
 	if (!table || !life)
 		return;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return;
 	for (int i = 0; i < HANDLES; i++)
 		if (table->handles[i].meaning >> 32 == life)
 			__atomic_store_n(&table->handles[i].meaning, 0, __ATOMIC_RELEASE);
@@ -209,7 +216,8 @@ CUcontext vgpu_place_context_on(int card)
 
 	if (!table)
 		return NULL;
-	vgpu_lock(&table->lock);
+	if (!vgpu_lock(&table->lock))
+		return NULL;
 	for (int i = 0; i < HANDLES && !found; i++)
 		if (table->handles[i].meaning && (int)(uint32_t)table->handles[i].meaning == card)
 			found = table->handles[i].context;

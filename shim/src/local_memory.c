@@ -34,7 +34,8 @@ static struct room read_room(void)
 
 	if (vgpu_place_current(&place) != CUDA_SUCCESS || !place.context)
 		return room;
-	vgpu_lock(&table.lock);
+	if (!vgpu_lock(&table.lock))
+		return room;
 	room = *room_of(place.context);
 	vgpu_unlock(&table.lock);
 	return room;
@@ -47,7 +48,8 @@ static void widen(int launched_bytes, int graph_bytes)
 
 	if (vgpu_place_current(&place) != CUDA_SUCCESS || !place.context)
 		return;
-	vgpu_lock(&table.lock);
+	if (!vgpu_lock(&table.lock))
+		return;
 	room = room_of(place.context);
 	if (room->launched_bytes < launched_bytes)
 		room->launched_bytes = launched_bytes;

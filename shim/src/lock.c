@@ -9,6 +9,10 @@
 
 #define SPINS_PER_YIELD	 64
 #define YIELDS_PER_CHECK 64
+#define PAUSE_NS	 50000
+#define MOST_PAUSES	 10000 /* of who holds another lock: half a second and more */
+
+__thread uint32_t vgpu_locks_held;
 
 /* Leaves the core to its other thread for a moment. */
 static inline void wait_a_little(void)
@@ -31,24 +35,33 @@ static bool take_from_the_dead(struct vgpu_lock *lock)
 
 bool vgpu_trylock(struct vgpu_lock *lock)
 {
-	return vgpu_lock_take(lock, 0) || take_from_the_dead(lock);
+	bool taken = vgpu_lock_take(lock, 0) || take_from_the_dead(lock);
+
+	vgpu_locks_held += taken;
+	return taken;
 }
 
-void vgpu_lock_wait(struct vgpu_lock *lock)
+bool vgpu_lock_wait(struct vgpu_lock *lock)
 {
-	const struct timespec pause = {.tv_nsec = 50000};
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
+	uint32_t pauses = 0;
 
+	if (vgpu_lock_is_mine(lock))
+		return false;
 	for (uint32_t spins = 0; !vgpu_lock_take(lock, 0); spins++) {
 		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
 			wait_a_little();
 		else if (spins / SPINS_PER_YIELD % YIELDS_PER_CHECK != YIELDS_PER_CHECK - 1)
 			syscall(SYS_sched_yield);
 		else if (take_from_the_dead(lock))
-			return;
+			return true;
+		else if (vgpu_locks_held && pauses++ == MOST_PAUSES)
+			return false;
 		else
 			syscall(SYS_nanosleep, &pause,
 				NULL); /* to yield lets no lower priority run */
 	}
+	return true;
 }
 
 bool vgpu_lock_is_mine(const struct vgpu_lock *lock)

@@ -1,6 +1,11 @@
 /*
  * A lock between the threads of one process, kept in the page that a fork child finds zeroed.
  *
+ * A signal handler may call the driver, and so us, while its own thread is in here. It must not
+ * wait for that thread: what it cannot have is false, and means the least that leaves a charge too
+ * high rather than too low. The same for who already holds a lock and has waited long for another,
+ * which two such threads could do for ever.
+ *
  * No futex, no pthread: a waiter spins, yields, and now and then asks whether the holder still
  * exists, so that a thread that ended (or a copy of its lock in a fork child) wedges nobody. What
  * the lock guards must therefore bear being left half done; the counter does by design.
@@ -24,18 +29,24 @@ static inline bool vgpu_lock_take(struct vgpu_lock *lock, uint32_t from)
 					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-void vgpu_lock_wait(struct vgpu_lock *lock);
+extern __thread uint32_t vgpu_locks_held; /* by this thread */
+
+bool vgpu_lock_wait(struct vgpu_lock *lock);
 bool vgpu_trylock(struct vgpu_lock *lock);
 bool vgpu_lock_is_mine(const struct vgpu_lock *lock); /* the calling thread holds it */
 
-static inline void vgpu_lock(struct vgpu_lock *lock)
+/* False: not to be had, see above. */
+__attribute__((warn_unused_result)) static inline bool vgpu_lock(struct vgpu_lock *lock)
 {
-	if (__builtin_expect(!vgpu_lock_take(lock, 0), 0))
-		vgpu_lock_wait(lock);
+	if (__builtin_expect(!vgpu_lock_take(lock, 0), 0) && !vgpu_lock_wait(lock))
+		return false;
+	vgpu_locks_held++;
+	return true;
 }
 
 static inline void vgpu_unlock(struct vgpu_lock *lock)
 {
+	vgpu_locks_held--;
 	__atomic_store_n(&lock->holder_tid, 0, __ATOMIC_RELEASE);
 }
 

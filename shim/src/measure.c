@@ -126,7 +126,8 @@ bool vgpu_correct_measured(int card)
 	     pauses++) {
 		const struct timespec pause = {.tv_nsec = pauses ? PAUSE_NS : 0};
 		syscall(SYS_nanosleep, &pause, NULL);
-		vgpu_lock(&account->lock);
+		if (!vgpu_lock(&account->lock))
+			break;
 		corrected = correct(account);
 		vgpu_unlock(&account->lock);
 	}
@@ -140,7 +141,8 @@ static void open_here(struct vgpu_window *window)
 	struct account *account = &accounts[window->place.card];
 	int64_t beyond_bytes;
 
-	vgpu_lock(&account->lock);
+	if (!vgpu_lock(&account->lock))
+		return;
 	correct(account);
 	window->open = read_account(window->place.card, &beyond_bytes);
 	if (window->open) {
@@ -182,7 +184,8 @@ int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds)
 	if (!window->open)
 		return 0;
 	measuring = window->open = false;
-	vgpu_lock(&account->lock);
+	if (!vgpu_lock(&account->lock))
+		return 0;
 	if (read_account(window->place.card, &beyond_bytes)) {
 		taken_bytes = bounded(beyond_bytes - account->reference_bytes, bounds);
 		vgpu_charge_measured(window->place, taken_bytes);
@@ -197,7 +200,8 @@ void vgpu_window_drop(struct vgpu_window *window)
 	if (!window->open)
 		return;
 	measuring = window->open = false;
-	vgpu_lock(&accounts[window->place.card].lock);
+	if (!vgpu_lock(&accounts[window->place.card].lock))
+		return;
 	accounts[window->place.card].windows--;
 	vgpu_unlock(&accounts[window->place.card].lock);
 }
@@ -215,7 +219,8 @@ int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes
 	struct account *account = &accounts[place.card];
 	int64_t own_bytes = 0;
 
-	vgpu_lock(&account->lock);
+	if (!vgpu_lock(&account->lock))
+		return 0;
 	own_bytes = charge_beyond(place, (int64_t)reserved_bytes, most_bytes);
 	if (vgpu_dropped_within(place.card, TEARDOWN_NS)) {
 		set_provisional(account, place);
@@ -228,7 +233,8 @@ int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes
 void vgpu_forget_provisional(uint32_t context)
 {
 	for (struct account *account = accounts; account < accounts + VGPU_MAX_CARDS; account++) {
-		vgpu_lock(&account->lock);
+		if (!vgpu_lock(&account->lock))
+			continue;
 		if (provisional_context(account) == context)
 			set_provisional(account, (struct vgpu_place){0});
 		vgpu_unlock(&account->lock);

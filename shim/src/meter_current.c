@@ -35,7 +35,8 @@ struct vgpu_meter *vgpu_meter_current(int card)
 	index = vgpu_meter_current_index(t, card);
 	if (index)
 		return &t->meters[index - 1];
-	vgpu_lock(&t->changing);
+	if (!vgpu_lock(&t->changing))
+		return NULL;
 	meter = find_current(t, card);
 	vgpu_unlock(&t->changing);
 	return meter;
@@ -48,13 +49,13 @@ struct vgpu_meter *vgpu_meter_hold_current(int card)
 
 	if (!t || card < 0)
 		return NULL;
-	vgpu_lock(&t->changing);
+	if (!vgpu_lock(&t->changing))
+		return NULL;
 	meter = find_current(t, card);
-	if (meter)
-		vgpu_lock(&meter->lock);
-	else
-		vgpu_unlock(&t->changing);
-	return meter;
+	if (meter && vgpu_lock(&meter->lock))
+		return meter;
+	vgpu_unlock(&t->changing);
+	return NULL;
 }
 
 void vgpu_meter_let_current(struct vgpu_meter *held, int card, CUmemoryPool now)
@@ -104,7 +105,8 @@ struct vgpu_meter *vgpu_meter_graphs(int card)
 		return &t->meters[index - 1];
 	if (!vgpu_meter_device(card, &device))
 		return NULL;
-	vgpu_lock(&t->lock);
+	if (!vgpu_lock(&t->lock))
+		return NULL;
 	if (!t->graphs[card] && (meter = vgpu_meter_new(t, VGPU_METER_GRAPHS, 0, card))) {
 		meter->device = device;
 		__atomic_store_n(&t->graphs[card], (uint16_t)(meter - t->meters + 1),

@@ -52,7 +52,8 @@ bool vgpu_meters_trim(int card)
 
 		if (!in_use(meter) || __atomic_load_n(&meter->card, __ATOMIC_RELAXED) != card)
 			continue;
-		vgpu_lock(&meter->lock);
+		if (!vgpu_lock(&meter->lock))
+			continue;
 		if (in_use(meter)) {
 			vgpu_meter_shrink(meter, NULL, 0);
 			gained |= vgpu_meter_follow(meter);
@@ -88,8 +89,12 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 	CUdevice device;
 	CUresult result = CUDA_SUCCESS;
 
-	vgpu_lock(&t->changing);
-	vgpu_lock(&meter->lock);
+	if (!vgpu_lock(&t->changing))
+		return CUDA_ERROR_NOT_READY;
+	if (!vgpu_lock(&meter->lock)) {
+		vgpu_unlock(&t->changing);
+		return CUDA_ERROR_NOT_READY;
+	}
 	if (meter->card >= 0)
 		vgpu_meter_shrink(meter, NULL, 0);
 	vgpu_meter_follow(meter);
@@ -127,7 +132,8 @@ void vgpu_meters_forget(CUdevice device)
 	for (uint32_t i = 0; i < top; i++) {
 		struct vgpu_meter *meter = &t->meters[i];
 
-		vgpu_lock(&meter->lock);
+		if (!vgpu_lock(&meter->lock))
+			continue;
 		bool there =
 		    vgpu_meter_state(meter) != VGPU_METER_NONE && meter->card == place.card;
 		if (there && vgpu_meter_state(meter) == VGPU_METER_GRAPHS) {

@@ -42,7 +42,8 @@ static CUresult attempt(struct vgpu_meter *meter, const struct vgpu_reservation 
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
-	vgpu_lock(&meter->lock);
+	if (!vgpu_lock(&meter->lock))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (call->moved)
 		*call->moved = !vgpu_meter_is_current(meter);
 	if (!call->moved || !*call->moved)

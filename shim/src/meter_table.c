@@ -77,7 +77,8 @@ struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int card)
 
 	if (!t || !pool)
 		return NULL;
-	vgpu_lock(&t->lock);
+	if (!vgpu_lock(&t->lock))
+		return NULL;
 	meter = vgpu_meter_find(pool);
 	if (!meter)
 		meter = vgpu_meter_new(t, VGPU_METER_POOL, (uint64_t)(uintptr_t)pool, card);

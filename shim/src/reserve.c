@@ -138,29 +138,60 @@ enum change {
 	TAKE_OFF,
 };
 
-/* One try under the card's lock. VGPU_LOST: attach anew first. */
+/* Under the card's lock. VGPU_LOST: attach anew first. */
+static enum vgpu_applied apply_locked(struct vgpu_process *process, int card, enum change change,
+				      uint64_t bytes)
+{
+	struct vgpu_process_card *own = &process->cards[card];
+	enum vgpu_applied applied;
+
+	if (!process->attached)
+		return VGPU_LOST;
+	vgpu_recharge(process, card);
+	applied =
+	    change == TAKE_OFF
+		? vgpu_counter_uncharge(&process->view, card, &process->owner, bytes)
+		: vgpu_counter_charge(&process->view, card, &process->owner, bytes,
+				      change == ADD ? vgpu_grant_limit_bytes(card) : VGPU_NO_LIMIT);
+	if (applied == VGPU_APPLIED && change != TAKE_OFF)
+		__atomic_store_n(&own->held_bytes, own->held_bytes + bytes, __ATOMIC_RELAXED);
+	else if (applied == VGPU_APPLIED)
+		__atomic_store_n(&own->held_bytes,
+				 own->held_bytes > bytes ? own->held_bytes - bytes : 0,
+				 __ATOMIC_RELAXED);
+	return applied;
+}
+
+static void apply_late(struct vgpu_process *process, int card)
+{
+	int64_t *late = &process->cards[card].late_bytes, bytes;
+
+	if (__builtin_expect(!__atomic_load_n(late, __ATOMIC_RELAXED), 1))
+		return;
+	bytes = __atomic_exchange_n(late, 0, __ATOMIC_RELAXED);
+	if (apply_locked(process, card, bytes > 0 ? ADD_IN_USE : TAKE_OFF,
+			 (uint64_t)(bytes > 0 ? bytes : -bytes)) != VGPU_APPLIED)
+		__atomic_fetch_add(late, bytes, __ATOMIC_RELAXED);
+}
+
+/* One try. What cannot be done now is left to whoever can, or refused. */
 static enum vgpu_applied apply(struct vgpu_process *process, int card, enum change change,
 			       uint64_t bytes)
 {
 	struct vgpu_process_card *own = &process->cards[card];
-	enum vgpu_applied applied = VGPU_LOST;
+	enum vgpu_applied applied;
 
-	vgpu_lock(&own->lock);
-	if (process->attached) {
-		vgpu_recharge(process, card);
-		applied = change == TAKE_OFF
-			      ? vgpu_counter_uncharge(&process->view, card, &process->owner, bytes)
-			      : vgpu_counter_charge(&process->view, card, &process->owner, bytes,
-						    change == ADD ? vgpu_grant_limit_bytes(card)
-								  : VGPU_NO_LIMIT);
-		if (applied == VGPU_APPLIED && change != TAKE_OFF)
-			__atomic_store_n(&own->held_bytes, own->held_bytes + bytes,
-					 __ATOMIC_RELAXED);
-		else if (applied == VGPU_APPLIED)
-			__atomic_store_n(&own->held_bytes,
-					 own->held_bytes > bytes ? own->held_bytes - bytes : 0,
-					 __ATOMIC_RELAXED);
+	if (!vgpu_lock(&own->lock)) {
+		if (change == ADD)
+			return VGPU_REFUSED;
+		__atomic_fetch_add(&own->late_bytes,
+				   change == TAKE_OFF ? -(int64_t)bytes : (int64_t)bytes,
+				   __ATOMIC_RELAXED);
+		return VGPU_APPLIED;
 	}
+	apply_late(process, card);
+	applied = apply_locked(process, card, change, bytes);
+	apply_late(process, card);
 	vgpu_unlock(&own->lock);
 	return applied;
 }

@@ -44,7 +44,8 @@ static bool begin(struct vgpu_process **process, struct vgpu_slots *slots)
 	*process = vgpu_process();
 	if (!get_holds() || !*process || !vgpu_is_mapped(*process))
 		return false;
-	vgpu_lock(&(*process)->setup);
+	if (!vgpu_lock(&(*process)->setup))
+		return false;
 	*slots = (struct vgpu_slots){&(*process)->view, -1, &(*process)->self};
 	(void)vgpu_reopen(*process, &slots->fd, &os_errno);
 	return true;

@@ -1,0 +1,193 @@
+"""A signal handler that calls CUDA, which NVIDIA does not allow, hangs in nothing of ours.
+
+The driver here is a small one without any lock, so that a hang is the library's; the programs are
+killed after two minutes, by their own child.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shim import region
+from tests.shim.conftest import CARDS, GIB, Grants, Host
+
+pytestmark = pytest.mark.sim
+
+_UUID = ",".join(f"0x{byte:02x}" for byte in bytes.fromhex(CARDS[0][0][4:].replace("-", "")))
+_DRIVER = f"""
+#include <stdint.h>
+#include <stddef.h>
+#include <string.h>
+#define UNUSED __attribute__((unused))
+static const unsigned char uuid[16] = {{{_UUID}}};
+static uint64_t next_bytes = UINT64_C(1) << 40, taken;
+static __thread void *current;
+static char context;
+static void linger(void) {{ for (volatile int i = 0; i < 300; i++); }}
+int cuInit(unsigned flags) {{ return flags; }}
+int cuDeviceGetCount(int *count) {{ *count = 1; return 0; }}
+int cuDeviceGetUuid(void *out, UNUSED int device) {{ memcpy(out, uuid, 16); return 0; }}
+int cuDeviceGetAttribute(int *value, UNUSED int what, UNUSED int device)
+{{ *value = 0; return 0; }}
+int cuCtxCreate_v2(void **out, UNUSED unsigned flags, UNUSED int device)
+{{ *out = current = &context; return 0; }}
+int cuCtxGetCurrent(void **out) {{ *out = current; return 0; }}
+int cuCtxGetDevice(int *device) {{ *device = 0; return current ? 0 : 201; }}
+int cuCtxPushCurrent_v2(void *pushed) {{ current = pushed; return 0; }}
+int cuCtxPopCurrent_v2(void **out) {{ *out = current; return 0; }}
+int cuMemAlloc_v2(uint64_t *out, size_t bytes)
+{{
+    uint64_t room = bytes < (1 << 21) ? (bytes + 511) & ~511ull : (bytes + (2 << 21)) >> 21 << 21;
+    linger();
+    *out = __atomic_fetch_add(&next_bytes, room, __ATOMIC_RELAXED);
+    return 0;
+}}
+int cuMemFree_v2(UNUSED uint64_t address) {{ linger(); return 0; }}
+int cuMemGetInfo_v2(size_t *free, size_t *total)
+{{ linger(); *total = 4ull << 30; *free = *total - taken; return 0; }}
+int cuModuleLoadData(void **out, UNUSED const void *image)
+{{ __atomic_fetch_add(&taken, 4096, __ATOMIC_RELAXED); *out = &context; return 0; }}
+int cuModuleUnload(UNUSED void *module)
+{{ __atomic_fetch_sub(&taken, 4096, __ATOMIC_RELAXED); return 0; }}
+"""
+
+_STORM = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int), cuCtxPushCurrent_v2(void *);
+int cuMemAlloc_v2(uint64_t *, size_t), cuMemFree_v2(uint64_t), cuMemGetInfo_v2(size_t *, size_t *);
+int cuModuleLoadData(void **, const void *), cuModuleUnload(void *);
+enum { ALONE = 2000, BESIDE = 100 };
+static volatile sig_atomic_t handled, wanted = ALONE;
+static unsigned failures;
+static void *context;
+static int expected(int code) { return code == 0 || code == 2; }
+static void use(size_t bytes)
+{
+    uint64_t address = 0;
+    size_t free, total;
+    int code = cuMemAlloc_v2(&address, bytes);
+    if (!expected(code) || (code && address) || cuMemGetInfo_v2(&free, &total)) abort();
+    if (!code && cuMemFree_v2(address)) abort();
+    __atomic_fetch_add(&failures, code != 0, __ATOMIC_RELAXED);
+}
+static void load(void)
+{
+    void *module;
+    int code = cuModuleLoadData(&module, "");
+    if (!expected(code) || (!code && cuModuleUnload(module))) abort();
+}
+static void handler(int signal)
+{
+    int kept = errno;
+    (void)signal;
+    use(1000);
+    use(3 << 20);
+    if (handled % 8 == 0) load();
+    if (handled % 256 == 0) {
+        pid_t child = fork();
+        if (!child) { use_in_child(); _exit(0); }
+        int status;
+        while (waitpid(child, &status, 0) < 0 && errno == EINTR);
+        if (status) abort();
+    }
+    handled++;
+    errno = kept;
+}
+static void *work(void *storm)
+{
+    cuCtxPushCurrent_v2(context);
+    if (!storm) {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, NULL);
+    }
+    while (handled < wanted) { use(1000); use(3 << 20); load(); }
+    return NULL;
+}
+static void pester(pid_t parent)
+{
+    for (time_t end = time(NULL) + 120; time(NULL) < end; usleep(100))
+        if (kill(parent, SIGUSR1)) _exit(0);
+    kill(parent, SIGKILL);
+    _exit(0);
+}
+int main(int argc, char **argv)
+{
+    pid_t parent = getpid(), child;
+    pthread_t other;
+    sigset_t storm;
+    struct sigaction action = {.sa_handler = handler};
+    (void)argv;
+    sigemptyset(&storm);
+    sigaddset(&storm, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &storm, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    if (!(child = fork())) pester(parent);
+    if (cuInit(0) || cuCtxCreate_v2(&context, 0, 0)) return 2;
+    if (argc > 1) wanted = BESIDE, pthread_create(&other, NULL, work, NULL);
+    sigprocmask(SIG_UNBLOCK, &storm, NULL);
+    work(&storm);
+    sigprocmask(SIG_BLOCK, &storm, NULL);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    if (argc > 1) pthread_join(other, NULL);
+    use(1000);
+    printf("%d %u\\n", (int)handled, failures);
+    fflush(stdout);
+    pause_for_the_test();
+    return 0;
+}
+""".replace(
+    "use_in_child();", "uint64_t a; size_t f, t; cuMemAlloc_v2(&a, 1000); cuMemGetInfo_v2(&f, &t);"
+).replace("pause_for_the_test();", "getchar();")
+
+
+def _built(directory: Path, name: str, source: str, *options: str) -> Path:
+    path = directory / name
+    subprocess.run(
+        ["gcc", "-O1", "-Wall", "-x", "c", "-", "-o", path, *options],
+        input=source,
+        text=True,
+        check=True,
+    )
+    return path
+
+
+@pytest.mark.parametrize("threads", [[], ["two"]], ids=["alone", "beside a thread"])
+def test_a_storm_of_handlers_that_call_cuda_hangs_nowhere(
+    library: Path, grants: Grants, tmp_path: Path, threads: list[str]
+) -> None:
+    """Each call is as it would be elsewhere, or out of memory; what is charged never too little."""
+    driver = _built(
+        tmp_path, "libcuda.so.1", _DRIVER, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"
+    )
+    program = _built(tmp_path, "storm", _STORM, f"-L{tmp_path}", "-l:libcuda.so.1", "-lpthread")
+    grant = grants.make(GIB)
+    environment = Host(library, driver.parent).environment(grant)
+    with subprocess.Popen(
+        [program, *threads],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout and running.stdin
+        said = running.stdout.readline().split()
+        assert said, running.wait()
+        left = region.status(grant)[0].use.used_bytes
+        running.stdin.close()
+        assert running.wait() == 0
+    assert int(said[0]) >= 100
+    assert 0 <= left <= GIB, "what a handler freed may stay charged until its context ends"
