@@ -1,9 +1,8 @@
 """The node agent at work: answers NRI's requests with what the policy decides.
 
-Holds what is known about running containers, and nothing that the runtime could not tell it again:
-Synchronize rebuilds it all after any restart, of ours or containerd's. The event loop never waits
-for a file, a driver or a tenant; that work is done in threads and a child, under deadlines, and
-where it is late the container is refused, not let through.
+What is known of the containers is in tenants.py, and of the host in node.py. The event loop never
+waits for a file, a driver or a tenant; that work is done in threads and a child, under deadlines,
+and where it is late the container is refused, not let through.
 """
 
 from __future__ import annotations
@@ -15,31 +14,20 @@ from functools import partial
 from typing import Final, TypeVar
 
 from contract import names
-from nri_plugin import (
-    connection,
-    ledger,
-    places,
-    policy,
-    recovery,
-    rootfs,
-    translate,
-    verdict,
-)
+from nri_plugin import connection, places, policy, rootfs, translate, verdict
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
-from nri_plugin.ledger import Ledger
 from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Adjustment, Container, Mount, Pod, Untouched
 from nri_plugin.node import Node
 from nri_plugin.protocol.events import EventMask
-from nri_plugin.recovery import Running, Stray
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
-from nri_plugin.sweep import Sweeper
+from nri_plugin.tenants import Tenants
 from nri_plugin.threads import Crew, Worker
 
 _LOG: Final = logging.getLogger(__name__)
@@ -79,7 +67,6 @@ class Service:
         metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings
-        self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
         self._inventory = inventory
         self._contexts = contexts
@@ -87,14 +74,11 @@ class Service:
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
         self._looks = Crew("look", _LOOKS_AT_ONCE)
-        self._ledger = Ledger()
-        self._users: dict[str, set[str]] = {}
-        self._sweeper = Sweeper(files, self._worker, settings.work_deadline_s, lambda: self._users)
-        self._answers: dict[str, Adjustment] = {}
+        self._tenants = Tenants(settings, files, self._worker, metrics or Metrics())
 
     def close(self) -> None:
         """Begin nothing more."""
-        self._sweeper.stop()
+        self._tenants.sweeper.stop()
 
     async def synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
@@ -104,41 +88,9 @@ class Service:
             translate.running(one, by_sandbox.get(one.pod_sandbox_id), self._run_dir)
             for one in containers
         ]
-        keys = {one.key for one in running if one.key is not None}
-        grants = await self._work(partial(self._files.grants, keys))
-        found = recovery.survey(running, grants, self._inventory.cards)
-        self._users = {key: set(ids) for key, ids in found.users.items()}
-        # What was answered just now may be in the making, and not listed yet: it stays once.
-        for container_id, answer in self._answers.items():
-            if answer.key is not None:
-                self._users.setdefault(answer.key, set()).add(container_id)
-        unheard = self._ledger.adopt(found.holds, frozenset(self._answers))
-        self._answers.clear()
-        if unheard:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._settings.making_s, self._ledger.doubt, unheard)
-        self._report(found.strays)
-        _LOG.info(Line("synchronized", containers=len(containers), held=len(found.holds)))
-        self._sweeper.begin()
+        await self._tenants.take_over(running, self._inventory.cards)
+        _LOG.info(Line("synchronized", containers=len(containers)))
         self._make_ahead()
-
-    def _report(self, strays: Sequence[tuple[Stray, Running]]) -> None:
-        for stray, one in strays:
-            _LOG.error(
-                Line(
-                    recovery.ADVICE[stray],
-                    namespace=one.pod.namespace,
-                    pod=one.pod.name,
-                    uid=one.pod.uid,
-                    container=one.name,
-                    container_id=one.id,
-                )
-            )
-        for stray in Stray:
-            count = sum(kind is stray for kind, _ in strays)
-            self._metrics.strays.labels(stray.value).set(count)
-        for uuid, part in self._ledger.granted().items():
-            _LOG.debug(Line("held", card=uuid, bytes=part.memory_bytes, percent=part.core_percent))
 
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
@@ -150,23 +102,10 @@ class Service:
 
     async def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """It holds nothing of a card any more; what it has mounted stays until it is removed."""
-        self._ledger.drop(container.id)
+        self._tenants.ended(container.id)
 
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        self._ledger.drop(container.id)
-        answer = self._answers.pop(container.id, None)
-        key = translate.key_of(container, self._run_dir) or (answer and answer.key)
-        if not key:
-            return
-        users = self._users.get(key, set())
-        users.discard(container.id)
-        if users:
-            return
-        self._users.pop(key, None)
-        try:
-            await self._work(partial(self._files.remove, key))
-        except (FilesError, TimeoutError) as error:
-            _LOG.warning(Line("files stay until the next sweep", key=key, error=repr(error)))
+        await self._tenants.removed(container.id, translate.key_of(container, self._run_dir))
 
     async def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         await _for_people(request.pod, request.container, self._validate(request))
@@ -204,29 +143,21 @@ class Service:
             case Refusal():
                 raise Refused(decision)
             case Adjustment():
-                self._answers[container.id] = decision
+                self._tenants.answered(container.id, decision)
                 _say_what_is_cut(pod, container, decision)
                 if decision.key is not None:
-                    self._take(pod, container, decision.key, decision)
+                    self._tenants.take(
+                        pod, container, decision, decision.key, self._inventory.cards
+                    )
                     try:
-                        await self._provide(container.id, decision.key, decision)
+                        await self._provide(decision.key, decision)
                     except BaseException:  # cancelled, too: it is answered with an error, or not
-                        self._ledger.drop(container.id)
+                        self._tenants.ended(container.id)
                         raise
                 return translate.adjustment(decision)
 
-    def _take(self, pod: Pod, container: Container, key: str, wanted: Adjustment) -> None:
-        """Raises Refused where the cards do not have as much left."""
-        hold = ledger.hold(container.id, key, wanted.shared, pod, container.name, wanted.shares)
-        shortage = self._ledger.take(hold, self._inventory.cards)
-        if shortage is not None:
-            raise Refused(shortage.refusal())
-
-    async def _provide(self, container_id: str, key: str, wanted: Adjustment) -> None:
+    async def _provide(self, key: str, wanted: Adjustment) -> None:
         """The files of the container's grant, made before the runtime has its answer."""
-        # A user from before the files are there until it is removed, whatever comes of it: work
-        # that we stop waiting for goes on, and the removal comes behind it.
-        self._users.setdefault(key, set()).add(container_id)
         self._inventory.look(self._settings.inventory_max_age_s)
         self._contexts.look(share.uuid for share in wanted.shares)
         known = dict(self._contexts.sizes)
@@ -243,8 +174,7 @@ class Service:
 
     async def _start(self, pod_message: nri.PodSandbox, container: nri.Container) -> None:
         pod = translate.pod(pod_message)
-        self._ledger.heard_of(container.id)
-        answer = self._answers.pop(container.id, None)
+        answer = self._tenants.starts(container.id)
         key = translate.key_of(container, self._run_dir)
         if key is None:
             without = answer is not None and answer.key is None
@@ -294,7 +224,7 @@ class Service:
         return await self._looks.run(job, self._settings.work_deadline_s)
 
     async def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
-        answer = self._answers.get(request.container.id)
+        answer = self._tenants.answer_of(request.container.id)
         merged, me = translate.merged(request), self._settings.plugin
         if answer is not None:
             lost = verdict.lost(answer, merged, me)
@@ -321,7 +251,7 @@ class Service:
 
     @property
     def containers_with_grant(self) -> int:
-        return len(self._ledger.holds())
+        return len(self._tenants.ledger.holds())
 
     async def _refreshed(self) -> None:
         async with asyncio.timeout(self._settings.work_deadline_s):

@@ -132,7 +132,7 @@ async def serving(
     )
     try:
         await runtime.handshake(pods or [], containers or [])
-        await handler._sweeper.settled()
+        await handler._tenants.sweeper.settled()
         yield runtime
     finally:
         await runtime.close()
@@ -378,7 +378,7 @@ def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host: Host)
             stuck = asyncio.create_task(handler._worker.run(lambda: free.wait(60), 60))
             text = await refused(runtime, pod(allocated=HALF), container())
             assert text == "gpuslice did not decide CreateContainer within 0.75 s"
-            assert not handler._ledger.holds()
+            assert not handler._tenants.ledger.holds()
             free.set()
             await stuck
         async with serving(handler) as runtime:
@@ -401,7 +401,7 @@ def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
                 text = await refused(runtime, pod(allocated=HALF), container())
                 assert "the container's files cannot be made on this node" in text
                 assert f"{host.run}/pod-uid-0: No space left on device" in text
-                assert host.keys() == {".lock"} and not handler._ledger.holds()
+                assert host.keys() == {".lock"} and not handler._tenants.ledger.holds()
                 (host.run / ".lock").unlink()
                 assert await runtime.create(pod(allocated=HALF), container()) is not None
                 clear(RunDirectory(host.run, lambda: 1))
@@ -433,7 +433,7 @@ def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_dire
         handler = host.service()
         await handler._inventory.refresh()
         async with serving(handler, pods, listed) as runtime:
-            assert handler._ledger.granted() == {UUID: Part(200 * part, 0)}
+            assert handler._tenants.ledger.granted() == {UUID: Part(200 * part, 0)}
             rest = pod(200, allocated=text, grants=granted)
             assert "has no room" in await refused(runtime, rest, container(200))
             await runtime.stop(pods[0], listed[0])

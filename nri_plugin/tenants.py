@@ -1,0 +1,133 @@
+"""The containers of this node, as far as the agent must know them: whom it answered what, who uses
+which files, and what of the cards is held.
+
+Nothing here that the runtime could not tell again: `take_over` rebuilds it at every Synchronize.
+Files are made, read and removed by the one worker, in the order in which it is asked; everything
+else happens on the event loop, each change in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from nri_plugin import ledger, recovery
+from nri_plugin.errors import FilesError, Refused
+from nri_plugin.files import RunDirectory
+from nri_plugin.ledger import Ledger
+from nri_plugin.logs import Line
+from nri_plugin.metrics import Metrics
+from nri_plugin.model import Adjustment, Card, Container, Pod
+from nri_plugin.recovery import Running, Stray
+from nri_plugin.settings import Settings
+from nri_plugin.sweep import Sweeper
+from nri_plugin.threads import Worker
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Tenants:
+    """worker: the one that does all work on `files`."""
+
+    def __init__(
+        self, settings: Settings, files: RunDirectory, worker: Worker, metrics: Metrics
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._worker = worker
+        self._metrics = metrics
+        self._answers: dict[str, Adjustment] = {}
+        self._users: dict[str, set[str]] = {}
+        self.ledger = Ledger()
+        self.sweeper = Sweeper(files, worker, settings.work_deadline_s, lambda: self._users)
+
+    async def take_over(self, running: Sequence[Running], cards: Sequence[Card]) -> None:
+        """Know what runs, and nothing else; TimeoutError where the files cannot be read in time."""
+        keys = {one.key for one in running if one.key is not None}
+        job = partial(self._files.grants, keys)
+        grants = await self._worker.run(job, self._settings.work_deadline_s)
+        found = recovery.survey(running, grants, cards)
+        self._users = {key: set(ids) for key, ids in found.users.items()}
+        # What was answered just now may be in the making, and not listed yet: it stays once.
+        for container_id, answer in self._answers.items():
+            if answer.key is not None:
+                self._users.setdefault(answer.key, set()).add(container_id)
+        unheard = self.ledger.adopt(found.holds, frozenset(self._answers))
+        self._answers.clear()
+        if unheard:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._settings.making_s, self.ledger.doubt, unheard)
+        self._report(found.strays)
+        self.sweeper.begin()
+
+    def answer_of(self, container_id: str) -> Adjustment | None:
+        """What was answered for a container that is being made."""
+        return self._answers.get(container_id)
+
+    def answered(self, container_id: str, answer: Adjustment) -> None:
+        self._answers[container_id] = answer
+
+    def take(
+        self,
+        pod: Pod,
+        container: Container,
+        wanted: Adjustment,
+        key: str,
+        cards: Sequence[Card],
+    ) -> None:
+        """Give it its part of the cards; raises Refused where they do not have as much left.
+
+        From here on it uses the files of `key`, until it is removed, whatever comes of it: work on
+        them that nobody waits for any more goes on, and the removal comes behind it.
+        """
+        hold = ledger.hold(container.id, key, wanted.shared, pod, container.name, wanted.shares)
+        shortage = self.ledger.take(hold, cards)
+        if shortage is not None:
+            raise Refused(shortage.refusal())
+        self._users.setdefault(key, set()).add(container.id)
+
+    def starts(self, container_id: str) -> Adjustment | None:
+        """It is made; returns what it was answered, if that was to this session."""
+        self.ledger.heard_of(container_id)
+        return self._answers.pop(container_id, None)
+
+    def ended(self, container_id: str) -> None:
+        """It is dead, or never came to be: it holds nothing, and its files stay."""
+        self.ledger.drop(container_id)
+
+    async def removed(self, container_id: str, mounted: str | None) -> None:
+        """It is gone, and its files with their last user. mounted: the key of those it has."""
+        self.ended(container_id)
+        answer = self._answers.pop(container_id, None)
+        key = mounted or (answer and answer.key)
+        if not key:
+            return
+        users = self._users.get(key, set())
+        users.discard(container_id)
+        if users:
+            return
+        self._users.pop(key, None)
+        try:
+            job = partial(self._files.remove, key)
+            await self._worker.run(job, self._settings.work_deadline_s)
+        except (FilesError, TimeoutError) as error:
+            _LOG.warning(Line("files stay until the next sweep", key=key, error=repr(error)))
+
+    def _report(self, strays: Sequence[tuple[Stray, Running]]) -> None:
+        for stray, one in strays:
+            _LOG.error(
+                Line(
+                    recovery.ADVICE[stray],
+                    namespace=one.pod.namespace,
+                    pod=one.pod.name,
+                    uid=one.pod.uid,
+                    container=one.name,
+                    container_id=one.id,
+                )
+            )
+        for stray in Stray:
+            count = sum(kind is stray for kind, _ in strays)
+            self._metrics.strays.labels(stray.value).set(count)
