@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nri_plugin import by_name
-from nri_plugin.by_name import Version
 from nri_plugin.doctor.facts import Facts, Finding, Level, Runtime
+from nri_plugin.protocol import runtimes
+from nri_plugin.protocol.runtimes import Version
 
-_OLDEST: Final[Version] = (1, 7, 26)
 _TESTED: Final = ((1, 7), (2, 2), (2, 3), (2, 4))
 _NRI_ON_BY_DEFAULT: Final[Version] = (2, 0, 0)
 _VALIDATOR_SINCE: Final[Version] = (2, 2, 0)
@@ -44,7 +44,7 @@ def version(facts: Facts) -> Finding:
             "run the doctor as root with hostPID, while the runtime runs",
         )
     said = f"{runtime.name} {runtime.version}"
-    found = by_name.parse(runtime.version)
+    found, release = runtimes.parse(runtime.version), runtimes.find("containerd", runtime.version)
     if runtime.name != "containerd":
         return Finding(
             "runtime",
@@ -52,11 +52,12 @@ def version(facts: Facts) -> Finding:
             f"{said}: not tested",
             "containerd 2.2 or later is tested",
         )
-    if found is None or found < _OLDEST:
+    if found is None or release is None or release.refused is not None:
+        why = "not understood" if release is None else release.why_refused
         return Finding(
             "runtime",
             Level.FAIL,
-            f"{said}: before 1.7.26 a plugin whose Synchronize failed stays, and is never asked",
+            f"{said}: the agent does not serve it: {why}",
             "upgrade to containerd 2.2 or later, or to 1.7.26 or later of 1.7",
         )
     if found[:2] not in _TESTED and found < (2, 4, 0):
@@ -134,7 +135,7 @@ def cdi_by_name(facts: Facts) -> Finding:
     if problem is not None:
         do = "start the agent without --cdi-by-name, or upgrade containerd"
         return Finding("cdi-by-name", Level.FAIL, problem, do)
-    version = by_name.parse(runtime.version or "")
+    version = runtimes.parse(runtime.version or "")
     if version is not None and version < (2, 0, 0) and not runtime.cri.get("enable_cdi"):
         table = "[plugins.'io.containerd.grpc.v1.cri']"
         return Finding(
@@ -177,7 +178,7 @@ def _lines(runtime: Runtime, table: str, *settings: str) -> str:
 
 def _at_least(runtime: Runtime, first: Version) -> bool:
     """A version that is not known is taken for a new one: its configuration is there to be read."""
-    found = by_name.parse(runtime.version or "")
+    found = runtimes.parse(runtime.version or "")
     return found is None or found >= first
 
 

@@ -1,7 +1,7 @@
 """The container runtimes that carry NRI: which release has which NRI, and which we refuse.
 
-Pure: a table and what follows from it; dialect.py and session.py ask it about the runtime at the
-other end, docs/runtimes.md shows it to people. A new runtime release changes this file or none.
+Pure: a table and what follows from it; dialect.py, session.py, by_name.py and the doctor ask it
+about a runtime, docs/runtimes.md shows it to people. A new release changes this file or none.
 Source: the releases' go.mod, and pkg/api/version.go of github.com/containerd/nri.
 """
 
@@ -25,11 +25,6 @@ METHODS: Final[Version] = (0, 12, 0)
 FAILURE_POLICY: Final[Version] = (0, 12, 4)
 """A plugin may ask that requests fail which it does not answer."""
 
-_DEAF: Final = (
-    "its NRI ({nri}) leaves a plugin connected, and asks it nothing, after one Synchronize that"
-    " took too long, and cannot split a large one; {advice}"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -39,42 +34,51 @@ class Release:
     """As Configure names it, in lower case."""
     since: Version
     nri: Version
-    cdi: str = "yes"
-    """For people: whether it injects CDI devices that a plugin names."""
+    carries_cdi: bool | None = True
+    """Whether CDI devices that a plugin names come into the container; None: nobody tried."""
     refused: str | None = None
 
+    @property
+    def why_refused(self) -> str:
+        return (self.refused or "").format(nri=text(self.nri))
 
-_TO_1_7_26: Final = _DEAF.format(nri="{nri}", advice="use containerd 1.7.26 or newer")
-_UNKNOWN: Final = "not tried"
-_TO_1_32: Final = _DEAF.format(nri="{nri}", advice="use CRI-O 1.32 or newer")
 
-UNTRIED: Final = frozenset({"cri-o"})
-"""Runtimes that we know by their tables of versions alone."""
+_DEAF: Final = (
+    "its NRI ({nri}) leaves a plugin connected, and asks it nothing, after one Synchronize that"
+    " took too long, and cannot split a large one; "
+)
+_NO_PLUGINS: Final = "its NRI ({nri}) lets no plugin connect; "
+_TO_1_7_26: Final = "use containerd 1.7.26 or newer"
+_TO_1_32: Final = "use CRI-O 1.32 or newer"
 
 RELEASES: Final[Sequence[Release]] = (
-    Release("containerd", (1, 7, 0), (0, 3, 0), "no", _TO_1_7_26),
-    Release("containerd", (1, 7, 7), (0, 4, 0), "no", _TO_1_7_26),
-    Release("containerd", (1, 7, 14), (0, 6, 0), "no", _TO_1_7_26),
-    Release("containerd", (1, 7, 16), (0, 6, 1), "no", _TO_1_7_26),
-    Release("containerd", (1, 7, 26), (0, 8, 0), "silently dropped"),
-    Release("containerd", (1, 7, 30), (0, 8, 0), "with enable_cdi = true"),
-    Release("containerd", (2, 0, 0), (0, 8, 0), "silently dropped"),
+    Release("containerd", (1, 6, 0), (0, 1, 0), False, _NO_PLUGINS + _TO_1_7_26),
+    Release("containerd", (1, 7, 0), (0, 3, 0), False, _DEAF + _TO_1_7_26),
+    Release("containerd", (1, 7, 7), (0, 4, 0), False, _DEAF + _TO_1_7_26),
+    Release("containerd", (1, 7, 14), (0, 6, 0), False, _DEAF + _TO_1_7_26),
+    Release("containerd", (1, 7, 16), (0, 6, 1), False, _DEAF + _TO_1_7_26),
+    Release("containerd", (1, 7, 26), (0, 8, 0), False),
+    Release("containerd", (1, 7, 30), (0, 8, 0)),
+    Release("containerd", (2, 0, 0), (0, 8, 0), False),
     Release("containerd", (2, 1, 0), (0, 8, 0)),
     Release("containerd", (2, 2, 0), (0, 10, 0)),
     Release("containerd", (2, 2, 1), (0, 11, 0)),
     Release("containerd", (2, 3, 0), (0, 12, 0)),
     Release("containerd", (2, 4, 0), (0, 12, 3)),
-    Release("cri-o", (1, 26, 0), (0, 3, 0), _UNKNOWN, _TO_1_32),
-    Release("cri-o", (1, 29, 0), (0, 6, 0), _UNKNOWN, _TO_1_32),
-    Release("cri-o", (1, 31, 0), (0, 6, 1), _UNKNOWN, _TO_1_32),
-    Release("cri-o", (1, 32, 0), (0, 9, 0), _UNKNOWN),
-    Release("cri-o", (1, 34, 0), (0, 10, 0), _UNKNOWN),
-    Release("cri-o", (1, 35, 0), (0, 11, 0), _UNKNOWN),
+    Release("cri-o", (1, 26, 0), (0, 3, 0), None, _DEAF + _TO_1_32),
+    Release("cri-o", (1, 29, 0), (0, 6, 0), None, _DEAF + _TO_1_32),
+    Release("cri-o", (1, 31, 0), (0, 6, 1), None, _DEAF + _TO_1_32),
+    Release("cri-o", (1, 32, 0), (0, 9, 0), None),
+    Release("cri-o", (1, 34, 0), (0, 10, 0), None),
+    Release("cri-o", (1, 35, 0), (0, 11, 0), None),
 )
 """In ascending order per runtime. Where a line of CRI-O came with two versions of NRI, the newer.
 
 A runtime that tells its NRI (0.12 and later) is believed, whatever stands here.
 """
+
+UNTRIED: Final = frozenset({"cri-o"})
+"""Runtimes that we know by their tables of versions alone."""
 
 
 def nri_of(runtime: RuntimeInfo) -> Version | None:
@@ -94,8 +98,7 @@ def refusal(runtime: RuntimeInfo) -> str | None:
     release = None if parse(runtime.nri_version) else find(runtime.name, runtime.version)
     if release is None or release.refused is None:
         return None
-    why = release.refused.format(nri=text(release.nri))
-    return f"{runtime.name} {runtime.version} is not served: {why}"
+    return f"{runtime.name} {runtime.version} is not served: {release.why_refused}"
 
 
 def find(name: str, version: str) -> Release | None:

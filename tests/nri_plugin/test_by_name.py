@@ -21,7 +21,7 @@ def test_these_can(version: str) -> None:
         ("containerd", "v2.0.11", "drops CDI devices"),
         ("containerd", "1.6.40", "drops CDI devices"),
         ("containerd", "edge", "'edge', is not understood"),
-        ("containerd", "v2.1", "is not understood"),
+        ("containerd", "v2", "is not understood"),
         ("cri-o", "1.35.0", "cri-o is not known to apply CDI devices"),
         ("", "", "the runtime is not known"),
     ],

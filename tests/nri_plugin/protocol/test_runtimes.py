@@ -21,6 +21,7 @@ def _info(name: str, version: str, nri_version: str = "") -> RuntimeInfo:
 @pytest.mark.parametrize(
     ("name", "version", "nri_version"),
     [
+        ("containerd", "1.6.40", ""),
         ("containerd", "v1.7.0", ""),
         ("containerd", "v1.7.24", ""),
         ("containerd", "1.7.24~ds1", ""),
@@ -65,6 +66,7 @@ def test_the_table_ascends() -> None:
 
 
 _SERVED = {False: "yes", True: "untested"}
+_CDI = {True: "yes", False: "no", None: "not tried"}
 
 
 def _row(release: Release) -> str:
@@ -79,7 +81,7 @@ def _row(release: Release) -> str:
         yes(runtimes.VALIDATION),
         yes(runtimes.METHODS),
         yes(runtimes.FAILURE_POLICY),
-        release.cdi,
+        _CDI[release.carries_cdi],
     ]
     return f"| {' | '.join(cells)} |"
 
