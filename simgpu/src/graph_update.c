@@ -211,11 +211,12 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *wrong, int *why)
 {
 	CUgraphExecUpdateResultInfo info = {0};
-	CUresult result = cuGraphExecUpdate_v2(exec, graph, &info);
+	CUresult result;
 
-	if (wrong)
-		*wrong = info.errorNode;
-	if (why)
-		*why = info.result;
+	if (!wrong || !why)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = cuGraphExecUpdate_v2(exec, graph, &info);
+	*wrong = info.errorNode;
+	*why = info.result;
 	return result;
 }
