@@ -15,6 +15,7 @@
 #include "turn.h"
 #include "vgpu/region.h"
 
+#define KNOWN_FLAGS	 0xffu /* CU_CTX_FLAGS_MASK */
 #define MOST_BYTES	 (INT64_C(2) << 30)
 #define FIRST_MOST_BYTES (UINT64_C(512) << 20)
 
@@ -145,6 +146,21 @@ static CUcontext *at(const CUcontext *out, CUcontext *made)
 	return out ? made : NULL;
 }
 
+/* It does not fit. Flags of no meaning besides, the driver says. */
+static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
+{
+	CUcontext given;
+	CUresult result;
+
+	if (ours != CUDA_ERROR_OUT_OF_MEMORY || !(flags & ~KNOWN_FLAGS))
+		return ours;
+	result = real_cuCtxCreate_v2(&given, flags, device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	(void)real_cuCtxDestroy_v2(given);
+	return ours;
+}
+
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 {
 	struct creation creation;
@@ -152,7 +168,7 @@ CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
 	CUresult result = begin(&creation, context, device);
 
 	if (result != CUDA_SUCCESS)
-		return result;
+		return refused(result, flags, device);
 	VGPU_CALL_RESERVED(result, &creation.reservation,
 			   real_cuCtxCreate(at(context, &made), flags, device));
 	return settle_own(&creation, result, made, context);
@@ -165,7 +181,7 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 	CUresult result = begin(&creation, context, device);
 
 	if (result != CUDA_SUCCESS)
-		return result;
+		return refused(result, flags, device);
 	VGPU_CALL_RESERVED(result, &creation.reservation,
 			   real_cuCtxCreate_v2(at(context, &made), flags, device));
 	return settle_own(&creation, result, made, context);
@@ -179,7 +195,7 @@ CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int affinity_count, 
 	CUresult result = begin(&creation, context, device);
 
 	if (result != CUDA_SUCCESS)
-		return result;
+		return refused(result, flags, device);
 	VGPU_CALL_RESERVED(
 	    result, &creation.reservation,
 	    real_cuCtxCreate_v3(at(context, &made), affinity, affinity_count, flags, device));
@@ -193,7 +209,7 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags
 	CUresult result = begin(&creation, context, device);
 
 	if (result != CUDA_SUCCESS)
-		return result;
+		return refused(result, flags, device);
 	VGPU_CALL_RESERVED(result, &creation.reservation,
 			   real_cuCtxCreate_v4(at(context, &made), parameters, flags, device));
 	return settle_own(&creation, result, made, context);
