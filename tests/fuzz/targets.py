@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz import documents, files, wire
+from tests.fuzz import documents, files, images, wire
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 
@@ -43,5 +43,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     ),
     "quantity": Target("contract/quantity.py", "nothing", documents.quantities, 256),
     "region": Target("contract/region_file.py", "RegionError", files.regions),
+    "program": Target("nri_plugin/elf.py", "nothing", images.programs, words=("ELF", "#!")),
+    "preload": Target("nri_plugin/preload_list.py", "nothing", images.preload_files, 512),
     "grant": Target("contract/grant_file.py", "nothing", files.grant_files, 9000),
 }

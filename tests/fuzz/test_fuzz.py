@@ -72,6 +72,8 @@ def test_a_parser_that_breaks_its_promise_is_seen(
         "quantity": "contract.quantity.parse",
         "region": "contract.region_file.uses",
         "grant": "contract.grant_file.decode",
+        "program": "nri_plugin.elf.parse",
+        "preload": "nri_plugin.preload_list.entries",
     }
     monkeypatch.setattr(parser[name], broken)
     with pytest.raises(IndexError):

@@ -64,6 +64,28 @@ def test_asked_at_most_once_in_the_interval(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+def test_a_look_that_nobody_waits_for(tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+    clock = Clock()
+
+    async def work() -> None:
+        cards = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
+        cards.look(15)
+        cards.look(15)
+        assert not cards.cards
+        await cards.refresh()
+        assert (log.read_text(), len(cards.cards)) == ("x", 1)
+        clock.seconds += 14
+        cards.look(15)
+        clock.seconds += 1
+        cards.look(15)
+        await cards.refresh()
+        assert log.read_text() == "xx"
+        await cards.close()
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize(
     ("script", "problem"),
     [

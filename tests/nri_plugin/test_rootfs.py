@@ -219,6 +219,43 @@ def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_p
     assert "it is not there" in str(refused.value)
 
 
+def test_a_forwarder_is_looked_for_where_a_program_would_find_it(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    """The image's own link at the driver's place stays, and is followed."""
+    forwarder = tmp_path / "store/libcuda.so.1"
+    forwarder.write_bytes(b"")
+    (bundle.root / "usr/lib").mkdir(parents=True)
+    (bundle.root / "lib").symlink_to("usr/lib")
+    (bundle.root / "usr/lib/libcuda.so.1").symlink_to("/lib/libcuda.so.580")
+    bundle.places = [*bundle.places, Mount("/lib/libcuda.so.1", str(forwarder))]
+    bundle.create(Mount("/lib/libcuda.so.1", str(forwarder), ("bind", "ro")))
+    bundle.examine(forwarded=True)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle, tmp_path: Path, there: bool) -> None:
+    forwarder = tmp_path / "store/libcuda.so.1"
+    forwarder.write_bytes(b"")
+    if there:
+        (bundle.root / "lib").mkdir()
+        (bundle.root / "lib/libcuda.so.1").write_bytes(b"own")
+    bundle.places = [*bundle.places, Mount("/lib/libcuda.so.1", str(forwarder))]
+    bundle.create()
+    with pytest.raises(Refused) as refused:
+        bundle.examine(forwarded=True)
+    assert refused.value.refusal.reason is Reason.VIEW_DIFFERS
+    problem = "a regular file of 3 bytes" if there else "it is not there"
+    assert problem in str(refused.value)
+
+
+def test_a_configuration_of_any_size_is_not_read(bundle: Bundle) -> None:
+    bundle.create()
+    os.truncate(bundle.path / "config.json", 1 << 40)
+    with pytest.raises(Refused, match=r"config\.json has more than 16777216 bytes"):
+        bundle.examine()
+
+
 def test_a_file_mounted_over_ours(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "fake").write_text("")
     bundle.create(Mount("/.gpuslice/libvgpu.so", str(tmp_path / "fake"), ("bind",)))

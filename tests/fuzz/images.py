@@ -1,0 +1,40 @@
+"""Files of an image, as whoever built it made them: its entry point and its preload list.
+
+Documented: nothing. Promised besides: no more of a program is read than its headers need, and our
+library stands first in the list, whatever comes behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nri_plugin import elf, preload_list
+
+_OURS: Final = b"/.gpuslice/libvgpu.so\n"
+_READ_MOST: Final = 16 << 10
+_MACHINE: Final = 62
+
+
+def programs(data: bytes) -> None:
+    asked = 0
+
+    def read(offset: int, size: int) -> bytes:
+        nonlocal asked
+        assert offset >= 0 and size >= 0
+        asked += size
+        return data[offset : offset + size]
+
+    found = elf.parse(read)
+    assert asked <= _READ_MOST
+    if isinstance(found, elf.Program):
+        why = elf.out_of_reach(found, "program", "loader", _MACHINE, forwarded=False)
+        assert why or (found.wide and found.machine == _MACHINE and found.interpreter)
+
+
+def preload_files(data: bytes) -> None:
+    theirs = preload_list.entries(data)
+    merged = preload_list.merged(_OURS, theirs)
+    read = preload_list.entries(merged)
+    assert read[0] == _OURS.strip()
+    assert set(read) == {*theirs, read[0]}
+    assert preload_list.merged(merged, theirs) == merged
