@@ -33,8 +33,8 @@ CUresult vgpu_load_begin(struct vgpu_load *load, const struct vgpu_needs *needs)
 				   .most_bytes = needs->most_bytes};
 	if (vgpu_measuring() || vgpu_place_current(&place) != CUDA_SUCCESS || place.card < 0)
 		return CUDA_SUCCESS;
-	if (refusable)
-		(void)vgpu_turn_take(place.card, &load->turn);
+	/* Also to measure alone: another's load would be taken for ours. */
+	(void)vgpu_turn_take(place.card, &load->turn);
 	vgpu_window_open(&load->window);
 	if (load->window.open && refusable)
 		result = reserve(load, needs, load->turn.fd >= 0);
