@@ -21,7 +21,8 @@ from simgpu.lab.releases import DEFAULT, RELEASES, Release
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    releases = [RELEASES[name] for name in chosen.runtime or RELEASES]
+    releases = [RELEASES[name] for name in chosen.runtime or (() if chosen.own else RELEASES)]
+    releases += [programs.of_machine(directory) for directory in chosen.own]
     known = FAULTS if chosen.control else ROWS
     faults = {name: known[name] for name in chosen.fault or known}
     for release in releases:
@@ -66,6 +67,15 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         choices=list(RELEASES),
         help=f"one column, repeatable (default: all; `make test` has {DEFAULT.name})",
+    )
+    parser.add_argument(
+        "--own",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a column for this machine's own containerd, whose programs are in DIR, such as"
+        " /usr/bin; it is run privately, the one that serves the machine is not touched",
     )
     parser.add_argument("--fault", action="append", choices=list(ROWS), help="one row, repeatable")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table there, too")

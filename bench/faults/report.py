@@ -17,7 +17,7 @@ from typing import Final
 
 from bench.faults import outcome
 from bench.faults.cases import FAULTS, SIZES, Fault
-from bench.faults.outcome import Cell
+from bench.faults.outcome import Cell, Kind
 from simgpu.lab.namespace import environment
 from simgpu.lab.releases import Release
 
@@ -67,7 +67,13 @@ class Column:
 
     @property
     def holds(self) -> bool:
-        return all(not cell.unprotected and cell.recovers for cell in self.cells.values())
+        """Nothing unprotected; with a validator a pod with a grant waits, it never goes without."""
+        return all(
+            not cell.unprotected
+            and cell.recovers
+            and not (self.validator and cell.kinds.get(Kind.NO_CARD))
+            for cell in self.cells.values()
+        )
 
 
 def verdict(columns: Sequence[Column], *, control: bool) -> int:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from simgpu.lab import releases
 from simgpu.lab.progress import Step, step
 from simgpu.lab.releases import DEFAULT, NRI_MODULE, RELEASES, Release
 from simgpu.lab.scratch import scratch
@@ -71,16 +72,31 @@ def find(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) ->
 
     Raises ProgramsError where $GPUSLICE_BIN names a directory without them.
     """
+    if release.at is not None:
+        return _there(release.at, f"{release.at}")
     if release is DEFAULT and (chosen := environ.get("GPUSLICE_BIN")):
-        missing = [name for name in _PROGRAMS if not _runs(Path(chosen) / name)]
-        if missing:
-            raise ProgramsError(
-                f"GPUSLICE_BIN={chosen}: no {', '.join(missing)} there; "
-                "unset it to have them built into the cache"
-            )
-        return Programs(Path(chosen))
+        return _there(Path(chosen), f"GPUSLICE_BIN={chosen}")
     cached = _cached(environ, release)
     return Programs(cached) if all(_runs(cached / name) for name in _PROGRAMS) else None
+
+
+def _there(directory: Path, named: str) -> Programs:
+    missing = [name for name in _PROGRAMS if not _runs(directory / name)]
+    if missing:
+        raise ProgramsError(
+            f"{named}: no {', '.join(missing)} there; without it they are built into the cache"
+        )
+    return Programs(directory)
+
+
+def of_machine(directory: Path) -> Release:
+    """The containerd that this machine has in `directory`. Raises ProgramsError."""
+    programs = _there(directory, str(directory))
+    said = subprocess.run([programs.containerd, "--version"], text=True, capture_output=True)
+    try:
+        return releases.of_machine(directory, said.stdout.split()[2])
+    except (IndexError, ValueError) as error:
+        raise ProgramsError(f"{programs.containerd} does not say its version") from error
 
 
 def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs:

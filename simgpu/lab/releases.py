@@ -6,8 +6,10 @@ fault matrix has a column for each. Only DEFAULT is built by `make setup`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 _V1: Final = "github.com/containerd/containerd"
@@ -31,6 +33,8 @@ class Release:
     """NRI's default validator, and plugins that validate: since NRI 0.10."""
     has_socket_dir: bool = True
     """Whether the shims' sockets can be kept away from /run/containerd by configuration."""
+    at: Path | None = None
+    """Where its programs are, if they are not the lab's own."""
 
     @property
     def directory(self) -> str:
@@ -39,7 +43,7 @@ class Release:
 
     @property
     def title(self) -> str:
-        return f"containerd {self.version} (NRI {self.nri})"
+        return f"containerd {self.version} ({f'NRI {self.nri}' if self.at is None else self.at})"
 
 
 _ALL: Final = (
@@ -53,3 +57,24 @@ _ALL: Final = (
 )
 RELEASES: Final[Mapping[str, Release]] = {release.name: release for release in _ALL}
 DEFAULT: Final = RELEASES["2.4"]
+
+
+def of_machine(directory: Path, version: str) -> Release:
+    """The containerd whose programs are in `directory`, as it says its version: `v2.2.1+ds1`.
+
+    Raises ValueError for one that is not understood.
+    """
+    match = re.match(r"v?(\d+)\.(\d+)\.", version)
+    if match is None:
+        raise ValueError(f"{version!r} is not a version of containerd")
+    line = (int(match[1]), int(match[2]))
+    return Release(
+        "own",
+        version.removeprefix("v"),
+        "",
+        "",
+        config_version=2 if line < (2, 0) else 3,
+        has_validator=line >= (2, 2),
+        has_socket_dir=line >= (2, 3),
+        at=directory,
+    )

@@ -82,6 +82,12 @@ def test_the_status_is_the_matrixs_verdict(cell: Cell, status: int, control_stat
     assert report.verdict([_column(cell)], control=True) == control_status
 
 
+def test_without_a_card_is_good_enough_only_where_nothing_validates() -> None:
+    cells = {"never": Cell([Outcome(Kind.NO_CARD)], [LIMITED])}
+    assert not Column(DEFAULT, True, cells).holds
+    assert Column(DEFAULT, False, cells).holds
+
+
 def test_the_table_has_the_counts_and_the_versions() -> None:
     cell = Cell([LIMITED, REFUSED, REFUSED], [LIMITED])
     on, off = _column(cell), Column(DEFAULT, False, {"hang": Cell([LOOSE], [])})

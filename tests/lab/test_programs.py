@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simgpu.lab import programs
-from simgpu.lab.releases import DEFAULT, RELEASES
+from simgpu.lab.releases import DEFAULT, RELEASES, of_machine
 
 NAMES = ("containerd", "containerd-shim-runc-v2", "ctr")
 
@@ -113,6 +113,41 @@ def test_a_release_may_be_given_a_newer_nri_than_its_own(tmp_path: Path) -> None
     assert len(asked) == 2
     assert f"/cmd/ctr@v{release.version}" in asked[0]
     assert asked[1].endswith(f"/nri@v{release.nri}")
+
+
+def test_this_machines_own_containerd_is_known_by_its_version(tmp_path: Path) -> None:
+    own = _fake(tmp_path)
+    said = "containerd github.com/containerd/containerd/v2 v2.2.1+ds1 cb1076646aa3"
+    (own / "containerd").write_text(f"#!/bin/sh\necho '{said}'\n")
+    release = programs.of_machine(own)
+    assert release.title == f"containerd 2.2.1+ds1 ({own})"
+    assert (release.config_version, release.has_validator) == (3, True)
+    assert programs.ensure({}, release) == programs.Programs(own)
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "validator", "socket_dir"),
+    [
+        ("1.7.24~ds1", 2, False, False),
+        ("v2.1.4", 3, False, False),
+        ("v2.2.0", 3, True, False),
+        ("v2.10.0", 3, True, True),
+    ],
+)
+def test_what_a_version_can(version: str, config: int, validator: bool, socket_dir: bool) -> None:
+    release = of_machine(Path("/usr/bin"), version)
+    assert (release.config_version, release.has_validator) == (config, validator)
+    assert release.has_socket_dir == socket_dir
+
+
+@pytest.mark.parametrize("said", ["", "containerd edge edge edge"])
+def test_an_own_containerd_that_does_not_say_its_version_is_an_error(
+    tmp_path: Path, said: str
+) -> None:
+    own = _fake(tmp_path)
+    (own / "containerd").write_text(f"#!/bin/sh\necho '{said}'\n")
+    with pytest.raises(programs.ProgramsError, match="does not say its version"):
+        programs.of_machine(own)
 
 
 def test_a_named_directory_serves_the_default_release_alone(tmp_path: Path) -> None:
