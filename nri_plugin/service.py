@@ -67,6 +67,7 @@ class Service:
         metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings
+        self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
         self._inventory = inventory
         self._contexts = contexts
@@ -74,7 +75,7 @@ class Service:
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
         self._looks = Crew("look", _LOOKS_AT_ONCE)
-        self._tenants = Tenants(settings, files, self._worker, metrics or Metrics())
+        self._tenants = Tenants(settings, files, self._worker, self._metrics)
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -193,6 +194,7 @@ class Service:
         if found.out_of_reach:
             if self._settings.refuse_unenforceable:
                 raise Refused(refuse(Reason.LIMIT_NOT_ENFORCEABLE, problem=found.out_of_reach))
+            self._metrics.not_enforceable.inc()
             _LOG.warning(
                 Line(
                     names.EVENT_LIMIT_NOT_ENFORCEABLE,

@@ -23,6 +23,8 @@ from nri_plugin.doctor.facts import Runtime, Socket
 _COMMAND_S: Final = 15.0
 _ACCEPTS: Final = 0x10000
 """Flag of a listening socket in /proc/net/unix."""
+_NAMES: Final = {"crio": "cri-o"}
+"""Programs that give NRI another name than their own."""
 _DEFAULT_CONFIG: Final = "/etc/containerd/config.toml"
 
 
@@ -56,7 +58,7 @@ def look_at_runtime(socket: Path, config: Path | None) -> Runtime:
         problem = f"no process is seen that listens at {socket}"
         return _without_process(Path(named), problem)
     named = str(config or _config_of(process.argv))
-    known = Runtime(process.name, config_file=named)
+    known = Runtime(_NAMES.get(process.name, process.name), config_file=named)
     try:
         said = _ask(process, "--version")
     except _AskError as error:

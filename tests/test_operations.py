@@ -1,0 +1,65 @@
+"""docs/operations.md says what the code does: metrics, checks of the doctor, reasons, pages."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import Path
+
+from nri_plugin.doctor.checks import examine
+from nri_plugin.errors import Reason
+from nri_plugin.metrics import Metrics
+from tests.nri_plugin.test_doctor import WHOLE
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs/operations.md").read_text()
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows below a heading, as cells."""
+    lines = TEXT[TEXT.index(f"| {heading} |") :].splitlines()
+    rows = []
+    for line in lines[2:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def test_the_metrics_are_those_of_the_code() -> None:
+    suffixes = {"counter": "_total", "info": "_info"}
+    known = {
+        family.name + suffixes.get(family.type, ""): family.type
+        for family in Metrics().registry.collect()
+        if not family.name.startswith("process_")
+    }
+    written = {row[0].strip("`"): row[1] for row in table("metric")}
+    assert written == known
+
+
+def test_the_labels_are_those_of_the_code() -> None:
+    metrics = Metrics()
+    labelled = {
+        metric._name: metric._labelnames
+        for metric in vars(metrics).values()
+        if hasattr(metric, "_labelnames")
+    }
+    for row in table("metric"):
+        name = row[0].strip("`").removesuffix("_total").removesuffix("_info")
+        written = tuple(re.findall(r"`(\w+)`", row[2]))
+        expected = ("name", "version", "nri") if row[1] == "info" else labelled[name]
+        assert written == expected, name
+
+
+def test_the_doctors_checks_are_those_of_the_code() -> None:
+    written = [row[0].strip("`") for row in table("check")]
+    assert written == list(dict.fromkeys(finding.check for finding in examine(WHOLE)))
+
+
+def test_every_reason_of_a_refusal_is_somebodys() -> None:
+    patterns = [re.findall(r"`([A-Z_*]+)`", row[0]) for row in table("reasons")]
+    for reason in Reason:
+        owners = [row for row in patterns if any(fnmatch.fnmatch(reason.name, p) for p in row)]
+        assert len(owners) == 1, f"{reason.name} is in {len(owners)} rows"
+    for pattern in (each for row in patterns for each in row):
+        assert fnmatch.filter([reason.name for reason in Reason], pattern), pattern
