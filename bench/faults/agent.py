@@ -120,6 +120,7 @@ def _without_what_it_has(container: nri.Container) -> nri.Container:
     copy.CopyFrom(container)
     del copy.mounts[:]
     del copy.linux.devices[:]
+    del copy.cdi_devices[:]
     return copy
 
 

@@ -152,12 +152,15 @@ class Rig:
         return [*self._while(restart), self.make(meanwhile=restart)]
 
     def containerd_restarted(self) -> list[Outcome]:
-        """The same; by SIGTERM, and killed."""
+        """The same; by SIGTERM, and killed. At first the agent is too slow to be there again."""
         outcomes = []
         for number in (signal.SIGTERM, signal.SIGKILL):
             restart = partial(self._restart_containerd, number)
             ready = self._lab.times_ready()
+            self._lab.signal_agent(signal.SIGSTOP)
             restart()
+            outcomes.append(self.make())
+            self._lab.signal_agent(signal.SIGCONT)
             outcomes += self._until(partial(self._registered_since, ready))
             outcomes.append(self.make(meanwhile=restart))
         return outcomes
