@@ -1,7 +1,8 @@
 """What a container brings along before we answer, and whether it can have a share all the same.
 
 Pure, and part of the policy. A share is limited by what we mount; where a container runs on another
-kernel, may use every device, or has a card already, that limit is none, so a grant is refused. A
+kernel, may use every device, or has a card already, that limit is none, so a grant is refused. So
+is a volume, in any container of a pod with grants, that shows the host's files of limits. A
 container without a grant keeps what another device plugin gave it: taking it away is not ours.
 """
 
@@ -10,20 +11,50 @@ from __future__ import annotations
 from contract import names
 from nri_plugin import cards
 from nri_plugin.errors import Reason, Refused, refuse
-from nri_plugin.injection import normal
-from nri_plugin.model import Container, Pod, Rules
+from nri_plugin.injection import is_below, normal
+from nri_plugin.model import Container, Paths, Pod, Rules
 
 
-def check_grant(pod: Pod, container: Container, run_dir: str, rules: Rules) -> None:
+def check_volumes(container: Container, paths: Paths) -> None:
+    """Raise Refused where a volume shows grants or the library, to be written from inside.
+
+    The run directory holds file systems of its own, which a read-only volume above leaves writable.
+    """
+    run_dir = _on_host(paths.run_dir)
+    for mount in container.mounts:
+        if not mount.source.startswith("/"):
+            continue
+        source = _on_host(mount.source)
+        if is_below(source, run_dir):
+            raise Refused(refuse(Reason.RESTORED, mount=mount.destination, source=mount.source))
+        kept = [run_dir]
+        if paths.library is not None and "ro" not in mount.options:
+            kept.append(_on_host(paths.library))
+        for place in kept:
+            if place == source or is_below(place, source):
+                raise Refused(
+                    refuse(
+                        Reason.HOST_VOLUME,
+                        mount=mount.destination,
+                        source=mount.source,
+                        place=place,
+                    )
+                )
+
+
+def _on_host(path: str) -> str:
+    """The path with the one link in it that hosts have in common: /var/run is /run."""
+    plain = normal(path)
+    return plain.removeprefix("/var") if is_below(f"{plain}/", "/var/run") else plain
+
+
+def check_grant(pod: Pod, container: Container, rules: Rules) -> None:
     """Raise Refused where no share could be limited."""
     if pod.runtime_handler not in rules.runtime_handlers:
         allowed = ", ".join(handler for handler in rules.runtime_handlers if handler)
         raise Refused(refuse(Reason.HANDLER_UNKNOWN, handler=pod.runtime_handler, allowed=allowed))
     if container.privileged:
         raise Refused(refuse(Reason.PRIVILEGED))
-    for mount in container.mounts:
-        if f"{normal(mount.source)}/".startswith(f"{normal(run_dir)}/"):
-            raise Refused(refuse(Reason.RESTORED, mount=mount.destination, source=mount.source))
     given = given_card(container)
     if given:
         raise Refused(refuse(Reason.CARD_GIVEN, given=given))

@@ -235,6 +235,13 @@ CASES: Final[Sequence[Case]] = (
         "`the container mounts /etc, which would hide or move /etc/ld.so.preload; mount it"
         " elsewhere`",
     ),
+    Case(
+        "a_volume_of_the_hosts_limits",
+        "a hostPath over the agent's files, or above them (/run, /), in any container of a pod with"
+        " a grant",
+        _REFUSES,
+        "`mount /host shows the host's ... where limits are kept`",
+    ),
     # --- cards ---
     Case(
         "a_card_of_another_device_plugin",

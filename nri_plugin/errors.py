@@ -106,6 +106,10 @@ class Reason(Enum):
         "environment {key}={value!r} names cards, but the pod's grants have none for this"
         " container; allowed is to leave it out, or 'all', 'none' or 'void'"
     )
+    HOST_VOLUME = (
+        "mount {mount} shows the host's {source}, and in it {place}, where limits are kept; allowed"
+        " in a pod with a share of a card are volumes of other places"
+    )
     RESTORED = (
         "mount {mount} shows files of another container's grant ({source}), as after a restore from"
         " a checkpoint: a share of a card cannot be restored, make the container anew"

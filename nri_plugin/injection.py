@@ -160,7 +160,7 @@ def collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
     place = normal(mount.destination)
     for our in ours:
         target = our.destination
-        if place == target or _is_below(target, place) or _is_below(place, target):
+        if place == target or is_below(target, place) or is_below(place, target):
             return target
     return None
 
@@ -169,7 +169,7 @@ def normal(destination: str) -> str:
     return "/" + posixpath.normpath("/" + destination).lstrip("/")
 
 
-def _is_below(path: str, directory: str) -> bool:
+def is_below(path: str, directory: str) -> bool:
     return path.startswith(directory.rstrip("/") + "/")
 
 

@@ -102,7 +102,7 @@ class Rules:
     where our mounts hold. "" is the runtime's default.
     """
 
-    runtime_handlers: Sequence[str] = ("", "runc", "crun", "nvidia")
+    runtime_handlers: Sequence[str] = ("", "runc", "crun", "nvidia", "nvidia-cdi", "nvidia-legacy")
 
 
 class HookStage(Enum):

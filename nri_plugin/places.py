@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contract import names
+from nri_plugin.injection import is_below
 from nri_plugin.model import Mount
 
 
@@ -31,16 +32,10 @@ def in_place(mounts: Sequence[Mount], directory: str, store_dir: str) -> Sequenc
         mount.destination: mount.source
         for mount in mounts
         if mount.destination != names.CONTAINER_LIBRARY_VISIBLE
-        and (
-            _is_below(mount.source, store_dir) or _is_below(mount.destination, names.CONTAINER_DIR)
-        )
+        and (is_below(mount.source, store_dir) or is_below(mount.destination, names.CONTAINER_DIR))
     }
     mounted = {mount.destination: mount.source for mount in mounts}
     mounted[names.CONTAINER_DIR + grant] = directory + grant
     if names.CONTAINER_LIBRARY not in stored or ours.items() - mounted.items():
         return None
     return tuple(Mount(place, source) for place, source in {**stored, **ours}.items())
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path.startswith(directory.rstrip("/") + "/")

@@ -105,6 +105,7 @@ def _decide(
     claimed = claim(pod, container.name, cards)
     if claimed is None:
         return Untouched()
+    beforehand.check_volumes(container, paths)
     if not claimed.shares:
         given = beforehand.given_card(container)
         if given:
@@ -112,7 +113,7 @@ def _decide(
         injection.check_env(container, _NO_CARD.env)
         beforehand.check_no_grant(container)
         return _NO_CARD
-    beforehand.check_grant(pod, container, paths.run_dir, rules)
+    beforehand.check_grant(pod, container, rules)
     if paths.library is None:
         raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
     key = _key(pod, container, claimed.shared)

@@ -230,7 +230,7 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME",
         help="another runtime handler that runs containers on this kernel, repeatable; grants are"
-        " refused under all but these and the default, runc, crun and nvidia",
+        " refused under all but these and the default, runc, crun and NVIDIA's",
     )
     parser.add_argument("--verbose", action="store_true", help="log what is routine, too")
     return parser

@@ -137,3 +137,10 @@ def test_a_volume_that_a_link_leads_over_the_grant(lab: Lab, tmp_path: Path) -> 
 def test_a_mount_that_collides(lab: Lab, tmp_path: Path) -> None:
     with lab.pod("colliding", one(lab)) as pod, refused("a_mount_that_collides"):
         pod.create("main", Process(PYTHON_IMAGE, mounts={"/etc": tmp_path}))
+
+
+def test_a_volume_of_the_hosts_limits(lab: Lab) -> None:
+    """With a grant in it, and in a container without one beside it."""
+    for written in (one(lab), lab.share({"other": [(0, HALF, 50)]})):
+        with lab.pod("hosted", written) as pod, refused("a_volume_of_the_hosts_limits"):
+            pod.create("main", Process(PYTHON_IMAGE, mounts={"/host": lab.directory}))

@@ -12,18 +12,20 @@ from contract import names
 from nri_plugin import beforehand, translate
 from nri_plugin.errors import Reason, Refused
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.model import Container, Device, Mount, Pod, Rules
+from nri_plugin.model import Container, Device, Mount, Paths, Pod, Rules
 
 POD = Pod("uid", "team", "train")
 PLAIN = Container("c0", "main", mounts=(Mount("/data", "/srv/data"),))
 RUN = "/run/gpuslice"
+LIBRARY = "/usr/local/vgpu/store/abc/libvgpu.so"
+PATHS = Paths(RUN, LIBRARY)
 
 REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
     "kata": (
         replace(POD, runtime_handler="kata-qemu"),
         PLAIN,
         Reason.HANDLER_UNKNOWN,
-        "runtimeClassName: its handler 'kata-qemu' is not known .* runc, crun, nvidia, mine",
+        "runtimeClassName: its handler 'kata-qemu' is not known .* runc, crun, nvidia, .*, mine",
     ),
     "privileged": (POD, replace(PLAIN, privileged=True), Reason.PRIVILEGED, "privileged: true"),
     "a card's node": (
@@ -56,13 +58,6 @@ REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
         Reason.CARD_GIVEN,
         "CDI device nvidia.com/gpu=0",
     ),
-    "another's files": (
-        POD,
-        replace(PLAIN, mounts=(Mount("/.gpuslice", f"{RUN}/old"),)),
-        Reason.RESTORED,
-        "mount /.gpuslice shows files of another container's grant",
-    ),
-    "everybody's files": (POD, replace(PLAIN, mounts=(Mount("/x", RUN),)), Reason.RESTORED, "/x"),
 }
 
 
@@ -70,8 +65,46 @@ REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
 def test_a_grant_is_refused(pod: Pod, container: Container, reason: Reason, text: str) -> None:
     rules = Rules((*Rules().runtime_handlers, "mine"))
     with pytest.raises(Refused, match=text) as refused:
-        beforehand.check_grant(pod, container, RUN, rules)
+        beforehand.check_grant(pod, container, rules)
     assert refused.value.refusal.reason is reason
+
+
+VOLUMES: dict[str, tuple[Mount, Reason | None]] = {
+    "another container's files": (Mount("/.gpuslice", f"{RUN}/old"), Reason.RESTORED),
+    "a file of them": (Mount("/grant", f"{RUN}/old/grant"), Reason.RESTORED),
+    "everybody's files": (Mount("/x", RUN), Reason.HOST_VOLUME),
+    "above them": (Mount("/x", "/run", ("rbind", "ro")), Reason.HOST_VOLUME),
+    "above them, in other words": (Mount("/x", "//run/../run/."), Reason.HOST_VOLUME),
+    "above them, by the link that every host has": (
+        *(Mount("/x", "/var/run/gpuslice"), Reason.HOST_VOLUME),
+    ),
+    "below them, by that link": (Mount("/x", "/var/run/gpuslice/a"), Reason.RESTORED),
+    "beside that link": (Mount("/x", "/var/running"), None),
+    "the host": (Mount("/host", "/", ("rbind", "ro")), Reason.HOST_VOLUME),
+    "the library": (Mount("/x", LIBRARY), Reason.HOST_VOLUME),
+    "the library, to read": (Mount("/x", LIBRARY, ("rbind", "ro")), None),
+    "its store": (Mount("/x", "/usr/local/vgpu"), Reason.HOST_VOLUME),
+    "beside the store": (Mount("/x", "/usr/local/vgpu/libvgpu.so"), None),
+    "beside the files": (Mount("/x", "/run/gpuslice2"), None),
+    "no place of the host": (Mount("/proc", "", (), "proc"), None),
+}
+
+
+@pytest.mark.parametrize(("mount", "reason"), VOLUMES.values(), ids=VOLUMES)
+def test_volumes_of_the_hosts_limits(mount: Mount, reason: Reason | None) -> None:
+    container = replace(PLAIN, mounts=(mount,))
+    if reason is None:
+        beforehand.check_volumes(container, PATHS)
+        return
+    with pytest.raises(Refused) as refused:
+        beforehand.check_volumes(container, PATHS)
+    assert refused.value.refusal.reason is reason
+    assert f"mount {mount.destination} " in str(refused.value)
+
+
+def test_without_a_library_there_is_none_to_write() -> None:
+    container = replace(PLAIN, mounts=(Mount("/x", "/usr"),))
+    beforehand.check_volumes(container, Paths(RUN, None, "missing"))
 
 
 @pytest.mark.parametrize("handler", ["", "runc", "crun", "nvidia", "mine"])
@@ -83,7 +116,8 @@ def test_a_grant_is_allowed(handler: str) -> None:
         mounts=(Mount("/data", "/run/gpuslice-not"),),
         cdi_names=("acme.com/nic=0",),
     )
-    beforehand.check_grant(replace(POD, runtime_handler=handler), harmless, RUN, rules)
+    beforehand.check_grant(replace(POD, runtime_handler=handler), harmless, rules)
+    beforehand.check_volumes(harmless, PATHS)
     assert beforehand.given_card(harmless) == ""
 
 
