@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from contract import names
@@ -34,6 +36,15 @@ _READ_ONLY: Final = ("bind", "ro", "nosuid", "nodev")
 _READ_ONLY_DATA: Final = (*_READ_ONLY, "noexec")
 _SHARED_DATA: Final = ("bind", "rw", "nosuid", "nodev", "noexec")
 
+_PLACES: Final = (
+    names.CONTAINER_DIR,
+    names.CONTAINER_LIBRARY,
+    f"{names.CONTAINER_DIR}/{names.FILE_REGION}",
+    *names.CONTAINER_PRELOADS,
+    names.CONTAINER_LIBRARY_VISIBLE,
+)
+"""Where ours may lie."""
+
 _T = TypeVar("_T")
 
 
@@ -47,15 +58,19 @@ def adjustment(
 ) -> Adjustment:
     """The whole adjustment; raises Refused where something stands in its way."""
     held = capabilities.held(container.env, paths.bringing.capabilities)
-    edits = _edits(shares, specs)
+    devices = tuple(_device(share.uuid, specs) for share in shares)
     if paths.bringing.by_name:
-        check_by_name(edits, paths.bringing)
+        check_by_name(_edits(devices), paths.bringing)
+        brought = _brought(devices, None, ())
     else:
-        edits = capabilities.cut(edits, held.given)
-    driver, forwarders = _forwarded(edits.mounts, paths)
-    ours = (*_our_mounts(container, key, paths), *forwarders)
-    for mount in (*container.mounts, *driver):
-        _check_collision(mount, ours)
+        brought = _brought(devices, held.given, tuple(paths.forwarders.items()))
+    edits, driver = brought.edits, brought.driver
+    ours = (*_our_mounts(container, key, paths), *brought.forwarders)
+    places = _Places(mount.destination for mount in ours)
+    for mount in container.mounts:
+        _check_collision(mount, places)
+    for mount in brought.in_the_way:
+        _check_collision(mount, places)
     by_name = paths.bringing.by_name
     env = _environment(shares, held.text, () if by_name else edits.env)
     check_env(container, env)
@@ -117,13 +132,47 @@ def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]
     return tuple(mounts)
 
 
-def _forwarded(mounts: Sequence[Mount], paths: Paths) -> tuple[Sequence[Mount], Sequence[Mount]]:
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """What cards bring to every container that has them.
+
+    in_the_way: those of the driver's mounts that may meet one of ours.
+    """
+
+    edits: Edits
+    driver: Sequence[Mount]
+    forwarders: Sequence[Mount]
+    in_the_way: Sequence[Mount]
+
+
+@lru_cache(maxsize=64)
+def _brought(
+    devices: Sequence[CdiDevice],
+    given: AbstractSet[str] | None,
+    files: Sequence[tuple[str, str]],
+) -> _Brought:
+    """given: the capabilities to which the files are held; None: the runtime applies the spec.
+
+    The same devices are asked for again and again, and the runtime waits for the answer.
+    """
+    edits = _edits(devices)
+    if given is not None:
+        edits = capabilities.cut(edits, given)
+    driver, forwarders = _forwarded(edits.mounts, dict(files))
+    places = _Places((*_PLACES, *(mount.destination for mount in forwarders)))
+    in_the_way = tuple(mount for mount in driver if places.hidden_by(mount) is not None)
+    return _Brought(edits, tuple(driver), tuple(forwarders), in_the_way)
+
+
+def _forwarded(
+    mounts: Sequence[Mount], files: Mapping[str, str]
+) -> tuple[Sequence[Mount], Sequence[Mount]]:
     """The CDI specs' mounts as they stay, and ours in the place of the driver's libraries.
 
     A forwarder lies wherever a file of the library would; the file itself lies where the forwarder
     looks for it. Of several, the longest name is the file that others are links to.
     """
-    places: dict[str, list[Mount]] = {soname: [] for soname in paths.forwarders}
+    places: dict[str, list[Mount]] = {soname: [] for soname in files}
     for mount in mounts:
         soname = _soname_of(mount.destination)
         if soname in places:
@@ -134,7 +183,7 @@ def _forwarded(mounts: Sequence[Mount], paths: Paths) -> tuple[Sequence[Mount], 
             raise Refused(refuse(Reason.NOT_FORWARDED, soname=soname))
         real = max(found, key=lambda mount: len(mount.destination))
         ours.append(replace(real, destination=f"{names.CONTAINER_DRIVER_DIR}/{soname}"))
-        ours += [Mount(mount.destination, paths.forwarders[soname], _READ_ONLY) for mount in found]
+        ours += [Mount(mount.destination, files[soname], _READ_ONLY) for mount in found]
     replaced = {mount.destination for mount in ours}
     return [mount for mount in mounts if mount.destination not in replaced], ours
 
@@ -149,28 +198,50 @@ def _soname_of(destination: str) -> str | None:
     return None
 
 
-def _check_collision(mount: Mount, ours: Sequence[Mount]) -> None:
-    hidden = collision(mount, ours)
+def _check_collision(mount: Mount, places: _Places) -> None:
+    hidden = places.hidden_by(mount)
     if hidden is not None:
         raise Refused(refuse(Reason.MOUNT_COLLISION, mount=mount.destination, ours=hidden))
 
 
+class _Places:
+    """Destinations of ours, for many mounts to be compared with."""
+
+    def __init__(self, destinations: Iterable[str]) -> None:
+        self._prefixes = [(place, _prefix(place)) for place in destinations]
+
+    def hidden_by(self, mount: Mount) -> str | None:
+        """The first of them that `mount` would lie over, under or inside."""
+        there = normal(mount.destination)
+        prefix = _prefix(there)
+        for place, below in self._prefixes:
+            if there == place or place.startswith(prefix) or there.startswith(below):
+                return place
+        return None
+
+
 def collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
     """Which of ours `mount` would lie over, under or inside; None: it is out of the way."""
-    place = normal(mount.destination)
-    for our in ours:
-        target = our.destination
-        if place == target or is_below(target, place) or is_below(place, target):
-            return target
-    return None
+    return _Places(our.destination for our in ours).hidden_by(mount)
 
 
 def normal(destination: str) -> str:
+    if (
+        destination.startswith("/")
+        and "//" not in destination
+        and "/." not in destination
+        and not destination.endswith("/")
+    ):
+        return destination
     return "/" + posixpath.normpath("/" + destination).lstrip("/")
 
 
 def is_below(path: str, directory: str) -> bool:
-    return path.startswith(directory.rstrip("/") + "/")
+    return path.startswith(_prefix(directory))
+
+
+def _prefix(directory: str) -> str:
+    return directory.rstrip("/") + "/"
 
 
 def _environment(
@@ -195,12 +266,9 @@ def _environment(
     return (*ours.items(), *((key, value) for key, value in cdi if key not in ours))
 
 
-def _edits(shares: Sequence[Share], specs: Specs) -> Edits:
+def _edits(devices: Sequence[CdiDevice]) -> Edits:
     """The edits of the cards' devices and of their specs, each thing once."""
-    parts: list[Edits] = []
-    for share in shares:
-        device = _device(share.uuid, specs)
-        parts += (device.common, device.own)
+    parts = [part for device in devices for part in (device.common, device.own)]
     return Edits(
         env=_unique("environment", (e for p in parts for e in p.env), lambda e: e[0]),
         devices=_unique("device", (d for p in parts for d in p.devices), lambda d: d.path),

@@ -77,14 +77,17 @@ def _lost_env(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
 
 def _lost_mounts(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
     last = {normal(mount.destination): mount for mount in merged.mounts}
+    owners = merged.owners.mounts
     for mount in wanted.mounts:
+        found, owner = last.get(mount.destination), owners.get(mount.destination)
+        if found == mount and owner == me:
+            continue
         what = f"mount {mount.destination}"
-        found = last.get(mount.destination)
         if found is None or found.source != mount.source:
             yield f"{what} is gone or has another source"
         elif set(mount.options) - set(found.options):
             yield f"{what} has the options {','.join(found.options)}"
-        yield from _not_mine(what, merged.owners.mounts.get(mount.destination), me)
+        yield from _not_mine(what, owner, me)
     ours = {mount.destination for mount in wanted.mounts}
     protective = [m for m in wanted.mounts if m.destination != names.CONTAINER_LIBRARY_VISIBLE]
     for mount in merged.mounts:
