@@ -26,7 +26,7 @@ from simgpu.lab.catalogue import Catalogue
 from simgpu.lab.containerd import Containerd
 from simgpu.lab.containerd_config import Options
 from simgpu.lab.cri import ORDINARY, Cri, Pod, Sandbox
-from simgpu.lab.namespace import Inside, Namespace
+from simgpu.lab.namespace import Inside, Namespace, children
 from simgpu.lab.releases import DEFAULT, Release
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -164,6 +164,12 @@ class Lab:
     @property
     def agent_running(self) -> bool:
         return self._agent is not None and self._agent.running
+
+    @property
+    def agent_pid(self) -> int:
+        """Its number outside of the lab's namespace; it must be running."""
+        assert self._agent is not None
+        return children(self._agent.entering.pid)[0]
 
     def start_agent(
         self,
