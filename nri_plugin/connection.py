@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
@@ -32,8 +32,6 @@ from nri_plugin.protocol.session import Session
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 REGISTRATION_TIMEOUT_S: Final = 30.0
 PATIENCE: Final = 0.75
 """The part of the runtime's request timeout after which we answer an error ourselves."""
@@ -41,8 +39,6 @@ CLOSING_TIMEOUT_S: Final = 2.0
 QUIET_S: Final = 0.1
 """Nothing asked for so long: a moment to leave. What was just created is validated right after."""
 READ_BYTES: Final = 1 << 16
-ANSWER: Final = "answer"
-"""The name of the tasks that answer; those of the handler are named after the request."""
 
 
 class Handler(Protocol):
@@ -155,7 +151,7 @@ class _Connection:
         self._on_ready = on_ready
         self._on_decision = on_decision
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._draining = asyncio.Lock()
+        self._unanswered: set[asyncio.Task[Any]] = set()
         self._asked = 0
         self._failure: NriError | None = None
 
@@ -192,8 +188,10 @@ class _Connection:
             await asyncio.wait({work, signal}, return_when=asyncio.FIRST_COMPLETED)
             while not work.done():
                 asked = self._asked
-                if unanswered := self._unanswered():
-                    await asyncio.wait({work, *unanswered}, return_when=asyncio.FIRST_COMPLETED)
+                if self._unanswered:
+                    await asyncio.wait(
+                        {work, *self._unanswered}, return_when=asyncio.FIRST_COMPLETED
+                    )
                 else:
                     await asyncio.wait({work}, timeout=QUIET_S)
                     if asked == self._asked:
@@ -205,9 +203,6 @@ class _Connection:
         if not work.cancelled():
             work.result()
 
-    def _unanswered(self) -> set[asyncio.Task[Any]]:
-        return {task for task in self._tasks if task.get_name() == ANSWER}
-
     async def _pump(self) -> bool:
         """Take what came and start what it asks for; False when the session is over."""
         data = await self._reader.read(READ_BYTES)
@@ -217,39 +212,47 @@ class _Connection:
         for event in self._session.receive_data(data):
             if isinstance(event, events.Request):
                 self._asked += 1
-                self._start(self._answer(event), ANSWER)
+                self._begin(event)
             else:
                 logger.debug("event=%s", event)
         await self._flush()
         return not self._session.closed
 
-    def _start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._retire)
-        return task
-
-    def _retire(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            error = task.exception()  # and marks it as seen: of a handler, _answer has told
-            if error is not None and task.get_name() == ANSWER:
-                logger.error("task=%s outcome=error", ANSWER, exc_info=error)
-
-    async def _answer(self, request: events.Request) -> None:
-        """Answer `request` in time, whatever its handler does."""
-        what = type(request).__name__
+    def _begin(self, request: events.Request) -> None:
+        """Have `request` handled, and answered in time, whatever its handler does."""
+        loop, began_s = asyncio.get_running_loop(), time.monotonic()
+        work = loop.create_task(_perform(self._handler, request), name=type(request).__name__)
+        self._tasks.add(work)
+        self._unanswered.add(work)
         budget_s = request.budget_ms / 1000 * PATIENCE
-        began_s = time.monotonic()
-        work = self._start(_perform(self._handler, request), what)
-        try:
-            done, _ = await asyncio.wait({work}, timeout=budget_s)
-        finally:
-            work.cancel()
+        timer = loop.call_later(budget_s, self._answer, request, work, began_s, budget_s)
+
+        def ended(_work: asyncio.Task[Message | None]) -> None:
+            timer.cancel()
+            self._tasks.discard(work)
+            if not work.cancelled():
+                work.exception()  # marks it as seen, where it comes too late to be told
+            self._answer(request, work, began_s, budget_s)
+
+        work.add_done_callback(ended)
+
+    def _answer(
+        self,
+        request: events.Request,
+        work: asyncio.Task[Message | None],
+        began_s: float,
+        budget_s: float,
+    ) -> None:
+        """Answer with what has become of `work` by now; once."""
+        if work not in self._unanswered:
+            return
+        self._unanswered.discard(work)
         if self._session.closed:
             return
+        what = type(request).__name__
         outcome, reason, text, error = Outcome.PASSED, "", "", None
-        if not done:
+        if not work.done():
+            work.cancel()
             outcome = Outcome.LATE
             text = f"gpuslice did not decide {what} within {budget_s:.3g} s"
             self._fail(request, Code.DEADLINE_EXCEEDED, text, None)
@@ -267,17 +270,13 @@ class _Connection:
             outcome = Outcome.ERROR
             text = f"gpuslice failed at {what}: {type(error).__name__}: {error}"
             self._fail(request, Code.UNKNOWN, text, error)
-        try:
-            await self._flush()
-        except OSError:
-            return  # the side that reads sees it too, and reports it
-        finally:
-            duration_s = time.monotonic() - began_s
-            self._on_decision(
-                Decision(
-                    what, outcome, duration_s, reason=reason, text=text, error=error, **_of(request)
-                )
+        self._send()
+        duration_s = time.monotonic() - began_s
+        self._on_decision(
+            Decision(
+                what, outcome, duration_s, reason=reason, text=text, error=error, **_of(request)
             )
+        )
         if self._failure is not None:
             self._writer.close()
         elif isinstance(request, events.Synchronize) and self._on_ready is not None:
@@ -291,14 +290,19 @@ class _Connection:
             self._failure = SynchronizeFailed(reason)
             self._failure.__cause__ = error
 
-    async def _flush(self) -> None:
+    def _send(self) -> None:
+        """Hand what is due to the transport, which bears a connection that is lost meanwhile."""
         if data := self._session.data_to_send():
             self._writer.write(data)
-        async with self._draining:
-            await self._writer.drain()
+
+    async def _flush(self) -> None:
+        """And read no more before the runtime has read enough of it."""
+        self._send()
+        await self._writer.drain()
 
     async def _close(self) -> None:
         """End the handler's methods and the socket, neither waited for without a bound."""
+        self._unanswered.clear()
         tasks = set(self._tasks)
         for task in tasks:
             task.cancel()

@@ -22,6 +22,8 @@ from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from nri_plugin.threads import Worker
 
+Look = tuple[Specs, Paths]
+
 _T = TypeVar("_T")
 
 
@@ -44,6 +46,8 @@ class Node:
             now=time.monotonic,
         )
         self._specs = Reader(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
+        self.seen: Look | None = None
+        """What the last look found; the node may have changed since."""
         self.runtime: RuntimeInfo | None = None
         """Who asks us; set when its session is ready."""
 
@@ -62,8 +66,8 @@ class Node:
     async def ask_for_cards(self) -> None:
         await self._inventory.refresh()
 
-    async def look_at_host(self) -> tuple[Specs, Paths]:
-        return await self._work(self._look_at_host)
+    async def look_at_host(self) -> Look:
+        return await self._work(self.look_now)
 
     async def generate_specs(self, uuids: Sequence[str]) -> bool:
         """Have CDI specs made for these cards, unless it was tried just now; False: none new.
@@ -90,8 +94,12 @@ class Node:
         """Take away what was generated; False: there was nothing. Raises OSError."""
         return await self._work(self._generator.discard)
 
-    def _look_at_host(self) -> tuple[Specs, Paths]:
+    def look_now(self) -> Look:
         """CDI specs and library as they are now; runs in the worker."""
+        self.seen = self._look()
+        return self.seen
+
+    def _look(self) -> Look:
         chosen = self._settings
         run_dir, bringing = str(chosen.run_dir), self._bringing()
         specs = self._specs.load()

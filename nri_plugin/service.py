@@ -23,7 +23,7 @@ from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Adjustment, Container, Mount, Pod, Untouched
-from nri_plugin.node import Node
+from nri_plugin.node import Look, Node
 from nri_plugin.protocol.events import EventMask
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
@@ -119,6 +119,16 @@ class Service:
             return None
         container = translate.container(container_message)
         rules = self._settings.rules
+        if (seen := self.node.seen) is not None:
+            # Nearly always the node is as it was: then the look that says so and the files are one
+            # errand of the worker's, and the runtime waits for one only.
+            guess = policy.decide(pod, container, self._inventory.cards, *seen, rules)
+            if (
+                isinstance(guess, Adjustment)
+                and guess.key is not None
+                and await self._grant(pod, container, guess.key, guess, seen)
+            ):
+                return translate.adjustment(guess)
         specs, paths = await self._in_time("read the CDI specs", self.node.look_at_host())
         decision = policy.decide(pod, container, self._inventory.cards, specs, paths, rules)
         if isinstance(decision, Refusal) and decision.reason in _INVENTORY_MAY_TELL:
@@ -144,30 +154,54 @@ class Service:
             case Refusal():
                 raise Refused(decision)
             case Adjustment():
-                self._tenants.answered(container.id, decision)
-                _say_what_is_cut(pod, container, decision)
                 if decision.key is not None:
-                    self._tenants.take(
-                        pod, container, decision, decision.key, self._inventory.cards
-                    )
-                    try:
-                        await self._provide(decision.key, decision)
-                    except BaseException:  # cancelled, too: it is answered with an error, or not
-                        self._tenants.ended(container.id)
-                        raise
+                    await self._grant(pod, container, decision.key, decision)
+                else:
+                    self._tenants.answered(container.id, decision)
                 return translate.adjustment(decision)
 
-    async def _provide(self, key: str, wanted: Adjustment) -> None:
+    async def _grant(
+        self,
+        pod: Pod,
+        container: Container,
+        key: str,
+        wanted: Adjustment,
+        seen: Look | None = None,
+    ) -> bool:
+        """Have the container hold its grant; True when it does.
+
+        seen: what `wanted` was decided on; where the node is not that any more, nothing is done.
+        """
+        self._tenants.answered(container.id, wanted)
+        self._tenants.take(pod, container, wanted, key, self._inventory.cards)
+        granted = False
+        try:
+            granted = await self._provide(key, wanted, seen)
+        finally:  # cancelled, too: it is answered with an error, or not
+            if not granted:
+                self._tenants.ended(container.id)
+        if granted:
+            _say_what_is_cut(pod, container, wanted)
+        return granted
+
+    async def _provide(self, key: str, wanted: Adjustment, seen: Look | None) -> bool:
         """The files of the container's grant, made before the runtime has its answer."""
         self._inventory.look(self._settings.inventory_max_age_s)
         self._contexts.look(share.uuid for share in wanted.shares)
         known = dict(self._contexts.sizes)
-        job = partial(self._files.prepare, key, wanted.shares, wanted.shared, known)
+
+        def prepare() -> bool:
+            if seen is not None and self.node.look_now() != seen:
+                return False
+            self._files.prepare(key, wanted.shares, wanted.shared, known)
+            return True
+
         try:
-            await self._in_time("make the container's files", self._work(job))
+            made = await self._in_time("make the container's files", self._work(prepare))
         except FilesError as error:
             raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
         self._make_ahead()
+        return made
 
     def _make_ahead(self) -> None:
         loop = asyncio.get_running_loop()

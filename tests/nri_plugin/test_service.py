@@ -47,6 +47,11 @@ HALF = allocation.encode(
         {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_CORE: 50}, UUID)]}
     )
 )
+QUARTER = allocation.encode(
+    Allocation(
+        {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 25, names.RESOURCE_CORE: 25}, UUID)]}
+    )
+)
 GRANTS = grants.encode({"main": [CardGrant(UUID, 0, 5 << 30, 20)]})
 LABEL = names.LABEL_ISOLATION_PROVIDER
 
@@ -310,6 +315,25 @@ def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host) -> No
             reply = await runtime.create(pod(allocated=HALF), container())
             assert reply is not None
             assert host.keys() == {"pod-uid-0"}
+
+    asyncio.run(work())
+
+
+def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
+    """To decide on what was seen last is a guess, and what has changed since is seen in time."""
+
+    async def work() -> None:
+        spec = host.cdi / "card.json"
+        async with serving(host.service()) as runtime:
+            for number, path in enumerate(("/dev/card0", "/dev/card0", "/dev/card-one")):
+                spec.write_text(spec.read_text().replace("/dev/card0", path))
+                of = pod(number, allocated=QUARTER)
+                reply = await runtime.create(of, container(number, sandbox=number))
+                assert reply is not None
+                assert path in {mount.destination for mount in reply.adjust.mounts}
+            spec.write_text(spec.read_text().replace(UUID, "GPU-other"))
+            text = await refused(runtime, pod(3, allocated=QUARTER), container(3, sandbox=3))
+            assert f"no CDI device nvidia.com/gpu={UUID}" in text
 
     asyncio.run(work())
 
