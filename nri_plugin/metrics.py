@@ -98,7 +98,8 @@ class Metrics:
         self.not_enforceable = Counter(
             "gpuslice_limit_not_enforceable_total",
             "Containers started whose program the limit may not reach (LimitNotEnforceable):"
-            " static, or not of glibc. Strict mode refuses or covers them.",
+            " static, 32 bit, or not of glibc. --unenforceable refuse does not start them; --strict"
+            " covers those of musl.",
             registry=self.registry,
         )
         self.cards = Gauge(

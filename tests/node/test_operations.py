@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import shutil
 import socket
 import sys
@@ -22,6 +23,7 @@ from .conftest import GIB, probe
 pytestmark = pytest.mark.node
 
 OWN = Process(PYTHON_IMAGE)
+STATIC = Process(PYTHON_IMAGE, ("busybox", "sleep", "1000000"))
 
 
 def get(lab: Lab, page: str) -> tuple[int, str]:
@@ -140,6 +142,49 @@ def test_a_specs_second_description_makes_ours_give_way(lab: Lab, no_specs: Path
     shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", no_specs / "nvidia.json")
     lab.wait_until(lambda: not (no_specs / FILE).exists(), "the generated spec to give way")
     lab.wait_until(lambda: get(lab, "/readyz") == (200, "ok\n"), "the agent to be ready")
+
+
+@pytest.fixture
+def hooks_rejected(lab: Lab, no_specs: Path) -> Iterator[Path]:
+    """A validator that rejects OCI hooks, and a CDI spec that holds one, as NVIDIA's do."""
+    file = lab.directory / "containerd.toml"
+    before = file.read_text()
+    document = json.loads((lab.sim_dir / "cdi" / "nvidia.json").read_text())
+    hook = {"hookName": "createContainer", "path": "/bin/true", "args": ["true"]}
+    document["containerEdits"]["hooks"] = [hook]
+    (no_specs / "nvidia.json").write_text(json.dumps(document))
+    lab.containerd.stop()
+    file.write_text(
+        before.replace("enable = true", "enable = true\nreject_oci_hook_adjustment=true")
+    )
+    lab.containerd.start()
+    lab.cri.version()
+    yield no_specs
+    lab.stop_agent()
+    lab.containerd.stop()
+    file.write_text(before)
+    lab.containerd.start()
+    lab.cri.version()
+
+
+def test_by_name_a_validator_that_rejects_hooks_is_no_hindrance(
+    lab: Lab, hooks_rejected: Path
+) -> None:
+    again(lab, hooks_rejected)
+    rejected = pytest.raises(CriError, match=r"(?i)oci hook")
+    with lab.pod("hooked", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod, rejected:
+        pod.create("main", OWN)
+    again(lab, hooks_rejected, "--cdi-by-name")
+    with lab.pod("named", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
+        assert probe(pod.run("main", OWN)).held_to(20 * GIB)
+
+
+def test_a_program_that_no_limit_reaches_is_counted(lab: Lab) -> None:
+    counted = "gpuslice_limit_not_enforceable_total"
+    before = sample(lab, counted)
+    with lab.pod("static", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
+        pod.run("main", STATIC)
+    assert sample(lab, counted) == before + 1
 
 
 def test_the_driver_is_held_to_compute_and_utility(lab: Lab) -> None:
