@@ -139,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
     def add(flag: str, default: str | None, what: str) -> None:
         parser.add_argument(
             flag,
-            type=_absolute,
+            type=absolute,
             default=default,
             required=default is None,
             metavar="PATH",
@@ -154,7 +154,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cdi-dir",
         action="append",
-        type=_absolute,
+        type=absolute,
         metavar="DIR",
         help="directory of CDI specs, repeatable, the last outranks the others"
         " (default: /etc/cdi and /var/run/cdi)",
@@ -315,7 +315,7 @@ def _from_text(action: argparse.Action, text: str) -> object:
     return value
 
 
-def _absolute(text: str) -> Path:
+def absolute(text: str) -> Path:
     """Mount sources and what containerd tells back are compared as text: absolute and plain."""
     path = Path(text)
     if not path.is_absolute() or ".." in path.parts:
@@ -327,7 +327,7 @@ def _address(text: str) -> Address | None:
     if text == "off":
         return None
     if text.startswith("unix:"):
-        return _absolute(text.removeprefix("unix:"))
+        return absolute(text.removeprefix("unix:"))
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:

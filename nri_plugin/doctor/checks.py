@@ -117,6 +117,10 @@ def nvidia_runtime(facts: Facts) -> Finding:
     toolkit = facts.nvidia
     if facts.runtime.config is None:
         theirs = ["unknown"] if toolkit.config is not None else []
+    if not theirs and facts.runtime.config is None:
+        found = "neither containerd's configuration is known, nor one of NVIDIA's toolkit"
+        do = "run the doctor as root with hostPID, while containerd runs"
+        return Finding("nvidia-runtime", Level.WARN, found, do)
     if not theirs:
         return Finding("nvidia-runtime", Level.OK, "no runtime handler is NVIDIA's")
     # What is not said is the toolkit's default.
@@ -161,7 +165,10 @@ def device_plugins(facts: Facts) -> Finding:
         what += [f"{', '.join(holding[:3])} got a card from it"] if holding else []
         return Finding("device-plugins", Level.FAIL, "; ".join(what), do)
     if seen.problem is not None:
-        do = "see by kubectl describe node that no nvidia.com/ resource is offered"
+        do = (
+            "give the doctor's pod hostPID, or see by kubectl describe node that no nvidia.com/"
+            " resource is offered"
+        )
         return Finding("device-plugins", Level.WARN, seen.problem, do)
     theirs = [name for name in seen.sockets if "nvidia" in name.lower() or "gpu" in name.lower()]
     if theirs:

@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     known.add_argument(
         "--nvidia-config",
-        type=Path,
+        type=settings.absolute,
         default=Path("/etc/nvidia-container-runtime/config.toml"),
         metavar="PATH",
         help="configuration of NVIDIA's container toolkit"
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     )
     known.add_argument(
         "--kubelet",
-        type=Path,
+        type=settings.absolute,
         default=Path("/var/lib/kubelet"),
         metavar="PATH",
         help="the kubelet's directory (default: /var/lib/kubelet)",

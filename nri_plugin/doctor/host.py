@@ -36,7 +36,7 @@ _MADV_WIPEONFORK: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where other programs keep theirs. containerd_config: None: as the running one says."""
+    """Where the host keeps files of others. containerd_config: None: as the running one says."""
 
     containerd_config: Path | None
     nvidia_config: Path
@@ -45,6 +45,7 @@ class Places:
 
 def look(settings: Settings, library: Path | None, places: Places) -> Facts:
     """library: None where nobody said which."""
+    root = host_root()
     cards, cards_problem = _cards(settings)
     specs = cdi.load(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
     return Facts(
@@ -56,13 +57,26 @@ def look(settings: Settings, library: Path | None, places: Places) -> Facts:
         cards=cards,
         cards_problem=cards_problem,
         specs=specs,
-        missing={card.uuid: _missing(card, specs) for card in cards},
-        nvidia=neighbours.look_at_nvidia(places.nvidia_config),
-        plugins=neighbours.look_at_device_plugins(places.kubelet),
+        missing={card.uuid: missing(card, specs, root) for card in cards},
+        nvidia=neighbours.look_at_nvidia(root, places.nvidia_config),
+        plugins=neighbours.look_at_device_plugins(root, places.kubelet),
         run_dir=_run_dir(settings.run_dir),
         kernel=_kernel(),
         agent=_agent(settings),
     )
+
+
+def host_root() -> Path:
+    """The host's root directory as it is seen here: in a pod with hostPID, that of process 1."""
+    of_first = Path("/proc/1/root")
+    with contextlib.suppress(OSError):
+        if _in_hosts_pids() and not os.path.samefile(of_first, "/"):
+            return of_first
+    return Path("/")
+
+
+def _in_hosts_pids() -> bool:
+    return os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
 
 
 def _cards(settings: Settings) -> tuple[Sequence[Card], str | None]:
@@ -76,14 +90,28 @@ def _cards(settings: Settings) -> tuple[Sequence[Card], str | None]:
     return inventory.cards, inventory.problem
 
 
-def _missing(card: Card, specs: Specs) -> Sequence[str]:
-    """Files and hooks that the card's device names, and this host does not have."""
+def missing(card: Card, specs: Specs, root: Path) -> Sequence[str]:
+    """Files and hooks that the card's device names, and the host does not have."""
     device = specs.devices.get(card.uuid)
     if device is None or device.problem is not None:
         return ()
     named = [mount.source for edits in (device.common, device.own) for mount in edits.mounts]
     named += [hook.path for edits in (device.common, device.own) for hook in edits.hooks]
-    return sorted({path for path in named if not os.path.exists(path)})
+    return sorted({path for path in named if not _exists(root, path)})
+
+
+def _exists(root: Path, path: str) -> bool:
+    """Also behind links, which mean what they mean under that root."""
+    if root == Path("/"):
+        return os.path.exists(path)
+    descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        with inside.found(descriptor, path):
+            return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _library(settings: Settings, library: Path | None) -> Library:
@@ -142,7 +170,7 @@ def _kernel() -> Kernel:
             lacks["MADV_WIPEONFORK"] = "the library, in programs that fork (Linux 4.14)"
     host_pids = False
     with contextlib.suppress(OSError):
-        host_pids = os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
+        host_pids = _in_hosts_pids()
     return Kernel(os.uname().release, lacks, host_pids)
 
 

@@ -20,16 +20,21 @@ _CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
 _KUBELETS_OWN: Final = "kubelet.sock"
 
 
-def look_at_nvidia(file: Path) -> NvidiaRuntime:
+def look_at_nvidia(root: Path, file: Path) -> NvidiaRuntime:
+    """root: the host's, as it is seen here."""
     try:
-        return NvidiaRuntime(tomllib.loads(file.read_text()), str(file))
+        return NvidiaRuntime(tomllib.loads(_under(root, file).read_text()), str(file))
     except FileNotFoundError:
         return NvidiaRuntime(None, str(file))
     except (OSError, ValueError) as error:
         return NvidiaRuntime(None, str(file), f"{file}: {error}")
 
 
-def look_at_device_plugins(kubelet: Path) -> DevicePlugins:
+def look_at_device_plugins(root: Path, directory: Path) -> DevicePlugins:
+    """root: the host's, as it is seen here; directory: the kubelet's."""
+    kubelet = _under(root, directory)
+    if not (kubelet / "device-plugins").is_dir():
+        return DevicePlugins(problem=f"{directory}/device-plugins is not there, or not seen")
     sockets = [
         str(path.relative_to(kubelet))
         for folder in ("device-plugins", "plugins_registry")
@@ -47,6 +52,10 @@ def look_at_device_plugins(kubelet: Path) -> DevicePlugins:
         return DevicePlugins(sockets=sockets)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return DevicePlugins(sockets=sockets, problem=f"{file}: {error!r}")
+
+
+def _under(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
 
 
 def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -40,6 +40,7 @@ class Patient:
             "--nvidia-config": self.directory / "nvidia.toml",
             "--nvidia-ctk": "off",
         }
+        (self.directory / "kubelet" / "device-plugins").mkdir(parents=True)
         self.switches: list[str] = []
         self.environment = self.lab.driver_environment()
 
@@ -157,7 +158,6 @@ def _rejects_hooks(patient: Patient) -> None:
 def _device_plugin(patient: Patient) -> None:
     """As NVIDIA's leaves it: the kubelet's record of what it offers, here in time slices."""
     directory = patient.directory / "kubelet" / "device-plugins"
-    directory.mkdir(parents=True)
     slices = [f"{patient.lab.cards[0].uuid}::{number}" for number in range(4)]
     data = {"PodDeviceEntries": [], "RegisteredDevices": {"example.com/slices": slices}}
     (directory / "kubelet_internal_checkpoint").write_text(json.dumps({"Data": data}))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.doctor import neighbours
+from nri_plugin.doctor import host, neighbours
 from nri_plugin.doctor.checks import CHECKS, examine
 from nri_plugin.doctor.command import as_json, as_text
 from nri_plugin.doctor.facts import (
@@ -268,6 +268,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "RuntimeClass leads to unknown",
         "= false",
     ),
+    ("nvidia-runtime", {"runtime": Runtime(problem="x")}, WARN, "neither", "hostPID"),
     (
         "device-plugins",
         {"plugins": DevicePlugins({"nvidia.com/gpu": ["GPU-a"]})},
@@ -385,7 +386,7 @@ CHECKPOINT = {
 def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlugins) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    found = neighbours.look_at_device_plugins(tmp_path)
+    found = neighbours.look_at_device_plugins(Path("/"), tmp_path)
     assert (found.registered, found.allocated) == (expected.registered, list(expected.allocated))
     assert found.problem is None
 
@@ -396,11 +397,32 @@ def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlug
 def test_a_strange_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    assert neighbours.look_at_device_plugins(tmp_path).problem is not None
+    assert neighbours.look_at_device_plugins(Path("/"), tmp_path).problem is not None
 
 
 def test_no_kubelet_at_all(tmp_path: Path) -> None:
-    assert neighbours.look_at_device_plugins(tmp_path) == DevicePlugins(sockets=[])
+    found = neighbours.look_at_device_plugins(Path("/"), tmp_path)
+    assert found.problem == f"{tmp_path}/device-plugins is not there, or not seen"
+    (tmp_path / "device-plugins").mkdir()
+    found = neighbours.look_at_device_plugins(Path("/"), tmp_path)
+    assert found == DevicePlugins(sockets=[])
+
+
+def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
+    """As in a pod, which sees the host's root elsewhere; links mean what they mean there."""
+    (tmp_path / "var/lib/kubelet/device-plugins").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nvidia.toml").write_text("a = 1\n")
+    (tmp_path / "lib").symlink_to("/usr")
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/libcuda.so").touch()
+    assert neighbours.look_at_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
+    assert neighbours.look_at_nvidia(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
+    names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
+    mounts = tuple(Mount(name, name) for name in names)
+    specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
+    assert host.missing(CARD, specs, tmp_path) == ["/lib/gone.so", "/usr/gone"]
+    assert host.missing(CARD, Specs(), tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -411,6 +433,6 @@ def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) 
     file = tmp_path / "config.toml"
     if text is not None:
         file.write_text(text)
-    found = neighbours.look_at_nvidia(file)
+    found = neighbours.look_at_nvidia(Path("/"), file)
     assert found.config == known
     assert (found.problem is not None) is (text == "a = \n")
