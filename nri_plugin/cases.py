@@ -239,8 +239,9 @@ CASES: Final[Sequence[Case]] = (
         "a_volume_of_the_hosts_limits",
         "a hostPath over the agent's files, or above them (/run, /), in any container of a pod with"
         " a grant",
-        _REFUSES,
-        "`mount /host shows the host's ... where limits are kept`",
+        "refuses to make it; where only the kernel knows where it leads, refuses to start the one"
+        " with the grant",
+        "`mount /host...where limits are kept`",
     ),
     # --- cards ---
     Case(

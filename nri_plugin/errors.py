@@ -107,8 +107,8 @@ class Reason(Enum):
         " container; allowed is to leave it out, or 'all', 'none' or 'void'"
     )
     HOST_VOLUME = (
-        "mount {mount} shows the host's {source}, and in it {place}, where limits are kept; allowed"
-        " in a pod with a share of a card are volumes of other places"
+        "mount {mount} shows the host's {source}, or part of {place}, where limits are kept;"
+        " allowed in a pod with a share of a card are volumes of other places"
     )
     RESTORED = (
         "mount {mount} shows files of another container's grant ({source}), as after a restore from"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
-from nri_plugin import elf, entrypoint, inside, preload_list
+from nri_plugin import elf, entrypoint, inside, mountinfo, preload_list
 from nri_plugin.errors import Reason, Refused, refuse
 from nri_plugin.inside import kind
 from nri_plugin.model import Mount
@@ -58,8 +58,9 @@ def examine(
     try:
         with _directory(bundle / "rootfs") as root:
             preloads = check_image(root)
-        process = Path("/proc", (bundle / "init.pid").read_text().strip(), "root")
-        with _directory(process) as root:
+        process = Path("/proc", (bundle / "init.pid").read_text().strip())
+        check_mounts((process / "mountinfo").read_text(errors="surrogateescape"), mounts)
+        with _directory(process / "root") as root:
             check_view(root, mounts)
             machine = elf.MACHINES[os.uname().machine]
             why = entrypoint.out_of_reach(root, _process(bundle), machine, forwarded)
@@ -111,6 +112,16 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
                     continue
                 problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
         raise Refused(refuse(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem))
+
+
+def check_mounts(text: str, mounts: Sequence[Mount]) -> None:
+    """`text`: of the process's mountinfo. Raise Refused where a volume shows the host's limits."""
+    ours = {mount.destination for mount in mounts}
+    point = mountinfo.shown(list(mountinfo.parse(text)), ours)
+    if point:
+        (directory,) = (m.source for m in mounts if m.destination == names.CONTAINER_DIR)
+        place = str(Path(directory).parent)
+        raise Refused(refuse(Reason.HOST_VOLUME, mount=point, source="limits", place=place))
 
 
 def _is_own(destination: str) -> bool:

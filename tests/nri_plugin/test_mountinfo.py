@@ -1,0 +1,80 @@
+"""What mounts show of the host's limits, from the kernel's own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_plugin import mountinfo
+from nri_plugin.mountinfo import Line
+
+OURS = {"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"}
+GRANT = "40 30 0:99 {} {} rw,nosuid - tmpfs gpuslice rw,size=640k"
+LIBRARY = "41 30 8:1 /opt/store/abc/libvgpu.so /.gpuslice/libvgpu.so ro,nosuid - ext4 /dev/sda1 rw"
+TEXT = "\n".join(
+    [
+        "30 20 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/a",
+        "31 30 0:60 / /dev rw,nosuid - tmpfs tmpfs rw",
+        GRANT.format("/", "/.gpuslice"),
+        GRANT.format("/region", "/.gpuslice/region"),
+        LIBRARY,
+        GRANT.format("/preload", "/etc/ld.so.preload"),
+    ]
+)
+
+
+def shown(*more: str) -> str:
+    return mountinfo.shown(list(mountinfo.parse("\n".join([TEXT, *more]))), OURS)
+
+
+CASES = {
+    "nothing more": ("", ""),
+    "a grant elsewhere": (GRANT.format("/", "/host/run/gpuslice/c0"), "/host/run/gpuslice/c0"),
+    "the whole host": ("50 30 8:1 / /host rw - ext4 /dev/sda1 rw", "/host"),
+    "the store, writable": ("50 30 8:1 /opt/store /x rw shared:3 - ext4 /dev/sda1 rw", "/x"),
+    "the library, writable": (
+        LIBRARY.replace("/.gpuslice/", "/x/").replace(" ro,", " rw,"),
+        "/x/libvgpu.so",
+    ),
+    "the store, to read": ("50 30 8:1 /opt/store /x ro - ext4 /dev/sda1 rw", ""),
+    "the library's copy to see": (LIBRARY.replace("/.gpuslice/", "/usr/local/vgpu/"), ""),
+    "beside the store": ("50 30 8:1 /opt/stores /x rw - ext4 /dev/sda1 rw", ""),
+    "another disk": ("50 30 8:2 / /x rw - ext4 /dev/sda2 rw", ""),
+    "somebody's tmpfs": ("50 30 0:70 / /x rw - tmpfs gpuslices rw", ""),
+    "an escaped point": (GRANT.format("/", "/with\\040blank"), "/with blank"),
+    "not a line": ("50 30 8:1 / /host rw", ""),
+}
+
+
+@pytest.mark.parametrize(("line", "where"), CASES.values(), ids=CASES)
+def test_shown(line: str, where: str) -> None:
+    assert shown(line) == where
+
+
+def test_without_the_librarys_line_grants_are_seen() -> None:
+    lines = list(mountinfo.parse(GRANT.format("/", "/x")))
+    assert mountinfo.shown(lines, OURS) == "/x"
+
+
+def test_this_process_has_a_root() -> None:
+    lines = list(mountinfo.parse(Path("/proc/self/mountinfo").read_text()))
+    assert any(line.point == "/" for line in lines)
+    assert any(line == Line(line.device, "/", "/proc", True, "proc", "proc") for line in lines)
+
+
+@given(st.text())
+def test_no_text_is_an_error(text: str) -> None:
+    assert mountinfo.shown(list(mountinfo.parse(text)), OURS) == ""
+
+
+@given(
+    st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\\"), min_size=1)
+)
+def test_what_the_kernel_escapes_is_read_back(name: str) -> None:
+    point = f"/{name} \t\n\\"
+    escaped = "".join(f"\\{ord(c):03o}" if c in " \t\n\\" else c for c in point)
+    (line,) = mountinfo.parse(GRANT.format("/", escaped))
+    assert line.point == point
