@@ -59,11 +59,12 @@ def adjustment(
     """The whole adjustment; raises Refused where something stands in its way."""
     held = capabilities.held(container.env, paths.bringing.capabilities)
     devices = tuple(_device(share.uuid, specs) for share in shares)
+    files = tuple(paths.forwarders.items())
     if paths.bringing.by_name:
         check_by_name(_edits(devices), paths.bringing)
-        brought = _brought(devices, None, ())
+        brought = _brought(devices, None, files)
     else:
-        brought = _brought(devices, held.given, tuple(paths.forwarders.items()))
+        brought = _brought(devices, held.given, files)
     edits, driver = brought.edits, brought.driver
     ours = (*_our_mounts(container, key, paths), *brought.forwarders)
     places = _Places(mount.destination for mount in ours)
