@@ -57,7 +57,7 @@ def look_at_runtime(socket: Path, config: Path | None) -> Runtime:
         named = str(config or _DEFAULT_CONFIG)
         problem = f"no process is seen that listens at {socket}"
         return _without_process(Path(named), problem)
-    named = str(config or _config_of(process.argv))
+    named = str(config or config_of(process.argv))
     known = Runtime(_NAMES.get(process.name, process.name), config_file=named)
     try:
         said = _ask(process, "--version")
@@ -118,12 +118,12 @@ def _listener(socket: Path) -> _Process | None:
 
 def _descriptors(pid: int) -> Iterator[str]:
     with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
+        for number in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                yield os.readlink(entry.path)
+                yield os.readlink(f"/proc/{pid}/fd/{number}")
 
 
-def _config_of(argv: Sequence[str]) -> str:
+def config_of(argv: Sequence[str]) -> str:
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name in {"-c", "--config", "-config"}:

@@ -7,7 +7,6 @@ device plugins offer and what it has given away.
 from __future__ import annotations
 
 import json
-import os
 import stat
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -73,12 +72,10 @@ def _entry(raw: Mapping[str, Any]) -> tuple[str, str, str]:
 def _sockets(directory: Path) -> Sequence[Path]:
     """Plugins' sockets; the kubelet's own is none."""
     try:
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         return [
-            Path(entry.path)
-            for entry in entries
-            if entry.name != _KUBELETS_OWN
-            and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+            path
+            for path in sorted(directory.iterdir())
+            if path.name != _KUBELETS_OWN and stat.S_ISSOCK(path.lstat().st_mode)
         ]
     except OSError:
         return ()
