@@ -92,7 +92,8 @@ class Reason(Enum):
     )
     HANDLER_UNKNOWN = (
         "runtimeClassName: its handler {handler!r} is not known to run containers on this node's"
-        " kernel, where alone a share of a card can be limited; allowed are the default, {allowed}"
+        " kernel, where alone a share of a card can be limited; allowed are the default, {allowed},"
+        " and what the agent's --runtime-handler adds"
     )
     PRIVILEGED = (
         "securityContext.privileged: true lets the container use every card of the node, whatever"

@@ -129,6 +129,16 @@ def test_refused_from_the_environment(
     assert text in capsys.readouterr().err
 
 
+def test_what_the_operator_allows() -> None:
+    chosen = settings.from_arguments(["--library", "/l"], {})
+    assert not chosen.refuse_unenforceable
+    assert "kata" not in chosen.rules.runtime_handlers
+    more = ["--unenforceable", "refuse", "--runtime-handler", "mine", "--runtime-handler", "kata"]
+    chosen = settings.from_arguments(["--library", "/l", *more], {})
+    assert chosen.refuse_unenforceable
+    assert {"", "runc", "mine", "kata"} <= set(chosen.rules.runtime_handlers)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -137,6 +147,7 @@ def test_refused_from_the_environment(
         ("--library /a/../l.so", "is not an absolute path without '..'"),
         ("--library /l --index 5", "'5', expected two digits"),
         ("--library /l --index 123", "expected two digits"),
+        ("--library /l --unenforceable ignore", "invalid choice: 'ignore'"),
         ("--library /l --indices 12", "unrecognized arguments"),
         ("--library /l --strict --cdi-by-name", "--strict replaces files of the driver"),
         ("--library /l --driver-capabilities gaming", "'gaming', expected some of compute, "),
