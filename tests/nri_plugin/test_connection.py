@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nri_plugin.connection import (
+    QUIET_S,
     Handler,
     Refused,
     RegistrationTimedOut,
@@ -558,7 +559,7 @@ def test_told_to_leave_it_answers_what_is_open_and_goes() -> None:
             creating = asyncio.create_task(r.runtime.create(pod(), container()))
             await asked.wait()
             r.leaving.set()
-            await asyncio.sleep(0)
+            await asyncio.sleep(QUIET_S * 3)
             assert not r.plugin.done()
             # What comes in the meantime is answered, too: validation, here.
             may_end.set()
