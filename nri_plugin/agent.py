@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import time
 from collections.abc import Callable, Coroutine
@@ -76,6 +77,10 @@ async def run(
 
     try:
         await _unless(leaving, prepare())
+        # What is here by now stays: the garbage collector need not look at it while containers
+        # wait for their answers.
+        gc.collect()
+        gc.freeze()
         await _serve(settings, service, observer, announce, leaving)
     finally:
         watching.cancel()

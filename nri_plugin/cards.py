@@ -22,6 +22,11 @@ def is_node(path: str, major: int) -> bool:
     return major == _MAJOR or _NODE.fullmatch(path) is not None
 
 
+def may_be_node(text: str) -> bool:
+    """A quick no to nearly all paths, written in whatever way."""
+    return "/nvidia" in text and "dev" in text
+
+
 def names_cards(variable: str, value: str) -> bool:
     """Whether NVIDIA's container runtime would bring a card because of it."""
     return variable == names.ENV_VISIBLE_DEVICES and value not in _NO_CARDS

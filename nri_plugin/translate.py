@@ -113,9 +113,10 @@ def key_of(message: nri.Container, run_dir: str) -> str | None:
     been started knows as much as the one that made them.
     """
     for mount in message.mounts:
-        parent, key = posixpath.split(posixpath.normpath(mount.source))
-        if mount.destination == names.CONTAINER_DIR and parent == posixpath.normpath(run_dir):
-            return key
+        if mount.destination == names.CONTAINER_DIR:
+            parent, key = posixpath.split(posixpath.normpath(mount.source))
+            if parent == posixpath.normpath(run_dir):
+                return key
     return None
 
 

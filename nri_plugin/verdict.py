@@ -91,7 +91,7 @@ def _lost_mounts(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
     ours = {mount.destination for mount in wanted.mounts}
     protective = [m for m in wanted.mounts if m.destination != names.CONTAINER_LIBRARY_VISIBLE]
     for mount in merged.mounts:
-        if normal(mount.destination) not in ours:
+        if mount.destination not in ours and normal(mount.destination) not in ours:
             hidden = collision(mount, protective)
             if hidden is not None:
                 yield f"mount {mount.destination} hides {hidden}"
@@ -142,7 +142,9 @@ def _cards(merged: Merged) -> Iterator[tuple[str, str]]:
         if cards.is_node(device.path, device.major):
             yield owners.devices.get(device.path, ""), f"device {device.path}"
     for mount in merged.mounts:
-        if any(cards.is_node(path, 0) for path in (normal(mount.destination), mount.source)):
+        if cards.may_be_node(mount.destination + mount.source) and any(
+            cards.is_node(path, 0) for path in (normal(mount.destination), mount.source)
+        ):
             yield owners.mounts.get(mount.destination, ""), f"mount {mount.destination}"
     for key, value in merged.env:
         if cards.names_cards(key, value):
