@@ -155,10 +155,14 @@ class Stage:
         specs.mkdir()
         (spec,) = (sim / "cdi").iterdir()
         (specs / "nvidia.yaml").write_text(_with_mounts(json.loads(spec.read_text()), _MOUNTS))
+        # As on a node, where it lies under /run.
+        run_dir = self._directory / "run"
+        run_dir.mkdir()
+        self._namespace.run(["mount", "-t", "tmpfs", "run", run_dir])
         command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
         command += ["--nri-socket", self._socket("gpuslice"), "--cdi-dir", specs]
         command += ["--library", BUILD / "lib" / names.FILE_LIBRARY]
-        command += ["--run-dir", self._directory / "run", "--store-dir", self._directory / "store"]
+        command += ["--run-dir", run_dir, "--store-dir", self._directory / "store"]
         command += ["--containerd-state", self._directory / "state"]
         driver = {"SIMGPU_DIR": str(sim), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
         self._start("agent", command, driver)

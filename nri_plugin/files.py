@@ -63,15 +63,13 @@ class RunDirectory:
         """
         path = self._root / key
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             if shared and (present := _read_grant(path)) is not None:
                 if _same(present, shares):
                     return
                 raise FilesError(
                     "the pod's allocation is not the one that its running containers have"
                 )
-            tmpfs.clear(path)
-            path.mkdir(mode=0o755)
+            self._empty_directory(path)
             try:
                 self._fill(path, shares, context_bytes)
             except BaseException:
@@ -132,6 +130,16 @@ class RunDirectory:
             return {name for name in os.listdir(self._root) if not name.startswith(".")}
         except FileNotFoundError:
             return frozenset()
+
+    def _empty_directory(self, path: Path) -> None:
+        try:
+            path.mkdir(mode=0o755)
+            return
+        except FileExistsError:
+            tmpfs.clear(path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o755)
 
     def make_ahead(self) -> None:
         """Do beforehand what the next containers' files have in common; failing is no matter."""
