@@ -2,7 +2,8 @@
  * Wrappers of executable graphs. A graph takes memory for its allocation nodes when it is launched
  * or uploaded, and by then nothing can be undone: so what they come to is added up when the graph
  * is instantiated, and reserved before a launch. Code and local memory are measured when it is
- * instantiated or uploaded, and at its first launch; a table of handles tells the others.
+ * instantiated or uploaded, and at its first launch; a table of handles tells the others, and those
+ * of which no node runs code.
  */
 #include <sys/mman.h>
 
@@ -21,6 +22,11 @@ enum {
 	DEEPEST_CHILD = 32, /* below it nothing is added up; what is taken is charged after */
 	FLAG_UPLOAD = 2,
 };
+
+/* Nodes of these types run nothing on the card: calls of the host, none, events, semaphores,
+ * allocations, frees. Copies and sets are kernels of the driver's. */
+#define WITHOUT_CODE                                                                               \
+	(1u << 3 | 1u << 5 | 1u << 6 | 1u << 7 | 1u << 8 | 1u << 9 | 1u << NODE_ALLOC | 1u << 11)
 
 static void add_graph(CUgraph graph, struct vgpu_graph_needs *bounds, int depth);
 
@@ -42,12 +48,14 @@ static void add_node(CUgraphNode node, struct vgpu_graph_needs *bounds, int dept
 	int type;
 
 	if (real_cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
-		return;
+		type = 0;
 	if (type == NODE_ALLOC)
 		add_alloc(node, bounds);
-	else if (type == NODE_CHILD && depth < DEEPEST_CHILD &&
-		 real_cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+	if (type == NODE_CHILD && depth < DEEPEST_CHILD &&
+	    real_cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
 		add_graph(child, bounds, depth + 1);
+	else
+		bounds->runs_code |= !((unsigned int)type < 32 && WITHOUT_CODE >> type & 1);
 }
 
 static void add_graph(CUgraph graph, struct vgpu_graph_needs *bounds, int depth)
@@ -55,16 +63,17 @@ static void add_graph(CUgraph graph, struct vgpu_graph_needs *bounds, int depth)
 	CUgraphNode *nodes;
 	size_t count = 0, bytes;
 
-	if (real_cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
+	if (real_cuGraphGetNodes(graph, NULL, &count) == CUDA_SUCCESS && !count)
 		return;
 	bytes = count * sizeof(*nodes);
 	nodes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (nodes == MAP_FAILED)
-		return;
-	if (real_cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+	if (nodes == MAP_FAILED || real_cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS)
+		bounds->runs_code = true; /* as far as anybody knows */
+	else
 		for (size_t i = 0; i < count && i < bytes / sizeof(*nodes); i++)
 			add_node(nodes[i], bounds, depth);
-	munmap(nodes, bytes);
+	if (nodes != MAP_FAILED)
+		munmap(nodes, bytes);
 }
 
 static bool is_managed(void)
@@ -78,7 +87,7 @@ static bool is_managed(void)
 static CUresult enter(CUresult result, CUgraphExec *exec, const struct vgpu_graph_needs *bounds)
 {
 	if (result == CUDA_SUCCESS)
-		vgpu_unsee(vgpu_exec_key(*exec));
+		(bounds->runs_code ? vgpu_unsee : vgpu_see)(vgpu_exec_key(*exec));
 	if (result != CUDA_SUCCESS || !bounds->cards ||
 	    vgpu_execs_put((uint64_t)(uintptr_t)*exec, bounds))
 		return result;
@@ -92,6 +101,8 @@ static struct vgpu_graph_needs bounds_of(CUgraph graph)
 
 	if (graph && is_managed())
 		add_graph(graph, &bounds, 0);
+	else
+		bounds.runs_code = true;
 	return bounds;
 }
 
@@ -101,7 +112,8 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
 	struct vgpu_graph_needs bounds = bounds_of(graph);
 	CUresult result;
 
-	VGPU_CALL_GRAPH(result, real_cuGraphInstantiate(exec, graph, node, log, log_bytes));
+	VGPU_CALL_GRAPH_OF(bounds, result,
+			   real_cuGraphInstantiate(exec, graph, node, log, log_bytes));
 	return enter(result, exec, &bounds);
 }
 
@@ -111,7 +123,8 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *no
 	struct vgpu_graph_needs bounds = bounds_of(graph);
 	CUresult result;
 
-	VGPU_CALL_GRAPH(result, real_cuGraphInstantiate_v2(exec, graph, node, log, log_bytes));
+	VGPU_CALL_GRAPH_OF(bounds, result,
+			   real_cuGraphInstantiate_v2(exec, graph, node, log, log_bytes));
 	return enter(result, exec, &bounds);
 }
 
@@ -120,7 +133,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 	struct vgpu_graph_needs bounds = bounds_of(graph);
 	CUresult result;
 
-	VGPU_CALL_GRAPH(result, real_cuGraphInstantiateWithFlags(exec, graph, flags));
+	VGPU_CALL_GRAPH_OF(bounds, result, real_cuGraphInstantiateWithFlags(exec, graph, flags));
 	return enter(result, exec, &bounds);
 }
 
@@ -173,7 +186,7 @@ static CUresult launch_known(struct launch *launch)
 	CUresult result = launch_on_cards(&launch->call);
 
 	if (result == CUDA_SUCCESS)
-		vgpu_execs_launched((uint64_t)(uintptr_t)launch->call.exec);
+		vgpu_execs_launched((uint64_t)(uintptr_t)launch->call.exec, &launch->bounds);
 	return result;
 }
 
@@ -235,11 +248,13 @@ CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *e
 	bool uploads = parameters && parameters->flags & FLAG_UPLOAD;
 	CUresult result;
 
-	VGPU_CALL_GRAPH(result,
-			uploads ? launch_on_cards(&launch.call) : drive_instantiate(&launch));
+	if (uploads)
+		vgpu_execs_count_trims(&launch.bounds);
+	VGPU_CALL_GRAPH_OF(launch.bounds, result,
+			   uploads ? launch_on_cards(&launch.call) : drive_instantiate(&launch));
 	result = enter(result, exec, &launch.bounds);
 	if (result == CUDA_SUCCESS && uploads)
-		vgpu_execs_launched((uint64_t)(uintptr_t)*exec);
+		vgpu_execs_launched((uint64_t)(uintptr_t)*exec, &launch.bounds);
 	return result;
 }
 
@@ -259,8 +274,12 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
-	CUresult result = real_cuDeviceGraphMemTrim(device);
+	struct vgpu_place place;
+	CUresult result;
 
+	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.card < 0)
+		return real_cuDeviceGraphMemTrim(device);
+	result = vgpu_trim_graphs(device, place.card);
 	vgpu_meters_read();
 	return result;
 }

@@ -11,13 +11,13 @@ _Static_assert(VGPU_EXECS == 1 << 11, "the bits of a hash");
 struct entry {
 	uint64_t exec;
 	struct vgpu_graph_needs bounds;
-	uint32_t launched[VGPU_MOST_CARDS]; /* the card's generation then, + 1 */
+	uint32_t launched[VGPU_MOST_CARDS]; /* the card's trims until then, + 1 */
 };
 
 static struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t generation[VGPU_MOST_CARDS]; /* one more with each trim */
+	uint32_t trims[VGPU_MOST_CARDS];
 	struct entry entries[VGPU_EXECS];
 } *shared;
 
@@ -120,14 +120,28 @@ bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 	entry = find(t, exec, false);
 	if (entry)
 		*bounds = entry->bounds;
-	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
-		if (entry->launched[card] == t->generation[card] + 1)
+	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++) {
+		bounds->trims[card] = t->trims[card];
+		if (entry->launched[card] == t->trims[card] + 1)
 			bounds->bytes[card] = 0;
+	}
 	vgpu_unlock(&t->lock);
 	return entry;
 }
 
-void vgpu_execs_launched(uint64_t exec)
+/* Where the lock is not to be had they stay at 0, which is soon outdated. */
+void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds)
+{
+	struct table *t = table();
+
+	if (!t || !vgpu_lock(&t->lock))
+		return;
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		bounds->trims[card] = t->trims[card];
+	vgpu_unlock(&t->lock);
+}
+
+void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds)
 {
 	struct table *t = any() ? table() : NULL;
 	struct entry *entry;
@@ -138,18 +152,18 @@ void vgpu_execs_launched(uint64_t exec)
 		return;
 	entry = find(t, exec, false);
 	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
-		entry->launched[card] = t->generation[card] + 1;
+		entry->launched[card] = bounds->trims[card] + 1;
 	vgpu_unlock(&t->lock);
 }
 
 void vgpu_execs_trimmed(int card)
 {
-	struct table *t = any() ? table() : NULL;
+	struct table *t = __atomic_load_n(&shared, __ATOMIC_ACQUIRE) ? table() : NULL;
 
 	if (!t || card < 0)
 		return;
 	if (!vgpu_lock(&t->lock))
 		return;
-	t->generation[card]++;
+	t->trims[card]++;
 	vgpu_unlock(&t->lock);
 }

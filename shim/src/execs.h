@@ -17,6 +17,8 @@ enum { VGPU_EXECS = 2048 };
 struct vgpu_graph_needs {
 	uint64_t cards; /* bit mask: on which it allocates */
 	uint64_t bytes[VGPU_MOST_CARDS];
+	uint32_t trims[VGPU_MOST_CARDS]; /* of each card, until that was asked for */
+	bool runs_code;			 /* any node of it, as far as is known */
 };
 
 /* False where the table is full. */
@@ -28,8 +30,12 @@ bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds);
  * there. False: the graph allocates nothing. */
 bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds);
 
-/* The exec has been launched: the card has given all that it needs. */
-void vgpu_execs_launched(uint64_t exec);
+/* Before an exec that is not put yet is launched: what find says of the others. */
+void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds);
+
+/* The exec has been launched since the trims were counted: the card has given all that it needs,
+ * unless one came in between. */
+void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds);
 
 /* The driver gave graph memory of the card back: any graph may have to take it anew. */
 void vgpu_execs_trimmed(int card);

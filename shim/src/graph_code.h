@@ -2,6 +2,7 @@
 #ifndef VGPU_GRAPH_CODE_H
 #define VGPU_GRAPH_CODE_H
 
+#include "execs.h"
 #include "load.h"
 
 struct vgpu_needs vgpu_graph_needs_code(void);
@@ -16,6 +17,15 @@ struct vgpu_needs vgpu_graph_needs_code(void);
 			break;                                                                     \
 		(result) = (call);                                                                 \
 		vgpu_load_end(&vgpu_load_);                                                        \
+	} while (0)
+
+/* The same for a graph of which it is known what it is made of. */
+#define VGPU_CALL_GRAPH_OF(needs, result, call)                                                    \
+	do {                                                                                       \
+		if ((needs).runs_code)                                                             \
+			VGPU_CALL_GRAPH(result, call);                                             \
+		else                                                                               \
+			(result) = (call);                                                         \
 	} while (0)
 
 #endif

@@ -78,6 +78,10 @@ static inline void vgpu_meters_read(void)
  * the card; true if that was anything. */
 bool vgpu_meters_trim(int card);
 
+/* The driver's cuDeviceGraphMemTrim. What it gave back the next launches have to reserve anew, also
+ * where a launch holds the meter, which sees only what is left in the end. */
+CUresult vgpu_trim_graphs(CUdevice device, int card);
+
 /* The program destroyed the pool: now, or as soon as nothing of it is in use. */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);
 

@@ -71,10 +71,23 @@ bool vgpu_meter_follow(struct vgpu_meter *meter)
 	return after < before;
 }
 
+CUresult vgpu_trim_graphs(CUdevice device, int card)
+{
+	uint64_t before_bytes = 0, after_bytes = 0;
+	CUresult result;
+
+	(void)real_cuDeviceGetGraphMemAttribute(device, GRAPH_RESERVED_CURRENT, &before_bytes);
+	result = real_cuDeviceGraphMemTrim(device);
+	(void)real_cuDeviceGetGraphMemAttribute(device, GRAPH_RESERVED_CURRENT, &after_bytes);
+	if (after_bytes != before_bytes)
+		vgpu_execs_trimmed(card);
+	return result;
+}
+
 static CUresult give_back(struct vgpu_meter *meter, uint64_t keep_bytes)
 {
 	if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS)
-		return real_cuDeviceGraphMemTrim(meter->device);
+		return vgpu_trim_graphs(meter->device, meter->card);
 	return real_cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)meter->pool, keep_bytes);
 }
 
