@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from bench.faults import report, rig
 from bench.faults.cases import FAULTS, ROWS, Fault
 from bench.faults.outcome import Cell
 from bench.faults.report import Column
 from simgpu.lab import programs
+from simgpu.lab.containerd import ContainerdError
 from simgpu.lab.containerd_config import Options
-from simgpu.lab.lab import Lab
+from simgpu.lab.cri import CriError
+from simgpu.lab.lab import Lab, LabError
+from simgpu.lab.namespace import NamespaceError
 from simgpu.lab.releases import DEFAULT, RELEASES, Release
 
 
@@ -82,9 +87,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_CANNOT_GO_ON: Final = (LabError, CriError, ContainerdError, NamespaceError, programs.ProgramsError)
+
 if __name__ == "__main__":
+    if os.geteuid() != 0:
+        sys.exit("faults: private containerds need root: sudo make faults")
     try:
         sys.exit(main())
+    except _CANNOT_GO_ON as error:
+        sys.exit(f"faults: {error}")
     except KeyboardInterrupt:
         sys.stderr.write("\nfaults: interrupted; nothing of it is left\n")
         sys.exit(128 + signal.SIGINT)

@@ -28,8 +28,9 @@ _HEAD: Final = """\
 
 Containers that ran unprotected: in which a process could open the card with no limit in force.
 Pods, runtimes and the agent are real, the card is simulated. {runc}, kernel {kernel}.
-`{command}` made this table. In each cell: how many ran unprotected, and what all of them came to,
-one that ran before the fault among them; after each fault the next container has its limit again.
+`{command}` made this table. In each cell: how many ran unprotected, and what those made under the
+fault came to, one that ran before it among them. Those that were made after it, until one had its
+limit again, count as well where they ran unprotected.
 """
 _ON: Final = """
 ## With NRI's default validator on, where the runtime has one

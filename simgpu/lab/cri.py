@@ -240,6 +240,14 @@ class Pod:
     def remove(self) -> None:
         stop = pb.StopPodSandboxRequest(pod_sandbox_id=self.id)
         self.cri.call("StopPodSandbox", stop, pb.Empty, wait=True)
+        # As the kubelet does: a sandbox that still has containers is removed under a lock that is
+        # taken twice, and if a plugin registers in between, containerd stands still for good.
+        listed = self.cri.call(
+            "ListContainers", pb.ListContainersRequest(), pb.ListContainersResponse
+        )
+        for container in listed.containers:
+            if container.pod_sandbox_id == self.id:
+                Container(self.cri, container.id).remove()
         remove = pb.RemovePodSandboxRequest(pod_sandbox_id=self.id)
         self.cri.call("RemovePodSandbox", remove, pb.Empty)
 
