@@ -136,8 +136,9 @@ class Inside:
             self.entering.send_signal(number)
 
     def kill(self, number: int) -> None:
-        """Signal the process and wait for its end."""
+        """Signal the process and wait for its end; where it is stopped, it goes on to meet it."""
         self.signal(number)
+        self.signal(signal.SIGCONT)
         self.entering.wait(_END_S)
 
 

@@ -17,7 +17,7 @@ import pytest
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import CriError, Process
 from simgpu.lab.lab import Lab
-from simgpu.lab.namespace import Namespace
+from simgpu.lab.namespace import Namespace, children
 
 from .conftest import probe
 
@@ -87,6 +87,21 @@ def test_a_root_that_may_not_mount_is_told_and_leaves_nothing(build_dir: Path) -
     assert "must be a privileged one" in " ".join(done.stdout.split())
     assert "Traceback" not in done.stderr
     place.rmdir()
+
+
+def test_a_process_that_was_stopped_ends_when_it_is_told() -> None:
+    """Else one test's stopped agent would keep every later one from serving."""
+    namespace = Namespace()
+    try:
+        nowhere = subprocess.DEVNULL
+        process = namespace.start(["sleep", "infinity"], nowhere, nowhere)
+        while not children(process.entering.pid):
+            time.sleep(0.01)
+        process.signal(signal.SIGSTOP)
+        process.kill(signal.SIGTERM)
+        assert not process.running
+    finally:
+        namespace.close()
 
 
 def test_what_tests_mount_is_not_seen_outside() -> None:
