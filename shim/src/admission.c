@@ -14,6 +14,7 @@
 #include "meter.h"
 #include "shared.h"
 #include "step.h"
+#include "stream_frees.h"
 #include "vgpu/region.h"
 
 enum {
@@ -27,11 +28,12 @@ static uint64_t min_bytes(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Before a refusal: what the process holds unused, what has gone without our being told, and what a
- * context was charged for the dead. */
+/* Before a refusal: what the process holds unused, what has gone without our being told, what
+ * streams free, and what a context was charged for the dead. */
 static bool reserve(int card, uint64_t bytes)
 {
 	bool more;
+	int round = 0;
 
 	if (vgpu_reserve(card, bytes) == VGPU_OK)
 		return true;
@@ -39,6 +41,9 @@ static bool reserve(int card, uint64_t bytes)
 	more |= vgpu_drop_closed_exports();
 	if (more && vgpu_reserve(card, bytes) == VGPU_OK)
 		return true;
+	while (bytes <= vgpu_limit_bytes(card) && vgpu_await_frees(card, bytes, &round))
+		if (vgpu_reserve(card, bytes) == VGPU_OK)
+			return true;
 	while (bytes <= vgpu_limit_bytes(card) && vgpu_correct_measured(card))
 		if (vgpu_reserve(card, bytes) == VGPU_OK)
 			return true;

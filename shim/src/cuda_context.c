@@ -18,6 +18,7 @@
 #include "place.h"
 #include "primary.h"
 #include "seen.h"
+#include "stream_frees.h"
 
 enum { PRIMARIES = 64 };
 
@@ -31,13 +32,21 @@ static struct primary *primary_of(CUdevice device)
 	return device >= 0 && device < PRIMARIES ? &primaries[device] : NULL;
 }
 
-/* Others may meet it until the driver has ended it: they must meet this life. */
-static struct vgpu_life ending(CUcontext context)
+/* The life that may be about to end; 0: not known. */
+static uint32_t rest(CUcontext context)
 {
 	struct vgpu_place place;
 
-	if (context)
-		(void)vgpu_place_of_context(context, &place);
+	if (!context || vgpu_place_of_context(context, &place) != CUDA_SUCCESS)
+		return 0;
+	vgpu_frees_context_ending(place.context);
+	return place.context;
+}
+
+/* Others may meet it until the driver has ended it: they must meet this life. */
+static struct vgpu_life ending(CUcontext context)
+{
+	(void)rest(context);
 	vgpu_forget_seen();
 	return vgpu_place_ending(context);
 }
@@ -45,6 +54,7 @@ static struct vgpu_life ending(CUcontext context)
 static void end_life(const struct vgpu_life *life, bool ended)
 {
 	vgpu_place_ended(life, ended);
+	vgpu_frees_context_ended(life->id, ended);
 	if (!ended || !life->id)
 		return;
 	vgpu_forget_provisional(life->id);
@@ -145,6 +155,7 @@ static void end_primary(CUcontext context)
 CUresult vgpu_release_primary(CUdevice device, CUresult (*driver_release)(CUdevice device))
 {
 	CUcontext context = find_primary(device);
+	uint32_t life = rest(context);
 	CUresult result = driver_release(device);
 	unsigned int flags;
 	int active = 1;
@@ -153,6 +164,8 @@ CUresult vgpu_release_primary(CUdevice device, CUresult (*driver_release)(CUdevi
 		(void)real_cuDevicePrimaryCtxGetState(device, &flags, &active);
 	if (!active)
 		end_primary(context);
+	else
+		vgpu_frees_context_ended(life, false);
 	return result;
 }
 
@@ -179,11 +192,14 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 {
 	bool entered = vgpu_primary_enter(device);
 	CUcontext context = find_primary(device);
+	uint32_t life = rest(context);
 	CUresult result = driver_reset(device);
 
 	if (result == CUDA_SUCCESS) {
 		end_primary(context);
 		vgpu_meters_forget(device);
+	} else {
+		vgpu_frees_context_ended(life, false);
 	}
 	vgpu_primary_leave(device, entered);
 	return result;

@@ -7,6 +7,7 @@
 #include "device_memory.h"
 #include "hooks.h"
 #include "meter.h"
+#include "stream_frees.h"
 
 enum { PITCH_BYTES = 512, ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
 
@@ -36,8 +37,10 @@ static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint
 {
 	if (result == CUDA_SUCCESS) {
 		result = vgpu_keep_memory(reservation, address, size_bytes);
-		if (result == CUDA_SUCCESS)
+		if (result == CUDA_SUCCESS) {
+			vgpu_end_free(address);
 			return result;
+		}
 		if (driver_free(address) != CUDA_SUCCESS) {
 			keep_lost(reservation, size_bytes);
 			return result;
@@ -212,6 +215,7 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 
 	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
 		return result;
+	vgpu_settle_frees();
 	vgpu_meters_read();
 	view = vgpu_view_of(place.card, *total_bytes, *free_bytes);
 	*free_bytes = view.free_bytes;

@@ -1,10 +1,11 @@
 /*
  * Wrappers of stream-ordered memory. What a pool takes is its meter's to know; cuMemFreeAsync
- * changes nothing of that, but may free memory of cuMemAlloc as well.
+ * changes nothing of that, but may free other memory as well: that is stream_frees.h's.
  */
 #include "hooks.h"
 #include "location.h"
 #include "meter.h"
+#include "stream_frees.h"
 
 enum { PINNED = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
 
@@ -136,14 +137,20 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 
 CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
 {
+	bool own = real == VGPU_ID_cuMemFreeAsync_ptsz && !stream;
 	struct vgpu_charge charge, imported;
 	CUresult result;
 
 	vgpu_take(VGPU_KIND_MEMORY, dptr, &charge);
 	vgpu_take_import(dptr, &imported);
 	result = as_cuMemFreeAsync(real, dptr, stream);
-	vgpu_release(VGPU_KIND_MEMORY, dptr, &charge, result);
-	vgpu_release(VGPU_KIND_IMPORT, dptr, &imported, result);
+	if (result == CUDA_SUCCESS) {
+		vgpu_freed_in_stream(VGPU_KIND_MEMORY, dptr, &charge, own ? PER_THREAD : stream);
+		vgpu_freed_in_stream(VGPU_KIND_IMPORT, dptr, &imported, own ? PER_THREAD : stream);
+	} else {
+		vgpu_release(VGPU_KIND_MEMORY, dptr, &charge, result);
+		vgpu_release(VGPU_KIND_IMPORT, dptr, &imported, result);
+	}
 	return result;
 }
 

@@ -1,13 +1,15 @@
 /*
- * Wrappers of the calls at which the driver gives back what pools and graphs no longer use: when it
- * is told to, and when it learns that work is done.
+ * Wrappers of the calls at which the driver gives back what pools and graphs no longer use, and
+ * what was freed in stream order: when it is told to, and when it learns that work is done.
  */
 #include "hooks.h"
 #include "meter.h"
+#include "stream_frees.h"
 
 /* The driver has spoken, and may have given memory back before it did. */
 static CUresult after(CUresult result)
 {
+	vgpu_settle_frees();
 	vgpu_meters_read();
 	return result;
 }

@@ -163,6 +163,11 @@ bool vgpu_take_memory(uint64_t address, struct vgpu_charge *charge)
 	return true;
 }
 
+uint64_t vgpu_most_bytes_of(const struct vgpu_charge *charge)
+{
+	return charge->bytes == IN_BLOCK ? block_bytes() : charge->bytes;
+}
+
 bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, bool freed)
 {
 	if (charge->bytes != IN_BLOCK)

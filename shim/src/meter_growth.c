@@ -3,6 +3,7 @@
  * undone where that is more than fits; see vgpu_meter_call in meter.h.
  */
 #include "meter_driver.h"
+#include "stream_frees.h"
 
 /* The driver's pools grow by so much at a time (seen from CUDA 11.2 on), or by one larger request.
  */
@@ -126,6 +127,7 @@ CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 			 const struct vgpu_metered_call *call)
 {
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	int round = 0;
 
 	if (meter->card == VGPU_CARD_UNMANAGED)
 		return call->take(call);
@@ -134,6 +136,10 @@ CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 	if (call_once(meter, bytes, call, &result) && result != CUDA_ERROR_OUT_OF_MEMORY)
 		return result;
 	if (bytes && vgpu_meters_trim(meter->card))
+		call_once(meter, bytes, call, &result);
+	while (bytes && result == CUDA_ERROR_OUT_OF_MEMORY &&
+	       bytes <= vgpu_limit_bytes(meter->card) &&
+	       vgpu_await_frees(meter->card, bytes, &round))
 		call_once(meter, bytes, call, &result);
 	return result;
 }

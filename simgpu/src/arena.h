@@ -24,6 +24,7 @@ struct range {
 	struct shared_block *block; /* small allocations of a context lie within; or it does */
 	bool imported;		    /* another process's memory: closed, never freed */
 	bool managed;		    /* addressed by host and device alike */
+	bool leaving;		    /* freed in a stream: leaving.h's */
 };
 
 struct arena_block;

@@ -5,20 +5,13 @@
  * card is asked again.
  */
 #include "graph.h"
+#include "leaving.h"
 #include "pool.h"
 
 /* Asks the card for a chunk. Without the lock. */
-static CUresult reserve(struct device *device, uint64_t bytes, struct sim_id *id)
+static CUresult reserve_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
 {
-	struct sim_alloc request = {.context = 0, .bytes = bytes};
-
-	return driver_result(sim_call(device->link, SIM_MEMORY_ALLOC, &request, sizeof(request), id,
-				      sizeof(*id), NULL));
-}
-
-static CUresult reserve_or_trim(struct device *device, uint64_t bytes, struct sim_id *id)
-{
-	CUresult result = reserve(device, bytes, id);
+	CUresult result = device_take(device, 0, bytes, id);
 	struct chunk *gone = NULL;
 	struct pool *pool;
 	uint32_t at = 0;
@@ -33,7 +26,7 @@ static CUresult reserve_or_trim(struct device *device, uint64_t bytes, struct si
 	if (!gone)
 		return result;
 	chunks_give_back(gone);
-	return reserve(device, bytes, id);
+	return device_take(device, 0, bytes, id);
 }
 
 /* With the lock; returns without it. The pool may be destroyed while the card is asked. */
@@ -42,7 +35,7 @@ static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream
 	CUmemoryPool handle = object_handle(pool);
 	struct device *device = pool->device;
 	uint64_t grown_bytes = pool_growth_bytes(bytes);
-	struct sim_id id;
+	uint64_t id;
 	CUresult result;
 
 	if (pool->max_bytes && pool->reserved_bytes + grown_bytes > pool->max_bytes)
@@ -57,14 +50,14 @@ static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream
 	pool = object_get(handle, OBJECT_POOL);
 	if (!pool || pool->destroyed)
 		result = CUDA_ERROR_INVALID_VALUE;
-	else if (!device_addresses(device) || !pool_grow(pool, grown_bytes, id.id))
+	else if (!device_addresses(device) || !pool_grow(pool, grown_bytes, id))
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
 		*out = pool_take(pool, bytes, stream);
 		return driver_leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	driver_unlock();
-	sim_call(device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL);
+	device_give_back(device, id);
 	return result;
 }
 
@@ -136,11 +129,16 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool po
 	return allocate(out, bytes, pool, true, stream);
 }
 
-/* Memory of cuMemAlloc may be freed so, too: once the stream has got there. */
-static CUresult free_plain(uint64_t address, uint64_t ready_ns)
+/* Memory of cuMemAlloc may be freed so, too: once the stream has got there. With the lock; returns
+ * without it. */
+static CUresult free_plain(struct device *device, struct range *range, uint64_t ready_ns)
 {
+	uint64_t address = range->base;
+
+	if (ready_ns > now_ns() && !range->imported)
+		return driver_leave(
+		    leaving_add(device, range, ready_ns) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 	driver_unlock();
-	wait_until_ns(ready_ns);
 	return cuMemFree_v2(address);
 }
 
@@ -166,7 +164,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
 					? CUDA_SUCCESS
 					: CUDA_ERROR_INVALID_VALUE);
 	if (!range->chunk)
-		return free_plain(address, stream_ready_ns(stream));
+		return free_plain(device, range, stream_ready_ns(stream));
 	chunk_free(range->chunk, address, stream_serial(stream), stream_ready_ns(stream));
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -5,6 +5,7 @@
  * used: CUDA_ERROR_CONTEXT_IS_DESTROYED, as against INVALID_CONTEXT where none is current.
  */
 #include "array.h"
+#include "leaving.h"
 #include "pool.h"
 #include "suballoc.h"
 
@@ -93,6 +94,7 @@ CUresult context_close(struct context *context)
 	modules_forget(context);
 	externals_forget(context);
 	arrays_forget(context);
+	leaving_forget(context);
 	suballoc_forget(context);
 	forget_memory(&context->device->arena, context->object.serial);
 	forget_memory(&context->device->low, context->object.serial);

@@ -1,18 +1,21 @@
 /*
  * A card's memory, as the daemon deals it out: what driver.h says of device_take and the others.
  */
-#include "driver.h"
+#include "leaving.h"
 
 CUresult device_take(struct device *device, uint64_t context, uint64_t bytes, uint64_t *id)
 {
 	struct sim_alloc request = {.context = context, .bytes = bytes};
 	struct sim_id taken;
-	CUresult result = driver_result(sim_call(device->link, SIM_MEMORY_ALLOC, &request,
-						 sizeof(request), &taken, sizeof(taken), NULL));
+	enum sim_status status;
 
-	if (result == CUDA_SUCCESS)
+	do
+		status = sim_call(device->link, SIM_MEMORY_ALLOC, &request, sizeof(request), &taken,
+				  sizeof(taken), NULL);
+	while (status == SIM_OUT_OF_MEMORY && leaving_go(device));
+	if (status == SIM_OK)
 		*id = taken.id;
-	return result;
+	return driver_result(status);
 }
 
 CUresult device_give_back(struct device *device, uint64_t id)

@@ -211,5 +211,7 @@ void modules_forget(struct context *context);
 bool host_find(const void *address, void **base, size_t *bytes);
 /* The allocation that holds `address`, on any device; NULL where none does. */
 struct range *memory_find(uint64_t address, struct device **device);
+/* Ends an allocation of a context. The daemon's id of what the card gets back; 0: nothing yet. */
+uint64_t memory_end(struct device *device, struct range *range);
 
 #endif

@@ -21,20 +21,15 @@ struct range *memory_find(uint64_t address, struct device **device)
 
 		*device = &driver.device[i];
 		range = range ? range : arena_find(&driver.device[i].low, address);
-		if (range)
-			return range->chunk   ? chunk_find(range->chunk, address)
-			       : range->block ? suballoc_find(range->block, address)
-					      : range;
+		if (!range)
+			continue;
+		if (range->chunk)
+			return chunk_find(range->chunk, address);
+		if (range->block)
+			range = suballoc_find(range->block, address);
+		return range && !range->leaving ? range : NULL;
 	}
 	return NULL;
-}
-
-static CUresult give_back(struct device *device, uint64_t id)
-{
-	struct sim_id freed = {.id = id};
-
-	return driver_result(
-	    sim_call(device->link, SIM_MEMORY_FREE, &freed, sizeof(freed), NULL, 0, NULL));
 }
 
 /* What a program asked for, and where. */
@@ -61,13 +56,7 @@ static CUresult enter_again(const struct wish *wish, struct context **context)
 
 static CUresult ask(const struct wish *wish, uint64_t bytes, uint64_t *id)
 {
-	struct sim_alloc request = {.context = wish->context, .bytes = bytes};
-	struct sim_id granted = {0};
-	CUresult result = driver_result(sim_call(wish->device->link, SIM_MEMORY_ALLOC, &request,
-						 sizeof(request), &granted, sizeof(granted), NULL));
-
-	*id = granted.id;
-	return result;
+	return device_take(wish->device, wish->context, bytes, id);
 }
 
 /* Addresses for what the daemon granted as `id`. NULL: there are none. */
@@ -103,7 +92,7 @@ static CUresult allocate_own(const struct wish *wish, CUdeviceptr *out)
 	driver_unlock();
 	if (range)
 		return CUDA_SUCCESS;
-	give_back(wish->device, id);
+	device_give_back(wish->device, id);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -141,7 +130,7 @@ static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 		*out = suballoc_take(context, kind_of(wish), wish->bytes);
 	driver_unlock();
 	if (!range)
-		give_back(wish->device, id);
+		device_give_back(wish->device, id);
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -239,13 +228,27 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned int *pitch, unsigned int 
 	return CUDA_SUCCESS;
 }
 
+/* The address is free before the bytes are: another thread may get it, never both. */
+uint64_t memory_end(struct device *device, struct range *range)
+{
+	uint64_t address = range->base, id;
+
+	if (range->block && !suballoc_give(range->block, address, &range))
+		return 0;
+	id = range->id;
+	arena_give(device->arena.base && arena_find(&device->arena, address) == range
+		       ? &device->arena
+		       : &device->low,
+		   range);
+	return id;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	struct context *context;
 	struct device *device = NULL;
 	struct range *range;
 	uint64_t id;
-	bool ends;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
@@ -269,16 +272,9 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 		chunk_free(range->chunk, address, 0, 0);
 		return driver_leave(CUDA_SUCCESS);
 	}
-	/* The address is free before the bytes are: another thread may get it, never both. */
-	ends = !range->block || suballoc_give(range->block, address, &range);
-	id = range->id;
-	if (ends)
-		arena_give(device->arena.base && arena_find(&device->arena, address) == range
-			       ? &device->arena
-			       : &device->low,
-			   range);
+	id = memory_end(device, range);
 	driver_unlock();
-	return ends ? give_back(device, id) : device_alive(device->link);
+	return id ? device_give_back(device, id) : device_alive(device->link);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "leaving.h"
+
 enum piece_state { PIECE_FREE, PIECE_USED, PIECE_FREEING };
 
 struct piece {
@@ -303,6 +305,7 @@ CUresult pools_synchronised(struct device *device)
 	pools_shed(device, &gone);
 	driver_unlock();
 	chunks_give_back(gone);
+	leaving_go(device);
 	return device_alive(device->link);
 }
 

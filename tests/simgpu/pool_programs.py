@@ -171,6 +171,39 @@ def shortage() -> None:
     assert driver.cuMemFree(address)[0] is R.CUDA_ERROR_INVALID_VALUE
 
 
+def leaving() -> None:
+    """Plain memory freed in a stream: at once the program's no more, later the card's again."""
+    begin()
+    whole = free_bytes()
+    context = ok(driver.cuCtxCreate(None, 0, 0))
+    slow = b"// simgpu: duration_ns=2000000000\n.visible .entry slow() { ret; }\n"
+    module = ok(driver.cuModuleLoadData(PTX + slow))
+    stream = ok(driver.cuStreamCreate(1))
+    brief, two_seconds, hour = (
+        ok(driver.cuModuleGetFunction(module, name)) for name in (b"brief", b"slow", b"hour")
+    )
+    ok(driver.cuLaunchKernel(brief, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
+    ok(driver.cuCtxSynchronize())
+    before = free_bytes()
+    address, small = ok(driver.cuMemAlloc(20 * GIB)), ok(driver.cuMemAlloc(1000))
+    ok(driver.cuLaunchKernel(two_seconds, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
+    for each in (address, small):
+        ok(driver.cuMemFreeAsync(each, stream))
+        assert driver.cuMemFreeAsync(each, stream)[0] is R.CUDA_ERROR_INVALID_VALUE
+        assert driver.cuMemFree(each)[0] is R.CUDA_ERROR_INVALID_VALUE
+    assert before - free_bytes() == 20 * GIB + 2 * MIB
+    ok(driver.cuStreamSynchronize(stream))
+    assert free_bytes() == before
+    address = ok(driver.cuMemAlloc(20 * GIB))
+    ok(driver.cuLaunchKernel(hour, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
+    ok(driver.cuMemFreeAsync(address, stream))
+    assert driver.cuStreamQuery(stream)[0] is R.CUDA_ERROR_NOT_READY
+    assert driver.cuMemAlloc(21 * GIB)[0] is R.CUDA_ERROR_OUT_OF_MEMORY
+    assert before - free_bytes() == 20 * GIB
+    ok(driver.cuCtxDestroy(context))
+    assert free_bytes() == whole
+
+
 def two_devices() -> None:
     """A pool's memory is on its own card, whichever stream asks."""
     begin(1)
@@ -242,7 +275,7 @@ def sharing() -> None:
 
 PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     program.__name__: program
-    for program in (chunks, thresholds, order, pools, shortage, two_devices, sharing)
+    for program in (chunks, thresholds, order, pools, shortage, leaving, two_devices, sharing)
 }
 
 if __name__ == "__main__":
