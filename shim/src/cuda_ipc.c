@@ -8,6 +8,7 @@
  */
 #include "admission.h"
 #include "hooks.h"
+#include "lock.h"
 #include "shared.h"
 #include "step.h"
 
@@ -40,6 +41,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 	return result;
 }
 
+/* Which opening is whose: from its number until it is written down or taken out. A fork child finds
+ * a lock of its parent's other threads held by nobody. */
+static struct vgpu_lock numbering;
+
 /* Openings of the address that are written down. */
 static uint64_t openings(CUdeviceptr dptr)
 {
@@ -65,24 +70,35 @@ static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 	return vgpu_reserve_at(current, vgpu_whole_blocks(current.card, size_bytes), reservation);
 }
 
-/* The driver has opened it. What cannot be charged or written down is closed again. */
-static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
+static CUresult write_down(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
 {
 	struct vgpu_reservation ours = {.place = place};
 	uint64_t opening = openings(dptr);
 	CUresult result = CUDA_SUCCESS;
 
 	if (opening == ADDRESS_STEP)
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	else if (!hold && opening == 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!hold && opening == 0)
 		result = reserve_ours(place, dptr, &ours);
-	if (result != CUDA_SUCCESS) {
-		(void)real_cuIpcCloseMemHandle(dptr);
+	if (result != CUDA_SUCCESS)
 		return result;
-	}
 	result = vgpu_commit_shared(&ours, VGPU_KIND_IPC, dptr + opening, hold);
-	if (result != CUDA_SUCCESS && real_cuIpcCloseMemHandle(dptr) == CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS)
 		vgpu_cancel(&ours);
+	return result;
+}
+
+/* The driver has opened it. What cannot be charged or written down is closed again. */
+static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
+{
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (vgpu_lock(&numbering)) {
+		result = write_down(place, dptr, hold);
+		vgpu_unlock(&numbering);
+	}
+	if (result != CUDA_SUCCESS)
+		(void)real_cuIpcCloseMemHandle(dptr);
 	return result;
 }
 
@@ -125,15 +141,24 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigne
 }
 
 /* The latest opening first: the first has the charge. */
-CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
+static uint64_t take_latest(CUdeviceptr dptr, struct vgpu_charge *charge)
 {
+	bool alone = vgpu_lock(&numbering);
 	uint64_t opening = openings(dptr);
 	uint64_t key = dptr + (opening ? opening - 1 : 0);
-	struct vgpu_charge charge;
-	CUresult result;
 
-	vgpu_take(VGPU_KIND_IPC, key, &charge);
-	result = real_cuIpcCloseMemHandle(dptr);
+	vgpu_take(VGPU_KIND_IPC, key, charge);
+	if (alone)
+		vgpu_unlock(&numbering);
+	return key;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+	struct vgpu_charge charge;
+	uint64_t key = take_latest(dptr, &charge);
+	CUresult result = real_cuIpcCloseMemHandle(dptr);
+
 	vgpu_release(VGPU_KIND_IPC, key, &charge, result);
 	return result;
 }

@@ -11,6 +11,7 @@ import pytest
 from shim import region
 from tests.shim.conftest import GIB, MIB, Grants, Host
 from tests.shim.core import until
+from tests.shim.exact import EXACT
 from tests.talking import TALKER, Talk, talking
 
 pytestmark = pytest.mark.sim
@@ -118,6 +119,41 @@ def test_what_an_opening_would_take_beyond_the_limit_is_closed_again(
             assert importer.ask(f"open {handle}") == OUT_OF_MEMORY
             assert _used(ours) == before
         assert exporter.ask("free 0") == "0"
+
+
+def test_memory_that_two_threads_open_at_once_is_held_until_both_have_closed_it(
+    host: Host, grants: Grants
+) -> None:
+    """The first is still asking how large it is when the second comes."""
+    with _talkers(host, grants.make(GIB)) as (exporter,):
+        handle = _exported(exporter)
+        host.python(
+            EXACT
+            + f"""
+import ctypes, threading
+class Handle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_char * 64)]
+library, opened = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+handle = Handle.from_buffer_copy(bytes.fromhex("{handle}"))
+def open():
+    use(0)
+    assert library.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1) == 0
+before = charged()
+assert control(op="latency", card=0, call="cuMemGetAddressRange_v2", ns=500_000_000)["ok"]
+threads = [threading.Thread(target=open) for _ in range(2)]
+try:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+finally:
+    assert control(op="latency", card=0, call="cuMemGetAddressRange_v2", ns=0)["ok"]
+for left in ({SIZE}, {SIZE}, 0):
+    assert charged() == before + left, (charged() - before, left)
+    assert not left or library.cuIpcCloseMemHandle(opened) == 0
+""",
+            grants.make(GIB),
+        )
 
 
 def test_a_refused_opening_holds_nothing(host: Host, grants: Grants) -> None:

@@ -49,6 +49,7 @@ void look(void)
 	MUST(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, rows) == NVML_SUCCESS);
 }
 
+/* At the limit a first launch is refused. */
 static void run_code(struct storm *storm)
 {
 	CUfunction function;
@@ -56,10 +57,9 @@ static void run_code(struct storm *storm)
 
 	if (!FITS(cuModuleLoadData(&module, CODE)))
 		return;
-	if (FITS(cuModuleGetFunction(&function, module, "brief"))) {
-		OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, storm->stream, NULL, NULL));
+	if (FITS(cuModuleGetFunction(&function, module, "brief")) &&
+	    FITS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, storm->stream, NULL, NULL)))
 		OK(cuStreamSynchronize(storm->stream));
-	}
 	OK(cuModuleUnload(module));
 }
 
