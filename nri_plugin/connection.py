@@ -188,9 +188,10 @@ class _Connection:
             await asyncio.wait({work, signal}, return_when=asyncio.FIRST_COMPLETED)
             while not work.done():
                 asked = self._asked
-                if self._unanswered:
+                if self._unanswered:  # a handler that outlives its answer is not waited for
+                    first = asyncio.FIRST_COMPLETED
                     await asyncio.wait(
-                        {work, *self._unanswered}, return_when=asyncio.FIRST_COMPLETED
+                        {work, *self._unanswered}, timeout=QUIET_S, return_when=first
                     )
                 else:
                     await asyncio.wait({work}, timeout=QUIET_S)

@@ -572,6 +572,33 @@ def test_told_to_leave_it_answers_what_is_open_and_goes() -> None:
     run(test)
 
 
+def test_told_to_leave_it_does_not_wait_for_a_handler_that_was_answered_for() -> None:
+    async def test() -> None:
+        async with rig(request_timeout_s=0.5) as r:
+            await r.runtime.handshake()
+            entered, release = asyncio.Event(), asyncio.Event()
+
+            async def stubborn() -> None:
+                entered.set()
+                while not release.is_set():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await release.wait()
+
+            r.handler.hooks["create"] = stubborn
+            creating = asyncio.create_task(r.runtime.create(pod(), container()))
+            await entered.wait()
+            r.leaving.set()
+            try:
+                with pytest.raises(RequestFailed, match="did not decide"):
+                    await creating
+                async with asyncio.timeout(30):
+                    await r.plugin
+            finally:
+                release.set()
+
+    run(test)
+
+
 @pytest.mark.parametrize("introduced", [True, False])
 def test_told_to_leave_with_nothing_open_it_goes_at_once(introduced: bool) -> None:
     async def test() -> None:

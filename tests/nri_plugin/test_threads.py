@@ -24,6 +24,16 @@ def test_results_and_exceptions_come_back() -> None:
     asyncio.run(work())
 
 
+def test_what_is_posted_is_done_in_its_turn() -> None:
+    async def work() -> None:
+        worker, order = Worker("w"), list[int]()
+        worker.post(lambda: order.append(1))
+        await worker.run(lambda: order.append(2), 60)
+        assert order == [1, 2]
+
+    asyncio.run(work())
+
+
 def test_a_late_job_goes_on_and_keeps_its_place() -> None:
     async def work() -> None:
         worker, gate, order = Worker("w"), threading.Event(), list[int]()
