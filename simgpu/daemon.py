@@ -28,6 +28,7 @@ from typing import Any, Final
 from simgpu import wire
 from simgpu.cards import Card, CardError
 from simgpu.config import CardConfig, HostConfig
+from simgpu.descriptors import Descriptors
 from simgpu.faults import is_call
 from simgpu.home import Home
 from simgpu.wire import Op, Request, Role, Status, WireError
@@ -191,6 +192,7 @@ class Seat:
         self.card = Card(host, config)
         self.latency_ns: dict[Op, int] = {}
         self._board = _Board()
+        self._descriptors = Descriptors(self.card)
         self._connections = connections
         self._hello = _hello_reply(host, config)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -230,6 +232,12 @@ class Seat:
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
         self._board.close()
+        self._descriptors.close()
+
+    def tick(self, now_ns: int) -> None:
+        """Call it before the card is read or changed."""
+        self.card.tick(now_ns)
+        self._descriptors.drop_closed()
 
     def show_faults(self) -> None:
         self._board.show(self.card.faults.armed)
@@ -245,6 +253,7 @@ class Seat:
         def let_go() -> None:
             nonlocal client
             if client is not None:
+                self._descriptors.drop_closed()
                 self.card.leave(client, time.monotonic_ns())
                 client = None
 
@@ -269,7 +278,7 @@ class Seat:
                     elif role is Role.CUDA and client is None:
                         return
                     else:
-                        answer = self._answer(role, client or 0, request)
+                        answer = self._answer(role, peer.pid, client or 0, request)
                         if request.op is Op.FAULT:
                             self.show_faults()
                     # The work is done before the wait: who is killed in it has what he asked for.
@@ -282,13 +291,17 @@ class Seat:
                 loop.remove_reader(peer.pidfd)
             let_go()
 
-    def _answer(self, role: Role, client: int, request: Request) -> bytes:
+    def _answer(self, role: Role, pid: int, client: int, request: Request) -> bytes:
         now_ns = time.monotonic_ns()
-        self.card.tick(now_ns)
+        self.tick(now_ns)
         handler = _HANDLERS[role].get(request.op)
-        if handler is None:
-            return wire.reply(Status.NOT_SUPPORTED)
         try:
+            if role is Role.CUDA and request.op is Op.MEMORY_KEEP:
+                allocation, number, _ = request.fields
+                self._descriptors.keep(client, pid, allocation, number)
+                return wire.reply(Status.OK)
+            if handler is None:
+                return wire.reply(Status.NOT_SUPPORTED)
             return wire.reply(Status.OK, handler(self.card, client, request.fields, now_ns))
         except CardError as error:
             return wire.reply(error.status)
@@ -398,7 +411,7 @@ class Control:
         now_ns = time.monotonic_ns()
         rows = []
         for minor, seat in self._seats.items():
-            seat.card.tick(now_ns)
+            seat.tick(now_ns)
             rows.append(
                 {
                     "minor": minor,

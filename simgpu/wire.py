@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Self
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 PAYLOAD_BYTES: Final = 65536
 DURATION_DEFAULT: Final = 2**64 - 1
 
@@ -37,6 +37,7 @@ class Op(enum.IntEnum):
     MEMORY_EXPORT = 11
     MEMORY_IMPORT = 12
     FAULT = 13
+    MEMORY_KEEP = 14
 
 
 class Status(enum.IntEnum):
@@ -62,6 +63,7 @@ STRUCTS: Final = {
     "sim_id": struct.Struct("<Q"),
     "sim_alloc": struct.Struct("<QQ"),
     "sim_import": struct.Struct("<QQ"),
+    "sim_keep": struct.Struct("<QII"),
     "sim_imported": struct.Struct("<QQ"),
     "sim_memory": struct.Struct("<QQ"),
     "sim_launch": struct.Struct("<QQQ"),
@@ -89,6 +91,7 @@ _REQUEST_STRUCT: Final[dict[Op, str | None]] = {
     Op.MEMORY_EXPORT: "sim_id",
     Op.MEMORY_IMPORT: "sim_import",
     Op.FAULT: "sim_call_name",
+    Op.MEMORY_KEEP: "sim_keep",
 }
 
 

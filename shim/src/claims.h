@@ -90,7 +90,8 @@ void vgpu_settle_claims(uint32_t list, CUresult driver_said);
 /* The context has ended: with it its tiles, imports and views. */
 void vgpu_claims_end_context(uint32_t context);
 
-/* A descriptor that the driver has exported holds the memory as long as it is open. */
+/* A descriptor that the driver has exported, here or elsewhere, holds the memory as long as it is
+ * open. */
 void vgpu_keep_export(uint32_t claim, int fd);
 /* Nobody tells when a descriptor is closed: look. True where memory may have come free. The second
  * looks only where that is cheap, for the sake of figures that are up to date. */

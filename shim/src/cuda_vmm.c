@@ -179,6 +179,18 @@ static CUresult claim_import(CUmemGenericAllocationHandle handle)
 	return CUDA_SUCCESS;
 }
 
+/* It holds the memory as long as it is open, also without the import. */
+static CUresult claim_descriptor(CUmemGenericAllocationHandle handle, int fd)
+{
+	uint32_t claim;
+
+	if (!vgpu_claim_handle(handle, &claim))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (claim)
+		vgpu_keep_export(claim, fd);
+	return CUDA_SUCCESS;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
 					int type)
 {
@@ -191,6 +203,11 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 		return result;
 	exchanged = real_cuThreadExchangeStreamCaptureMode(&mode);
 	result = claim_import(given);
+	if (result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+		result = claim_descriptor(given, (int)(intptr_t)shareable);
+		if (result != CUDA_SUCCESS)
+			vgpu_settle_claims(vgpu_take_handle(given), CUDA_SUCCESS);
+	}
 	if (result == CUDA_SUCCESS)
 		*handle = given;
 	else

@@ -49,3 +49,12 @@ CUresult device_import(struct device *device, uint64_t token, uint64_t *id)
 		*id = imported.id;
 	return result;
 }
+
+CUresult device_keep(struct device *device, uint64_t id, int fd)
+{
+	struct sim_keep kept = {.id = id, .fd = (uint32_t)fd};
+	enum sim_status status =
+	    sim_call(device->link, SIM_MEMORY_KEEP, &kept, sizeof(kept), NULL, 0, NULL);
+
+	return status == SIM_NOT_SUPPORTED ? CUDA_SUCCESS : driver_result(status);
+}

@@ -157,6 +157,9 @@ CUresult device_take(struct device *device, uint64_t context, uint64_t bytes, ui
 CUresult device_give_back(struct device *device, uint64_t id);
 CUresult device_export(struct device *device, uint64_t id, uint64_t *token);
 CUresult device_import(struct device *device, uint64_t token, uint64_t *id);
+/* The memory lives as long as somebody has that descriptor open, too; not where the daemon cannot
+ * see this process. */
+CUresult device_keep(struct device *device, uint64_t id, int fd);
 CUresult device_attribute(const struct device *device, int attribute, int *value);
 
 /* CLOCK_MONOTONIC. */

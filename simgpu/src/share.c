@@ -4,8 +4,8 @@
  * A descriptor is that of the memory's file; the page behind its data says which card and which
  * allocation it is. A fabric handle carries the same, and where the exporter's file can be found:
  * once the exporter has gone, an importer by fabric handle holds the memory, but not the data. The
- * daemon keeps the bytes as long as any process holds them. Unlike a real one, a descriptor that
- * nobody imported holds nothing.
+ * daemon keeps the bytes as long as any process holds them, or any copy of a descriptor is open:
+ * each exported one is an open file description of its own that holds a lock.
  */
 #define _GNU_SOURCE
 #include "vmm.h"
@@ -50,6 +50,30 @@ static CUresult name_it(struct physical *memory, struct share *share)
 	return CUDA_SUCCESS;
 }
 
+/* Another open file description of the same file, which shares no lock with it. */
+static int open_again(int fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static CUresult export_file(const struct physical *memory, int *out)
+{
+	struct flock whole = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	int fd = open_again(memory->fd);
+	CUresult result = CUDA_ERROR_OPERATING_SYSTEM;
+
+	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &whole) == 0)
+		result = device_keep(memory->device, memory->id, fd);
+	if (result == CUDA_SUCCESS)
+		*out = fd;
+	else if (fd >= 0)
+		close(fd);
+	return result;
+}
+
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
 				      unsigned long long flags)
 {
@@ -76,8 +100,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
 		memset(out, 0, CU_IPC_HANDLE_SIZE);
 		memcpy(out, &share, sizeof(share));
 	} else if (result == CUDA_SUCCESS) {
-		*(int *)out = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
-		result = *(int *)out < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+		result = export_file(memory, out);
 	}
 	driver_lock();
 	physical_unpin(memory);
@@ -164,7 +187,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
 	} else {
 		if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !read_share(given, &share))
 			return CUDA_ERROR_INVALID_VALUE;
-		fd = fcntl(given, F_DUPFD_CLOEXEC, 0);
+		fd = open_again(given);
 		if (fd < 0)
 			return CUDA_ERROR_OPERATING_SYSTEM;
 	}

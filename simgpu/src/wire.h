@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#define SIM_PROTOCOL	  2
+#define SIM_PROTOCOL	  3
 #define SIM_PAYLOAD_BYTES 65536 /* no message is longer */
 
 #define SIM_DURATION_DEFAULT 0xffffffffffffffff
@@ -30,6 +30,7 @@ enum sim_op {
 	SIM_MEMORY_EXPORT,	 /* sim_id -> sim_id: the token of that memory */
 	SIM_MEMORY_IMPORT, /* sim_import -> sim_imported; lives while anybody has an id of it */
 	SIM_FAULT,	   /* sim_call_name -> sim_fault: what is to happen to such a call */
+	SIM_MEMORY_KEEP,   /* sim_keep -> -; lives while that lock does, too */
 };
 
 enum sim_status {
@@ -86,6 +87,12 @@ struct sim_alloc {
 struct sim_import {
 	uint64_t context; /* as in sim_alloc */
 	uint64_t token;	  /* from any process's SIM_MEMORY_EXPORT on this card */
+};
+
+struct sim_keep {
+	uint64_t id;
+	uint32_t fd; /* of this process: of a file that it holds a lock of its own on */
+	uint32_t reserved;
 };
 
 struct sim_imported {

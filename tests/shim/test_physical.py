@@ -225,6 +225,22 @@ took(0)
     )
 
 
+_EXPORTER = (
+    PHYSICAL
+    + """
+import sys
+peer = socket.socket(fileno=int(sys.argv[1]))
+handle = create(600 * MIB, shareable=FD)
+fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
+release(handle)
+took(600 * MIB)
+socket.send_fds(peer, [b"x"], [fd])
+os.close(fd)
+peer.recv(1)
+"""
+)
+
+
 def test_the_importer_is_charged_and_the_exporter_may_end_first(host: Host, grants: Grants) -> None:
     _run(
         host,
@@ -267,6 +283,9 @@ assert refused(800 * MIB)
 release(handle)
 took(600 * MIB)
 unmap(at, 600 * MIB)
+took(600 * MIB)
+os.close(fd)
+must(d.cuMemRelease(create(BLOCK)))
 took(0)
 """.replace("ROOT", repr(str(_ROOT))),
         1300 * MIB,
@@ -274,8 +293,8 @@ took(0)
 
 
 def test_an_open_descriptor_keeps_its_charge(host: Host, grants: Grants) -> None:
-    """A driver's descriptor holds the memory (the simulated one's does not): create, export and
-    release, over and over, is refused at the limit, until the descriptors are closed."""
+    """A driver's descriptor holds the memory: create, export and release, over and over, is refused
+    at the limit, until the descriptors are closed."""
     _run(
         host,
         grants,
@@ -286,16 +305,48 @@ def export(bytes):
     release(handle)
     return fd
 fds = [export(200 * MIB) for _ in range(5)]
-assert (held() - before[0][0], charged() - before[0][1]) == (0, 1000 * MIB)
+took(1000 * MIB)
 assert refused(200 * MIB)
 os.close(fds.pop())
 handle = create(200 * MIB)
-assert charged() - before[0][1] == 1000 * MIB
+took(1000 * MIB)
 for fd in fds:
     os.close(fd)
 release(handle)
 took(0)
 """,
+    )
+
+
+def test_an_imported_descriptor_keeps_its_charge(host: Host, grants: Grants) -> None:
+    """With whoever imported of it and has it still open; the exporter's death is no end."""
+    _run(
+        host,
+        grants,
+        """
+import sys
+ours, theirs = socket.socketpair()
+os.set_inheritable(theirs.fileno(), True)
+child = os.fork()
+if child == 0:
+    os.execv(sys.executable, [sys.executable, "-c", EXPORTER, str(theirs.fileno())])
+theirs.close()
+fd = socket.recv_fds(ours, 1, 1)[1][0]
+copy = os.dup(fd)
+handle = must(d.cuMemImportFromShareableHandle(fd, FD))
+ours.send(b"x"); os.waitpid(child, 0)
+assert refused(800 * MIB)
+took(600 * MIB)
+release(handle)
+took(600 * MIB)
+assert refused(800 * MIB)
+os.close(fd)
+must(d.cuMemRelease(create(BLOCK)))
+assert (held() - before[0][0], charged() - before[0][1]) == (600 * MIB, 0), "a copy is not seen"
+os.close(copy)
+took(0)
+""".replace("EXPORTER", repr(_EXPORTER)),
+        1300 * MIB,
     )
 
 

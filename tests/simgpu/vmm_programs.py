@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -369,6 +370,48 @@ def external_in_a_context() -> None:
     assert free_bytes() == whole
 
 
+def descriptors() -> None:
+    """What is exported lives while any copy of its descriptor is open: sent or inherited too."""
+    begin()
+    before = free_bytes()
+
+    def export() -> int:
+        handle = ok(driver.cuMemCreate(BLOCK, prop(shareable=FD), 0))
+        fd = int(ok(driver.cuMemExportToShareableHandle(handle, FD, 0)))
+        ok(driver.cuMemRelease(handle))
+        return fd
+
+    def taken() -> int:
+        return before - free_bytes()
+
+    first, second = export(), export()
+    copy = os.dup(first)
+    os.close(first)
+    assert taken() == 2 * BLOCK
+    os.close(copy)
+    assert taken() == BLOCK
+    ours, theirs = socket.socketpair()
+    socket.send_fds(ours, [b"x"], [second])
+    os.close(second)
+    assert taken() == BLOCK, "in flight"
+    (received,) = socket.recv_fds(theirs, 1, 1)[1]
+    imported = ok(driver.cuMemImportFromShareableHandle(received, FD))
+    os.close(received)
+    assert taken() == BLOCK, "held by its import"
+    again = int(ok(driver.cuMemExportToShareableHandle(imported, FD, 0)))
+    ok(driver.cuMemRelease(imported))
+    reading, writing = os.pipe()
+    if not os.fork():
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(again)
+    assert taken() == BLOCK, "inherited"
+    os.close(writing)
+    os.wait()
+    assert taken() == 0
+
+
 PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     each.__name__: each
     for each in (
@@ -376,6 +419,7 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
         access,
         elsewhere,
         shared,
+        descriptors,
         fabric,
         multicast,
         arrays,
