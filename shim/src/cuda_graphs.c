@@ -83,16 +83,19 @@ static bool is_managed(void)
 	return vgpu_place_of_device(0, &place) == CUDA_SUCCESS && place.card != VGPU_CARD_UNMANAGED;
 }
 
-/* The driver made it; one that allocates and cannot be written down is not given. */
-static CUresult enter(CUresult result, CUgraphExec *exec, const struct vgpu_graph_needs *bounds)
+/* The driver made `made`; one that allocates and cannot be written down is not given. */
+static CUresult enter(CUresult result, CUgraphExec made, CUgraphExec *exec,
+		      const struct vgpu_graph_needs *bounds)
 {
-	if (result == CUDA_SUCCESS)
-		(bounds->runs_code ? vgpu_unsee : vgpu_see)(vgpu_exec_key(*exec));
-	if (result != CUDA_SUCCESS || !bounds->cards ||
-	    vgpu_execs_put((uint64_t)(uintptr_t)*exec, bounds))
+	if (result != CUDA_SUCCESS)
 		return result;
-	real_cuGraphExecDestroy(*exec);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	(bounds->runs_code ? vgpu_unsee : vgpu_see)(vgpu_exec_key(made));
+	if (bounds->cards && !vgpu_execs_put((uint64_t)(uintptr_t)made, bounds)) {
+		real_cuGraphExecDestroy(made);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*exec = made;
+	return CUDA_SUCCESS;
 }
 
 static struct vgpu_graph_needs bounds_of(CUgraph graph)
@@ -110,31 +113,37 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
 			    size_t log_bytes)
 {
 	struct vgpu_graph_needs bounds = bounds_of(graph);
+	CUgraphExec made = NULL;
 	CUresult result;
 
-	VGPU_CALL_GRAPH_OF(bounds, result,
-			   real_cuGraphInstantiate(exec, graph, node, log, log_bytes));
-	return enter(result, exec, &bounds);
+	VGPU_CALL_GRAPH_OF(
+	    bounds, result,
+	    real_cuGraphInstantiate(exec ? &made : NULL, graph, node, log, log_bytes));
+	return enter(result, made, exec, &bounds);
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
 			       size_t log_bytes)
 {
 	struct vgpu_graph_needs bounds = bounds_of(graph);
+	CUgraphExec made = NULL;
 	CUresult result;
 
-	VGPU_CALL_GRAPH_OF(bounds, result,
-			   real_cuGraphInstantiate_v2(exec, graph, node, log, log_bytes));
-	return enter(result, exec, &bounds);
+	VGPU_CALL_GRAPH_OF(
+	    bounds, result,
+	    real_cuGraphInstantiate_v2(exec ? &made : NULL, graph, node, log, log_bytes));
+	return enter(result, made, exec, &bounds);
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
 	struct vgpu_graph_needs bounds = bounds_of(graph);
+	CUgraphExec made = NULL;
 	CUresult result;
 
-	VGPU_CALL_GRAPH_OF(bounds, result, real_cuGraphInstantiateWithFlags(exec, graph, flags));
-	return enter(result, exec, &bounds);
+	VGPU_CALL_GRAPH_OF(bounds, result,
+			   real_cuGraphInstantiateWithFlags(exec ? &made : NULL, graph, flags));
+	return enter(result, made, exec, &bounds);
 }
 
 /*
@@ -239,10 +248,11 @@ CUresult on_cuGraphUpload(enum vgpu_function real, CUgraphExec exec, CUstream st
 CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *exec, CUgraph graph,
 					 CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
 {
+	CUgraphExec made = NULL;
 	struct launch launch = {.call = {.take = launch_on_cards, .twin = real},
 				.driver = drive_instantiate,
 				.bounds = bounds_of(graph),
-				.made = exec,
+				.made = exec ? &made : NULL,
 				.graph = graph,
 				.parameters = parameters};
 	bool uploads = parameters && parameters->flags & FLAG_UPLOAD;
@@ -252,9 +262,9 @@ CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *e
 		vgpu_execs_count_trims(&launch.bounds);
 	VGPU_CALL_GRAPH_OF(launch.bounds, result,
 			   uploads ? launch_on_cards(&launch.call) : drive_instantiate(&launch));
-	result = enter(result, exec, &launch.bounds);
+	result = enter(result, made, exec, &launch.bounds);
 	if (result == CUDA_SUCCESS && uploads)
-		vgpu_execs_launched((uint64_t)(uintptr_t)*exec, &launch.bounds);
+		vgpu_execs_launched((uint64_t)(uintptr_t)made, &launch.bounds);
 	return result;
 }
 

@@ -261,3 +261,31 @@ same(0)
 must(d.cuGraphExecDestroy(executable))
 """,
     )
+
+
+def test_a_graph_that_is_not_given_leaves_the_handle_as_it_was(host: Host, grants: Grants) -> None:
+    """The driver had made it, and the table of graphs that allocate was full."""
+    _run(
+        host,
+        grants,
+        """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+graph = scratch(MIB)
+full = [instantiate(scratch(2 * MIB)) for _ in range(2048)]
+handle, none = ctypes.c_void_p(int(graph)), ctypes.c_void_p()
+parameters = (ctypes.c_uint64 * 4)()
+for call, arguments in (
+    ("cuGraphInstantiate", (none, none, ctypes.c_size_t(0))),
+    ("cuGraphInstantiate_v2", (none, none, ctypes.c_size_t(0))),
+    ("cuGraphInstantiateWithFlags", (ctypes.c_uint64(0),)),
+    ("cuGraphInstantiateWithParams", (parameters,)),
+):
+    made = ctypes.c_void_p(12345)
+    assert getattr(cuda, call)(ctypes.byref(made), handle, *arguments) == 2, call
+    assert made.value == 12345, call
+    assert getattr(cuda, call)(None, handle, *arguments) == 1, call
+must(d.cuGraphExecDestroy(full.pop()))
+assert launch(instantiate(graph)) == OK
+""",
+    )
