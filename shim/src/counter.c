@@ -70,12 +70,20 @@ static bool swap_word(uint64_t *at, struct word from, struct word to)
 
 #else
 
+/*
+ * The instruction itself: for the builtin, ThreadSanitizer has a lock of the process and two plain
+ * stores, which other processes do not know and between which half a word can be read.
+ */
 static bool swap_word(uint64_t *at, struct word from, struct word to)
 {
-	unsigned __int128 old = (unsigned __int128)from.high << 64 | from.low;
-	unsigned __int128 new = (unsigned __int128)to.high << 64 | to.low;
+	bool swapped;
 
-	return __sync_bool_compare_and_swap((unsigned __int128 *)at, old, new);
+	__asm__ volatile("lock cmpxchg16b %1"
+			 : "=@ccz"(swapped), "+m"(*(struct word *)at), "+a"(from.low),
+			   "+d"(from.high)
+			 : "b"(to.low), "c"(to.high)
+			 : "memory");
+	return swapped;
 }
 
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,11 @@ def test_attach_fork_and_loss_of_the_slot(sanitized: Box) -> None:
         assert sanitized.use().used_bytes == 1006
         assert holder.ask("detach") == "OK"
         assert sanitized.use().used_bytes == 5
+
+
+def test_no_sanitizer_stands_in_for_the_swap_of_a_word() -> None:
+    """ThreadSanitizer's is a lock of one process and two stores: others would see half a word."""
+    program = build("tsan") / "bin" / "vgpu-mixed-storm"
+    wanted = subprocess.run(["nm", "-u", program], capture_output=True, text=True, check=True)
+    assert "__tsan_atomic64" in wanted.stdout
+    assert "__tsan_atomic128" not in wanted.stdout
