@@ -2,8 +2,10 @@
 
     {"v":1,"containers":{"NAME":[{"id":"GPU-...","minor":0,"memory":BYTES,"core":PERCENT}]}}
 
-A container that is not listed gets no card. Written by our scheduler, beside the allocation and
-in the same write; where it is absent (Koordinator's own pods) the pod's containers share one grant.
+No container has more of a card than the pod's allocation, nor have those that live at once: an init
+container ends before the main ones begin, and each may have all of it. One that is not listed gets
+no card. Written by our scheduler, beside the allocation and in the same write; where it is absent
+(Koordinator's own pods) the pod's containers share one grant.
 """
 
 from __future__ import annotations

@@ -52,9 +52,10 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "an_init_container",
-        "an init container: with a grant, and without",
-        "as for any container, by its name",
-        "its share, or no card",
+        "an init container: with a grant, of all that the pod was allocated, and without",
+        "as for any container, by its name; while it lives, another one is refused the same part",
+        "its share, or no card; `containers.main: ... of the pod's allocation 0 of 21474836480 are"
+        " left; its containers that have not ended hold: ...init 21474836480`",
     ),
     Case(
         "a_sidecar",

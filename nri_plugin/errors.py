@@ -56,8 +56,12 @@ class Reason(Enum):
     CORE_OUT_OF_RANGE = "{where}: core {value}, allowed is 0 to 100 percent"
     GRANT_NOT_ALLOCATED = _GRANTS + ": {where}: card {card} is not in the pod's allocation"
     GRANT_OVER_ALLOCATION = (
+        _GRANTS + ": {where}.{what}: {value} of card {uuid}, the allocation has {allowed}"
+    )
+    ALLOCATION_FULL = (
         _GRANTS
-        + ": card {uuid}: the containers' {what} adds up to {value}, the allocation has {allowed}"
+        + ": containers.{container}: {asked} {unit} of card {uuid}, but of the pod's allocation"
+        " {left} of {total} are left; its containers that have not ended hold: {held}"
     )
     CARD_FULL = (
         "card {uuid} has no room for it: it asks for {asked} {unit}, {left} of {total} are left;"

@@ -1,8 +1,9 @@
 """What the containers that live hold of this node's cards, and whether one more has room.
 
 Pure: events in, shortages out. An annotation says what a pod was granted, but anybody who may write
-pods can write one; a card cannot be granted twice, whoever says so. Nothing here asks the API
-server.
+pods can write one; a card cannot be granted twice, whoever says so. Nor can a pod's allocation:
+its init containers may each have all of it, since each has ended before the next container begins,
+but which they are is told by nothing else than what lives. Nothing here asks the API server.
 
 How it is counted: by the key of the grant's files, so that containers which share a grant hold it
 once, and every other container its own. A container holds from before its creation is answered
@@ -58,14 +59,18 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The first card, and the first of memory and core, that has not enough left."""
+    """The first of memory and core, of the first card, of which not enough is left."""
 
+    reason: Reason
+    """What is short: the card, or the pod's allocation of it."""
+    container: str
+    """Who asks."""
     uuid: str
     what: str
     asked: int
     total: int
     left: int
-    """Below zero where more is granted already than the card has."""
+    """Below zero where more is granted already than there is."""
     held: Sequence[tuple[str, int]]
     """Who holds how much of it, the largest first."""
 
@@ -74,7 +79,8 @@ class Shortage:
         if len(self.held) > _NAMED_AT_MOST:
             named.append(f"and {len(self.held) - _NAMED_AT_MOST} more")
         return refuse(
-            Reason.CARD_FULL,
+            self.reason,
+            container=self.container,
             uuid=self.uuid,
             asked=self.asked,
             unit=_UNITS[self.what],
@@ -89,11 +95,15 @@ def hold(
 ) -> Hold:
     """The hold of a container, from its shares."""
     whose = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
-    parts = {
+    return Hold(container_id, key, pod.uid, container, whose, parts(shares))
+
+
+def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
+    """By card, what the shares take of it."""
+    return {
         share.uuid: Part(share.memory_bytes, 0 if share.uncapped else share.core_percent)
         for share in shares
     }
-    return Hold(container_id, key, pod.uid, container, whose, parts)
 
 
 class Ledger:
@@ -103,8 +113,11 @@ class Ledger:
         self._holds: dict[str, Hold] = {}
         self._unheard: set[str] = set()
 
-    def take(self, wanted: Hold, cards: Iterable[Card]) -> Shortage | None:
-        """Enter `wanted` if its cards have room for it; else say what is short, and change nothing.
+    def take(
+        self, wanted: Hold, cards: Iterable[Card], allocated: Mapping[str, Part]
+    ) -> Shortage | None:
+        """Enter `wanted` if its cards have room for it, and its pod's allocation of them, which is
+        `allocated`; else say what is short, and change nothing.
 
         To ask again for what is held already is fine, and takes no more.
         """
@@ -115,7 +128,11 @@ class Ledger:
             # decided where they are read.
             wanted = replace(wanted, parts=grants[wanted.key].parts)
         else:
-            shortage = _shortage(wanted, grants.values(), cards)
+            siblings = [other for other in grants.values() if _of_one_pod(wanted, other)]
+            whole = {card.uuid: Part(card.memory_bytes, _WHOLE_CORE_PERCENT) for card in cards}
+            shortage = _shortage(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or _shortage(
+                Reason.CARD_FULL, wanted, grants.values(), whole
+            )
             if shortage is not None:
                 return shortage
         self._holds = {other.container_id: other for other in others}
@@ -162,22 +179,26 @@ class Ledger:
 
 def _succeeds(wanted: Hold, other: Hold) -> bool:
     """Whether `other` is the container itself, or the one whose place it takes."""
-    here, there = (wanted.pod_uid, wanted.container), (other.pod_uid, other.container)
-    return wanted.container_id == other.container_id or (here == there and wanted.pod_uid != "")
+    same_name = wanted.container == other.container and _of_one_pod(wanted, other)
+    return wanted.container_id == other.container_id or same_name
+
+
+def _of_one_pod(wanted: Hold, other: Hold) -> bool:
+    return wanted.pod_uid == other.pod_uid != ""
 
 
 def _by_key(holds: Iterable[Hold]) -> Mapping[str, Hold]:
     return {held.key: held for held in holds}
 
 
-def _shortage(wanted: Hold, held: Iterable[Hold], cards: Iterable[Card]) -> Shortage | None:
-    by_uuid = {card.uuid: card for card in cards}
+def _shortage(
+    reason: Reason, wanted: Hold, held: Iterable[Hold], totals: Mapping[str, Part]
+) -> Shortage | None:
+    """Where `wanted`, beside what is `held`, exceeds `totals`, which are by card."""
     others = list(held)
     for uuid, part in wanted.parts.items():
-        for what, asked, total in (
-            ("memory_bytes", part.memory_bytes, by_uuid[uuid].memory_bytes),
-            ("core_percent", part.core_percent, _WHOLE_CORE_PERCENT),
-        ):
+        for what in _UNITS:
+            asked, total = int(getattr(part, what)), int(getattr(totals[uuid], what))
             amounts = [
                 (other.whose, int(getattr(other.parts[uuid], what)))
                 for other in others
@@ -186,5 +207,6 @@ def _shortage(wanted: Hold, held: Iterable[Hold], cards: Iterable[Card]) -> Shor
             left = total - sum(amount for _, amount in amounts)
             if asked > left:
                 amounts.sort(key=lambda entry: -entry[1])
-                return Shortage(uuid, what, asked, total, left, tuple(amounts))
+                held_by = tuple(amounts)
+                return Shortage(reason, wanted.container, uuid, what, asked, total, left, held_by)
     return None

@@ -58,10 +58,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a container was granted; no shares: no card. shared: its pod's containers have one."""
+    """What a container was granted; no shares: no card. shared: its pod's containers have one.
+
+    allocated: what the pod was, which its containers that live hold together at most.
+    """
 
     shares: Sequence[Share]
     shared: bool
+    allocated: Sequence[Share] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +198,7 @@ class Adjustment:
 
     shared: the directory belongs to the pod, and its other containers use it too. cdi_devices: what
     the runtime is asked for by name. cut: driver capabilities that were asked for and not given.
+    allocated: the pod's shares, of which `shares` are this container's part.
     """
 
     env: Sequence[tuple[str, str]]
@@ -205,6 +210,7 @@ class Adjustment:
     hooks: Sequence[Hook] = ()
     cdi_devices: Sequence[str] = ()
     cut: Sequence[str] = ()
+    allocated: Sequence[Share] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from contract import allocation, grants, names, quantity
@@ -74,8 +75,9 @@ def claim(pod: Pod, container_name: str, cards: Sequence[Card]) -> Claim | None:
     granted = _grants(pod)
     pool = _resolve(entries, cards)
     if granted is None:
-        return Claim(pool, shared=True)
-    return Claim(_check_grants(granted, pool).get(container_name, ()), shared=False)
+        return Claim(pool, shared=True, allocated=pool)
+    shares = _check_grants(granted, pool).get(container_name, ())
+    return Claim(shares, shared=False, allocated=pool)
 
 
 def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
@@ -117,7 +119,8 @@ def _decide(
     if paths.library is None:
         raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
     key = _key(pod, container, claimed.shared)
-    return injection.adjustment(container, key, claimed.shared, claimed.shares, specs, paths)
+    made = injection.adjustment(container, key, claimed.shared, claimed.shares, specs, paths)
+    return replace(made, allocated=claimed.allocated)
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry] | None:
@@ -208,45 +211,41 @@ def _core(where: str, entry: allocation.DeviceEntry) -> int:
 
 
 def _check_grants(granted: grants.Grants, pool: Sequence[Share]) -> Mapping[str, Sequence[Share]]:
-    """The grants as shares, after checking that together they fit the pod's allocation."""
+    """The grants as shares, after checking that each container's fits the pod's allocation.
+
+    Not their sum: init containers end before others begin, and hold nothing by then. What lives at
+    the same time is the ledger's to count.
+    """
     by_uuid = {share.uuid: share for share in pool}
-    used: dict[str, tuple[int, int]] = {}
     shares: dict[str, Sequence[Share]] = {}
     for name, listed in granted.items():
         for index, card in enumerate(listed):
+            where = f"containers.{name}[{index}]"
             share = by_uuid.get(card.id)
             if share is None or share.minor != card.minor:
-                raise Refused(
-                    refuse(
-                        Reason.GRANT_NOT_ALLOCATED,
-                        where=f"containers.{name}[{index}]",
-                        card=f"{card.id} as minor {card.minor}",
+                card_text = f"{card.id} as minor {card.minor}"
+                raise Refused(refuse(Reason.GRANT_NOT_ALLOCATED, where=where, card=card_text))
+            for what, value, allowed in (
+                ("memory", card.memory_bytes, share.memory_bytes),
+                ("core", card.core_percent, share.core_percent),
+            ):
+                if value > allowed:
+                    raise Refused(
+                        refuse(
+                            Reason.GRANT_OVER_ALLOCATION,
+                            where=where,
+                            uuid=card.id,
+                            what=what,
+                            value=value,
+                            allowed=allowed,
+                        )
                     )
-                )
-            memory, core = used.get(card.id, (0, 0))
-            used[card.id] = (memory + card.memory_bytes, core + card.core_percent)
         shares[name] = tuple(
             Share(
                 card.id, card.minor, card.memory_bytes, card.core_percent, by_uuid[card.id].uncapped
             )
             for card in listed
         )
-    for uuid, (memory, core) in used.items():
-        share = by_uuid[uuid]
-        for what, value, allowed in (
-            ("memory", memory, share.memory_bytes),
-            ("core", core, share.core_percent),
-        ):
-            if value > allowed:
-                raise Refused(
-                    refuse(
-                        Reason.GRANT_OVER_ALLOCATION,
-                        uuid=uuid,
-                        what=what,
-                        value=value,
-                        allowed=allowed,
-                    )
-                )
     return shares
 
 

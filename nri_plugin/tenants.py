@@ -78,13 +78,14 @@ class Tenants:
         key: str,
         cards: Sequence[Card],
     ) -> None:
-        """Give it its part of the cards; raises Refused where they do not have as much left.
+        """Give it its part of the cards; raises Refused where they, or its pod's allocation of
+        them, do not have as much left.
 
         From here on it uses the files of `key`, until it is removed, whatever comes of it: work on
         them that nobody waits for any more goes on, and the removal comes behind it.
         """
         hold = ledger.hold(container.id, key, wanted.shared, pod, container.name, wanted.shares)
-        shortage = self.ledger.take(hold, cards)
+        shortage = self.ledger.take(hold, cards, ledger.parts(wanted.allocated))
         if shortage is not None:
             raise Refused(shortage.refusal())
         self._users.setdefault(key, set()).add(container.id)

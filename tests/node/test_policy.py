@@ -10,7 +10,7 @@ from simgpu.lab.cri import CriError, Process, Sandbox
 from simgpu.lab.lab import Lab
 
 from .conftest import GIB, PROBE, hold_all, probe
-from .rows import HALF, NONE, OWN, QUARTER, one, refused, two
+from .rows import HALF, NONE, OWN, one, refused, two
 
 pytestmark = pytest.mark.node
 
@@ -38,17 +38,19 @@ def test_a_container_without_one_in_the_same_pod(lab: Lab) -> None:
 
 
 def test_an_init_container(lab: Lab) -> None:
-    """To the runtime it is a container that ends before the others are made."""
-    with lab.pod(
-        "granted", lab.share({"init": [(0, QUARTER, 25)], "main": [(0, HALF, 50)]})
-    ) as pod:
+    """To the runtime it is a container that ends before the others are made. It may have all of
+    the allocation, as Kubernetes counts; dead, and kept by the kubelet, it holds nothing."""
+    whole = [(0, HALF, 50)]
+    written = {**lab.share({"init": whole, "main": whole}), **lab.allocated(whole)}
+    with lab.pod("granted", written) as pod:
         init = pod.run("init", OWN)
-        assert probe(init).held_to(QUARTER)
+        assert probe(init).held_to(HALF)
+        with refused("an_init_container"):
+            pod.create("main", OWN)
         plain = pod.run("plain-init", OWN)
         assert not probe(plain).driver
         for container in (init, plain):
             container.stop()
-            container.remove()
         assert probe(pod.run("main", OWN)).held_to(HALF)
 
 

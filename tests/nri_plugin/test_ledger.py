@@ -1,4 +1,5 @@
-"""Whatever happens in whatever order, what lives holds no more of a card than the card has."""
+"""Whatever happens in whatever order, what lives holds no more of a card than the card has, and no
+more of a pod's allocation than was allocated."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nri_plugin.ledger import Hold, Ledger, Part, Shortage, hold
+from nri_plugin.errors import Reason
+from nri_plugin.ledger import Hold, Ledger, Part, Shortage, hold, parts
 from nri_plugin.model import Card, Pod, Share
 
 A, B = Card("GPU-a", 0, 100), Card("GPU-b", 1, 7)
@@ -22,6 +24,13 @@ def own(identity: str, memory: int, core: int, name: str = "main", uid: str = "u
     return hold(identity, identity, False, pod, name, [Share(A.uuid, 0, memory, core)])
 
 
+WHOLE = {A.uuid: Part(100, 100), B.uuid: Part(7, 100)}
+
+
+def take(ledger: Ledger, wanted: Hold, allocated: Mapping[str, Part] = WHOLE) -> Shortage | None:
+    return ledger.take(wanted, CARDS, allocated)
+
+
 def shared(identity: str, memory: int, name: str, uid: str = "uid-1") -> Hold:
     pod = Pod(uid, "team", f"pod-of-{uid}")
     shares = [Share(A.uuid, 0, memory, 100, uncapped=True)]
@@ -30,10 +39,12 @@ def shared(identity: str, memory: int, name: str, uid: str = "uid-1") -> Hold:
 
 def test_exactly_the_card_fits_and_not_one_more() -> None:
     ledger = Ledger()
-    assert ledger.take(own("1", 60, 50, uid="x"), CARDS) is None
-    assert ledger.take(own("2", 40, 50, uid="y"), CARDS) is None
-    short = ledger.take(own("3", 1, 0, uid="z"), CARDS)
+    assert take(ledger, own("1", 60, 50, uid="x")) is None
+    assert take(ledger, own("2", 40, 50, uid="y")) is None
+    short = take(ledger, own("3", 1, 0, uid="z"))
     assert short == Shortage(
+        Reason.CARD_FULL,
+        "main",
         A.uuid,
         "memory_bytes",
         asked=1,
@@ -46,17 +57,17 @@ def test_exactly_the_card_fits_and_not_one_more() -> None:
 
 def test_compute_is_counted_too_unless_it_is_not_capped() -> None:
     ledger = Ledger()
-    assert ledger.take(own("1", 1, 60, uid="x"), CARDS) is None
-    short = ledger.take(own("2", 1, 41, uid="y"), CARDS)
+    assert take(ledger, own("1", 1, 60, uid="x")) is None
+    short = take(ledger, own("2", 1, 41, uid="y"))
     assert short is not None and (short.what, short.left) == ("core_percent", 40)
-    assert ledger.take(shared("3", 1, "main", uid="y"), CARDS) is None
-    assert ledger.take(shared("4", 1, "main", uid="z"), CARDS) is None
+    assert take(ledger, shared("3", 1, "main", uid="y")) is None
+    assert take(ledger, shared("4", 1, "main", uid="z")) is None
 
 
 def test_a_pods_shared_grant_is_held_once_until_its_last_container_ends() -> None:
     ledger = Ledger()
-    assert ledger.take(shared("1", 100, "main"), CARDS) is None
-    assert ledger.take(shared("2", 100, "side"), CARDS) is None
+    assert take(ledger, shared("1", 100, "main")) is None
+    assert take(ledger, shared("2", 100, "side")) is None
     ledger.drop("1")
     assert ledger.granted()[A.uuid].memory_bytes == 100
     ledger.drop("2")
@@ -66,38 +77,38 @@ def test_a_pods_shared_grant_is_held_once_until_its_last_container_ends() -> Non
 
 def test_what_is_in_force_counts_where_the_pods_grant_says_another_thing_now() -> None:
     ledger = Ledger()
-    assert ledger.take(shared("1", 50, "main"), CARDS) is None
-    assert ledger.take(shared("2", 1, "side"), CARDS) is None
+    assert take(ledger, shared("1", 50, "main")) is None
+    assert take(ledger, shared("2", 1, "side")) is None
     assert ledger.granted()[A.uuid].memory_bytes == 50
 
 
 def test_a_restarted_container_takes_its_predecessors_place() -> None:
     ledger = Ledger()
-    assert ledger.take(own("1", 100, 100), CARDS) is None
-    assert ledger.take(own("1", 100, 100), CARDS) is None, "the same, asked again"
-    assert ledger.take(own("2", 100, 100), CARDS) is None
+    assert take(ledger, own("1", 100, 100)) is None
+    assert take(ledger, own("1", 100, 100)) is None, "the same, asked again"
+    assert take(ledger, own("2", 100, 100)) is None
     assert [held.container_id for held in ledger.holds()] == ["2"]
-    assert ledger.take(own("3", 1, 0, name="side"), CARDS) is not None
+    assert take(ledger, own("3", 1, 0, name="side")) is not None
 
 
 def test_one_that_finds_no_room_leaves_its_predecessor_where_it_was() -> None:
     ledger = Ledger()
-    assert ledger.take(own("1", 60, 0), CARDS) is None
-    assert ledger.take(own("2", 40, 0, uid="y"), CARDS) is None
-    assert ledger.take(own("3", 61, 0), CARDS) is not None
+    assert take(ledger, own("1", 60, 0)) is None
+    assert take(ledger, own("2", 40, 0, uid="y")) is None
+    assert take(ledger, own("3", 61, 0)) is not None
     assert {held.container_id for held in ledger.holds()} == {"1", "2"}
 
 
 def test_pods_without_a_uid_are_not_taken_for_one_another() -> None:
     ledger = Ledger()
-    assert ledger.take(own("1", 60, 0, uid=""), CARDS) is None
-    assert ledger.take(own("2", 60, 0, uid=""), CARDS) is not None
+    assert take(ledger, own("1", 60, 0, uid="")) is None
+    assert take(ledger, own("2", 60, 0, uid="")) is not None
 
 
 def test_what_was_answered_a_moment_ago_holds_until_it_is_doubted() -> None:
     ledger = Ledger()
     for number in range(4):
-        assert ledger.take(own(str(number), 10, 0, uid=str(number)), CARDS) is None
+        assert take(ledger, own(str(number), 10, 0, uid=str(number))) is None
     unheard = ledger.adopt([own("0", 10, 0, uid="0")], frozenset({"0", "1", "2"}))
     assert unheard == {"1", "2"}
     assert {held.container_id for held in ledger.holds()} == {"0", "1", "2"}
@@ -109,20 +120,64 @@ def test_what_was_answered_a_moment_ago_holds_until_it_is_doubted() -> None:
 def test_what_runs_is_adopted_even_where_it_is_more_than_the_card() -> None:
     ledger = Ledger()
     ledger.adopt([own("1", 80, 0, uid="x"), own("2", 80, 0, uid="y")], frozenset())
-    short = ledger.take(own("3", 1, 0, uid="z"), CARDS)
+    short = take(ledger, own("3", 1, 0, uid="z"))
     assert short is not None and short.left == -60
 
 
 def test_the_refusal_names_the_largest_holders() -> None:
     ledger = Ledger()
     for number in range(10):
-        assert ledger.take(own(str(number), 10 - number % 2, 0, uid=str(number)), CARDS) is None
-    short = ledger.take(own("x", 6, 0, uid="x"), CARDS)
+        assert take(ledger, own(str(number), 10 - number % 2, 0, uid=str(number))) is None
+    short = take(ledger, own("x", 6, 0, uid="x"))
     assert short is not None
     text = short.refusal().text
     assert "it asks for 6 bytes of memory, 5 of 100 are left" in text
     assert "granted are: team/pod-of-0/main 10, team/pod-of-2/main 10" in text
     assert text.endswith("team/pod-of-5/main 9, and 2 more")
+
+
+HALF = {A.uuid: Part(50, 50)}
+
+
+def test_an_init_container_that_has_ended_leaves_its_pod_all_of_the_allocation() -> None:
+    """Kubernetes counts the larger of the init containers and the others, and so do schedulers."""
+    ledger = Ledger()
+    for name in ("fetch", "check", "main"):
+        assert take(ledger, own(name, 50, 50, name), HALF) is None
+        ledger.drop(name)
+    assert take(ledger, own("again", 50, 50), HALF) is None
+
+
+def test_what_lives_of_a_pod_does_not_exceed_its_allocation() -> None:
+    """The card has room; the pod was not given it."""
+    ledger = Ledger()
+    assert take(ledger, own("1", 40, 10, "sidecar"), HALF) is None
+    assert take(ledger, own("2", 10, 40), HALF) is None
+    short = take(ledger, own("3", 1, 0, "debug"), HALF)
+    assert short is not None
+    assert short.refusal().text == (
+        "annotation gpuslice.io/grants: containers.debug: 1 bytes of memory of card GPU-a, but of"
+        " the pod's allocation 0 of 50 are left; its containers that have not ended hold:"
+        " team/pod-of-uid-1/sidecar 40, team/pod-of-uid-1/main 10"
+    )
+    ledger.drop("1")
+    short = take(ledger, own("3", 1, 11, "debug"), HALF)
+    assert short is not None and (short.what, short.left) == ("core_percent", 10)
+    assert take(ledger, own("4", 50, 0, uid="other"), HALF) is None, "another pod's is its own"
+
+
+def test_after_a_restart_what_lives_counts_against_its_pods_allocation() -> None:
+    ledger = Ledger()
+    ledger.adopt([own("1", 40, 10, "sidecar")], frozenset())
+    assert take(ledger, own("2", 11, 0), HALF) is not None
+    assert take(ledger, own("2", 10, 0), HALF) is None
+
+
+def test_of_two_shortages_the_pods_own_is_told() -> None:
+    ledger = Ledger()
+    assert take(ledger, own("1", 60, 0, uid="other")) is None
+    short = take(ledger, own("2", 51, 0), HALF)
+    assert short is not None and short.reason is Reason.ALLOCATION_FULL
 
 
 @dataclass
@@ -131,6 +186,21 @@ class Running:
 
     held: Hold
     alive: bool = True
+
+
+def _who(one: Running) -> tuple[str, str]:
+    return one.held.pod_uid, one.held.container
+
+
+ALLOCATED: Mapping[str, Mapping[str, Part]] = {
+    "x": {A.uuid: Part(60, 60), B.uuid: Part(7, 70)},
+    "y": {A.uuid: Part(35, 90), B.uuid: Part(5, 20)},
+    "z": {A.uuid: Part(30, 30)},
+}
+
+
+def exceeds(part: Part, most: Part) -> bool:
+    return part.memory_bytes > most.memory_bytes or part.core_percent > most.core_percent
 
 
 class Node(RuleBasedStateMachine):
@@ -143,10 +213,13 @@ class Node(RuleBasedStateMachine):
         self.running: list[Running] = []
         self.count = 0
 
-    def expected(self, without: tuple[str, str] | None = None) -> Mapping[str, Part]:
+    def expected(
+        self, without: tuple[str, str] | None = None, uid: str | None = None
+    ) -> Mapping[str, Part]:
+        """By card; of one pod, where `uid` says which."""
         grants: dict[str, Hold] = {}
         for one in self.running:
-            if one.alive and (one.held.pod_uid, one.held.container) != without:
+            if uid in (None, one.held.pod_uid) and one.alive and _who(one) != without:
                 grants.setdefault(one.held.key, one.held)
         total: dict[str, Part] = {}
         for held in grants.values():
@@ -156,7 +229,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(
         uid=st.sampled_from(["x", "y", "z"]),
-        name=st.sampled_from(["main", "side"]),
+        name=st.sampled_from(["init", "main", "side"]),
         both=st.booleans(),
         memory=st.integers(1, 60),
         core=st.integers(0, 60),
@@ -173,24 +246,23 @@ class Node(RuleBasedStateMachine):
             shares, key = [Share(A.uuid, 0, 30, 30)], "pod-z"
         else:
             key = identity
+        allocated = ALLOCATED[uid]
+        if any(exceeds(part, allocated[card]) for card, part in parts(shares).items()):
+            return  # the policy refuses it, whatever lives
         wanted = hold(identity, key, uid == "z", pod, name, shares)
         others = self.expected(without=(uid, name))
-        siblings = {
-            one.held.key
-            for one in self.running
-            if one.alive and (one.held.pod_uid, one.held.container) != (uid, name)
-        }
-        fits = key in siblings or all(
-            others.get(card.uuid, Part(0, 0)).plus(part).memory_bytes <= card.memory_bytes
-            and others.get(card.uuid, Part(0, 0)).plus(part).core_percent <= 100
-            for card in CARDS
-            for part in [wanted.parts.get(card.uuid, Part(0, 0))]
+        siblings = {one.held.key for one in self.running if one.alive and _who(one) != (uid, name)}
+        of_pod = self.expected(without=(uid, name), uid=uid)
+        fits = key in siblings or not any(
+            exceeds(total.get(card, Part(0, 0)).plus(part), most[card])
+            for card, part in wanted.parts.items()
+            for total, most in ((others, WHOLE), (of_pod, allocated))
         )
-        assert (self.ledger.take(wanted, CARDS) is None) == fits
+        assert (self.ledger.take(wanted, CARDS, allocated) is None) == fits
         if not fits:
             return
         for one in self.running:
-            if (one.held.pod_uid, one.held.container) == (uid, name):
+            if _who(one) == (uid, name):
                 one.alive = False
         if undone:
             self.ledger.drop(identity)
@@ -223,8 +295,10 @@ class Node(RuleBasedStateMachine):
     def the_ledger_is_what_lives(self) -> None:
         assert self.ledger.granted() == self.expected()
         for card in CARDS:
-            part = self.ledger.granted().get(card.uuid, Part(0, 0))
-            assert part.memory_bytes <= card.memory_bytes and part.core_percent <= 100
+            assert not exceeds(self.ledger.granted().get(card.uuid, Part(0, 0)), WHOLE[card.uuid])
+        for uid, allocated in ALLOCATED.items():
+            held = self.expected(uid=uid)
+            assert not any(exceeds(part, allocated[card]) for card, part in held.items())
 
 
 TestNode = Node.TestCase

@@ -189,15 +189,16 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
         Reason.GRANT_NOT_ALLOCATED,
         "as minor 1",
     ),
-    "grants add up to more memory": (
-        pod([HALF], {"main": [grant(A, 20 * GIB, 1)], "side": [grant(A, 1, 1)]}),
+    "a grant of more memory than the allocation": (
+        pod([HALF], {"main": [grant(A, 20 * GIB + 1)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        f"memory adds up to {20 * GIB + 1}, the allocation has {20 * GIB}",
+        f"containers.main[0].memory: {20 * GIB + 1} of card {A.uuid},"
+        f" the allocation has {20 * GIB}",
     ),
-    "grants add up to more core": (
-        pod([HALF], {"main": [grant(A, 1, 30)], "side": [grant(A, 1, 21)]}),
+    "another container's grant of more core than the allocation": (
+        pod([HALF], {"main": [grant(A, 1)], "side": [grant(A, 1, 51)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        "core adds up to 51, the allocation has 50",
+        f"containers.side[0].core: 51 of card {A.uuid}, the allocation has 50",
     ),
     "pod uid that is a path": (pod([HALF], uid="../x"), Reason.IDENTITY_INVALID, "'../x'"),
     "pod without uid": (pod([HALF], uid=""), Reason.IDENTITY_INVALID, "pod uid ''"),
@@ -211,6 +212,16 @@ def test_refused(case: str) -> None:
     assert isinstance(decision, Refusal)
     assert decision.reason is reason
     assert text in decision.text
+
+
+def test_containers_may_each_have_all_of_the_allocation() -> None:
+    """An init container and a main one never live at once; what does, the ledger counts."""
+    of = pod([HALF], {name: [grant(A, 20 * GIB)] for name in ("fetch", "main")})
+    for name in ("fetch", "main"):
+        decision = decide(of, replace(MAIN, name=name))
+        assert isinstance(decision, Adjustment)
+        assert [share.memory_bytes for share in decision.shares] == [20 * GIB]
+        assert decision.allocated == decision.shares
 
 
 def test_every_container_of_a_malformed_pod_is_refused() -> None:
@@ -390,6 +401,7 @@ def test_the_adjustment_of_a_grant_exactly() -> None:
         key="c0ffee",
         shared=False,
         shares=(Share(A.uuid, 0, 5 * GIB, 30),),
+        allocated=(Share(A.uuid, 0, 20 * GIB, 50),),
         env=(
             ("NVIDIA_VISIBLE_DEVICES", A.uuid),
             ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),

@@ -376,6 +376,30 @@ def test_a_card_is_granted_once_whoever_says_more(host: Host) -> None:
     asyncio.run(work())
 
 
+def test_a_pods_allocation_is_held_by_what_lives_of_it(host: Host) -> None:
+    """An init container has all of it, and main after it; not both at once, restart or none."""
+    whole = [CardGrant(UUID, 0, TOTAL // 2, 50)]
+    of = pod(allocated=HALF, grants=grants.encode({"fetch": whole, "main": whole}))
+
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            fetch = container(0, "fetch")
+            made = as_made(fetch, await runtime.create(of, fetch))
+            text = await refused(runtime, of, container(1))
+            assert (
+                f"containers.main: {TOTAL // 2} bytes of memory of card {UUID}, but of the pod's"
+                f" allocation 0 of {TOTAL // 2} are left; its containers that have not ended hold:"
+                f" team/train-0/fetch {TOTAL // 2}"
+            ) in text
+        async with serving(host.service(), [of], [made]) as runtime:
+            await refused(runtime, of, container(2))
+            await runtime.stop(of, made)
+            assert await runtime.create(of, container(3)) is not None
+            assert host.keys() == {"c0", "c3"}, "and the dead one's files stay until it is removed"
+
+    asyncio.run(work())
+
+
 def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> None:
     whole = HALF.replace("50", "100")
 
