@@ -240,8 +240,8 @@ CASES: Final[Sequence[Case]] = (
         "a_volume_of_the_hosts_limits",
         "a hostPath over the agent's files, or above them (/run, /), in any container of a pod with"
         " a grant",
-        "refuses to make it; where only the kernel knows where it leads, refuses to start the one"
-        " with the grant",
+        "refuses to make it, or, where only the kernel knows where it leads (a link, a subPath), to"
+        " start it",
         "`mount /host...where limits are kept`",
     ),
     # --- cards ---

@@ -1,7 +1,7 @@
 """What a container's mounts show of the host's files of limits, beside what we mounted ourselves.
 
 Pure: the text of /proc/PID/mountinfo in. A path in a pod's manifest says little of where it leads
-on the host, through links and other mounts; what the kernel mounted for it says all.
+on the host, through links, subPaths and other mounts; what the kernel mounted for it says all.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from contract import names
-from nri_plugin.injection import is_below
+from nri_plugin.injection import is_below, normal
 
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _OPTIONAL_FIELDS_END: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or directory as all mounts of its file system know it. root: as in Line."""
+
+    device: str
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +53,43 @@ def parse(text: str) -> Iterator[Line]:
         yield Line(device, _plain(root), _plain(point), writable, kind, _plain(source))
 
 
-def shown(lines: Sequence[Line], ours: AbstractSet[str]) -> str:
+def place_of(lines: Sequence[Line], path: str) -> Place | None:
+    """Where a path lies, by the mounts of who says it; no part of it is a link."""
+    held = None
+    for line in lines:
+        deepest = held is None or len(line.point) >= len(held.point)
+        if deepest and (path == line.point or is_below(path, line.point)):
+            held = line
+    if held is None:
+        return None
+    return Place(held.device, normal(f"{held.root}/{path[len(held.point) :]}"))
+
+
+def shown(
+    lines: Sequence[Line], ours: AbstractSet[str], run_dir: Place | None, store: Place | None
+) -> str:
     """Where in the container grants or the library can be reached past our mounts; empty: nowhere.
 
-    ours: our own places. Grants lie on file systems that carry our name; the library in a directory
-    of the host, which must not be writable anywhere.
+    ours: our own places. Grants lie on file systems that carry our name, and those of tomorrow may
+    appear wherever the run directory is seen; the store must not be writable anywhere.
     """
-    library = next((line for line in lines if line.point == names.CONTAINER_LIBRARY), None)
     for line in lines:
         grants = (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME)
-        if line.point not in ours and (grants or _holds(line, library)):
+        limits = grants or _shows(line, run_dir) or (line.writable and _shows(line, store))
+        if line.point not in ours and limits:
             return line.point
     return ""
 
 
-def _holds(line: Line, library: Line | None) -> bool:
-    """Whether the library could be written there."""
-    if library is None or line.device != library.device or not line.writable:
+def _shows(line: Line, place: Place | None) -> bool:
+    """Whether the place, or a part of it, is seen there."""
+    if place is None or line.device != place.device:
         return False
-    return line.root == library.root or is_below(library.root, line.root)
+    return (
+        line.root == place.root
+        or is_below(place.root, line.root)
+        or is_below(line.root, place.root)
+    )
 
 
 def _plain(field: str) -> str:

@@ -18,6 +18,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,16 @@ class Found:
     out_of_reach: str
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where the host keeps what limits are made of."""
+
+    run_dir: Path
+    store_dir: Path
+
+
 def examine(
-    containerd_state: Path, container_id: str, mounts: Sequence[Mount], forwarded: bool
+    containerd_state: Path, container_id: str, mounts: Sequence[Mount], kept: Kept, forwarded: bool
 ) -> Found:
     """Raise Refused unless the container will meet our `mounts`; `container_id` is a file name.
 
@@ -58,8 +67,8 @@ def examine(
     try:
         with _directory(bundle / "rootfs") as root:
             preloads = check_image(root)
-        process = Path("/proc", (bundle / "init.pid").read_text().strip())
-        check_mounts((process / "mountinfo").read_text(errors="surrogateescape"), mounts)
+        process = _init(bundle)
+        check_volumes(process, {mount.destination for mount in mounts}, kept)
         with _directory(process / "root") as root:
             check_view(root, mounts)
             machine = elf.MACHINES[os.uname().machine]
@@ -67,6 +76,14 @@ def examine(
     except (OSError, ValueError) as error:
         raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
     return Found(preloads, why)
+
+
+def examine_without_share(containerd_state: Path, container_id: str, kept: Kept) -> None:
+    """Raise Refused where the container, in a pod of ours, shows the limits of others."""
+    try:
+        check_volumes(_init(containerd_state / _TASKS / container_id), frozenset(), kept)
+    except (OSError, ValueError) as error:
+        raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
 
 
 def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
@@ -114,14 +131,26 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
         raise Refused(refuse(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem))
 
 
-def check_mounts(text: str, mounts: Sequence[Mount]) -> None:
-    """`text`: of the process's mountinfo. Raise Refused where a volume shows the host's limits."""
-    ours = {mount.destination for mount in mounts}
-    point = mountinfo.shown(list(mountinfo.parse(text)), ours)
+def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
+    """Raise Refused where a mount of the process shows the host's limits, beside `ours`."""
+    here = _mounts(Path("/proc/self"))
+    run_dir, store = (
+        mountinfo.place_of(here, os.path.realpath(path)) for path in (kept.run_dir, kept.store_dir)
+    )
+    point = mountinfo.shown(_mounts(process), ours, run_dir, store)
     if point:
-        (directory,) = (m.source for m in mounts if m.destination == names.CONTAINER_DIR)
-        place = str(Path(directory).parent)
-        raise Refused(refuse(Reason.HOST_VOLUME, mount=point, source="limits", place=place))
+        raise Refused(
+            refuse(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
+        )
+
+
+def _init(bundle: Path) -> Path:
+    """Of the container's first process, the directory in /proc."""
+    return Path("/proc", (bundle / "init.pid").read_text().strip())
+
+
+def _mounts(process: Path) -> Sequence[mountinfo.Line]:
+    return list(mountinfo.parse((process / "mountinfo").read_text(errors="surrogateescape")))
 
 
 def _is_own(destination: str) -> bool:

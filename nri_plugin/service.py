@@ -69,6 +69,7 @@ class Service:
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
+        self._kept = rootfs.Kept(settings.run_dir, settings.store_dir)
         self._inventory = inventory
         self._contexts = contexts
         self._files = files
@@ -215,6 +216,8 @@ class Service:
             without = answer is not None and answer.key is None
             if not without and self._gets_card(pod, container.name):
                 raise Refused(refuse(Reason.NOT_ADJUSTED))
+            if policy.wants_card(pod):
+                await self._in_time("look at the container", self._look_beside(container.id))
             return
         standing = places.in_place(
             translate.mounts(container.mounts),
@@ -256,8 +259,14 @@ class Service:
 
     async def _look(self, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
         state, forwarded = self._settings.containerd_state, self._settings.strict
-        job = partial(rootfs.examine, state, container_id, mounts, forwarded)
+        job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded)
         return await self._looks.run(job, self._settings.work_deadline_s)
+
+    async def _look_beside(self, container_id: str) -> None:
+        """At one without a share, in a pod of ours: its volumes may show the limits of others."""
+        state = self._settings.containerd_state
+        job = partial(rootfs.examine_without_share, state, container_id, self._kept)
+        await self._looks.run(job, self._settings.work_deadline_s)
 
     async def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         answer = self._tenants.answer_of(request.container.id)

@@ -141,13 +141,13 @@ def test_a_mount_that_collides(lab: Lab, tmp_path: Path) -> None:
 
 def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:
     """With a grant in it, and in a container without one beside it; by a link, too, which only the
-    kernel follows: then the container with the grant does not start."""
+    kernel follows."""
+    (tmp_path / "link").symlink_to(lab.directory)
+    volumes = {"/host": tmp_path / "link" / lab.run_dir.name}
     for written in (one(lab), lab.share({"other": [(0, HALF, 50)]})):
         with lab.pod("hosted", written) as pod, refused("a_volume_of_the_hosts_limits"):
             pod.create("main", Process(PYTHON_IMAGE, mounts={"/host": lab.directory}))
-    (tmp_path / "link").symlink_to(lab.directory)
-    volumes = {"/host": tmp_path / "link" / lab.run_dir.name}
-    with lab.pod("linked", one(lab)) as pod:
-        container = pod.create("main", Process(PYTHON_IMAGE, mounts=volumes))
-        with refused("a_volume_of_the_hosts_limits"):
-            container.start()
+        with lab.pod("linked", written) as pod:
+            container = pod.create("main", Process(PYTHON_IMAGE, mounts=volumes))
+            with refused("a_volume_of_the_hosts_limits"):
+                container.start()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin import mountinfo
-from nri_plugin.mountinfo import Line
+from nri_plugin.mountinfo import Line, Place
 
 OURS = {"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"}
 GRANT = "40 30 0:99 {} {} rw,nosuid - tmpfs gpuslice rw,size=640k"
@@ -26,13 +26,25 @@ TEXT = "\n".join(
 )
 
 
+RUN, STORE = Place("0:24", "/gpuslice"), Place("8:1", "/opt/store")
+HOST_RUN = "50 30 0:24 {} {} ro,nosuid - tmpfs tmpfs rw"
+
+
 def shown(*more: str) -> str:
-    return mountinfo.shown(list(mountinfo.parse("\n".join([TEXT, *more]))), OURS)
+    return mountinfo.shown(list(mountinfo.parse("\n".join([TEXT, *more]))), OURS, RUN, STORE)
 
 
 CASES = {
     "nothing more": ("", ""),
     "a grant elsewhere": (GRANT.format("/", "/host/run/gpuslice/c0"), "/host/run/gpuslice/c0"),
+    "the run directory, with no grant in it yet": (HOST_RUN.format("/gpuslice", "/x"), "/x"),
+    "above the run directory": (HOST_RUN.format("/", "/x"), "/x"),
+    "in the run directory": (HOST_RUN.format("/gpuslice/.lock", "/x"), "/x"),
+    "beside the run directory": (HOST_RUN.format("/gpuslice2", "/x"), ""),
+    "another release's library, writable": (
+        "50 30 8:1 /opt/store/def/libvgpu.so /x rw - ext4 /dev/sda1 rw",
+        "/x",
+    ),
     "the whole host": ("50 30 8:1 / /host rw - ext4 /dev/sda1 rw", "/host"),
     "the store, writable": ("50 30 8:1 /opt/store /x rw shared:3 - ext4 /dev/sda1 rw", "/x"),
     "the library, writable": (
@@ -54,9 +66,35 @@ def test_shown(line: str, where: str) -> None:
     assert shown(line) == where
 
 
-def test_without_the_librarys_line_grants_are_seen() -> None:
+def test_where_nothing_is_known_of_the_host_grants_are_seen() -> None:
     lines = list(mountinfo.parse(GRANT.format("/", "/x")))
-    assert mountinfo.shown(lines, OURS) == "/x"
+    assert mountinfo.shown(lines, frozenset(), None, None) == "/x"
+
+
+HOST = """\
+20 1 8:1 / / rw - ext4 /dev/sda1 rw
+21 20 0:24 / /run rw - tmpfs tmpfs rw
+22 20 8:2 /@data /srv rw - btrfs /dev/sdb rw
+23 21 0:30 / /run/gpuslice rw - tmpfs below rw
+24 21 0:31 / /run/gpuslice rw - tmpfs above rw
+"""
+HELD = {
+    "/opt/store": Place("8:1", "/opt/store"),
+    "/run": Place("0:24", "/"),
+    "/run/x": Place("0:24", "/x"),
+    "/runs": Place("8:1", "/runs"),
+    "/srv/a/b": Place("8:2", "/@data/a/b"),
+    "/run/gpuslice": Place("0:31", "/"),
+}
+
+
+@pytest.mark.parametrize(("path", "place"), HELD.items())
+def test_where_a_path_of_the_host_lies(path: str, place: Place) -> None:
+    assert mountinfo.place_of(list(mountinfo.parse(HOST)), path) == place
+
+
+def test_without_mounts_nothing_lies_anywhere() -> None:
+    assert mountinfo.place_of([], "/run") is None
 
 
 def test_this_process_has_a_root() -> None:
@@ -67,7 +105,7 @@ def test_this_process_has_a_root() -> None:
 
 @given(st.text())
 def test_no_text_is_an_error(text: str) -> None:
-    assert mountinfo.shown(list(mountinfo.parse(text)), OURS) == ""
+    assert mountinfo.shown(list(mountinfo.parse(text)), OURS, RUN, STORE) == ""
 
 
 @given(

@@ -55,6 +55,7 @@ class Bundle:
         standing = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
         assert standing is not None
         self.places = standing
+        self.kept = rootfs.Kept(tmp_path / "run", tmp_path / "store")
         self.cgroup = f"gpuslice-test-{os.getpid()}"
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
 
@@ -94,7 +95,7 @@ class Bundle:
         assert done.returncode == 0, (self.path / "log").read_text()
 
     def examine(self, forwarded: bool = False) -> rootfs.Found:
-        return rootfs.examine(self.state, self.id, self.places, forwarded)
+        return rootfs.examine(self.state, self.id, self.places, self.kept, forwarded)
 
     def remove(self) -> None:
         subprocess.run(
@@ -275,6 +276,40 @@ def test_a_grant_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_pa
         bundle.examine()
     assert refused.value.refusal.reason is Reason.VIEW_DIFFERS
     assert "/.gpuslice/grant is not the file" in str(refused.value)
+
+
+HIDDEN = {
+    "the run directory before anything is mounted in it": "run",
+    "the store": "store",
+    "the grants of others": "run/other",
+}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("place", HIDDEN.values(), ids=HIDDEN)
+def test_a_volume_that_shows_the_limits_of_others(
+    bundle: Bundle, tmp_path: Path, place: str, shared: bool
+) -> None:
+    """By a link, which only the kernel follows; what is mounted there later may appear inside.
+
+    Also in a container without a share, beside one that has it.
+    """
+    bundle.files.prepare("other", SHARES, shared=False)
+    (tmp_path / "link").symlink_to(tmp_path)
+    if not shared:
+        bundle.mounts = ()
+    bundle.create(Mount("/volume", str(tmp_path / "link" / place), ("bind", "rw")))
+    with pytest.raises(Refused, match=f"mount /volume shows .* {tmp_path}/run, where limits"):
+        bundle.examine() if shared else rootfs.examine_without_share(
+            bundle.state, bundle.id, bundle.kept
+        )
+
+
+def test_volumes_of_other_places_are_a_pods_own_matter(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    bundle.mounts = ()
+    bundle.create(Mount("/volume", str(tmp_path / "data"), ("bind", "rw")))
+    rootfs.examine_without_share(bundle.state, bundle.id, bundle.kept)
 
 
 @pytest.mark.parametrize("gone", ["init.pid", "rootfs"])

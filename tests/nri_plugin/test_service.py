@@ -265,7 +265,15 @@ def test_a_sidecar_without_a_grant_sees_no_card(host: Host) -> None:
                 ("NVIDIA_VISIBLE_DEVICES", "void")
             ]
             assert not reply.adjust.mounts
-            await runtime.notify("StartContainer", of, container(name="sidecar"))
+            start = ("StartContainer", of, container(name="sidecar"))
+            with pytest.raises(RequestFailed, match="root file system cannot be examined"):
+                await runtime.notify(*start)
+            # One that sees all that this process sees.
+            bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io/c0"
+            bundle.mkdir(parents=True)
+            (bundle / "init.pid").write_text(str(os.getpid()))
+            with pytest.raises(RequestFailed, match=r"mount / shows .* where limits are kept"):
+                await runtime.notify(*start)
             assert host.keys() == set()
 
     asyncio.run(work())
