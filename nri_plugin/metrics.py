@@ -102,6 +102,12 @@ class Metrics:
             " covers those of musl.",
             registry=self.registry,
         )
+        self.not_in_place = Counter(
+            "gpuslice_limit_not_in_place_total",
+            "Containers with a share in which, once they ran, library, preload line or grant were"
+            " not what this agent mounted, or could not be looked at. The log names them.",
+            registry=self.registry,
+        )
         self.cards = Gauge(
             "gpuslice_cards",
             "Cards of this node, as the driver tells them.",

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -35,17 +36,22 @@ _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 _CONFIG_BYTES: Final = 16 << 20
 
+File = tuple[int, int]
+"""A file by its device and inode."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """What the look brought to light, of a container that meets our mounts.
 
     preloads: by the place of a preload file, what the image's own names. out_of_reach: why no limit
-    reaches the entry point; empty where one does.
+    reaches the entry point; empty where one does. waits_in: the runtime's program that will become
+    the entry point.
     """
 
     preloads: Mapping[str, Sequence[bytes]]
     out_of_reach: str
+    waits_in: File
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +79,10 @@ def examine(
             check_view(root, mounts)
             machine = elf.MACHINES[os.uname().machine]
             why = entrypoint.out_of_reach(root, _process(bundle), machine, forwarded)
+        waits_in = _runs(process)
     except (OSError, ValueError) as error:
         raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
-    return Found(preloads, why)
+    return Found(preloads, why, waits_in)
 
 
 def examine_without_share(containerd_state: Path, container_id: str, kept: Kept) -> None:
@@ -84,6 +91,46 @@ def examine_without_share(containerd_state: Path, container_id: str, kept: Kept)
         check_volumes(_init(containerd_state / _TASKS / container_id), frozenset(), kept)
     except (OSError, ValueError) as error:
         raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
+
+
+class Proof(Enum):
+    """Of a container that was told to start; values are what the log says of it."""
+
+    WAITS = "its program does not run yet"
+    HOLDS = "limit in place"
+    ENDED = "ended"
+
+
+def prove(
+    containerd_state: Path,
+    container_id: str,
+    mounts: Sequence[Mount],
+    kept: Kept,
+    waits_in: File | None,
+) -> Proof:
+    """Raise Refused or OSError where what the container's program meets is not our `mounts`.
+
+    waits_in: what its process ran before its start, as in Found; None: it has been started.
+    """
+    with ExitStack() as stack:
+        try:
+            # Held open, the process's directory never becomes that of another one of its number.
+            init = _init(containerd_state / _TASKS / container_id)
+            process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
+            if _runs(process) == waits_in:
+                return Proof.WAITS
+        except OSError:
+            return Proof.ENDED
+        try:
+            check_volumes(process, {mount.destination for mount in mounts}, kept)
+            check_view(stack.enter_context(_directory(process / "root")), mounts)
+        except (OSError, Refused):
+            try:
+                _runs(process)
+            except OSError:
+                return Proof.ENDED
+            raise
+    return Proof.HOLDS
 
 
 def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
@@ -125,7 +172,7 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
                 problem = "it is not there"
             else:
                 there = os.fstat(found)
-                if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                if _file(there) == _file(ours):
                     continue
                 problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
         raise Refused(refuse(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem))
@@ -151,6 +198,14 @@ def _init(bundle: Path) -> Path:
 
 def _mounts(process: Path) -> Sequence[mountinfo.Line]:
     return list(mountinfo.parse((process / "mountinfo").read_text(errors="surrogateescape")))
+
+
+def _runs(process: Path) -> File:
+    return _file(os.stat(process / "exe"))
+
+
+def _file(status: os.stat_result) -> File:
+    return status.st_dev, status.st_ino
 
 
 def _is_own(destination: str) -> bool:

@@ -24,6 +24,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Adjustment, Container, Mount, Pod, Untouched
 from nri_plugin.node import Look, Node
+from nri_plugin.proofs import Proofs, Started
 from nri_plugin.protocol.events import EventMask
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
@@ -77,10 +78,14 @@ class Service:
         self.node = Node(settings, inventory, store, self._worker)
         self._looks = Crew("look", _LOOKS_AT_ONCE)
         self._tenants = Tenants(settings, files, self._worker, self._metrics)
+        self._proofs = Proofs(
+            settings.containerd_state, self._kept, self._metrics, settings.work_deadline_s
+        )
 
     def close(self) -> None:
         """Begin nothing more."""
         self._tenants.sweeper.stop()
+        self._proofs.stop()
 
     async def synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
@@ -91,6 +96,11 @@ class Service:
             for one in containers
         ]
         await self._tenants.take_over(running, self._inventory.cards)
+        for told, one in zip(containers, running, strict=True):
+            if one.key is not None and told.state == nri.CONTAINER_RUNNING:
+                self._proofs.begin(
+                    Started(one.pod, one.name, one.id, self._standing(told, one.key))
+                )
         _LOG.info(Line("synchronized", containers=len(containers)))
         self._make_ahead()
 
@@ -219,11 +229,7 @@ class Service:
             if policy.wants_card(pod):
                 await self._in_time("look at the container", self._look_beside(container.id))
             return
-        standing = places.in_place(
-            translate.mounts(container.mounts),
-            f"{self._run_dir}/{key}",
-            str(self._settings.store_dir),
-        )
+        standing = self._standing(container, key)
         if standing is None:
             raise Refused(refuse(Reason.NOT_ADJUSTED))
         found = await self._in_time("look at the container", self._look(container.id, standing))
@@ -243,6 +249,12 @@ class Service:
                     problem=found.out_of_reach,
                 )
             )
+        self._proofs.begin(Started(pod, container.name, container.id, standing, found.waits_in))
+
+    def _standing(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
+        """What must be in place in a container for its limit to hold; None: not all is mounted."""
+        directory, store_dir = f"{self._run_dir}/{key}", str(self._settings.store_dir)
+        return places.in_place(translate.mounts(container.mounts), directory, store_dir)
 
     async def _add_preloads(self, key: str, preloads: Mapping[str, Sequence[bytes]]) -> None:
         """The image's own preloaded libraries go behind ours, where the file is nobody else's."""

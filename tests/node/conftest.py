@@ -66,6 +66,12 @@ def hold_all(container: Container) -> None:
     assert container.exec(["sh", "-c", script]).code == 0
 
 
+def said(lab: Lab, what: str, of: Container) -> bool:
+    """Whether the agent's log has such a message of the container."""
+    lines = lab.agent_log.read_text().splitlines()
+    return any(f'msg="{what}"' in line and of.id in line for line in lines)
+
+
 @pytest.fixture(scope="session")
 def test_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int]]:
     """Path inside the images: file here, mode."""

@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import OWN_PRELOAD, PRELOAD_IMAGE, PYTHON_IMAGE
+from simgpu.lab.catalogue import (
+    LINKED_VOLUME,
+    LINKED_VOLUME_IMAGE,
+    OWN_PRELOAD,
+    PRELOAD_IMAGE,
+    PYTHON_IMAGE,
+)
 from simgpu.lab.cri import Container, CriError, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB, PROBE, probe
+from .conftest import GIB, PROBE, probe, said
 
 pytestmark = pytest.mark.node
 
@@ -132,6 +138,28 @@ def test_a_container_that_starts_while_the_agent_is_away_has_its_limit(lab: Lab)
         container.start()
         assert probe(container).held_to(HALF)
         assert OWN_PRELOAD not in container.exec(["cat", names.CONTAINER_PRELOAD]).out
+        lab.start_agent()
+        lab.wait_until(lambda: said(lab, "limit in place", container), "the proof")
+
+
+def test_a_limit_that_was_hidden_while_the_agent_was_away_is_named(
+    lab: Lab, half: Container, tmp_path: Path
+) -> None:
+    """Nobody looked before it started: it runs, with a grant of its own making, and is named."""
+    (tmp_path / "grant").write_bytes(b"")
+    volume = {LINKED_VOLUME: tmp_path / "grant"}
+    with lab.pod("hidden", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        container = pod.create("main", Process(LINKED_VOLUME_IMAGE, mounts=volume))
+        lab.stop_agent()
+        container.start()
+        lab.start_agent()
+        lab.wait_until(lambda: said(lab, "limit not in place", container), "it to be named")
+        lab.wait_until(lambda: said(lab, "limit in place", half), "the other's proof")
+        assert not said(lab, "limit not in place", half)
+
+
+def test_after_its_start_a_container_is_looked_at_once_more(lab: Lab, half: Container) -> None:
+    lab.wait_until(lambda: said(lab, "limit in place", half), "the proof")
 
 
 def test_an_agent_that_hangs_lets_no_container_through(lab: Lab) -> None:

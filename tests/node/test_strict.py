@@ -12,7 +12,7 @@ from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB, PROBE, probe
+from .conftest import GIB, PROBE, probe, said
 
 pytestmark = pytest.mark.node
 
@@ -60,8 +60,11 @@ def _says(container: Container, *command: str) -> str:
     return done.out
 
 
-def test_every_way_to_the_driver_meets_the_limit(container: tuple[Container, bool]) -> None:
+def test_every_way_to_the_driver_meets_the_limit(
+    strict_lab: Lab, container: tuple[Container, bool]
+) -> None:
     inside, strict = container
+    strict_lab.wait_until(lambda: said(strict_lab, "limit in place", inside), "the proof")
     libcuda = inside.exec(["sh", "-c", "echo /usr/lib/*/libcuda.so.1"]).out.strip()
     for way in (["name"], ["default"], ["path", libcuda], ["deep", libcuda], ["apart", libcuda]):
         assert _says(inside, *way) == _LIMITED, way

@@ -2,116 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from contract import names
-from nri_plugin import injection, rootfs
+from nri_plugin import rootfs
 from nri_plugin.errors import Reason, Refused
-from nri_plugin.files import RunDirectory
-from nri_plugin.model import Card, CdiDevice, Container, Mount, Paths, Share, Specs
-from nri_plugin.places import in_place
-from simgpu.lab import holder
-from tests.nri_plugin.objects import clear
+from nri_plugin.model import Mount
+from tests.nri_plugin.bundle import SHARES, Bundle, made
 
 pytestmark = pytest.mark.node
-
-CARD = Card("GPU-1", 0, 1 << 30)
-SHARES = (Share(CARD.uuid, 0, 1 << 20, 50),)
-PROTECTIVE = 5
-
-
-class Bundle:
-    """A container as containerd's shim lays it out, made by `runc create`, never started."""
-
-    def __init__(self, tmp_path: Path, name: str) -> None:
-        self.id = name
-        self.state = tmp_path / "state"
-        self.path = self.state / "io.containerd.runtime.v2.task/k8s.io" / name
-        self.root = self.path / "rootfs"
-        for directory in ("bin", "proc", "dev", "etc"):
-            (self.root / directory).mkdir(parents=True)
-        shutil.copy("/bin/busybox", self.root / "bin/busybox")
-        self.files = RunDirectory(tmp_path / "run", lambda: 1)
-        self.files.prepare(name, SHARES, shared=False)
-        library = tmp_path / "store/libvgpu.so"
-        library.parent.mkdir()
-        library.write_bytes(b"\x7fELF")
-        adjustment = injection.adjustment(
-            Container(name, "main"),
-            name,
-            False,
-            SHARES,
-            Specs({CARD.uuid: CdiDevice(CARD.uuid, "spec")}),
-            Paths(str(tmp_path / "run"), str(library)),
-        )
-        self.mounts = adjustment.mounts[:PROTECTIVE]
-        standing = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
-        assert standing is not None
-        self.places = standing
-        self.kept = rootfs.Kept(tmp_path / "run", tmp_path / "store")
-        self.cgroup = f"gpuslice-test-{os.getpid()}"
-        self._runc = ["runc", "--root", str(tmp_path / "runc")]
-
-    def create(self, *more: Mount, entry: str = "/bin/busybox") -> None:
-        basic = [Mount("/proc", "proc", (), "proc"), Mount("/dev", "tmpfs", (), "tmpfs")]
-        config = {
-            "ociVersion": "1.0.2",
-            "process": {"cwd": "/", "args": [entry, "sleep", "60"], "user": {"uid": 0}},
-            "root": {"path": "rootfs"},
-            "mounts": [
-                {
-                    "destination": mount.destination,
-                    "source": mount.source,
-                    "type": mount.type,
-                    "options": list(mount.options),
-                }
-                for mount in (*basic, *self.mounts, *more)
-            ],
-            "linux": {
-                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")],
-                "cgroupsPath": f"/{self.cgroup}/{self.id}",
-            },
-        }
-        (self.path / "config.json").write_text(json.dumps(config))
-        # Its output must go elsewhere: the container's init keeps it open.
-        with (self.path / "log").open("w") as log:
-            done = subprocess.run(
-                [
-                    *(*self._runc, "create", f"--bundle={self.path}", "--no-new-keyring"),
-                    *(f"--pid-file={self.path}/init.pid", self.id),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=False,
-            )
-        assert done.returncode == 0, (self.path / "log").read_text()
-
-    def examine(self, forwarded: bool = False) -> rootfs.Found:
-        return rootfs.examine(self.state, self.id, self.places, self.kept, forwarded)
-
-    def remove(self) -> None:
-        subprocess.run(
-            [*self._runc, "delete", "--force", self.id], capture_output=True, check=False
-        )
-        clear(self.files)
-        holder.remove_cgroups(self.cgroup)
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Iterator[Bundle]:
-    bundle = Bundle(tmp_path, f"gpuslice-test-{os.getpid()}")
-    yield bundle
-    bundle.remove()
-    left = subprocess.run(["find", holder.CGROUPS, "-name", bundle.cgroup], capture_output=True)
-    assert left.stdout == b""
+    with made(tmp_path) as bundle:
+        yield bundle
 
 
 def test_an_image_without_anything_of_ours_passes(bundle: Bundle) -> None:

@@ -501,6 +501,21 @@ def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_dire
     assert len(lost) == 1 and "pod=train-7" in lost[0]
 
 
+def test_what_may_be_in_the_making_holds_its_share_through_a_synchronize(host: Host) -> None:
+    """Answered, and the runtime's list is older than the answer."""
+    whole = HALF.replace("50", "100")
+
+    async def work() -> None:
+        handler = host.service()
+        async with serving(handler) as runtime:
+            await runtime.create(pod(0, allocated=whole), container(0))
+        async with serving(handler) as runtime:
+            text = await refused(runtime, pod(1, allocated=whole), container(1, sandbox=1))
+            assert "has no room for it" in text
+
+    asyncio.run(work())
+
+
 def test_what_never_came_to_be_is_forgotten_after_a_while(host: Host) -> None:
     """Answered, then containerd was killed: nobody will ever tell of the container again."""
     whole = HALF.replace("50", "100")

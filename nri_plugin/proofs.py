@@ -1,0 +1,116 @@
+"""Once a container's program runs: is what was put in place what it meets? Said, not refused.
+
+NRI takes no start back, so what is found here is an error in the log and in the metrics. The look
+before the start (rootfs.py) is the one that refuses. Since then hooks of the runtime may have run,
+and where the agent was away nobody has looked: what runs at Synchronize is looked at, too.
+
+One container after another, in a thread of their own: a tenant that runs may hold up a look at it.
+Belongs to the event loop, and never waits for it in an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from nri_plugin import rootfs
+from nri_plugin.errors import Reason, Refused, refuse
+from nri_plugin.logs import Line
+from nri_plugin.metrics import Metrics
+from nri_plugin.model import Mount, Pod
+from nri_plugin.rootfs import Proof
+from nri_plugin.threads import Worker
+
+_LOG: Final = logging.getLogger(__name__)
+
+_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
+"""Before each look; a start that takes longer than all of them has failed."""
+_BREATH_S: Final = 0.01
+"""Between two containers: at Synchronize there may be two hundred, and others wait for answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A container with a grant. standing: what must be in place; None: it is not all mounted.
+
+    waits_in: as in rootfs.Found; None: it has been started.
+    """
+
+    pod: Pod
+    name: str
+    id: str
+    standing: Sequence[Mount] | None
+    waits_in: rootfs.File | None = None
+
+
+class Proofs:
+    """deadline_s: of a single look."""
+
+    def __init__(
+        self, containerd_state: Path, kept: rootfs.Kept, metrics: Metrics, deadline_s: float
+    ) -> None:
+        self._state = containerd_state
+        self._kept = kept
+        self._metrics = metrics
+        self._deadline_s = deadline_s
+        self._worker = Worker("proof")
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, one: Started) -> None:
+        """Have it looked at as soon as its program runs; returns at once."""
+        task = asyncio.create_task(self._prove(one), name=f"proof of {one.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def settled(self) -> None:
+        """When what was begun has ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _prove(self, one: Started) -> None:
+        for pause_s in _PAUSES_S:
+            await asyncio.sleep(pause_s)
+            try:
+                proof = await self._look(one)
+            except (Refused, OSError) as error:
+                self._metrics.not_in_place.inc()
+                _LOG.error(_line("limit not in place", one, problem=error))
+                return
+            if proof is not Proof.WAITS:
+                _LOG.info(_line(proof.value, one))
+                return
+
+    async def _look(self, one: Started) -> Proof:
+        if one.standing is None:
+            raise Refused(refuse(Reason.NOT_ADJUSTED))
+        job = partial(rootfs.prove, self._state, one.id, one.standing, self._kept, one.waits_in)
+        async with self._turn:
+            try:
+                return await self._worker.run(job, self._deadline_s)
+            except TimeoutError as error:
+                what = "look at the container once it ran"
+                raise Refused(refuse(Reason.TOO_SLOW, what=what)) from error
+            finally:
+                await asyncio.sleep(_BREATH_S)
+
+
+def _line(text: str, one: Started, problem: Exception | None = None) -> Line:
+    return Line(
+        text,
+        namespace=one.pod.namespace,
+        pod=one.pod.name,
+        uid=one.pod.uid,
+        container=one.name,
+        container_id=one.id,
+        problem=problem,
+    )

@@ -1,0 +1,182 @@
+"""The look at a container once it runs, on containers that runc has really started."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_plugin import proofs, rootfs
+from nri_plugin.errors import Refused
+from nri_plugin.metrics import Metrics
+from nri_plugin.model import Mount, Pod
+from nri_plugin.proofs import Proofs, Started
+from nri_plugin.rootfs import Proof
+from tests.nri_plugin.bundle import Bundle, made
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Iterator[Bundle]:
+    with made(tmp_path) as bundle:
+        yield bundle
+
+
+def prove(bundle: Bundle, waits_in: rootfs.File | None = None) -> Proof:
+    return rootfs.prove(bundle.state, bundle.id, bundle.places, bundle.kept, waits_in)
+
+
+def put_over(bundle: Bundle, place: str) -> None:
+    """As a hook of the runtime might, after the look before the start."""
+    enter = ["nsenter", f"--target={bundle.pid}", "--mount"]
+    subprocess.run([*enter, "/bin/busybox", "mount", "-o", "bind", "/dev/null", place], check=True)
+
+
+def test_what_was_put_in_place_is_what_the_program_meets(bundle: Bundle) -> None:
+    bundle.create()
+    waits_in = bundle.examine().waits_in
+    assert prove(bundle, waits_in) is Proof.WAITS
+    bundle.start()
+    while prove(bundle, waits_in) is Proof.WAITS:
+        pass
+    assert prove(bundle, waits_in) is Proof.HOLDS
+    assert prove(bundle) is Proof.HOLDS
+    bundle.end()
+    assert prove(bundle, waits_in) is Proof.ENDED
+    (bundle.path / "init.pid").unlink()
+    assert prove(bundle) is Proof.ENDED
+
+
+@pytest.mark.parametrize(
+    "place", ["/.gpuslice/libvgpu.so", "/.gpuslice/grant", "/.gpuslice/region"]
+)
+def test_a_file_that_was_put_over_ours_since(bundle: Bundle, place: str) -> None:
+    bundle.create()
+    bundle.examine()
+    put_over(bundle, place)
+    with pytest.raises(Refused, match=f"{place} is not the file that this agent mounted"):
+        prove(bundle)
+
+
+@pytest.mark.parametrize("place", ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"])
+def test_a_preload_line_that_was_put_over_ours_since(bundle: Bundle, place: str) -> None:
+    bundle.create()
+    put_over(bundle, place)
+    with pytest.raises(Refused, match=f"{place} is not the file that this agent mounted"):
+        prove(bundle)
+
+
+def test_limits_of_others_that_nobody_looked_for_before_the_start(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    bundle.create(Mount("/volume", str(tmp_path / "link/run"), ("bind", "rw")))
+    with pytest.raises(Refused, match="mount /volume shows"):
+        prove(bundle)
+
+
+def test_a_file_of_the_host_that_is_gone(bundle: Bundle) -> None:
+    """What cannot be compared is not proven."""
+    bundle.create()
+    Path(bundle.places[0].source).rename(bundle.state / "gone")
+    with pytest.raises(OSError, match="No such file"):
+        prove(bundle)
+
+
+def test_one_that_ends_under_the_look_has_nothing_wrong(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle.create()
+    whole = rootfs.check_volumes
+
+    def end_first(*arguments: object) -> None:
+        bundle.end()
+        whole(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rootfs, "check_volumes", end_first)
+    assert prove(bundle) is Proof.ENDED
+
+
+class Desk:
+    """Proofs of one bundle, and what was said of it."""
+
+    def __init__(self, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+        self.metrics = Metrics()
+        self.bundle = bundle
+        self._caplog = caplog
+        self.one = Started(Pod("uid", "team", "train"), "main", bundle.id, bundle.places)
+
+    def perform(
+        self, one: Started, deadline_s: float = 60, do: Callable[[Proofs], object] = lambda _: None
+    ) -> list[str]:
+        async def work() -> None:
+            desk = Proofs(self.bundle.state, self.bundle.kept, self.metrics, deadline_s)
+            desk.begin(one)
+            do(desk)
+            await desk.settled()
+            await desk.settled()
+
+        with self._caplog.at_level(logging.INFO):
+            asyncio.run(work())
+        return [record.getMessage() for record in self._caplog.records]
+
+    @property
+    def counted(self) -> float | None:
+        return self.metrics.registry.get_sample_value("gpuslice_limit_not_in_place_total")
+
+
+@pytest.fixture
+def desk(bundle: Bundle, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr(proofs, "_PAUSES_S", (0.0, 0.0))
+    return Desk(bundle, caplog)
+
+
+WHOSE = "namespace=team pod=train uid=uid container=main container_id="
+
+
+def test_what_is_found_is_said_and_counted(desk: Desk) -> None:
+    desk.bundle.create()
+    (said,) = desk.perform(desk.one)
+    assert said.startswith(f"limit in place {WHOSE}{desk.bundle.id}")
+    assert desk.counted == 0
+    put_over(desk.bundle, "/etc/ld.so.preload")
+    *_, said = desk.perform(desk.one)
+    assert said.startswith(f"limit not in place {WHOSE}{desk.bundle.id}")
+    assert 'problem="inside the container /etc/ld.so.preload is not the file' in said
+    assert desk.counted == 1
+
+
+def test_one_whose_mounts_are_not_all_there_is_said_and_counted(desk: Desk) -> None:
+    (said,) = desk.perform(replace(desk.one, standing=None))
+    assert "limit not in place" in said and "did not ask this agent" in said
+    assert desk.counted == 1
+
+
+def test_a_look_that_hangs_is_said_and_counted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    fifo = desk.bundle.state / "never"
+    os.mkfifo(fifo)
+    monkeypatch.setattr(rootfs, "_init", lambda _: fifo.read_text())
+    try:
+        (said,) = desk.perform(desk.one, deadline_s=0.05)
+    finally:
+        fifo.open("w").close()
+    assert "limit not in place" in said and "took too long to look at the container" in said
+    assert desk.counted == 1
+
+
+def test_one_that_is_never_started_is_given_up_without_a_word(desk: Desk) -> None:
+    desk.bundle.create()
+    waits_in = desk.bundle.examine().waits_in
+    assert desk.perform(replace(desk.one, waits_in=waits_in)) == []
+
+
+def test_told_to_stop_it_looks_no_more(desk: Desk) -> None:
+    desk.bundle.create()
+    assert desk.perform(desk.one, do=Proofs.stop) == []
