@@ -24,7 +24,7 @@ from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Mount, Pod
 from nri_plugin.rootfs import Proof
-from nri_plugin.threads import Worker
+from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -96,10 +96,8 @@ class Proofs:
         job = partial(rootfs.prove, self._state, one.id, one.standing, self._kept, one.waits_in)
         async with self._turn:
             try:
-                return await self._worker.run(job, self._deadline_s)
-            except TimeoutError as error:
-                what = "look at the container once it ran"
-                raise Refused(refuse(Reason.TOO_SLOW, what=what)) from error
+                work = self._worker.run(job, self._deadline_s)
+                return await in_time("look at the container once it ran", work)
             finally:
                 await asyncio.sleep(_BREATH_S)
 

@@ -1,6 +1,7 @@
 """The node agent at work: answers NRI's requests with what the policy decides.
 
-What is known of the containers is in tenants.py, and of the host in node.py. The event loop never
+What is known of the containers is in tenants.py, and of the host in node.py; starts.py has the
+start. The event loop never
 waits for a file, a driver or a tenant; that work is done in threads and a child, under deadlines,
 and where it is late the container is refused, not let through.
 """
@@ -9,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from contract import names
-from nri_plugin import connection, places, policy, rootfs, translate, verdict
+from nri_plugin import connection, policy, translate, verdict
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
 from nri_plugin.files import RunDirectory
@@ -22,14 +21,14 @@ from nri_plugin.inventory import Inventory
 from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Adjustment, Container, Mount, Pod, Untouched
+from nri_plugin.model import Adjustment, Container, Pod, Untouched
 from nri_plugin.node import Look, Node
-from nri_plugin.proofs import Proofs, Started
 from nri_plugin.protocol.events import EventMask
 from nri_plugin.settings import Settings
+from nri_plugin.starts import Starts
 from nri_plugin.store import Store
 from nri_plugin.tenants import Tenants
-from nri_plugin.threads import Crew, Worker
+from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -50,7 +49,6 @@ _INVENTORY_MAY_TELL: Final = frozenset(
 
 _AHEAD_AFTER_S: Final = 0.02
 """When files are made ahead of the next container: this one's answer is on its way by then."""
-_LOOKS_AT_ONCE: Final = 8
 _MAX_TEXT_CHARS: Final = 2000
 """Refusals quote what the tenant wrote; events and logs stay readable."""
 
@@ -70,22 +68,18 @@ class Service:
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
-        self._kept = rootfs.Kept(settings.run_dir, settings.store_dir)
         self._inventory = inventory
         self._contexts = contexts
         self._files = files
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
-        self._looks = Crew("look", _LOOKS_AT_ONCE)
         self._tenants = Tenants(settings, files, self._worker, self._metrics)
-        self._proofs = Proofs(
-            settings.containerd_state, self._kept, self._metrics, settings.work_deadline_s
-        )
+        self._starts = Starts(settings, files, self._worker, self._metrics)
 
     def close(self) -> None:
         """Begin nothing more."""
         self._tenants.sweeper.stop()
-        self._proofs.stop()
+        self._starts.close()
 
     async def synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
@@ -98,9 +92,7 @@ class Service:
         await self._tenants.take_over(running, self._inventory.cards)
         for told, one in zip(containers, running, strict=True):
             if one.key is not None and told.state == nri.CONTAINER_RUNNING:
-                self._proofs.begin(
-                    Started(one.pod, one.name, one.id, self._standing(told, one.key))
-                )
+                self._starts.running(one.pod, told, one.key)
         _LOG.info(Line("synchronized", containers=len(containers)))
         self._make_ahead()
 
@@ -140,10 +132,10 @@ class Service:
                 and await self._grant(pod, container, guess.key, guess, seen)
             ):
                 return translate.adjustment(guess)
-        specs, paths = await self._in_time("read the CDI specs", self.node.look_at_host())
+        specs, paths = await in_time("read the CDI specs", self.node.look_at_host())
         decision = policy.decide(pod, container, self._inventory.cards, specs, paths, rules)
         if isinstance(decision, Refusal) and decision.reason in _INVENTORY_MAY_TELL:
-            await self._in_time("ask the driver for its cards", self._refreshed())
+            await in_time("ask the driver for its cards", self._refreshed())
             if self._inventory.problem is not None:
                 raise Refused(refuse(Reason.CARDS_UNKNOWN, problem=self._inventory.problem))
             decision = policy.decide(pod, container, self._inventory.cards, specs, paths, rules)
@@ -208,7 +200,7 @@ class Service:
             return True
 
         try:
-            made = await self._in_time("make the container's files", self._work(prepare))
+            made = await in_time("make the container's files", self._work(prepare))
         except FilesError as error:
             raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
         self._make_ahead()
@@ -222,63 +214,14 @@ class Service:
         pod = translate.pod(pod_message)
         answer = self._tenants.starts(container.id)
         key = translate.key_of(container, self._run_dir)
-        if key is None:
-            without = answer is not None and answer.key is None
-            if not without and self._gets_card(pod, container.name):
-                raise Refused(refuse(Reason.NOT_ADJUSTED))
-            if policy.wants_card(pod):
-                await self._in_time("look at the container", self._look_beside(container.id))
+        if key is not None:
+            await self._starts.with_share(pod, container, key)
             return
-        standing = self._standing(container, key)
-        if standing is None:
+        without = answer is not None and answer.key is None
+        if not without and self._gets_card(pod, container.name):
             raise Refused(refuse(Reason.NOT_ADJUSTED))
-        found = await self._in_time("look at the container", self._look(container.id, standing))
-        await self._add_preloads(key, found.preloads)
-        if found.out_of_reach:
-            if self._settings.refuse_unenforceable:
-                raise Refused(refuse(Reason.LIMIT_NOT_ENFORCEABLE, problem=found.out_of_reach))
-            self._metrics.not_enforceable.inc()
-            _LOG.warning(
-                Line(
-                    names.EVENT_LIMIT_NOT_ENFORCEABLE,
-                    namespace=pod.namespace,
-                    pod=pod.name,
-                    uid=pod.uid,
-                    container=container.name,
-                    container_id=container.id,
-                    problem=found.out_of_reach,
-                )
-            )
-        self._proofs.begin(Started(pod, container.name, container.id, standing, found.waits_in))
-
-    def _standing(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
-        """What must be in place in a container for its limit to hold; None: not all is mounted."""
-        directory, store_dir = f"{self._run_dir}/{key}", str(self._settings.store_dir)
-        return places.in_place(translate.mounts(container.mounts), directory, store_dir)
-
-    async def _add_preloads(self, key: str, preloads: Mapping[str, Sequence[bytes]]) -> None:
-        """The image's own preloaded libraries go behind ours, where the file is nobody else's."""
-        for place, entries in preloads.items():
-            if key.startswith(policy.POD_KEY_PREFIX):
-                what = b", ".join(entries).decode(errors="replace")
-                raise Refused(refuse(Reason.IMAGE_PRELOAD_SHARED, place=place, what=what))
-        if preloads:
-            job = partial(self._files.add_preloads, key, preloads)
-            try:
-                await self._in_time("write the container's preload file", self._work(job))
-            except FilesError as error:
-                raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
-
-    async def _look(self, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
-        state, forwarded = self._settings.containerd_state, self._settings.strict
-        job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded)
-        return await self._looks.run(job, self._settings.work_deadline_s)
-
-    async def _look_beside(self, container_id: str) -> None:
-        """At one without a share, in a pod of ours: its volumes may show the limits of others."""
-        state = self._settings.containerd_state
-        job = partial(rootfs.examine_without_share, state, container_id, self._kept)
-        await self._looks.run(job, self._settings.work_deadline_s)
+        if policy.wants_card(pod):
+            await self._starts.without_share(container.id)
 
     async def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         answer = self._tenants.answer_of(request.container.id)
@@ -316,12 +259,6 @@ class Service:
 
     async def _work(self, job: Callable[[], _T]) -> _T:
         return await self._worker.run(job, self._settings.work_deadline_s)
-
-    async def _in_time(self, what: str, work: Awaitable[_T]) -> _T:
-        try:
-            return await work
-        except TimeoutError as error:
-            raise Refused(refuse(Reason.TOO_SLOW, what=what)) from error
 
 
 def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> None:

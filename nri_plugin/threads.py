@@ -10,12 +10,22 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from nri_plugin.errors import Reason, Refused, refuse
+
 _T = TypeVar("_T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+async def in_time(what: str, work: Awaitable[_T]) -> _T:
+    """`work`, which has a deadline; to miss it is to be refused. what: it does, for people."""
+    try:
+        return await work
+    except TimeoutError as error:
+        raise Refused(refuse(Reason.TOO_SLOW, what=what)) from error
 
 
 class Worker:

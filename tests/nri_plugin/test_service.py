@@ -616,6 +616,26 @@ def test_containers_made_without_the_agent_are_said_aloud(
     assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]
 
 
+def test_what_runs_is_proven_at_synchronize(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    of = pod(allocated=HALF)
+
+    async def work() -> None:
+        async with serving(host.service()) as runtime:
+            made = as_made(container(), await runtime.create(of, container()))
+        (index,) = (n for n, m in enumerate(made.mounts) if m.destination == "/.gpuslice/region")
+        del made.mounts[index]
+        waits = as_made(container(1), None)
+        waits.mounts.extend(made.mounts)
+        made.state, waits.state = nri.CONTAINER_RUNNING, nri.CONTAINER_CREATED
+        handler = host.service()
+        async with serving(handler, [of], [made, waits]):
+            await handler._starts.settled()
+
+    asyncio.run(work())
+    (line,) = (r.getMessage() for r in caplog.records if "limit not in place" in r.getMessage())
+    assert "pod=train-0 uid=uid-0 container=main container_id=c0 " in line
+
+
 @pytest.mark.parametrize("nri_version", [(0, 11, 0), (0, 12, 5)])
 def test_a_container_that_was_not_adjusted_does_not_start(
     host: Host, nri_version: tuple[int, int, int]
