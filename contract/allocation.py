@@ -15,10 +15,6 @@ from typing import Any, Final
 
 from contract import names, quantity
 
-_DEPRECATED: Final = {
-    f"kubernetes.io/{name}": f"koordinator.sh/{name}"
-    for name in ("gpu", "gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "fpga")
-}
 _BINARY_SI: Final = frozenset({names.RESOURCE_MEMORY})
 MAX_ANNOTATION_CHARS: Final = 256 * 1024
 """Kubernetes' bound on all annotations of an object together."""
@@ -137,7 +133,7 @@ def _decode_resources(where: str, entry: Mapping[str, object]) -> Mapping[str, i
     written: Mapping[str, object] = raw
     resources: dict[str, int] = {}
     for name, text in written.items():
-        canonical = _DEPRECATED.get(name, name)
+        canonical = names.DEPRECATED_RESOURCES.get(name, name)
         if canonical in resources:
             raise AllocationError(f"{where}.resources: {canonical} is there twice")
         match quantity.parse(text):

@@ -25,6 +25,31 @@ RESOURCE_MEMORY_RATIO: Final = "koordinator.sh/gpu-memory-ratio"
 RESOURCE_SHARED: Final = "koordinator.sh/gpu.shared"
 """Number of cards over which the request is spread."""
 
+DEPRECATED_RESOURCES: Final = {
+    f"kubernetes.io/{name}": f"koordinator.sh/{name}"
+    for name in ("gpu", "gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "fpga")
+}
+"""What Koordinator still reads under the name it had before, in requests, Devices, allocations."""
+
+RESOURCES_WHOLE: Final = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
+"""Whole cards, which their vendor's device plugin gives, and we do not."""
+RESOURCES_KOORDINATOR_ONLY: Final = (
+    "koordinator.sh/rdma",
+    "koordinator.sh/fpga",
+    "huawei.com/npu-core",
+    "huawei.com/npu-cpu",
+    "huawei.com/npu-dvpp",
+)
+"""What Koordinator's scheduler allocates, and ours does not."""
+
+ANNOTATION_POLICY: Final = "gpuslice.io/policy"
+"""Pod annotation: `binpack` or `spread`, of this pod's shares."""
+
+ANNOTATION_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
+"""Pod annotation: which cards will do (Koordinator's JSON)."""
+ANNOTATION_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
+ANNOTATION_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
+
 # --- Kubernetes: what the scheduler writes, in the Binding ---------------------------------------
 
 ANNOTATION_DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
@@ -44,7 +69,35 @@ ANNOTATION_TOLERATES_MISSING_AGENT: Final = "gpuslice.io/tolerates-missing-agent
 name is what docs/fail-closed.md tells the operator to configure; the validator alone reads it."""
 
 DEVICE_TYPE_GPU: Final = "gpu"
-"""Key of the GPU entries in the allocation."""
+"""Key of the GPU entries in the allocation, type of those in the Device object."""
+
+# --- Kubernetes: what the node says --------------------------------------------------------------
+
+DEVICE_API_VERSION: Final = "scheduling.koordinator.sh/v1alpha1"
+DEVICE_KIND: Final = "Device"
+DEVICE_PLURAL: Final = "devices"
+"""A node's inventory: a cluster-scoped object of the node's name, Koordinator's."""
+
+LABEL_CARD_LINK: Final = "gpuslice.io/link"
+"""Label of a card in the Device object: cards of a node with equal values share an NVLink."""
+
+ANNOTATION_CORDONED_CARDS: Final = "gpuslice.io/cordoned-cards"
+"""Node annotation: UUIDs, comma-separated, of cards that take no new share and keep those they
+have."""
+ANNOTATION_EXCLUDED_CARDS: Final = "gpuslice.io/excluded-cards"
+"""Node annotation: UUIDs, comma-separated, of cards that are not ours to give."""
+
+NAMESPACE: Final = "gpuslice-system"
+"""Where our own objects live."""
+LEASE_AGENT_PREFIX: Final = "agent-"
+"""Followed by the node's name: the Lease that the node's agent renews, in our namespace."""
+LEASE_SCHEDULER: Final = "scheduler"
+"""The Lease, in our namespace, without which nobody of us binds."""
+ANNOTATION_READY: Final = "gpuslice.io/ready"
+"""Annotation of the agent's Lease: `true`, or why the agent can serve no container."""
+
+SCHEDULER_NAME: Final = "gpuslice-scheduler"
+"""What a pod writes into schedulerName to be placed by us."""
 
 PLUGIN_NAME: Final = "gpuslice"
 """The name under which the node agent registers with NRI, and which pods require."""

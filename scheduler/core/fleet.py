@@ -1,0 +1,273 @@
+"""The fleet: what every card of every node has, and what of it is given out, as columns.
+
+A column is an array [node, card]: a node is a row, its cards stand in the order of their minors.
+Rows are reused. Row 0 is no node: it stands for names that are not known, and never fits.
+`used_*` is the exact sum of what is held, were it more than the card has; what is left is clamped,
+so that a card that others have overfilled has nothing left, and never a negative room. Of a card
+that is not usable nothing is left.
+
+Holds no pod: who holds what is `scheduler.state`'s. Written by it alone; fit, score and place read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contract import names, quantity
+from scheduler.core.reasons import Reason
+from scheduler.core.request import WHOLE_PERCENT, Requirement
+
+Rows = NDArray[np.intp]
+"""Row numbers, [R]."""
+Bools = NDArray[np.bool_]
+
+NO_ROW: Final = 0
+MAX_BYTES: Final = 2**48
+"""The largest card that is believed: sums and hundredfolds of it stay far within int64."""
+MIN_BYTES: Final = WHOLE_PERCENT
+"""The smallest: of a smaller one a percent would be no byte."""
+NO_GROUP: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card as the inventory has it.
+
+    total_bytes: MIN_BYTES to MAX_BYTES. usable: healthy, not cordoned, not excluded.
+    numa, root, link: equal ones share the NUMA node, the PCIe root, the NVLink; None: not known.
+    """
+
+    uuid: str
+    minor: int
+    total_bytes: int
+    usable: bool = True
+    numa: int | None = None
+    root: str | None = None
+    link: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+_PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
+    "total_bytes": (np.int64, 0),
+    "used_bytes": (np.int64, 0),
+    "used_core": (np.int32, 0),
+    "coreless": (np.int32, 0),
+    "usable": (np.bool_, 0),
+    "numa": (np.int8, NO_GROUP),
+    "root": (np.int8, NO_GROUP),
+    "link": (np.int8, NO_GROUP),
+    "label_set": (np.int32, 0),
+    "free_bytes": (np.int64, 0),
+    "free_percent": (np.uint8, 0),
+    "free_core": (np.uint8, 0),
+    "takes_coreless": (np.bool_, 0),
+}
+"""Columns, with their type and what stands where there is no card."""
+
+
+class Fleet:
+    """Columns over all nodes. N: rows, G: cards of a node at most (contract.names.MAX_CARDS).
+
+    Per card, [N, G], the cards of one minor lying together in memory:
+    total_bytes, used_bytes  int64, bytes.
+    used_core     int32, percent held by shares that ask for core.
+    coreless      int32, shares that ask for none.
+    usable        bool.
+    numa, root, link  int8, groups within the node, -1 where not known.
+    label_set     int32, which of `label_sets`.
+    free_bytes    int64, bytes left.
+    free_percent  uint8, the largest percent of memory that a share may ask for.
+    free_core     uint8, the largest percent of core that a share may ask for.
+    takes_coreless  bool: a share that asks for no core may come.
+
+    Per node, [N]: bar uint8 (why nothing may be placed: a Reason, 0 for none), isolates bool,
+    tie uint32 (of the name; decides between equals).
+    """
+
+    total_bytes: NDArray[np.int64]
+    used_bytes: NDArray[np.int64]
+    used_core: NDArray[np.int32]
+    coreless: NDArray[np.int32]
+    usable: Bools
+    numa: NDArray[np.int8]
+    root: NDArray[np.int8]
+    link: NDArray[np.int8]
+    label_set: NDArray[np.int32]
+    free_bytes: NDArray[np.int64]
+    free_percent: NDArray[np.uint8]
+    free_core: NDArray[np.uint8]
+    takes_coreless: Bools
+
+    def __init__(self, nodes: int = 64, cards: int = 8) -> None:
+        """Room for so many, to begin with; it grows."""
+        self.names: list[str] = [""]
+        self.cards: list[Sequence[Card]] = [()]
+        """By row, in the order of the columns."""
+        self.label_sets: list[Mapping[str, str]] = [{}]
+        self._label_set_of: dict[frozenset[tuple[str, str]], int] = {frozenset(): 0}
+        self._row_of: dict[str, int] = {}
+        self._unused: list[int] = []
+        self.bar = np.zeros(0, np.uint8)
+        self.isolates = np.zeros(0, np.bool_)
+        self.tie = np.zeros(0, np.uint32)
+        for name, (dtype, _) in _PER_CARD.items():
+            setattr(self, name, np.zeros((0, 0), dtype, order="F"))
+        self._grow(max(nodes, 1), cards)
+
+    # --- nodes
+
+    def __len__(self) -> int:
+        """Nodes, without those that left."""
+        return len(self._row_of)
+
+    def row_of(self, name: str) -> int:
+        """NO_ROW for a name that is not known."""
+        return self._row_of.get(name, NO_ROW)
+
+    def rows_of(self, node_names: Iterable[str]) -> Rows:
+        """[R], in the order of the names."""
+        get = self._row_of.get
+        return np.array([get(name, NO_ROW) for name in node_names], np.intp)
+
+    def all_rows(self) -> Rows:
+        """Of the nodes that are there, by name."""
+        return np.array([self._row_of[name] for name in sorted(self._row_of)], np.intp)
+
+    def add(self, name: str) -> int:
+        """The row of the node, a new one if need be: without cards, barred as NO_DEVICE."""
+        row = self._row_of.get(name)
+        if row is None:
+            row = heapq.heappop(self._unused) if self._unused else len(self.names)
+            if row == len(self.names):
+                self.names.append("")
+                self.cards.append(())
+                if row >= len(self.bar):
+                    self._grow(2 * row, self.usable.shape[1])
+            self._row_of[name] = row
+            self.names[row] = name
+            self.bar[row] = Reason.NO_DEVICE
+            self.tie[row] = zlib.crc32(name.encode())
+        return row
+
+    def remove(self, name: str) -> None:
+        """Forget the node; its row goes to the next one."""
+        row = self._row_of.pop(name)
+        self.set_cards(row, ())
+        self.names[row] = ""
+        self.bar[row] = Reason.NODE_UNKNOWN
+        self.isolates[row] = False
+        heapq.heappush(self._unused, row)
+
+    def set_node(self, row: int, bar: Reason, isolates: bool) -> None:
+        self.bar[row] = bar
+        self.isolates[row] = isolates
+
+    # --- cards
+
+    def set_cards(self, row: int, cards: Sequence[Card]) -> None:
+        """Replace the node's cards, at most MAX_CARDS of distinct UUIDs; nothing is held of them
+        until `take` says so."""
+        assert len(cards) <= names.MAX_CARDS
+        if len(cards) > self.usable.shape[1]:
+            self._grow(len(self.bar), len(cards))
+        ordered = tuple(sorted(cards, key=lambda card: (card.minor, card.uuid)))
+        self.cards[row] = ordered
+        for name, (_, nothing) in _PER_CARD.items():
+            getattr(self, name)[row] = nothing
+        count = slice(0, len(ordered))
+        self.total_bytes[row, count] = [card.total_bytes for card in ordered]
+        self.usable[row, count] = [card.usable for card in ordered]
+        self.numa[row, count] = _groups([card.numa for card in ordered])
+        self.root[row, count] = _groups([card.root for card in ordered])
+        self.link[row, count] = _groups([card.link for card in ordered])
+        self.label_set[row, count] = [self._intern(card.labels) for card in ordered]
+        for slot in range(len(ordered)):
+            self._derive(row, slot)
+
+    def slot_of(self, row: int, uuid: str | None, minor: int) -> int | None:
+        """The card's column; by UUID where one is given, else by minor. None: no such card."""
+        for slot, card in enumerate(self.cards[row]):
+            if card.uuid == uuid or (uuid is None and card.minor == minor):
+                return slot
+        return None
+
+    def bytes_of(self, row: int, slot: int, memory_percent: int) -> int:
+        """What a percentage of the card's memory is."""
+        return quantity.share_of(self.cards[row][slot].total_bytes, memory_percent)
+
+    def take(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
+        """A pod holds so much of the card; core None: its share asks for none."""
+        self._change(row, slot, memory_bytes, core_percent, 1)
+
+    def give_back(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
+        """What `take` was told, no more."""
+        self._change(row, slot, memory_bytes, core_percent, -1)
+
+    def selected(self, selector: Sequence[Requirement]) -> Bools:
+        """[label_sets]: which of them match all of the selector."""
+        return np.array(
+            [all(line.matches(labels) for line in selector) for labels in self.label_sets], np.bool_
+        )
+
+    def snapshot(self) -> Fleet:
+        """A copy that changes by itself: for what-if questions."""
+        copy = Fleet.__new__(Fleet)
+        for name, value in vars(self).items():
+            setattr(copy, name, value.copy())
+        return copy
+
+    def _change(self, row: int, slot: int, size: int, core_percent: int | None, sign: int) -> None:
+        self.used_bytes[row, slot] += sign * size
+        if core_percent is None:
+            self.coreless[row, slot] += sign
+        else:
+            self.used_core[row, slot] += sign * core_percent
+        self._derive(row, slot)
+
+    def _derive(self, row: int, slot: int) -> None:
+        if not self.usable[row, slot]:
+            return
+        total = int(self.total_bytes[row, slot])
+        used_core = int(self.used_core[row, slot])
+        free_bytes = max(0, total - int(self.used_bytes[row, slot]))
+        # Where a share without a cap computes, no other may own all of the compute, nor come where
+        # one owns it.
+        most_core = WHOLE_PERCENT - 1 if self.coreless[row, slot] else WHOLE_PERCENT
+        self.free_bytes[row, slot] = free_bytes
+        self.free_percent[row, slot] = (WHOLE_PERCENT * (free_bytes + 1) - 1) // total
+        self.free_core[row, slot] = max(0, most_core - used_core)
+        self.takes_coreless[row, slot] = used_core < WHOLE_PERCENT
+
+    def _intern(self, labels: Mapping[str, str]) -> int:
+        key = frozenset(labels.items())
+        if key not in self._label_set_of:
+            self._label_set_of[key] = len(self.label_sets)
+            self.label_sets.append(dict(labels))
+        return self._label_set_of[key]
+
+    def _grow(self, nodes: int, cards: int) -> None:
+        had = len(self.bar)
+        self.bar = np.concatenate(
+            [self.bar, np.full(nodes - had, Reason.NODE_UNKNOWN, np.uint8)], dtype=np.uint8
+        )
+        self.isolates = np.concatenate([self.isolates, np.zeros(nodes - had, np.bool_)])
+        self.tie = np.concatenate([self.tie, np.zeros(nodes - had, np.uint32)])
+        for name, (dtype, nothing) in _PER_CARD.items():
+            old = getattr(self, name)
+            # One minor of all nodes lies together, so that a pass over the nodes is a run.
+            new = np.full((nodes, cards), nothing, dtype, order="F")
+            new[: old.shape[0], : old.shape[1]] = old
+            setattr(self, name, new)
+
+
+def _groups(values: Sequence[int | str | None]) -> Sequence[int]:
+    """Equal values, equal numbers from 0, in the order of the first; NO_GROUP for None."""
+    known: dict[int | str, int] = {}
+    return [NO_GROUP if each is None else known.setdefault(each, len(known)) for each in values]

@@ -1,0 +1,317 @@
+"""Which cards of one node a pod gets. Plain integers: a node has few cards.
+
+Cards of one ask are distinct. Of cards with room, binpack takes one that is in use already, and of
+these the fullest, so that whole cards stay whole; spread takes the emptiest; ties go to the lowest
+minor. Several cards of one ask are taken from one NVLink group if they can, else from one PCIe
+root, else one NUMA node; from the group with the fewest cards to spare.
+
+Containers are placed one by one, the greediest first; where that ends nowhere, a search over all
+ways decides, so that what fits is found. The search is bounded, or a pod could halt the scheduler:
+where it gives up, it says so.
+
+A pod's shares of one card either all ask for core or none does: the allocation annotation has one
+core limit per card and pod, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
+
+from scheduler.core.fleet import NO_GROUP, Fleet
+from scheduler.core.placement import Peak, Placement, Share
+from scheduler.core.reasons import Reason
+from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Request, Scope
+
+MOST_STEPS: Final = 20_000
+"""Of one search: tens of milliseconds."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A card during the search. At moment t of the pod's life its containers hold held_bytes[t] and
+    held_core[t] of it; capped: whether they ask for core, None while none is here."""
+
+    index: int
+    total_bytes: int
+    used_bytes: int
+    used_core: int
+    is_open: bool
+    free_bytes: int
+    free_core: int
+    takes_coreless: bool
+    groups: tuple[int, int, int]
+    """Link, PCIe root, NUMA node."""
+    held_bytes: list[int]
+    held_core: list[int]
+    capped: bool | None = None
+    asks: list[int] = field(default_factory=list)
+
+    def state(self) -> tuple[int, ...]:
+        """Slots of equal state are as good as each other, but for their neighbours."""
+        capped = -1 if self.capped is None else int(self.capped)
+        here = (self.total_bytes, self.free_bytes, self.free_core, int(self.takes_coreless), capped)
+        return (*here, *self.held_bytes, *self.held_core)
+
+    def has_room(self, ask: Ask, moments: Sequence[int]) -> bool:
+        size, core = ask.bytes_of(self.total_bytes), ask.core_percent
+        if self.capped is not None and self.capped != (core is not None):
+            return False
+        if core is None:
+            if not self.takes_coreless:
+                return False
+        elif any(self.held_core[at] + core > self.free_core for at in moments):
+            return False
+        return all(self.held_bytes[at] + size <= self.free_bytes for at in moments)
+
+    def add(self, number: int, ask: Ask, moments: Sequence[int]) -> None:
+        self.asks.append(number)
+        self.capped = ask.core_percent is not None
+        self._change(ask, moments, 1)
+
+    def remove_last(self, ask: Ask, moments: Sequence[int]) -> None:
+        self.asks.pop()
+        if not self.asks:
+            self.capped = None
+        self._change(ask, moments, -1)
+
+    def _change(self, ask: Ask, moments: Sequence[int], sign: int) -> None:
+        size, core = ask.bytes_of(self.total_bytes), ask.core_percent or 0
+        for at in moments:
+            self.held_bytes[at] += sign * size
+            self.held_core[at] += sign * core
+
+    def rank(self, ask: Ask, policy: Policy) -> tuple[bool, float, int]:
+        """The least is the best."""
+        full = fullness(
+            self.used_bytes + max(self.held_bytes) + ask.bytes_of(self.total_bytes),
+            self.total_bytes,
+            self.used_core + max(self.held_core) + (ask.core_percent or 0),
+        )
+        if policy is Policy.SPREAD:
+            return (False, full, self.index)
+        return (not (self.is_open or self.asks), -full, self.index)
+
+
+def fullness(used_bytes: int, total_bytes: int, used_core: int) -> float:
+    """How much of a card is given out, 0 to 2 where it is not overfull: memory and core."""
+    return used_bytes / total_bytes + used_core / WHOLE_PERCENT
+
+
+class _GaveUp(Exception):
+    """The search took too many steps."""
+
+
+class _Search:
+    """One node, one request; slots are those that may be used."""
+
+    def __init__(self, request: Request, policy: Policy, slots: Sequence[_Slot]) -> None:
+        self._request = request
+        self._policy = policy
+        self._slots = slots
+        self._steps = 0
+        largest = max(slot.total_bytes for slot in slots)
+        self._order = sorted(
+            range(len(request.asks)), key=lambda number: _greed(request, number, largest)
+        )
+
+    def greedy(self) -> bool:
+        """Place all, or leave the slots as they were."""
+        placed: list[tuple[int, Sequence[_Slot]]] = []
+        for number in self._order:
+            chosen = self._choose(number)
+            if chosen is None:
+                for other, slots in reversed(placed):
+                    self._remove(other, slots)
+                return False
+            self._add(number, chosen)
+            placed.append((number, chosen))
+        return True
+
+    def exact(self) -> bool:
+        """As greedy, over all ways. Raises _GaveUp."""
+        return self._from(0)
+
+    def _from(self, position: int) -> bool:
+        if position == len(self._order):
+            return True
+        number = self._order[position]
+        for chosen in self._ways(number):
+            self._steps += 1
+            if self._steps > MOST_STEPS:
+                raise _GaveUp
+            self._add(number, chosen)
+            if self._from(position + 1):
+                return True
+            self._remove(number, chosen)
+        return False
+
+    def _ways(self, number: int) -> Iterator[Sequence[_Slot]]:
+        """Every choice of cards for an ask, but one only of those that come to the same."""
+        ask = self._request.asks[number]
+        roomy = self._ranked(number)
+        seen: set[tuple[tuple[int, ...], ...]] = set()
+        for chosen in combinations(roomy, ask.cards):
+            key = tuple(sorted(slot.state() for slot in chosen))
+            if key not in seen:
+                seen.add(key)
+                yield chosen
+
+    def _choose(self, number: int) -> Sequence[_Slot] | None:
+        wanted = self._request.asks[number].cards
+        roomy = self._ranked(number)
+        if len(roomy) < wanted:
+            return None
+        if wanted > 1:
+            for level in range(3):
+                near = _nearest(roomy, level, wanted)
+                if near is not None:
+                    return near[:wanted]
+        return roomy[:wanted]
+
+    def _ranked(self, number: int) -> list[_Slot]:
+        ask, moments = self._request.asks[number], self._request.moments[number]
+        roomy = [slot for slot in self._slots if slot.has_room(ask, moments)]
+        return sorted(roomy, key=lambda slot: slot.rank(ask, self._policy))
+
+    def _add(self, number: int, chosen: Sequence[_Slot]) -> None:
+        for slot in chosen:
+            slot.add(number, self._request.asks[number], self._request.moments[number])
+
+    def _remove(self, number: int, chosen: Sequence[_Slot]) -> None:
+        for slot in chosen:
+            slot.remove_last(self._request.asks[number], self._request.moments[number])
+
+
+def _greed(request: Request, number: int, largest_bytes: int) -> tuple[int, float, int]:
+    ask = request.asks[number]
+    size = ask.bytes_of(largest_bytes) / largest_bytes
+    return (-ask.cards, -(size + (ask.core_percent or 0) / WHOLE_PERCENT), number)
+
+
+def _nearest(roomy: Sequence[_Slot], level: int, wanted: int) -> Sequence[_Slot] | None:
+    """The cards of the group that has enough of them and the fewest to spare."""
+    groups: dict[int, list[_Slot]] = {}
+    for slot in roomy:
+        if slot.groups[level] != NO_GROUP:
+            groups.setdefault(slot.groups[level], []).append(slot)
+    enough = [group for group in groups.values() if len(group) >= wanted]
+    # Of equals the first: the one that holds the best-ranked card.
+    return min(enough, key=len) if enough else None
+
+
+def place(
+    fleet: Fleet, request: Request, row: int, default: Policy = Policy.BINPACK
+) -> Placement | Reason:
+    """The cards of the node at `row` for the request, or why there are none.
+
+    default: the policy where the request names none.
+    """
+    if fleet.bar[row]:
+        return Reason(int(fleet.bar[row]))
+    if request.isolation and not fleet.isolates[row]:
+        return Reason.NOT_ISOLATING
+    slots = _slots(fleet, request, row)
+    policy = request.policy or default
+    gave_up = False
+    for within in _within_scope(request.scope, slots, policy):
+        search = _Search(request, policy, within)
+        try:
+            found = search.greedy() or search.exact()
+        except _GaveUp:
+            gave_up = True
+            continue
+        if found:
+            return _placement(fleet, request, row, within)
+    return Reason.GIVEN_UP if gave_up else Reason.TOGETHER
+
+
+def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[_Slot]:
+    moments = 1 + max(at for lives in request.moments for at in lives)
+    selected = fleet.selected(request.selector) if request.selector else None
+    slots = []
+    for index in range(len(fleet.cards[row])):
+        at = (row, index)
+        if not fleet.usable[at]:
+            continue
+        if selected is not None and not selected[fleet.label_set[at]]:
+            continue
+        used_bytes, used_core = int(fleet.used_bytes[at]), int(fleet.used_core[at])
+        slots.append(
+            _Slot(
+                index=index,
+                total_bytes=int(fleet.total_bytes[at]),
+                used_bytes=used_bytes,
+                used_core=used_core,
+                is_open=bool(used_bytes or used_core),
+                free_bytes=int(fleet.free_bytes[at]),
+                free_core=int(fleet.free_core[at]),
+                takes_coreless=bool(fleet.takes_coreless[at]),
+                groups=(int(fleet.link[at]), int(fleet.root[at]), int(fleet.numa[at])),
+                held_bytes=[0] * moments,
+                held_core=[0] * moments,
+            )
+        )
+    return slots
+
+
+def _within_scope(
+    scope: Scope, slots: Sequence[_Slot], policy: Policy
+) -> Iterator[Sequence[_Slot]]:
+    """The parts of the node in which all cards may lie, by the policy the best first."""
+    parts: dict[int, list[_Slot]] = {}
+    for slot in slots:
+        match scope:
+            case Scope.NODE:
+                part = 0
+            case Scope.NUMA_NODE:
+                part = slot.groups[2]
+            case Scope.PCIE:
+                part = slot.groups[1]
+            case Scope.DEVICE:
+                part = slot.index
+        if part != NO_GROUP:
+            parts.setdefault(part, []).append(slot)
+
+    def emptiness(part: Sequence[_Slot]) -> float:
+        left = [2 - fullness(slot.used_bytes, slot.total_bytes, slot.used_core) for slot in part]
+        return -sum(left) if policy is Policy.SPREAD else sum(left)
+
+    yield from sorted(parts.values(), key=emptiness)
+
+
+def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[_Slot]) -> Placement:
+    shares, peaks = [], []
+    cards = fleet.cards[row]
+    for number, ask in enumerate(request.asks):
+        for slot in slots:
+            if number in slot.asks:
+                card = cards[slot.index]
+                size = ask.bytes_of(card.total_bytes)
+                shares.append(Share(ask.container, card.uuid, card.minor, size, ask.core_percent))
+    for slot in slots:
+        if slot.asks:
+            card = cards[slot.index]
+            peaks.append(
+                Peak(
+                    card.uuid,
+                    card.minor,
+                    max(slot.held_bytes),
+                    _percent(request, slot),
+                    max(slot.held_core) if slot.capped else None,
+                )
+            )
+    return Placement(fleet.names[row], tuple(shares), tuple(peaks))
+
+
+def _percent(request: Request, slot: _Slot) -> int:
+    held = [0] * len(slot.held_bytes)
+    for number in slot.asks:
+        percent = request.asks[number].memory_percent
+        if percent is None:
+            return max(slot.held_bytes) * WHOLE_PERCENT // slot.total_bytes
+        for at in request.moments[number]:
+            held[at] += percent
+    return max(held)

@@ -1,0 +1,138 @@
+"""What a pod asks of a node, whatever dialect it was written in. Fed by `scheduler.translate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Final
+
+from contract import quantity
+
+WHOLE_PERCENT: Final = 100
+
+
+class Phase(Enum):
+    """When a container lives.
+
+    INIT containers run one after the other and end before the main ones begin; a SIDECAR starts in
+    its place among them and stays; MAIN ones live together, beside all sidecars.
+    """
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    MAIN = "main"
+
+
+class Policy(Enum):
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+class Scope(IntEnum):
+    """Within which part of the node all cards of a pod must lie. Narrower ones are larger."""
+
+    NODE = 1
+    NUMA_NODE = 2
+    PCIE = 3
+    DEVICE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One container's shares: of each of `cards` distinct cards, the same.
+
+    order: its place among the init containers, sidecars included; of MAIN ones among the main.
+    core_percent: 1 to 100 of each card; None: no compute is asked for, and none is capped.
+    Exactly one of memory_bytes (at least 1) and memory_percent (1 to 100) is there, per card.
+    """
+
+    container: str
+    phase: Phase = Phase.MAIN
+    order: int = 0
+    cards: int = 1
+    core_percent: int | None = None
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.memory_bytes is None) == (self.memory_percent is None):
+            raise ValueError("exactly one of memory_bytes and memory_percent is there")
+
+    def bytes_of(self, total_bytes: int) -> int:
+        """The memory asked of a card of that size."""
+        if self.memory_percent is None:
+            assert self.memory_bytes is not None
+            return self.memory_bytes
+        return quantity.share_of(total_bytes, self.memory_percent)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One line of a selector over a card's labels, as Kubernetes' label selectors mean it.
+
+    values None: `key` exists (or, negated, does not). Else its value is one of them (or, negated,
+    is none of them, or the key is absent).
+    """
+
+    key: str
+    values: frozenset[str] | None = None
+    negated: bool = False
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        found = self.key in labels and (self.values is None or labels[self.key] in self.values)
+        return found != self.negated
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a pod asks for. asks: at least one.
+
+    policy: None leaves it to the profile. isolation: the node must be able to isolate.
+    """
+
+    asks: Sequence[Ask]
+    policy: Policy | None = None
+    selector: Sequence[Requirement] = ()
+    scope: Scope = Scope.NODE
+    isolation: bool = False
+    moments: Sequence[Sequence[int]] = field(init=False, compare=False)
+    """By ask, at which moments its container lives; see `moments_of`."""
+
+    def __post_init__(self) -> None:
+        if not self.asks:
+            raise ValueError("a request has at least one ask")
+        object.__setattr__(self, "moments", moments_of(self.asks))
+
+    def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
+        """Bytes and core that the pod would hold of a card of that size, were all its containers on
+        it; core None where none of them asks for core."""
+        moments = 1 + max(at for lives in self.moments for at in lives)
+        held_bytes, held_core = [0] * moments, [0] * moments
+        for ask, lives in zip(self.asks, self.moments, strict=True):
+            for at in lives:
+                held_bytes[at] += ask.bytes_of(total_bytes)
+                held_core[at] += ask.core_percent or 0
+        capped = any(ask.core_percent is not None for ask in self.asks)
+        return max(held_bytes), max(held_core) if capped else None
+
+
+def moments_of(asks: Sequence[Ask]) -> Sequence[Sequence[int]]:
+    """By ask, the moments of the pod's life in which its container lives, numbered from 0.
+
+    There is one moment for each init container that asks, beside the sidecars that were started
+    before it, and a last one for sidecars and main containers. What a pod holds of a card is the
+    larger of what its containers have of it in any one moment: Kubernetes' own rule.
+    """
+    inits = sorted(ask.order for ask in asks if ask.phase is Phase.INIT)
+    lives: list[Sequence[int]] = []
+    for ask in asks:
+        match ask.phase:
+            case Phase.INIT:
+                lives.append((inits.index(ask.order),))
+            case Phase.SIDECAR:
+                later = tuple(at for at, order in enumerate(inits) if order > ask.order)
+                lives.append((*later, len(inits)))
+            case Phase.MAIN:
+                lives.append((len(inits),))
+    return tuple(lives)

@@ -1,0 +1,91 @@
+"""What the scheduler knows of Kubernetes' objects: the few facts that decide, as values.
+
+Written by `scheduler.translate`, read by `scheduler.state`; neither field paths nor dialects here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from scheduler.core.fleet import Card
+from scheduler.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCard:
+    """What a bound pod holds of one card of its node.
+
+    uuid None: an older writer told the minor alone. memory_bytes None: memory_percent tells, of
+    the card's total. core_percent None: none was asked for.
+    """
+
+    uuid: str | None
+    minor: int
+    memory_bytes: int | None
+    core_percent: int | None
+    memory_percent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A bound pod whose annotations do not tell which card it holds: it may be any of its node's.
+
+    asked: what its containers ask for; None: that cannot be read either, so that it may hold any
+    card whole.
+    """
+
+    asked: Request | None
+
+
+Held = Sequence[HeldCard] | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """node: "" until bound. finished: Succeeded or Failed, so that it holds nothing any more;
+    one that is being deleted holds until it is gone. problem: what is wrong with its annotations,
+    for people, "" for nothing."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    finished: bool
+    held: Held
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """isolates: the node's label says that it can. cordoned, excluded: UUIDs of cards that may not
+    be given."""
+
+    name: str
+    uid: str
+    isolates: bool
+    cordoned: AbstractSet[str] = frozenset()
+    excluded: AbstractSet[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A node's inventory. node_uid: of the Node that owns it, "" where it does not say. cards:
+    those that can be read; problems: what is wrong with the others. readable False: with all."""
+
+    name: str
+    node_uid: str
+    cards: Sequence[Card]
+    problems: Sequence[str] = ()
+    readable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFacts:
+    """A node agent's sign of life. beat: changes whenever the agent renews. not_ready: why it can
+    serve no container, "" where it can."""
+
+    node: str
+    beat: str
+    not_ready: str = ""

@@ -1,0 +1,323 @@
+"""What is held of which card, from what Kubernetes' objects say: facts in, fleet out.
+
+A reducer: its state depends on the facts it has been told last of each object, not on their order.
+No clock and no I/O; the shell brings the time. Pods are known by UID. A pod that is bound to a node
+holds what its annotations say, whoever bound it, until it has finished or is gone; one that was
+only chosen for (`assume`) holds the same, until its binding is seen or `forget` is told.
+
+Written by one thread. `fleet` is for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from scheduler.core.fleet import NO_ROW, Card, Fleet
+from scheduler.core.placement import Placement
+from scheduler.core.reasons import Reason
+from scheduler.core.request import WHOLE_PERCENT, Request
+from scheduler.facts import DeviceFacts, Held, HeldCard, LeaseFacts, NodeFacts, PodFacts, Unreadable
+
+SILENT_AFTER_S: Final = 40.0
+"""Kubernetes' own patience with a kubelet, since 1.32 (node-monitor-grace-period)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should look at. about: a pod's NAMESPACE/NAME, or "" for the node."""
+
+    node: str
+    about: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """What a pod holds on a node; deadline_s: of one that is assumed only."""
+
+    node: str
+    whose: str
+    held: Held
+    problem: str = ""
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    slot: int
+    memory_bytes: int
+    core_percent: int | None
+
+
+@dataclass(slots=True)
+class _Heard:
+    """The agent's Lease, and when it moved last by our clock."""
+
+    facts: LeaseFacts
+    moved_s: float
+    silent: bool = False
+
+
+class State:
+    """See the module. Times are seconds of one monotonic clock, the caller's."""
+
+    def __init__(self, silent_after_s: float = SILENT_AFTER_S) -> None:
+        self.fleet = Fleet()
+        self._silent_after_s = silent_after_s
+        self._nodes: dict[str, NodeFacts] = {}
+        self._devices: dict[str, DeviceFacts] = {}
+        self._leases: dict[str, _Heard] = {}
+        self._holdings: dict[str, _Holding] = {}
+        self._on_node: dict[str, dict[str, None]] = {}
+        self._taken: dict[str, Sequence[_Taken]] = {}
+        self._vanished: dict[str, str] = {}
+        self._assumed: dict[str, None] = {}
+
+    # --- nodes, their inventory and their agents
+
+    def see_node(self, facts: NodeFacts) -> None:
+        """The Node was added or changed; one of another UID replaces its predecessor."""
+        if self._nodes.get(facts.name) != facts:
+            self._nodes[facts.name] = facts
+            self._rebuild(facts.name)
+
+    def lose_node(self, name: str) -> None:
+        """The Node is gone. Pods bound to its name hold what they have, should it come back."""
+        if self._nodes.pop(name, None) is not None:
+            self.fleet.remove(name)
+            for uid in self._on_node.get(name, ()):
+                self._taken[uid] = ()
+                self._vanished.pop(uid, None)
+
+    def see_device(self, facts: DeviceFacts) -> None:
+        """The inventory was added or changed."""
+        if self._devices.get(facts.name) != facts:
+            self._devices[facts.name] = facts
+            self._rebuild(facts.name)
+
+    def lose_device(self, name: str) -> None:
+        if self._devices.pop(name, None) is not None:
+            self._rebuild(name)
+
+    def see_lease(self, facts: LeaseFacts, now_s: float) -> None:
+        """The agent's Lease, as it was told at now_s. Only one that has moved is a sign of life;
+        the first that is seen counts as one, since nothing is known of its age by our clock."""
+        heard = self._leases.get(facts.node)
+        if heard is None or heard.facts.beat != facts.beat:
+            heard = self._leases[facts.node] = _Heard(facts, now_s)
+        heard.facts = facts
+        self._judge(facts.node)
+
+    def lose_lease(self, node: str) -> None:
+        if self._leases.pop(node, None) is not None:
+            self._judge(node)
+
+    def tick(self, now_s: float) -> Sequence[str]:
+        """To be called every second or so: the nodes whose agents have become silent by now."""
+        silent = []
+        for node, heard in self._leases.items():
+            if not heard.silent and now_s - heard.moved_s > self._silent_after_s:
+                heard.silent = True
+                self._judge(node)
+                silent.append(node)
+        return silent
+
+    # --- pods
+
+    def see_pod(self, facts: PodFacts) -> None:
+        """The Pod was added or changed. A pod that is bound stays bound: a view of it from before
+        changes nothing."""
+        if facts.finished:
+            self._drop(facts.uid)
+        elif facts.node:
+            whose = f"{facts.namespace}/{facts.name}"
+            self._hold(facts.uid, _Holding(facts.node, whose, facts.held, facts.problem))
+
+    def lose_pod(self, uid: str) -> None:
+        """The Pod is gone."""
+        self._drop(uid)
+
+    def assume(self, uid: str, placement: Placement, deadline_s: float, whose: str = "") -> None:
+        """Hold the placement for the pod from now on, ahead of its binding.
+
+        After this you must bind it, and `forget` it where that has certainly failed. Not for a pod
+        that `is_bound`.
+        """
+        held = [HeldCard(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in placement.peaks]
+        self._hold(uid, _Holding(placement.node, whose, held, deadline_s=deadline_s))
+
+    def forget(self, uid: str) -> None:
+        """The binding has failed. Changes nothing where the pod was seen bound in the meantime."""
+        if uid in self._assumed:
+            self._drop(uid)
+
+    def overdue(self, now_s: float) -> Sequence[str]:
+        """UIDs of assumed pods whose deadline has passed: ask the API server what became of them.
+        They hold until then, since nobody knows that the binding has failed."""
+        deadlines = ((uid, self._holdings[uid].deadline_s or 0.0) for uid in self._assumed)
+        return [uid for uid, deadline_s in deadlines if deadline_s <= now_s]
+
+    def node_of(self, uid: str) -> str | None:
+        """Where the pod is bound or assumed to be."""
+        holding = self._holdings.get(uid)
+        return None if holding is None else holding.node
+
+    def is_bound(self, uid: str) -> bool:
+        """Whether the pod was seen bound, and has not finished."""
+        return uid in self._holdings and uid not in self._assumed
+
+    # --- what a list brings: all that is there
+
+    def keep_nodes(self, known: Iterable[str]) -> None:
+        """Nodes of other names are gone; a fresh list lacks them. So with the others."""
+        for name in self._nodes.keys() - set(known):
+            self.lose_node(name)
+
+    def keep_devices(self, known: Iterable[str]) -> None:
+        for name in self._devices.keys() - set(known):
+            self.lose_device(name)
+
+    def keep_leases(self, nodes: Iterable[str]) -> None:
+        for node in self._leases.keys() - set(nodes):
+            self.lose_lease(node)
+
+    def keep_pods(self, uids: Iterable[str]) -> None:
+        """Not those that are assumed: the list may be older than they are."""
+        for uid in self._holdings.keys() - self._assumed.keys() - set(uids):
+            self.lose_pod(uid)
+
+    # --- for people
+
+    def problems(self) -> Sequence[Problem]:
+        """All that is wrong now, by node."""
+        found = self._overfull()
+        for uid, holding in self._holdings.items():
+            texts = (holding.problem, self._vanished.get(uid, ""))
+            found += [Problem(holding.node, holding.whose, text) for text in texts if text]
+        for name, device in self._devices.items():
+            found += [Problem(name, "", text) for text in device.problems]
+        for name, heard in self._leases.items():
+            if heard.facts.not_ready:
+                found.append(Problem(name, "", f"node agent: {heard.facts.not_ready}"))
+        return sorted(found, key=lambda each: (each.node, each.about, each.text))
+
+    def _overfull(self) -> list[Problem]:
+        fleet = self.fleet
+        most_core = WHOLE_PERCENT - (fleet.coreless > 0)
+        over = (fleet.used_bytes > fleet.total_bytes) | (fleet.used_core > most_core)
+        return [
+            Problem(
+                fleet.names[row],
+                "",
+                f"{fleet.cards[row][slot].uuid}: more is granted than there is:"
+                f" {fleet.used_bytes[row, slot]} of {fleet.total_bytes[row, slot]} bytes,"
+                f" {fleet.used_core[row, slot]} of {most_core[row, slot]} percent of core",
+            )
+            for row, slot in np.argwhere(over)
+        ]
+
+    # --- inside
+
+    def _hold(self, uid: str, holding: _Holding) -> None:
+        if self._holdings.get(uid) == holding:
+            return
+        self._drop(uid)
+        self._holdings[uid] = holding
+        self._on_node.setdefault(holding.node, {})[uid] = None
+        if holding.deadline_s is not None:
+            self._assumed[uid] = None
+        self._enter(uid)
+
+    def _drop(self, uid: str) -> None:
+        holding = self._holdings.pop(uid, None)
+        if holding is None:
+            return
+        row = self.fleet.row_of(holding.node)
+        for taken in self._taken.pop(uid):
+            self.fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
+        self._vanished.pop(uid, None)
+        self._assumed.pop(uid, None)
+        there = self._on_node[holding.node]
+        del there[uid]
+        if not there:
+            del self._on_node[holding.node]
+
+    def _enter(self, uid: str) -> None:
+        """Into the fleet, what the pod holds of cards that are there."""
+        holding = self._holdings[uid]
+        row = self.fleet.row_of(holding.node)
+        self._taken[uid] = ()
+        self._vanished.pop(uid, None)
+        if row == NO_ROW:
+            return
+        if isinstance(holding.held, Unreadable):
+            asked = holding.held.asked
+            cards = enumerate(self.fleet.cards[row])
+            taken = [_Taken(slot, *_most_of(card, asked)) for slot, card in cards]
+        else:
+            taken, lost = self._resolve(row, holding.held)
+            if lost:
+                self._vanished[uid] = f"holds a card that its node has not: {', '.join(lost)}"
+        for each in taken:
+            self.fleet.take(row, each.slot, each.memory_bytes, each.core_percent)
+        self._taken[uid] = tuple(taken)
+
+    def _resolve(self, row: int, held: Iterable[HeldCard]) -> tuple[list[_Taken], list[str]]:
+        """What is held of cards that are there, and which are not."""
+        taken, lost = [], []
+        for one in held:
+            slot = self.fleet.slot_of(row, one.uuid, one.minor)
+            if slot is None:
+                lost.append(one.uuid or f"minor {one.minor}")
+            else:
+                size = one.memory_bytes
+                if size is None:
+                    size = self.fleet.bytes_of(row, slot, one.memory_percent)
+                taken.append(_Taken(slot, size, one.core_percent))
+        return taken, lost
+
+    def _rebuild(self, name: str) -> None:
+        """The node's row anew, from its inventory and its pods."""
+        node, device = self._nodes.get(name), self._devices.get(name)
+        if node is None:
+            return
+        row = self.fleet.add(name)
+        barred = node.cordoned | node.excluded
+        cards: Sequence[Card] = device.cards if device else ()
+        self.fleet.set_cards(
+            row, [replace(c, usable=c.usable and c.uuid not in barred) for c in cards]
+        )
+        self._judge(name)
+        for uid in self._on_node.get(name, ()):
+            self._enter(uid)
+
+    def _judge(self, name: str) -> None:
+        node = self._nodes.get(name)
+        if node is not None:
+            self.fleet.set_node(self.fleet.row_of(name), self._bar(node), node.isolates)
+
+    def _bar(self, node: NodeFacts) -> Reason:
+        device, heard = self._devices.get(node.name), self._leases.get(node.name)
+        if device is None:
+            return Reason.NO_DEVICE
+        if device.node_uid not in ("", node.uid):
+            return Reason.DEVICE_STALE
+        if not device.readable:
+            return Reason.DEVICE_UNREADABLE
+        if heard is None:
+            return Reason.AGENT_MISSING
+        if heard.silent:
+            return Reason.AGENT_SILENT
+        return Reason.AGENT_NOT_READY if heard.facts.not_ready else Reason.FITS
+
+
+def _most_of(card: Card, asked: Request | None) -> tuple[int, int | None]:
+    """The most that a pod may hold of a card."""
+    if asked is None:
+        return card.total_bytes, WHOLE_PERCENT
+    size, core = asked.peak_of(card.total_bytes)
+    return min(size, card.total_bytes), None if core is None else min(core, WHOLE_PERCENT)

@@ -1,0 +1,61 @@
+"""What the Binding carries: a placement as annotations, and the object that is POSTed.
+
+Pure. The formats are `contract`'s; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from contract import allocation, grants, names, required_plugins
+from scheduler.core.placement import Peak, Placement
+
+
+def annotations_of(placement: Placement) -> Mapping[str, str]:
+    """All that is written onto the pod in the write that binds it.
+
+    A grant's core is 100 where none was asked for: the allocation leaves the key out there, which
+    is what says that nothing of the card's compute is held.
+    """
+    granted: dict[str, list[grants.CardGrant]] = {}
+    for share in placement.shares:
+        core = 100 if share.core_percent is None else share.core_percent
+        card = grants.CardGrant(share.uuid, share.minor, share.memory_bytes, core)
+        granted.setdefault(share.container, []).append(card)
+    entries = tuple(_entry(peak) for peak in placement.peaks)
+    return {
+        names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(
+            allocation.Allocation({names.DEVICE_TYPE_GPU: entries})
+        ),
+        names.ANNOTATION_GRANTS: grants.encode(granted),
+        **required_plugins.binding_annotations(granted),
+    }
+
+
+def _entry(peak: Peak) -> allocation.DeviceEntry:
+    resources = {
+        names.RESOURCE_MEMORY: peak.memory_bytes,
+        names.RESOURCE_MEMORY_RATIO: peak.memory_percent,
+    }
+    if peak.core_percent is not None:
+        resources[names.RESOURCE_CORE] = peak.core_percent
+    return allocation.DeviceEntry(peak.minor, resources, peak.uuid)
+
+
+def binding(
+    namespace: str, name: str, uid: str, node: str, placement: Placement | None
+) -> Mapping[str, Any]:
+    """The Binding of a pod to a node; None: a pod that asks for no share.
+
+    The UID makes the API server refuse it where another pod has taken the name.
+    """
+    metadata: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}
+    if placement is not None:
+        metadata["annotations"] = dict(annotations_of(placement))
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": metadata,
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
