@@ -20,7 +20,7 @@
 #define FIRST_MOST_BYTES (UINT64_C(512) << 20)
 
 /* The most that a context of each card was measured to take, by its difference. */
-static uint64_t largest_bytes[VGPU_MAX_CARDS];
+static uint64_t largest_bytes[VGPU_MOST_CARDS];
 
 struct creation {
 	struct vgpu_reservation reservation;

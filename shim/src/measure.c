@@ -36,7 +36,7 @@ static struct account {
 	 * by atomic operations alone, since who only asks whether there is one takes no lock. */
 	struct vgpu_place provisional;
 	int64_t provisional_bytes;
-} accounts[VGPU_MAX_CARDS];
+} accounts[VGPU_MOST_CARDS];
 
 /* A call of the driver's that makes another of these is part of the first. */
 static __thread bool measuring;
@@ -232,7 +232,7 @@ int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes
 
 void vgpu_forget_provisional(uint32_t context)
 {
-	for (struct account *account = accounts; account < accounts + VGPU_MAX_CARDS; account++) {
+	for (struct account *account = accounts; account < accounts + VGPU_MOST_CARDS; account++) {
 		if (!vgpu_lock(&account->lock))
 			continue;
 		if (provisional_context(account) == context)

@@ -148,9 +148,10 @@ def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
 def many_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """Twenty cards of 1 GiB: more than a grant has room for."""
+    """As many cards as a program's variables may limit, twice what a grant has room for."""
     cards = "".join(
-        card_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB) for minor in range(20)
+        card_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB)
+        for minor in range(names.MOST_CARDS)
     )
     with simulated(build_dir, library, tmp_path_factory.mktemp("many"), cards=cards) as host:
         yield host

@@ -137,15 +137,28 @@ def test_row_03_a_limit_of_its_own_comes_before_the_common_one(container: Contai
     assert container.totals({f"{MEMORY}_1": "512m"}) == [CARDS[0][1], 512 * MIB]
 
 
+_USE_EVERY_CARD = (
+    CUDA
+    + f"""
+for ordinal in range({names.MOST_CARDS}):
+    use(ordinal)
+    assert must(d.cuMemGetInfo())[1] == (ordinal + 64) * MIB
+    must(d.cuCtxDestroy(must(d.cuCtxCreate(None, 0, ordinal))))
+    use(ordinal)
+    must(d.cuMemFree(must(d.cuMemAlloc(MIB))))
+    assert d.cuMemAlloc((ordinal + 64) * MIB + 1)[0] == OOM
+"""
+)
+
+
 def test_row_03_more_than_sixteen_cards(many_host: Host, tmp_path: Path) -> None:
     container = Container(many_host, tmp_path)
-    variables = {f"{MEMORY}_{card}": f"{card + 1}m" for card in range(20)}
-    wanted = [(card + 1) * MIB for card in range(20)]
+    variables = {f"{MEMORY}_{card}": f"{card + 64}m" for card in range(names.MOST_CARDS)}
+    wanted = [(card + 64) * MIB for card in range(names.MOST_CARDS)]
     assert container.totals(variables) == wanted
     assert container.totals(variables, _LOOK_NVML) == wanted
-    container.run(
-        CUDA + "use(19)\nassert must(d.cuMemGetInfo())[1] == 20 * MIB\n", variables
-    ).check_returncode()
+    done = container.run(_USE_EVERY_CARD, variables)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_zero_is_no_limit_said_aloud(container: Container) -> None:
