@@ -26,14 +26,23 @@ enum {
 struct file {
 	const char *bytes;
 	size_t size;
-	const Elf64_Shdr *sections;
+	uint64_t sections; /* offset */
 	unsigned int section_count;
-	const Elf64_Shdr *names;
+	Elf64_Shdr names;
 };
 
 static bool inside(const struct file *file, uint64_t offset, uint64_t bytes)
 {
 	return offset <= file->size && bytes <= file->size - offset;
+}
+
+/* Compilers put tables where the one before them ends, on odd addresses too. */
+static Elf64_Shdr section_at(const struct file *file, unsigned int index)
+{
+	Elf64_Shdr section;
+
+	memcpy(&section, file->bytes + file->sections + index * sizeof(section), sizeof(section));
+	return section;
 }
 
 static const char *text_at(const struct file *file, const Elf64_Shdr *strings, uint32_t at)
@@ -45,21 +54,21 @@ static const char *text_at(const struct file *file, const Elf64_Shdr *strings, u
 	return text;
 }
 
-static bool open_file(struct file *file)
+static bool open_file(struct file *file, const Elf64_Ehdr *head)
 {
-	const Elf64_Ehdr *head = (const Elf64_Ehdr *)file->bytes;
-
 	if (head->e_shentsize != sizeof(Elf64_Shdr) || head->e_shstrndx >= head->e_shnum ||
-	    head->e_shoff % _Alignof(Elf64_Shdr) ||
 	    !inside(file, head->e_shoff, head->e_shnum * sizeof(Elf64_Shdr)))
 		return false;
-	file->sections = (const Elf64_Shdr *)(file->bytes + head->e_shoff);
+	file->sections = head->e_shoff;
 	file->section_count = head->e_shnum;
-	file->names = &file->sections[head->e_shstrndx];
-	for (unsigned int i = 0; i < file->section_count; i++)
-		if (file->sections[i].sh_type != SHT_NOBITS &&
-		    !inside(file, file->sections[i].sh_offset, file->sections[i].sh_size))
+	file->names = section_at(file, head->e_shstrndx);
+	for (unsigned int i = 0; i < file->section_count; i++) {
+		Elf64_Shdr section = section_at(file, i);
+
+		if (section.sh_type != SHT_NOBITS &&
+		    !inside(file, section.sh_offset, section.sh_size))
 			return false;
+	}
 	return true;
 }
 
@@ -139,14 +148,14 @@ static enum ptx_result read_info(const struct file *file, uint32_t symbol, struc
 	enum ptx_result result = PTX_OK;
 
 	for (unsigned int i = 0; result == PTX_OK && i < file->section_count; i++) {
-		const Elf64_Shdr *section = &file->sections[i];
-		const char *name = text_at(file, file->names, section->sh_name);
+		Elf64_Shdr section = section_at(file, i);
+		const char *name = text_at(file, &file->names, section.sh_name);
 
 		if (strcmp(name, ".nv.info") == 0)
-			result = attributes(file, section, stack_bytes, &stack);
+			result = attributes(file, &section, stack_bytes, &stack);
 		else if (strncmp(name, INFO_PREFIX, strlen(INFO_PREFIX)) == 0 &&
 			 strcmp(name + strlen(INFO_PREFIX), entry->name) == 0)
-			result = attributes(file, section, parameter, entry);
+			result = attributes(file, &section, parameter, entry);
 	}
 	return result;
 }
@@ -172,17 +181,19 @@ static enum ptx_result add_entry(const struct file *file, uint32_t symbol, const
 static enum ptx_result read_symbols(const struct file *file, const Elf64_Shdr *table,
 				    struct ptx *ptx)
 {
-	const Elf64_Sym *symbols = (const Elf64_Sym *)(file->bytes + table->sh_offset);
 	enum ptx_result result = PTX_OK;
+	Elf64_Shdr names;
+	Elf64_Sym symbol;
 
-	if (table->sh_link >= file->section_count || table->sh_offset % _Alignof(Elf64_Sym))
+	if (table->sh_link >= file->section_count)
 		return PTX_MALFORMED;
-	for (uint32_t i = 0; result == PTX_OK && i < table->sh_size / sizeof(*symbols); i++)
-		if (symbols[i].st_other & SYMBOL_IS_ENTRY)
-			result = add_entry(
-			    file, i,
-			    text_at(file, &file->sections[table->sh_link], symbols[i].st_name),
-			    ptx);
+	names = section_at(file, table->sh_link);
+	for (uint32_t i = 0; result == PTX_OK && i < table->sh_size / sizeof(symbol); i++) {
+		memcpy(&symbol, file->bytes + table->sh_offset + i * sizeof(symbol),
+		       sizeof(symbol));
+		if (symbol.st_other & SYMBOL_IS_ENTRY)
+			result = add_entry(file, i, text_at(file, &names, symbol.st_name), ptx);
+	}
 	return result;
 }
 
@@ -191,10 +202,12 @@ static enum ptx_result read_sections(const struct file *file, struct ptx *ptx)
 	enum ptx_result result = PTX_OK;
 
 	for (unsigned int i = 0; result == PTX_OK && i < file->section_count; i++) {
-		if (file->sections[i].sh_flags & SHF_ALLOC)
-			ptx->code_bytes += file->sections[i].sh_size;
-		if (file->sections[i].sh_type == SHT_SYMTAB)
-			result = read_symbols(file, &file->sections[i], ptx);
+		Elf64_Shdr section = section_at(file, i);
+
+		if (section.sh_flags & SHF_ALLOC)
+			ptx->code_bytes += section.sh_size;
+		if (section.sh_type == SHT_SYMTAB)
+			result = read_symbols(file, &section, ptx);
 	}
 	return result;
 }
@@ -202,22 +215,24 @@ static enum ptx_result read_sections(const struct file *file, struct ptx *ptx)
 enum ptx_result cubin_parse(const void *image, size_t bytes, struct ptx **out)
 {
 	struct file file = {.bytes = image, .size = bytes};
-	const Elf64_Ehdr *head = image;
 	enum ptx_result result;
+	Elf64_Ehdr head;
 	struct ptx *ptx;
 
-	if (bytes < sizeof(*head) || head->e_ident[EI_CLASS] != ELFCLASS64 ||
-	    head->e_machine != MACHINE_CUDA)
+	if (bytes < sizeof(head))
 		return PTX_NOT_PTX;
-	if (!open_file(&file))
+	memcpy(&head, image, sizeof(head));
+	if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_machine != MACHINE_CUDA)
+		return PTX_NOT_PTX;
+	if (!open_file(&file, &head))
 		return PTX_MALFORMED;
 	ptx = calloc(1, sizeof(*ptx));
 	if (!ptx)
 		return PTX_NO_MEMORY;
 	ptx->references = 1;
 	ptx->machine_code = true;
-	ptx->target = head->e_ident[EI_ABIVERSION] >= ABI_WIDE_TARGET ? head->e_flags >> 8 & 0xff
-								      : head->e_flags & 0xff;
+	ptx->target = head.e_ident[EI_ABIVERSION] >= ABI_WIDE_TARGET ? head.e_flags >> 8 & 0xff
+								     : head.e_flags & 0xff;
 	result = read_sections(&file, ptx);
 	if (result == PTX_OK)
 		*out = ptx;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 import tempfile
 import threading
@@ -504,6 +505,26 @@ def no_device() -> None:
     assert driver.cuDeviceGetCount()[0] is R.CUDA_ERROR_NOT_INITIALIZED
 
 
+def _on_odd_addresses(code: bytes) -> bytes:
+    """The image with the headers of its sections, and its symbols, where newer compilers put them:
+    right behind what is before them."""
+    headers = [*struct.iter_unpack("<IIQQQQIIQQ", _sections(code))]
+    moved = code + bytes(1 - len(code) % 2)
+    for index, header in enumerate(headers):
+        kind, offset, size = header[1], header[4], header[5]
+        if kind == 2:  # the symbols
+            headers[index] = (*header[:4], len(moved), *header[5:])
+            moved += code[offset : offset + size]
+    table = b"".join(struct.pack("<IIQQQQIIQQ", *header) for header in headers)
+    assert len(moved) % 2
+    return moved[:40] + len(moved).to_bytes(8, "little") + moved[48:] + table
+
+
+def _sections(code: bytes) -> bytes:
+    offset, count = int.from_bytes(code[40:48], "little"), int.from_bytes(code[60:62], "little")
+    return code[offset : offset + 64 * count]
+
+
 def machine_code() -> None:
     """A source compiled for this card, for a newer one and for other generations."""
     begin()
@@ -545,6 +566,8 @@ extern "C" __global__ void second() {}
     for wrong in (b"sm_75", b"sm_86", b"sm_100"):
         answer = driver.cuModuleLoadData(compiled(wrong))
         assert answer[0] is R.CUDA_ERROR_NO_BINARY_FOR_GPU, (wrong, answer)
+    moved = ok(driver.cuModuleLoadData(_on_odd_addresses(code)))
+    ok(driver.cuModuleGetFunction(moved, b"second"))
     sections = code[:40] + (2**40).to_bytes(8, "little") + code[48:]
     with tempfile.NamedTemporaryFile() as file:
         for broken in (sections, code[:200]):
