@@ -19,6 +19,7 @@ from nri_plugin.doctor import command as doctor
 from nri_plugin.errors import StoreError
 from nri_plugin.logs import Formatter, Line
 from nri_plugin.store import Store
+from nri_plugin.watchdog import Watchdog
 
 _LOG = logging.getLogger("nri_plugin")
 
@@ -50,7 +51,9 @@ async def _serve(chosen: settings.Settings) -> None:
     leaving = asyncio.Event()
     since = datetime.now(UTC).isoformat(timespec="seconds")
     identity = f"pid={os.getpid()} host={socket.gethostname()} since={since}"
-    serving = asyncio.create_task(agent.run(chosen, _announce, leaving, identity), name="serve")
+    watchdog = Watchdog(chosen.silent_s)
+    work = agent.run(chosen, _announce, leaving, identity, watchdog.feed)
+    serving = asyncio.create_task(work, name="serve")
     loop = asyncio.get_running_loop()
 
     def leave() -> None:
@@ -64,6 +67,7 @@ async def _serve(chosen: settings.Settings) -> None:
         loop.add_signal_handler(number, leave)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
+    watchdog.close()
     _LOG.info("stopped")
 
 

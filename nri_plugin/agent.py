@@ -33,14 +33,18 @@ from nri_plugin.watch import look, watch
 
 
 async def run(
-    settings: Settings, announce: Callable[[str], None], leaving: asyncio.Event, identity: str
+    settings: Settings,
+    announce: Callable[[str], None],
+    leaving: asyncio.Event,
+    identity: str,
+    alive: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until `leaving` is set, and what was asked until then is answered.
 
     announce: told each time containers are adjusted from now on. identity: what other agents on
-    this node are told of this one.
+    this node are told of this one. alive: told every second that the event loop runs.
     """
-    metrics, readiness = Metrics(), Readiness(time.monotonic)
+    metrics, readiness = Metrics(), Readiness(time.monotonic, alive)
     inventory = Inventory(
         settings.environment,
         deadline_s=settings.inventory_deadline_s,

@@ -17,10 +17,11 @@ BEAT_LATE_S: Final = 10.0
 
 
 class Readiness:
-    """now: a monotonic clock in seconds, readable from any thread."""
+    """now: a monotonic clock in seconds, readable from any thread. alive: told at every beat."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], alive: Callable[[], None] = lambda: None) -> None:
         self._now = now
+        self._alive = alive
         self._beat_at = now()
         self.session: str | None = "not connected to the container runtime yet"
         """Why there is no session; None while there is one."""
@@ -29,6 +30,7 @@ class Readiness:
 
     def beat(self) -> None:
         self._beat_at = self._now()
+        self._alive()
 
     @property
     def hang(self) -> str | None:

@@ -113,6 +113,9 @@ class Settings:
     leave_s: float = 5.0
     """How long the agent may take to finish what is open when it is told to stop; the runtime's
     default patience with a request is 2 s."""
+    silent_s: float = 60.0
+    """How long the event loop may hang before the process ends itself; the liveness probe, which
+    comes every few seconds, has it killed sooner."""
     first_retry_s: float = 0.2
     last_retry_s: float = 10.0
     """Pauses between attempts to reach containerd, doubled and jittered between these."""
