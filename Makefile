@@ -28,7 +28,7 @@ lint: setup  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m simgpu.lab.lint
 
 test: lint  ## lint, then every test that this machine can run (as root: all of them)
-	@$(VENV)/python -m pytest $(ARGS)
+	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: setup  ## fuzz the parsers for 5 minutes each (ARGS="--seconds 3600 session")
 	@$(VENV)/python -m tests.fuzz $(ARGS)

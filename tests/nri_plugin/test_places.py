@@ -30,7 +30,7 @@ def test_what_must_be_in_place_is_all_that_the_limit_is_made_of() -> None:
     assert {mount.destination: mount.source for mount in found} == PLACES
 
 
-@pytest.mark.parametrize("place", set(PLACES) - {"/.gpuslice/grant"})
+@pytest.mark.parametrize("place", sorted(set(PLACES) - {"/.gpuslice/grant"}))
 def test_a_place_of_ours_with_nothing_or_another_thing_is_noticed(place: str) -> None:
     store = "/usr/local/vgpu/store"
     without = [mount for mount in OURS if mount.destination != place]
