@@ -71,6 +71,7 @@ def build_dir() -> Path:
     return build("dev")
 
 
+@functools.cache
 def build(preset: str) -> Path:
     directory = ROOT / "build" / preset
     directory.parent.mkdir(exist_ok=True)
