@@ -62,12 +62,24 @@ static void end_life(const struct vgpu_life *life, bool ended)
 	vgpu_claims_end_context(life->id);
 }
 
+static int card_of(CUcontext context)
+{
+	struct vgpu_place place;
+
+	return context && vgpu_place_of_context(context, &place) == CUDA_SUCCESS
+		   ? place.card
+		   : VGPU_CARD_UNMANAGED;
+}
+
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
+	int card = card_of(context);
+	bool alone = vgpu_alone_enter(card);
 	struct vgpu_life life = ending(context);
 	CUresult result = driver_destroy(context);
 
 	end_life(&life, result == CUDA_SUCCESS);
+	vgpu_alone_leave(card, alone);
 	return result;
 }
 
@@ -192,6 +204,8 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 {
 	bool entered = vgpu_primary_enter(device);
 	CUcontext context = find_primary(device);
+	int card = card_of(context);
+	bool alone = vgpu_alone_enter(card);
 	uint32_t life = rest(context);
 	CUresult result = driver_reset(device);
 
@@ -201,6 +215,7 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 	} else {
 		vgpu_frees_context_ended(life, false);
 	}
+	vgpu_alone_leave(card, alone);
 	vgpu_primary_leave(device, entered);
 	return result;
 }

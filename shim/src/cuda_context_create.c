@@ -26,7 +26,8 @@ struct creation {
 	struct vgpu_reservation reservation;
 	struct vgpu_window window; /* not open: nothing to measure by */
 	struct vgpu_turn turn;	   /* where nothing is known of its size beforehand */
-	uint64_t granted_bytes;	   /* what the grant says of a context; 0: nothing */
+	bool alone;
+	uint64_t granted_bytes; /* what the grant says of a context; 0: nothing */
 };
 
 static uint64_t largest_on(int card)
@@ -39,6 +40,12 @@ static uint64_t largest_on(int card)
 static uint64_t unknown_bytes(struct creation *creation, int card)
 {
 	return vgpu_turn_take(card, &creation->turn) ? 1 : FIRST_MOST_BYTES;
+}
+
+static void leave(struct creation *creation)
+{
+	vgpu_alone_leave(creation->reservation.place.card, creation->alone);
+	vgpu_turn_end(&creation->turn);
 }
 
 /* What cannot succeed is the driver's alone to refuse. */
@@ -60,11 +67,12 @@ static CUresult begin(struct creation *creation, const void *out, CUdevice devic
 	before = vgpu_place_context_on(place.card);
 	if (largest_on(place.card) > bytes && (before || !creation->granted_bytes))
 		bytes = largest_on(place.card);
+	creation->alone = vgpu_alone_enter(place.card);
 	result = vgpu_reserve_at(place, bytes, &creation->reservation);
 	if (result == CUDA_SUCCESS)
 		vgpu_window_open_by(&creation->window, place, before);
 	else
-		vgpu_turn_end(&creation->turn);
+		leave(creation);
 	return result;
 }
 
@@ -72,7 +80,7 @@ static void give_up(struct creation *creation)
 {
 	vgpu_window_drop(&creation->window);
 	vgpu_cancel(&creation->reservation);
-	vgpu_turn_end(&creation->turn);
+	leave(creation);
 }
 
 /* In the new context. */

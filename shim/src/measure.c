@@ -26,9 +26,13 @@ const struct vgpu_bounds vgpu_code_given = {-(INT64_C(1) << 30), 0};
 #define PAUSE_NS    20000000
 #define PAUSES	    60
 
+#define WAIT_NS	      UINT64_C(1000000000) /* of one that measures for another to end */
+#define WAIT_PAUSE_NS 50000
+
 /* A card's account: what it holds beyond what this container is charged for. */
 static struct account {
 	struct vgpu_lock lock;
+	struct vgpu_lock alone;	 /* taken under the lock, kept for the length of a driver call */
 	uint32_t windows;	 /* open in this process */
 	int64_t reference_bytes; /* when the first of them opened */
 	uint64_t since_ns;
@@ -135,13 +139,66 @@ bool vgpu_correct_measured(int card)
 	return corrected;
 }
 
+/* Who measures alone is waited for, a while. True: the lock is held. */
+static bool enter_beside(struct account *account)
+{
+	const struct timespec pause = {.tv_nsec = WAIT_PAUSE_NS};
+	uint64_t since_ns = vgpu_now_ns();
+
+	for (;;) {
+		if (!vgpu_lock(&account->lock))
+			return false;
+		if (vgpu_lock_is_mine(&account->alone))
+			return true;
+		if (vgpu_trylock(&account->alone)) {
+			vgpu_unlock(&account->alone);
+			return true;
+		}
+		if (vgpu_now_ns() - since_ns > WAIT_NS)
+			return true;
+		vgpu_unlock(&account->lock);
+		syscall(SYS_nanosleep, &pause, NULL);
+	}
+}
+
+/* When nobody new can come, those whose windows are open are waited for, a while. */
+bool vgpu_alone_enter(int card)
+{
+	const struct timespec pause = {.tv_nsec = WAIT_PAUSE_NS};
+	uint64_t since_ns = vgpu_now_ns();
+	bool taken = false, others = true;
+
+	if (card < 0 || measuring || vgpu_lock_is_mine(&accounts[card].alone))
+		return false;
+	while (!taken || others) {
+		struct account *account = &accounts[card];
+
+		if (!vgpu_lock(&account->lock))
+			break;
+		taken = taken || vgpu_trylock(&account->alone);
+		others = account->windows != 0;
+		vgpu_unlock(&account->lock);
+		if (vgpu_now_ns() - since_ns > WAIT_NS)
+			break;
+		if (!taken || others)
+			syscall(SYS_nanosleep, &pause, NULL);
+	}
+	return taken;
+}
+
+void vgpu_alone_leave(int card, bool entered)
+{
+	if (entered)
+		vgpu_unlock(&accounts[card].alone);
+}
+
 /* A thread that ended inside a window leaves it open: the reference does not grow old with it. */
 static void open_here(struct vgpu_window *window)
 {
 	struct account *account = &accounts[window->place.card];
 	int64_t beyond_bytes;
 
-	if (!vgpu_lock(&account->lock))
+	if (!enter_beside(account))
 		return;
 	correct(account);
 	window->open = read_account(window->place.card, &beyond_bytes);

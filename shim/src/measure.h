@@ -34,6 +34,15 @@ void vgpu_window_open(struct vgpu_window *window);
 /* The same for a place that is not there yet: any context on its card serves, NULL for none. */
 void vgpu_window_open_by(struct vgpu_window *window, struct vgpu_place place, CUcontext context);
 
+/*
+ * Contexts come and go alone: between these two no other thread of the process opens a window on
+ * the card, and those that were open are closed. Else one would be charged for what another's call
+ * took, also when that is given back; and what the other has reserved would hide as much. Either
+ * side waits for a second at most, and then goes ahead all the same.
+ */
+bool vgpu_alone_enter(int card);
+void vgpu_alone_leave(int card, bool entered);
+
 /* This thread has a window open: what the driver calls meanwhile is part of that call. */
 bool vgpu_measuring(void);
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import pytest
 
+from contract import names, region_file
 from tests.shim.conftest import GIB, Grants, Host
 from tests.shim.exact import CODE, GRAPHS
 
 pytestmark = pytest.mark.sim
 
+F_OFD_GETLK = 36
+
 _BEGIN = (
     GRAPHS
     + CODE
-    + """
-import threading, time
+    + f"""
+import fcntl, struct, threading, time
 from contextlib import contextmanager
 @contextmanager
 def slow(**calls):
@@ -33,6 +36,11 @@ def until(reached):
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+def turn_is_taken():
+    with open(os.environ["GPUSLICE_DIR"] + "/{names.FILE_REGION}", "r+b") as file:
+        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, {region_file.LOCK_TURN}, 1, 0)
+        seen = struct.unpack("hhqqi4x", fcntl.fcntl(file, {F_OFD_GETLK}, wanted))
+    return seen[0] != fcntl.F_UNLCK
 def beside(work):
     def run():
         use(0)
@@ -92,6 +100,39 @@ must(d.cuMemAlloc(2048 * MIB - before - 32 * MIB))
 exact()
 assert launch(executable) == OOM
 exact()
+""",
+        grants.make(2 * GIB),
+    )
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_a_context_beside_a_load_is_charged_what_it_took(
+    card_host: Host, grants: Grants, ends_first: bool
+) -> None:
+    """As long as it is there, and no longer; the load is charged nothing of it."""
+    card_host.python(
+        _BEGIN
+        + f"""
+function = entry(load(20))
+other = must(d.cuCtxCreate(None, 0, 0))
+if not {ends_first}:
+    must(d.cuCtxDestroy(other))
+use(0)
+begun = charged()
+exact()
+with slow(cuFuncLoad=900):
+    thread = beside(lambda: library.cuFuncLoad(ctypes.c_void_p(int(function))))
+    until(turn_is_taken)
+    if {ends_first}:
+        must(d.cuCtxDestroy(other))
+    else:
+        other = must(d.cuCtxCreate(None, 0, 0))
+    exact()
+    thread.join()
+exact(begun + 20 * MIB + ({-1 if ends_first else 1}) * CONTEXT)
+if not {ends_first}:
+    must(d.cuCtxDestroy(other))
+exact(CONTEXT + 20 * MIB)
 """,
         grants.make(2 * GIB),
     )
