@@ -498,6 +498,32 @@ def test_a_container_without_a_grant_sees_no_card() -> None:
     assert refused.reason is Reason.ENV_TWICE
 
 
+GIVEN = replace(MAIN, devices=(Device("/dev/nvidia0", "c", 195, 0),))
+NAMING = replace(MAIN, env=("NVIDIA_VISIBLE_DEVICES=0",))
+SHOWING = replace(MAIN, mounts=(Mount("/x", "/run/gpuslice"),))
+BROUGHT: Mapping[str, tuple[Container, Mapping[str, Reason | None]]] = {
+    "a card already": (GIVEN, {"main": Reason.CARD_GIVEN, "side": None}),
+    "cards by name": (NAMING, {"side": Reason.ENV_NAMES_CARD}),
+    "everybody's limits": (SHOWING, {n: Reason.HOST_VOLUME for n in ("main", "side")}),
+    "every device": (replace(MAIN, privileged=True), {"main": Reason.PRIVILEGED}),
+}
+
+
+@pytest.mark.parametrize("case", BROUGHT)
+def test_what_a_container_brings_along_is_looked_at(case: str) -> None:
+    """beforehand.py says what of it is refused; here that it is asked, of whom. None: left as it
+    is, and said."""
+    container, expected = BROUGHT[case]
+    of = pod([HALF], {"main": [grant(A, 1)]})
+    for name, reason in expected.items():
+        decision = decide(of, replace(container, name=name))
+        if reason is None:
+            assert decision == Untouched("device /dev/nvidia0")
+        else:
+            assert isinstance(decision, Refusal)
+            assert decision.reason is reason
+
+
 @pytest.mark.parametrize(
     ("own", "what"),
     [
