@@ -231,7 +231,7 @@ def result(runs: Mapping[str, Times]) -> Result:
 
 def run(quick: bool) -> Result:
     count = 300 if quick else 2000
-    built()
+    built("simgpu_nvml", "simgpu_cuda", "simgpu_smi")
     program = programs.ours(_HARNESS)
     with ExitStack() as stack:
         namespace = Namespace()
