@@ -54,6 +54,10 @@ class Blanks:
             self._card_count = card_count
         return self._ready.pop() if self._ready else self._make()
 
+    def has(self, card_count: int) -> bool:
+        """Whether one is ready."""
+        return card_count == self._card_count and bool(self._ready)
+
     def restock(self) -> None:
         """Make ready what the next containers may ask for. Raises OSError."""
         while len(self._ready) < _AHEAD and (blank := self._make()) is not None:

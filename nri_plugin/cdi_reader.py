@@ -8,7 +8,7 @@ that were looked at are still what they were.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from contract import names
@@ -25,17 +25,28 @@ class Reader:
         self._directories = tuple(directories)
         self._kind = kind
         self._status = status
-        self._seen: object = None
+        self._seen: Sequence[object] = ()
+        self._loaded = False
         self._nodes: dict[str, object] = {}
         self._specs = Specs()
+
+    @property
+    def paths(self) -> Iterable[Path]:
+        """What the specs rest on: as long as nothing happens to these they stay what they are."""
+        yield from self._directories
+        for directory, there in zip(self._directories, self._seen, strict=False):
+            if isinstance(there, dict):
+                yield from (directory / name for name in there)
+        yield from map(Path, self._nodes)
 
     def load(self) -> Specs:
         files = tuple(_listing(directory) for directory in self._directories)
         nodes = {path: _node(self._status, path) for path in self._nodes}
-        if files != self._seen or nodes != self._nodes:
+        if not self._loaded or files != self._seen or nodes != self._nodes:
             self._nodes = {}
             self._specs = cdi.load(self._directories, self._kind, self._looked_at)
             self._seen = files
+            self._loaded = True
         return self._specs
 
     def _looked_at(self, path: str) -> os.stat_result:

@@ -9,8 +9,10 @@
                        no store into the mapping meets a full file system
       grant            written last: a directory with a valid grant is complete
 
-Holds no policy. All calls block, and belong to one worker thread, which keeps them in order. Killed
-at any moment it leaves at worst a directory that no container uses; sweep.py removes it.
+Holds no policy. All calls block, and belong to one worker thread, which keeps them in order; but
+while that does nothing, and all that is needed is `at_hand`, `prepare` waits for nothing and may be
+called anywhere. Killed at any moment it leaves at worst a directory that no container uses;
+sweep.py removes it.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class RunDirectory:
         self._root = root
         self._new_grant_id = new_grant_id
         self._blanks = blanks.Blanks(new_grant_id, new_tmpfs)
+        self._in_memory = False
 
     def prepare(
         self,
@@ -143,10 +146,15 @@ class RunDirectory:
 
     def make_ahead(self) -> None:
         """Do beforehand what the next containers' files have in common; failing is no matter."""
+        self._in_memory = tmpfs.holds(self._root)
         try:
             self._blanks.restock()
         except OSError as error:
             _LOG.warning(Line("no files can be made ahead", error=error))
+
+    def at_hand(self, card_count: int) -> bool:
+        """Whether the files of a new container are made by work in memory alone."""
+        return self._in_memory and self._blanks.has(card_count)
 
     def close(self) -> None:
         """Give back what was made ahead."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from nri_plugin import by_name
 from nri_plugin.cdi_reader import Reader
+from nri_plugin.changes import Changes
 from nri_plugin.errors import StoreError
 from nri_plugin.generator import Generator
 from nri_plugin.inventory import Inventory
@@ -46,6 +48,10 @@ class Node:
             now=time.monotonic,
         )
         self._specs = Reader(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
+        self._changes = Changes()
+        self._rests_on: Sequence[Path] = ()
+        self._watched = False
+        """Whether all that the last look rests on was watched before it."""
         self.seen: Look | None = None
         """What the last look found; the node may have changed since."""
         self.runtime: RuntimeInfo | None = None
@@ -96,8 +102,24 @@ class Node:
 
     def look_now(self) -> Look:
         """CDI specs and library as they are now; runs in the worker."""
+        watched = self._rests_on
+        self._changes.watch(watched)
         self.seen = self._look()
+        self._rests_on = (*self._specs.paths, *self._store.published)
+        self._watched = self._rests_on == watched
         return self.seen
+
+    def is_still(self, seen: Look) -> bool:
+        """Whether a look now would find what that one did, as far as the kernel tells.
+
+        Waits for nothing. May be asked only while the worker does nothing.
+        """
+        return (
+            self._watched
+            and self.seen is seen
+            and seen[1].bringing == self._bringing()
+            and self._changes.none()
+        )
 
     def _look(self) -> Look:
         chosen = self._settings

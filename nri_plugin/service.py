@@ -1,9 +1,10 @@
 """The node agent at work: answers NRI's requests with what the policy decides.
 
 What is known of the containers is in tenants.py, and of the host in node.py; starts.py has the
-start. The event loop never
-waits for a file, a driver or a tenant; that work is done in threads and a child, under deadlines,
-and where it is late the container is refused, not let through.
+start. The event loop never waits for a disk, a driver or a tenant; that work is done in threads and
+a child, under deadlines, and where it is late the container is refused, not let through. What it
+does itself is work in memory alone: decisions, and files on the agent's tmpfs while nobody else
+works on them.
 """
 
 from __future__ import annotations
@@ -200,7 +201,18 @@ class Service:
             return True
 
         try:
-            made = await in_time("make the container's files", self._work(prepare))
+            # Nearly always: to do it here saves the way to the worker's thread and back, which
+            # costs more than the work.
+            if (
+                seen is not None
+                and self._worker.idle
+                and self.node.is_still(seen)
+                and self._files.at_hand(len(wanted.shares))
+            ):
+                self._files.prepare(key, wanted.shares, wanted.shared, known)
+                made = True
+            else:
+                made = await in_time("make the container's files", self._work(prepare))
         except FilesError as error:
             raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
         self._make_ahead()

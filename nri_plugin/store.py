@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from contract import forwarder, names
@@ -36,6 +36,13 @@ class Store:
         if self._published is None or not self._published.is_file():
             self._published = publish(self._library, self._directory)
         return self._published
+
+    @property
+    def published(self) -> Iterable[Path]:
+        """The files that `current` and `forwarders` gave last."""
+        if self._published is not None:
+            yield self._published
+        yield from self._forwarders.values()
 
     def forwarders(self) -> Mapping[str, Path]:
         """By soname; published like the library, and as lasting. Raises StoreError."""

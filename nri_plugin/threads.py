@@ -33,22 +33,40 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._given = self._done = 0
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     async def run(self, job: Callable[[], _T], deadline_s: float) -> _T:
         """The job's result or exception; TimeoutError where it is not there in time."""
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._jobs.put((job, future))
+        self._give((job, future))
         async with asyncio.timeout(deadline_s):
             return await future
 
     def post(self, job: Callable[[], None]) -> None:
         """Have it done in its turn; nobody waits for it."""
-        self._jobs.put((job, asyncio.get_running_loop().create_future()))
+        self._give((job, asyncio.get_running_loop().create_future()))
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has done all that it was given. What the giver then does by himself, without
+        waiting for anything, is in order too, and saves the way to the thread and back."""
+        return self._given == self._done
+
+    def _give(self, job: _Job) -> None:
+        self._given += 1
+        self._jobs.put(job)
 
     def _serve(self) -> None:
         while True:
-            _perform(*self._jobs.get())
+            job, future = self._jobs.get()
+            _perform(partial(self._counted, job), future)
+
+    def _counted(self, job: Callable[[], _T]) -> _T:
+        try:
+            return job()
+        finally:
+            self._done += 1
 
 
 class Crew:

@@ -32,6 +32,10 @@ _MNT_DETACH: Final = 2
 _UMOUNT_NOFOLLOW: Final = 8
 _MAX_STACKED: Final = 16
 
+_MAGIC: Final = 0x01021994
+_STATFS_BYTES: Final = 256
+"""At least; the type is a long and comes first."""
+
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
 _LIBC.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
@@ -82,6 +86,14 @@ def mount(path: Path, size_bytes: int, inodes: int) -> None:
     options = f"mode={_MODE},size={size_bytes},nr_inodes={inodes}".encode()
     source, target = names.PLUGIN_NAME.encode(), os.fsencode(path)
     _check(_LIBC.mount(source, target, b"tmpfs", _NOSUID | _NODEV, options), path)
+
+
+def holds(path: Path) -> bool:
+    """Whether `path` lies on one; False where there is nothing."""
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _LIBC.statfs(os.fsencode(path), found) != 0:
+        return False
+    return ctypes.c_long.from_buffer(found).value == _MAGIC
 
 
 def clear(path: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 from contract import allocation, grant_file, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import CardGrant
-from nri_plugin import connection, service
+from nri_plugin import connection, service, tmpfs
 from nri_plugin.__main__ import main as agent_main
 from nri_plugin.contexts import Contexts
 from nri_plugin.files import RunDirectory
@@ -342,6 +342,50 @@ def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
             spec.write_text(spec.read_text().replace(UUID, "GPU-other"))
             text = await refused(runtime, pod(3, allocated=QUARTER), container(3, sandbox=3))
             assert f"no CDI device nvidia.com/gpu={UUID}" in text
+
+    asyncio.run(work())
+
+
+@pytest.fixture
+def in_memory(host: Host) -> Iterator[Host]:
+    """A node whose run directory is on a tmpfs, as /run is."""
+    host.run.mkdir()
+    tmpfs.mount(host.run, 8 << 20, 1024)
+    yield host
+    clear(RunDirectory(host.run, lambda: 1))
+    tmpfs.clear(host.run)
+
+
+def test_what_is_at_hand_waits_for_no_thread_and_what_has_changed_does(in_memory: Host) -> None:
+    async def work() -> None:
+        spec, handler = in_memory.cdi / "card.json", in_memory.service()
+        never = replace(in_memory.settings, work_deadline_s=0.0)
+
+        async def at_hand() -> None:
+            """Until everything is; what was made just now may be in the way for a moment."""
+            handler._settings = in_memory.settings
+            while True:
+                seen = await handler.node.look_at_host()
+                await asyncio.sleep(0.05)
+                still = handler._worker.idle and handler.node.is_still(seen)
+                if still and handler._files.at_hand(1):
+                    break
+            handler._settings = never
+
+        async with serving(handler) as runtime:
+            await handler.node.ask_for_cards()
+            await at_hand()
+            reply = await runtime.create(pod(0, allocated=QUARTER), container(0))
+            assert reply is not None
+            assert grant_file.decode((in_memory.run / "pod-uid-0/grant").read_bytes())
+            await at_hand()
+            spec.write_text(spec.read_text().replace("/dev/card0", "/dev/card-one"))
+            one = pod(1, allocated=QUARTER), container(1, sandbox=1)
+            assert "took too long" in await refused(runtime, *one)
+            handler._settings = in_memory.settings
+            reply = await runtime.create(*one)
+            assert reply is not None
+            assert "/dev/card-one" in {mount.destination for mount in reply.adjust.mounts}
 
     asyncio.run(work())
 

@@ -34,6 +34,21 @@ def test_what_is_posted_is_done_in_its_turn() -> None:
     asyncio.run(work())
 
 
+def test_it_is_idle_when_all_it_was_given_is_done() -> None:
+    async def work() -> None:
+        worker, go_on = Worker("test"), threading.Event()
+        assert worker.idle
+        worker.post(lambda: None)
+        held = asyncio.create_task(worker.run(lambda: go_on.wait(60), 60))
+        await asyncio.sleep(0)
+        assert not worker.idle
+        go_on.set()
+        assert await held
+        assert worker.idle
+
+    asyncio.run(work())
+
+
 def test_a_late_job_goes_on_and_keeps_its_place() -> None:
     async def work() -> None:
         worker, gate, order = Worker("w"), threading.Event(), list[int]()
