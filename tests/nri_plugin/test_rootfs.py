@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -186,6 +187,28 @@ def test_a_grant_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_pa
         bundle.examine()
     assert refused.value.refusal.reason is Reason.VIEW_DIFFERS
     assert "/.gpuslice/grant is not the file" in str(refused.value)
+
+
+def test_a_file_of_the_same_number_on_another_file_system(bundle: Bundle, tmp_path: Path) -> None:
+    """File systems in memory number their files alike; the first grant is a low number."""
+    ours = (tmp_path / "run" / bundle.id / "grant").stat().st_ino
+    (tmp_path / "own").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path / "own"], check=True)
+    try:
+        for number in range(ours + 1):
+            own = tmp_path / "own" / str(number)
+            own.touch()
+            if own.stat().st_ino == ours:
+                break
+        else:
+            pytest.skip(f"this kernel numbers files otherwise: {own.stat().st_ino}, not {ours}")
+        (bundle.root / "a/b").mkdir(parents=True)
+        (bundle.root / "a/b/grant").symlink_to("/.gpuslice/grant")
+        bundle.create(Mount("/a/b/grant", str(own), ("bind", "ro")))
+        with pytest.raises(Refused, match=r"/\.gpuslice/grant is not the file"):
+            bundle.examine()
+    finally:
+        subprocess.run(["umount", tmp_path / "own"], check=True)
 
 
 HIDDEN = {

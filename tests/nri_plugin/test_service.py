@@ -487,6 +487,28 @@ def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host: Host)
     asyncio.run(work())
 
 
+def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
+    host.settings = replace(host.settings, work_deadline_s=0.2)
+    steps = ("read the CDI specs", "make the container's files")
+    free = threading.Event()
+
+    async def work() -> None:
+        handler = host.service()
+        async with serving(handler) as runtime:
+            for number, step in enumerate(steps):
+                stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
+                text = await refused(runtime, pod(allocated=HALF), container(number))
+                assert f"this node took too long to {step}; it will be tried again" in text
+                assert not handler._tenants.ledger.holds()
+                free.set()
+                await stuck
+                free.clear()
+                await handler._worker.run(handler.node.look_now, 60)
+                await handler._inventory.refresh()
+
+    asyncio.run(work())
+
+
 def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
     """The host's /run, a tmpfs, has no room for one more directory."""
     host.run.mkdir()
@@ -651,8 +673,12 @@ def test_containers_made_without_the_agent_are_said_aloud(
 ) -> None:
     async def work() -> None:
         of = [pod(allocated=HALF), pod(1, labels={})]
-        async with serving(host.service(), of, [container(), container(1, sandbox=1)]):
+        handler = host.service()
+        async with serving(handler, of, [container(), container(1, sandbox=1)]):
             pass
+        counted = handler._metrics.registry.get_sample_value
+        for kind, count in (("not_adjusted", 1), ("files_lost", 0), ("foreign_card", 0)):
+            assert counted("gpuslice_stray_containers", {"kind": kind}) == count
 
     asyncio.run(work())
     lines = [r.getMessage() for r in caplog.records if "without its card" in r.getMessage()]
