@@ -68,8 +68,11 @@ _PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
     "free_percent": (np.uint8, 0),
     "free_core": (np.uint8, 0),
     "takes_coreless": (np.bool_, 0),
+    "is_open": (np.bool_, 0),
+    "fullness": (np.float64, 0),
 }
 """Columns, with their type and what stands where there is no card."""
+_LIKENESS: Final = ("total_bytes", "free_bytes", "free_core", "takes_coreless", "root", "numa")
 
 
 class Fleet:
@@ -86,6 +89,8 @@ class Fleet:
     free_percent  uint8, the largest percent of memory that a share may ask for.
     free_core     uint8, the largest percent of core that a share may ask for.
     takes_coreless  bool: a share that asks for no core may come.
+    is_open       bool: something is held of it.
+    fullness      float64, 0 to 1: the mean of how much memory and core is given out.
 
     Per node, [N]: bar uint8 (why nothing may be placed: a Reason, 0 for none), isolates bool,
     tie uint32 (of the name; decides between equals).
@@ -104,6 +109,8 @@ class Fleet:
     free_percent: NDArray[np.uint8]
     free_core: NDArray[np.uint8]
     takes_coreless: Bools
+    is_open: Bools
+    fullness: NDArray[np.float64]
 
     def __init__(self, nodes: int = 64, cards: int = 8) -> None:
         """Room for so many, to begin with; it grows."""
@@ -216,6 +223,13 @@ class Fleet:
             [all(line.matches(labels) for line in selector) for labels in self.label_sets], np.bool_
         )
 
+    def likeness(self, row: int, selected: Bools | None) -> bytes:
+        """Equal for nodes whose cards are as good as each other's for fitting. selected: of
+        `selected`, None where there is no selector."""
+        columns = (getattr(self, name)[row].tobytes() for name in _LIKENESS)
+        chosen = b"" if selected is None else selected[self.label_set[row]].tobytes()
+        return b"".join((*columns, chosen))
+
     def snapshot(self) -> Fleet:
         """A copy that changes by itself: for what-if questions."""
         copy = Fleet.__new__(Fleet)
@@ -232,18 +246,21 @@ class Fleet:
         self._derive(row, slot)
 
     def _derive(self, row: int, slot: int) -> None:
-        if not self.usable[row, slot]:
+        at = (row, slot)
+        total, used_bytes = int(self.total_bytes[at]), int(self.used_bytes[at])
+        used_core, coreless = int(self.used_core[at]), int(self.coreless[at])
+        self.is_open[at] = bool(used_bytes or used_core or coreless)
+        self.fullness[at] = fullness(min(used_bytes, total), total, min(used_core, WHOLE_PERCENT))
+        if not self.usable[at]:
             return
-        total = int(self.total_bytes[row, slot])
-        used_core = int(self.used_core[row, slot])
-        free_bytes = max(0, total - int(self.used_bytes[row, slot]))
+        free_bytes = max(0, total - used_bytes)
         # Where a share without a cap computes, no other may own all of the compute, nor come where
         # one owns it.
-        most_core = WHOLE_PERCENT - 1 if self.coreless[row, slot] else WHOLE_PERCENT
-        self.free_bytes[row, slot] = free_bytes
-        self.free_percent[row, slot] = (WHOLE_PERCENT * (free_bytes + 1) - 1) // total
-        self.free_core[row, slot] = max(0, most_core - used_core)
-        self.takes_coreless[row, slot] = used_core < WHOLE_PERCENT
+        most_core = WHOLE_PERCENT - 1 if coreless else WHOLE_PERCENT
+        self.free_bytes[at] = free_bytes
+        self.free_percent[at] = (WHOLE_PERCENT * (free_bytes + 1) - 1) // total
+        self.free_core[at] = max(0, most_core - used_core)
+        self.takes_coreless[at] = used_core < WHOLE_PERCENT
 
     def _intern(self, labels: Mapping[str, str]) -> int:
         key = frozenset(labels.items())
@@ -271,3 +288,8 @@ def _groups(values: Sequence[int | str | None]) -> Sequence[int]:
     """Equal values, equal numbers from 0, in the order of the first; NO_GROUP for None."""
     known: dict[int | str, int] = {}
     return [NO_GROUP if each is None else known.setdefault(each, len(known)) for each in values]
+
+
+def fullness(used_bytes: int, total_bytes: int, used_core: int) -> float:
+    """The mean of how much memory and core is given out, 0 to 1 where it is not overfull."""
+    return (used_bytes / total_bytes + used_core / WHOLE_PERCENT) / 2

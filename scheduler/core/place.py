@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from scheduler.core.fleet import NO_GROUP, Fleet
+from scheduler.core.fleet import NO_GROUP, Fleet, fullness
 from scheduler.core.placement import Peak, Placement, Share
 from scheduler.core.reasons import Reason
-from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Request, Scope
+from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Request, Scope, by_greed
 
 MOST_STEPS: Final = 20_000
 """Of one search: tens of milliseconds."""
@@ -39,6 +39,7 @@ class _Slot:
     used_bytes: int
     used_core: int
     is_open: bool
+    fullness: float
     free_bytes: int
     free_core: int
     takes_coreless: bool
@@ -95,11 +96,6 @@ class _Slot:
         return (not (self.is_open or self.asks), -full, self.index)
 
 
-def fullness(used_bytes: int, total_bytes: int, used_core: int) -> float:
-    """How much of a card is given out, 0 to 2 where it is not overfull: memory and core."""
-    return used_bytes / total_bytes + used_core / WHOLE_PERCENT
-
-
 class _GaveUp(Exception):
     """The search took too many steps."""
 
@@ -112,10 +108,7 @@ class _Search:
         self._policy = policy
         self._slots = slots
         self._steps = 0
-        largest = max(slot.total_bytes for slot in slots)
-        self._order = sorted(
-            range(len(request.asks)), key=lambda number: _greed(request, number, largest)
-        )
+        self._order = by_greed(request, max(slot.total_bytes for slot in slots))
 
     def greedy(self) -> bool:
         """Place all, or leave the slots as they were."""
@@ -185,12 +178,6 @@ class _Search:
             slot.remove_last(self._request.asks[number], self._request.moments[number])
 
 
-def _greed(request: Request, number: int, largest_bytes: int) -> tuple[int, float, int]:
-    ask = request.asks[number]
-    size = ask.bytes_of(largest_bytes) / largest_bytes
-    return (-ask.cards, -(size + (ask.core_percent or 0) / WHOLE_PERCENT), number)
-
-
 def _nearest(roomy: Sequence[_Slot], level: int, wanted: int) -> Sequence[_Slot] | None:
     """The cards of the group that has enough of them and the fewest to spare."""
     groups: dict[int, list[_Slot]] = {}
@@ -229,7 +216,7 @@ def place(
 
 
 def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[_Slot]:
-    moments = 1 + max(at for lives in request.moments for at in lives)
+    moments = request.moment_count
     selected = fleet.selected(request.selector) if request.selector else None
     slots = []
     for index in range(len(fleet.cards[row])):
@@ -245,7 +232,8 @@ def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[_Slot]:
                 total_bytes=int(fleet.total_bytes[at]),
                 used_bytes=used_bytes,
                 used_core=used_core,
-                is_open=bool(used_bytes or used_core),
+                is_open=bool(fleet.is_open[at]),
+                fullness=float(fleet.fullness[at]),
                 free_bytes=int(fleet.free_bytes[at]),
                 free_core=int(fleet.free_core[at]),
                 takes_coreless=bool(fleet.takes_coreless[at]),
@@ -276,8 +264,8 @@ def _within_scope(
             parts.setdefault(part, []).append(slot)
 
     def emptiness(part: Sequence[_Slot]) -> float:
-        left = [2 - fullness(slot.used_bytes, slot.total_bytes, slot.used_core) for slot in part]
-        return -sum(left) if policy is Policy.SPREAD else sum(left)
+        left = sum(1 - slot.fullness for slot in part)
+        return -left if policy is Policy.SPREAD else left
 
     yield from sorted(parts.values(), key=emptiness)
 

@@ -96,7 +96,7 @@ class Request:
     selector: Sequence[Requirement] = ()
     scope: Scope = Scope.NODE
     isolation: bool = False
-    moments: Sequence[Sequence[int]] = field(init=False, compare=False)
+    moments: Sequence[tuple[int, ...]] = field(init=False, compare=False)
     """By ask, at which moments its container lives; see `moments_of`."""
 
     def __post_init__(self) -> None:
@@ -104,11 +104,14 @@ class Request:
             raise ValueError("a request has at least one ask")
         object.__setattr__(self, "moments", moments_of(self.asks))
 
+    @property
+    def moment_count(self) -> int:
+        return 1 + max(at for lives in self.moments for at in lives)
+
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
         """Bytes and core that the pod would hold of a card of that size, were all its containers on
         it; core None where none of them asks for core."""
-        moments = 1 + max(at for lives in self.moments for at in lives)
-        held_bytes, held_core = [0] * moments, [0] * moments
+        held_bytes, held_core = [0] * self.moment_count, [0] * self.moment_count
         for ask, lives in zip(self.asks, self.moments, strict=True):
             for at in lives:
                 held_bytes[at] += ask.bytes_of(total_bytes)
@@ -117,7 +120,7 @@ class Request:
         return max(held_bytes), max(held_core) if capped else None
 
 
-def moments_of(asks: Sequence[Ask]) -> Sequence[Sequence[int]]:
+def moments_of(asks: Sequence[Ask]) -> Sequence[tuple[int, ...]]:
     """By ask, the moments of the pod's life in which its container lives, numbered from 0.
 
     There is one moment for each init container that asks, beside the sidecars that were started
@@ -125,7 +128,7 @@ def moments_of(asks: Sequence[Ask]) -> Sequence[Sequence[int]]:
     larger of what its containers have of it in any one moment: Kubernetes' own rule.
     """
     inits = sorted(ask.order for ask in asks if ask.phase is Phase.INIT)
-    lives: list[Sequence[int]] = []
+    lives: list[tuple[int, ...]] = []
     for ask in asks:
         match ask.phase:
             case Phase.INIT:
@@ -136,3 +139,17 @@ def moments_of(asks: Sequence[Ask]) -> Sequence[Sequence[int]]:
             case Phase.MAIN:
                 lives.append((len(inits),))
     return tuple(lives)
+
+
+def by_greed(request: Request, largest_bytes: int) -> list[int]:
+    """Numbers of the asks, the greediest first: who wants most cards, then the most of one.
+
+    largest_bytes: of the cards in question, beside which bytes and percent compare.
+    """
+
+    def greed(number: int) -> tuple[int, float, int]:
+        ask = request.asks[number]
+        size = ask.bytes_of(largest_bytes) / largest_bytes
+        return (-ask.cards, -(size + (ask.core_percent or 0) / WHOLE_PERCENT), number)
+
+    return sorted(range(len(request.asks)), key=greed)

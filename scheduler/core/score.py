@@ -1,36 +1,111 @@
-"""How good a node is, of those that fit: one pass over the columns.
+"""How good a node is, of those that fit: one pass over the columns, [card, node].
 
-binpack: first nodes where the pod goes onto cards that are in use already, then where it leaves
-the least of them, then fuller nodes. spread: where the cards, then the nodes, are emptiest.
+Each ask is scored by the cards that `place` would choose for it were it alone: binpack has the node
+first where these are in use already, then where they get fullest, then the fuller node, so that
+whole cards and whole nodes stay whole; spread has the opposite. Several cards of one ask are better
+the nearer they lie to each other. A pod's score is its asks' mean.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.fleet import Fleet, Rows
-from scheduler.core.request import Policy, Request
+from scheduler.core.columns import Columns, largest_group
+from scheduler.core.fleet import Bools, Fleet, Rows
+from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Request
 
 Scores = NDArray[np.float64]
 """0 (worst) to 1 (best), [R]."""
 
+_OPEN: Final = 0.5
+_CARD: Final = 0.4
+_NODE: Final = 0.1
+_NEAR: Final = {"link": 1.0, "root": 0.75, "numa": 0.5}
+_NEARNESS: Final = 0.5
+"""Of the score of several cards, how much is nearness."""
+
 
 def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.BINPACK) -> Scores:
     """float64[R], 0 to 1, of rows that fit. default: the policy where the request names none."""
-    used = fleet.used_bytes[rows].sum(1) / np.maximum(fleet.total_bytes[rows].sum(1), 1)
     spread = (request.policy or default) is Policy.SPREAD
-    scores: Scores = np.clip(1 - used if spread else used, 0, 1)
-    return scores
+    columns = Columns(fleet, request, rows)
+    full = columns.card("fullness")
+    node = np.add.reduce(full, axis=0) * (_NODE / len(full))
+    scores = np.zeros(full.shape[1])
+    for ask in request.asks:
+        room = columns.room(ask)
+        if spread:
+            one = _best_of((_OPEN + _CARD) * (1 - full - _growth(ask, columns)), room, ask.cards)
+            one += _NODE - node
+        else:
+            kept = _CARD * (full + _growth(ask, columns))
+            np.add(kept, _OPEN, out=kept, where=columns.card("is_open"))
+            one = _best_of(kept, room, ask.cards)
+            one += node
+        if ask.cards > 1:
+            one = (1 - _NEARNESS) * one + _NEARNESS * _nearness(columns, room, ask.cards)
+        scores += one
+    scores /= len(request.asks)
+    return scores[rows] if columns.whole else scores
 
 
 def best(fleet: Fleet, scores: Scores, rows: Rows, most: int) -> NDArray[np.intp]:
     """Indices into rows of the best `most`, the best first; ties by the nodes' names."""
-    order = np.lexsort((rows, fleet.tie[rows], -scores))
-    return order[:most]
+    picked = np.arange(len(rows))
+    if most < len(rows):
+        least = np.partition(scores, len(rows) - most)[len(rows) - most]
+        better, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+        wanted = most - len(better)
+        ties = fleet.tie[rows[equal]]
+        equal = equal[ties <= np.partition(ties, wanted - 1)[wanted - 1]]
+        picked = np.concatenate([better, equal])
+    names = [fleet.names[row] for row in rows[picked]]
+    order = np.lexsort((names, fleet.tie[rows[picked]], -scores[picked]))
+    chosen: NDArray[np.intp] = picked[order[:most]]
+    return chosen
 
 
 def levels(scores: Scores, most: int = 10) -> NDArray[np.int64]:
-    """[R]: scores as the whole numbers 0 to `most` that kube-scheduler takes; the best has `most`,
-    and of unequal scores the larger has never the smaller level."""
-    return np.rint(scores * most).astype(np.int64)
+    """[R]: scores as the whole numbers 0 to `most` that kube-scheduler takes. The best has `most`,
+    the worst 0 unless it is as good, and of unequal scores the larger never has the smaller level.
+    """
+    low, high = scores.min(initial=1), scores.max(initial=0)
+    if low >= high:
+        return np.full(len(scores), most, np.int64)
+    ranks: NDArray[np.int64] = np.rint((scores - low) / (high - low) * most).astype(np.int64)
+    return ranks
+
+
+def _growth(ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
+    """[G, R], or one for all: by how much of 1 the ask fills a card."""
+    core = (ask.core_percent or 0) / WHOLE_PERCENT
+    if ask.memory_percent is not None:
+        return (ask.memory_percent / WHOLE_PERCENT + core) / 2
+    assert ask.memory_bytes is not None
+    growth: NDArray[np.float64] = ask.memory_bytes / np.maximum(columns.card("total_bytes"), 1)
+    growth += core
+    growth /= 2
+    return growth
+
+
+def _best_of(cards: NDArray[np.float64], room: Bools, wanted: int) -> Scores:
+    """[R]: the mean of the best `wanted` of the cards [G, R] that have room."""
+    cards[~room] = -1
+    if wanted == 1:
+        most: Scores = np.maximum.reduce(cards, axis=0)
+        return most
+    few = len(cards) - wanted
+    mean: Scores = np.partition(cards, few, axis=0)[few:].mean(0)
+    return mean
+
+
+def _nearness(columns: Columns, room: Bools, wanted: int) -> Scores:
+    """[R], 0 to 1: how near to each other so many of the cards [G, R] can lie."""
+    near = np.zeros(room.shape[1])
+    for column, value in _NEAR.items():
+        enough = largest_group(room, columns.card(column)) >= wanted
+        np.maximum(near, np.where(enough, value, 0), out=near)
+    return near

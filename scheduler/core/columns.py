@@ -1,0 +1,157 @@
+"""The fleet's columns for some nodes, [card, node] as they lie in memory, and what they say of one
+ask by itself. G: cards, R: nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.fleet import NO_GROUP, Bools, Fleet, Rows
+from scheduler.core.reasons import Reason
+from scheduler.core.request import WHOLE_PERCENT, Ask, Request, Scope
+
+Reasons = NDArray[np.uint8]
+"""Values of Reason, [R]."""
+
+_GROUP_COLUMN: Final = {Scope.PCIE: "root", Scope.NUMA_NODE: "numa"}
+
+
+class Ok(NamedTuple):
+    """[G, R] each: cards that have the memory, that have the core."""
+
+    memory: Bools
+    core: Bools
+
+
+class Columns:
+    """The fleet's columns, [G, R] and [R], for the rows asked for: all of them, where that is
+    cheaper than to gather (`whole`), and the result is to be picked from."""
+
+    def __init__(self, fleet: Fleet, request: Request, rows: Rows, gather: bool = False) -> None:
+        self._fleet = fleet
+        self.request = request
+        self._rows = rows
+        self._count = len(fleet.names)
+        self.whole = not gather and 2 * len(rows) > self._count
+        selector = request.selector
+        self._selected = fleet.selected(selector)[self.card("label_set")] if selector else None
+        self.bar: Reasons = self._node(fleet.bar)
+        self.isolates: Bools = self._node(fleet.isolates)
+
+    def rows_at(self, indices: NDArray[np.intp]) -> Rows:
+        return indices if self.whole else self._rows[indices]
+
+    def nodes(self) -> Bools:
+        """[R]: those on which anything may be placed."""
+        open_to_us: Bools = self.bar == Reason.FITS
+        return open_to_us & self.isolates if self.request.isolation else open_to_us
+
+    def room(self, ask: Ask) -> Bools:
+        """[G, R]: cards on which the ask has room, by itself. It asks for a byte at least, and of
+        cards that may not be used nothing is left."""
+        memory, core = self.ok(ask)
+        memory &= core
+        if self._selected is not None:
+            memory &= self._selected
+        return memory
+
+    def enough(self, cards: Bools, wanted: int) -> Bools:
+        """[R]: where so many of the cards [G, R] lie within the scope."""
+        scope = self.request.scope
+        if scope in _GROUP_COLUMN:
+            group = self.card(_GROUP_COLUMN[scope])
+            return largest_group(cards, group) >= wanted
+        if scope is Scope.DEVICE and wanted > 1:
+            return np.zeros(cards.shape[1], np.bool_)
+        if wanted == 1:
+            some: Bools = np.logical_or.reduce(cards, axis=0)
+            return some
+        return ~_fewer(cards, wanted)
+
+    def parts(self) -> Sequence[Bools | None]:
+        """[G, R] each: parts of the nodes, in one of which all cards must lie; None: anywhere."""
+        scope = self.request.scope
+        if scope is Scope.NODE:
+            return (None,)
+        if scope is Scope.DEVICE:
+            slots = np.arange(self.card("usable").shape[0])
+            return [(slots == slot)[:, np.newaxis] for slot in slots]
+        group = self.card(_GROUP_COLUMN[scope])
+        return [group == one for one in range(int(group.max(initial=NO_GROUP)) + 1)]
+
+    def reasons(self, ask: Ask) -> Reasons:
+        """[R]: what is against the ask by itself; FITS for nothing."""
+        wanted = ask.cards
+        total, usable = self.card("total_bytes"), self.card("usable")
+        memory, core = self.ok(ask)
+        there: Bools = total > 0
+        selected = there if self._selected is None else there & self._selected
+        large = selected & (total >= bytes_of(ask, total))
+        fine = large & usable
+        memory &= fine
+        core &= fine
+        reason = np.zeros(total.shape[1], np.uint8)
+        # From the last word to the first: what is written later outranks what stands there.
+        steps = (
+            (~self.enough(memory & core, wanted), Reason.SCOPE),
+            (_fewer(memory & core, wanted), _of_both(wanted)),
+            (_fewer(core, wanted), Reason.CORE if wanted == 1 else Reason.CARDS),
+            (_fewer(memory, wanted), Reason.MEMORY if wanted == 1 else Reason.CARDS),
+            (_fewer(memory, wanted) & _fewer(core, wanted), _of_both(wanted)),
+            (_fewer(fine, wanted), Reason.NO_USABLE_CARD),
+            (_fewer(large, wanted), Reason.CARD_TOO_SMALL),
+            (_fewer(selected, wanted), Reason.NO_CARD_SELECTED),
+            (_fewer(there, wanted), Reason.TOO_FEW_CARDS),
+        )
+        for where, what in steps:
+            reason[where] = what
+        return reason
+
+    def ok(self, ask: Ask) -> Ok:
+        if ask.memory_percent is not None:
+            memory: Bools = self.card("free_percent") >= ask.memory_percent
+        else:
+            memory = self.card("free_bytes") >= ask.memory_bytes
+        if ask.core_percent is None:
+            core: Bools = self.card("takes_coreless")
+            return Ok(memory, core.copy())
+        core = self.card("free_core") >= ask.core_percent
+        return Ok(memory, core)
+
+    def card(self, column: str) -> NDArray[Any]:
+        """[G, R]."""
+        values: NDArray[Any] = getattr(self._fleet, column).T
+        return values[:, : self._count] if self.whole else values.take(self._rows, axis=1)
+
+    def _node(self, column: NDArray[Any]) -> NDArray[Any]:
+        """[R]."""
+        return column[: self._count] if self.whole else column[self._rows]
+
+
+def largest_group(cards: Bools, group: NDArray[np.int8]) -> NDArray[np.int64]:
+    """[R]: how many of the cards [G, R] the group has that has the most of them."""
+    most = np.zeros(cards.shape[1], np.int64)
+    for one in range(int(group.max(initial=NO_GROUP)) + 1):
+        np.maximum(most, np.add.reduce(cards & (group == one), axis=0, dtype=np.int64), out=most)
+    return most
+
+
+def bytes_of(ask: Ask, total: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[G, R]: the memory asked of cards of these sizes."""
+    if ask.memory_percent is None:
+        return np.full(total.shape, ask.memory_bytes, np.int64)
+    return total * ask.memory_percent // WHOLE_PERCENT
+
+
+def _fewer(cards: Bools, wanted: int) -> Bools:
+    """[R]: where there are fewer of the cards [G, R] than wanted."""
+    few: Bools = np.add.reduce(cards, axis=0, dtype=np.uint8) < wanted
+    return few
+
+
+def _of_both(wanted: int) -> Reason:
+    return Reason.MEMORY_AND_CORE if wanted == 1 else Reason.CARDS

@@ -1,0 +1,96 @@
+"""Random fleets and requests, of a size at which every way can be tried."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from scheduler.core.fleet import Card, Fleet
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope
+from tests.scheduler.core.oracle import Held, Node
+
+BARS = (Reason.FITS,) * 12 + (Reason.NO_DEVICE, Reason.AGENT_SILENT, Reason.AGENT_NOT_READY)
+REACHED = frozenset(Reason) - {
+    Reason.NODE_UNKNOWN,
+    Reason.DEVICE_STALE,
+    Reason.DEVICE_UNREADABLE,
+    Reason.AGENT_MISSING,
+    Reason.GIVEN_UP,
+}
+"""Reasons that random fleets have, all of them but those that another stands for."""
+TOTALS = (100, 101, 997, 1000, 1600)
+
+
+def nodes(chance: random.Random, most: int = 6) -> Sequence[Node]:
+    return [node(chance, f"n{number}") for number in range(chance.randint(1, most))]
+
+
+def node(chance: random.Random, name: str) -> Node:
+    total = chance.choice(TOTALS)
+    cards = []
+    for minor in range(chance.choice((0, 1, 2, 2, 3, 4, 4))):
+        card = Card(
+            f"GPU-{name}-{minor}",
+            minor,
+            total if chance.random() < 0.8 else chance.choice(TOTALS),
+            usable=chance.random() < 0.9,
+            numa=chance.choice((None, 0, 0, 1)),
+            root=chance.choice((None, "pci0000:00", "pci0000:80")),
+            link=chance.choice((None, "a", "b")),
+            labels={"model": chance.choice(("A100", "T4"))} if chance.random() < 0.7 else {},
+        )
+        cards.append(held(chance, card))
+    return Node(name, cards, chance.choice(BARS), chance.random() < 0.8)
+
+
+def held(chance: random.Random, card: Card) -> Held:
+    """Filled by what fits; once in a while more than that, by others."""
+    there = Held(card)
+    for _ in range(chance.choice((0, 0, 1, 2, 3))):
+        size = chance.randint(1, card.total_bytes)
+        core = chance.choice((None, chance.randint(0, 100), 50, 100))
+        fits = there.has_memory(size) and there.has_core(core)
+        if fits or chance.random() < 0.03:
+            there.shares.append((size, core))
+    return there
+
+
+def request(chance: random.Random) -> Request:
+    count = chance.choice((1, 1, 1, 1, 2, 3))
+    selector: Sequence[Requirement] = ()
+    if chance.random() < 0.15:
+        values = chance.choice((frozenset({"A100"}), None))
+        selector = (Requirement("model", values, chance.random() < 0.3),)
+    return Request(
+        [ask(chance, number) for number in range(count)],
+        chance.choice((None, Policy.BINPACK, Policy.SPREAD)),
+        selector,
+        chance.choice((Scope.NODE,) * 5 + (Scope.NUMA_NODE, Scope.PCIE, Scope.DEVICE)),
+        chance.random() < 0.3,
+    )
+
+
+def ask(chance: random.Random, number: int) -> Ask:
+    by_ratio = chance.random() < 0.5
+    return Ask(
+        f"c{number}",
+        chance.choice((Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)),
+        number,
+        cards=chance.choice((1, 1, 1, 2, 3)),
+        core_percent=chance.choice((None, 100, 50, chance.randint(1, 100))),
+        memory_percent=chance.choice((100, 50, 33, chance.randint(1, 100))) if by_ratio else None,
+        memory_bytes=None if by_ratio else chance.choice((1, 100, chance.randint(1, 1700))),
+    )
+
+
+def fleet(of: Sequence[Node]) -> Fleet:
+    made = Fleet(nodes=2, cards=1)
+    for each in of:
+        row = made.add(each.name)
+        made.set_cards(row, [held.card for held in each.cards])
+        made.set_node(row, each.bar, each.isolates)
+        for slot, held in enumerate(each.cards):
+            for size, core in held.shares:
+                made.take(row, slot, size, core)
+    return made

@@ -1,0 +1,190 @@
+"""The rules of the core said again, as loops over plain values: slow, and nothing clever.
+
+Knows no column. What the vectorised core answers must be what this answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+from scheduler.core.fleet import Card
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Ask, Phase, Policy, Request, Scope
+
+
+@dataclass
+class Held:
+    """A card, and what pods hold of it: (bytes, core or None)."""
+
+    card: Card
+    shares: list[tuple[int, int | None]] = field(default_factory=list)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(size for size, _ in self.shares)
+
+    @property
+    def used_core(self) -> int:
+        return sum(core for _, core in self.shares if core is not None)
+
+    @property
+    def most_core(self) -> int:
+        return 99 if any(core is None for _, core in self.shares) else 100
+
+    def has_memory(self, size: int) -> bool:
+        return self.used_bytes + size <= self.card.total_bytes
+
+    def has_core(self, core: int | None) -> bool:
+        if core is None:
+            return self.used_core < 100
+        return self.used_core + core <= self.most_core
+
+
+@dataclass
+class Node:
+    name: str
+    cards: list[Held]
+    bar: Reason = Reason.FITS
+    isolates: bool = True
+
+
+def size_of(ask: Ask, card: Card) -> int:
+    if ask.memory_bytes is not None:
+        return ask.memory_bytes
+    assert ask.memory_percent is not None
+    return card.total_bytes * ask.memory_percent // 100
+
+
+def live_sets(asks: Sequence[Ask]) -> Iterator[list[int]]:
+    """Numbers of the asks whose containers live at once, for each moment of the pod's life."""
+    for number, ask in enumerate(asks):
+        if ask.phase is Phase.INIT:
+            before = [
+                other
+                for other, sidecar in enumerate(asks)
+                if sidecar.phase is Phase.SIDECAR and sidecar.order < ask.order
+            ]
+            yield [number, *before]
+    yield [number for number, ask in enumerate(asks) if ask.phase is not Phase.INIT]
+
+
+def holds(asks: Sequence[Ask], on: Sequence[int], card: Card) -> tuple[int, int | None]:
+    """What the asks of the numbers `on` hold of the card together."""
+    size, core = 0, 0
+    for alive in live_sets(asks):
+        here = [asks[number] for number in alive if number in on]
+        size = max(size, sum(size_of(ask, card) for ask in here))
+        core = max(core, sum(ask.core_percent or 0 for ask in here))
+    return size, None if asks[on[0]].core_percent is None else core
+
+
+def good_cards(node: Node, request: Request) -> list[int]:
+    return [
+        slot
+        for slot, held in enumerate(node.cards)
+        if held.card.usable and all(line.matches(held.card.labels) for line in request.selector)
+    ]
+
+
+def part_of(card: Card, scope: Scope) -> object:
+    """Cards of equal parts lie within the scope; None: of no part."""
+    return {
+        Scope.NODE: "node",
+        Scope.NUMA_NODE: card.numa,
+        Scope.PCIE: card.root,
+        Scope.DEVICE: card.uuid,
+    }[scope]
+
+
+def is_allowed(node: Node, request: Request, chosen: Sequence[Sequence[int]]) -> bool:
+    """Whether the cards chosen, slots by ask, are distinct, may be used, lie within the scope, and
+    have room for all that is put on each."""
+    good = good_cards(node, request)
+    for ask, slots in zip(request.asks, chosen, strict=True):
+        if len(set(slots)) != ask.cards or not set(slots) <= set(good):
+            return False
+    used = sorted({slot for slots in chosen for slot in slots})
+    parts = {part_of(node.cards[slot].card, request.scope) for slot in used}
+    if len(parts) != 1 or None in parts:
+        return False
+    for slot in used:
+        held = node.cards[slot]
+        on = [number for number, slots in enumerate(chosen) if slot in slots]
+        if len({request.asks[number].core_percent is None for number in on}) > 1:
+            return False
+        size, core = holds(request.asks, on, held.card)
+        if not held.has_memory(size) or not held.has_core(core):
+            return False
+    return True
+
+
+def ways(node: Node, request: Request) -> Iterator[Sequence[Sequence[int]]]:
+    slots = range(len(node.cards))
+    yield from product(*(combinations(slots, ask.cards) for ask in request.asks))
+
+
+def why_not_alone(node: Node, request: Request, ask: Ask) -> Reason:
+    one = Reason.MEMORY_AND_CORE if ask.cards == 1 else Reason.CARDS
+    there = list(node.cards)
+    if len(there) < ask.cards:
+        return Reason.TOO_FEW_CARDS
+    selected = [h for h in there if all(line.matches(h.card.labels) for line in request.selector)]
+    if len(selected) < ask.cards:
+        return Reason.NO_CARD_SELECTED
+    large = [h for h in selected if size_of(ask, h.card) <= h.card.total_bytes]
+    if len(large) < ask.cards:
+        return Reason.CARD_TOO_SMALL
+    fine = [h for h in large if h.card.usable]
+    if len(fine) < ask.cards:
+        return Reason.NO_USABLE_CARD
+    memory = [h for h in fine if h.has_memory(size_of(ask, h.card))]
+    core = [h for h in fine if h.has_core(ask.core_percent)]
+    both = [h for h in memory if h in core]
+    if len(memory) < ask.cards and len(core) < ask.cards:
+        return one
+    if len(memory) < ask.cards:
+        return Reason.MEMORY if ask.cards == 1 else Reason.CARDS
+    if len(core) < ask.cards:
+        return Reason.CORE if ask.cards == 1 else Reason.CARDS
+    if len(both) < ask.cards:
+        return one
+    parts = [part_of(h.card, request.scope) for h in both]
+    enough = [part for part in parts if part is not None and parts.count(part) >= ask.cards]
+    return Reason.FITS if enough else Reason.SCOPE
+
+
+def why_not(node: Node, request: Request) -> Reason:
+    """FITS where it fits."""
+    if node.bar is not Reason.FITS:
+        return node.bar
+    if request.isolation and not node.isolates:
+        return Reason.NOT_ISOLATING
+    for ask in request.asks:
+        reason = why_not_alone(node, request, ask)
+        if reason is not Reason.FITS:
+            return reason
+    if any(is_allowed(node, request, chosen) for chosen in ways(node, request)):
+        return Reason.FITS
+    return Reason.TOGETHER
+
+
+def fullness_after(held: Held, ask: Ask) -> float:
+    memory = (held.used_bytes + size_of(ask, held.card)) / held.card.total_bytes
+    return (memory + (held.used_core + (ask.core_percent or 0)) / 100) / 2
+
+
+def first_choice(node: Node, request: Request, policy: Policy) -> int:
+    """The slot for the one card of the one ask."""
+    (ask,) = request.asks
+    rooms = [slot for slot in good_cards(node, request) if is_allowed(node, request, [[slot]])]
+
+    def rank(slot: int) -> tuple[bool, float, int]:
+        held = node.cards[slot]
+        after = round(fullness_after(held, ask), 9)
+        if policy is Policy.SPREAD:
+            return (False, after, slot)
+        return (not held.shares, -after, slot)
+
+    return min(rooms, key=rank)

@@ -1,0 +1,67 @@
+"""The vectorised core is held to plain loops, over random fleets."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from scheduler.core.fit import feasible, fit
+from scheduler.core.place import place
+from scheduler.core.placement import Placement
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Policy, Request
+from scheduler.core.score import score
+from tests.scheduler.core import fleets, oracle
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_fit_and_place_are_what_plain_loops_say(seed: int) -> None:
+    """A thousand fleets for each seed."""
+    chance = random.Random(seed)
+    seen: dict[Reason, int] = {}
+    for _ in range(1_000):
+        nodes, request = fleets.nodes(chance), fleets.request(chance)
+        fleet = fleets.fleet(nodes)
+        rows = fleet.rows_of([node.name for node in nodes])
+        possible, reasons = fit(fleet, request, rows)
+        said = [oracle.why_not(node, request) for node in nodes]
+        assert [Reason(each) for each in reasons] == said, (nodes, request)
+        assert [reason is Reason.FITS for reason in said] == possible.tolist()
+        # A few rows are gathered, many are taken from the whole: both must say the same.
+        assert feasible(fleet, request, rows[:1]).tolist() == possible[:1].tolist()
+        for node, row, reason in zip(nodes, rows, said, strict=True):
+            seen[reason] = seen.get(reason, 0) + 1
+            check_placement(node, request, place(fleet, request, int(row)), reason)
+        scores = score(fleet, request, rows[possible])
+        assert ((scores >= 0) & (scores <= 1 + 1e-9)).all(), (nodes, request, scores)
+        few = score(fleet, request, rows[possible][:1])
+        assert np.array_equal(few, scores[:1])
+    assert min(seen.get(reason, 0) for reason in fleets.REACHED) > 3, seen
+
+
+def check_placement(
+    node: oracle.Node, request: Request, found: Placement | Reason, said: Reason
+) -> None:
+    if isinstance(found, Reason):
+        assert said is not Reason.FITS, (node, request, found)
+        return
+    assert said is Reason.FITS
+    slots = {held.card.uuid: slot for slot, held in enumerate(node.cards)}
+    chosen = [
+        [slots[share.uuid] for share in found.shares if share.container == ask.container]
+        for ask in request.asks
+    ]
+    assert oracle.is_allowed(node, request, chosen), (node, request, found)
+    for peak in found.peaks:
+        slot = slots[peak.uuid]
+        on = [number for number, cards in enumerate(chosen) if slot in cards]
+        held = node.cards[slot]
+        assert (peak.memory_bytes, peak.core_percent) == oracle.holds(request.asks, on, held.card)
+        exact = peak.memory_bytes * 100 // held.card.total_bytes
+        assert exact <= peak.memory_percent <= 100
+    assert [peak.minor for peak in found.peaks] == sorted(peak.minor for peak in found.peaks)
+    if len(request.asks) == 1 and request.asks[0].cards == 1 and request.scope == 1:
+        policy = request.policy or Policy.BINPACK
+        assert chosen == [[oracle.first_choice(node, request, policy)]], (node, request)
