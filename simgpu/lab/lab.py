@@ -92,7 +92,7 @@ class Lab:
     def _open(self) -> None:
         self.directory = self.namespace.directory
         self.sim_dir = self.directory / "sim"
-        self.run_dir = self.directory / "run"
+        self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
         self.store_dir = self.directory / "store"
         self._python("simgpu", "up", "--dir", self.sim_dir, *self._card_options())
         built = programs.ensure(release=self.release)
@@ -249,6 +249,15 @@ class Lab:
                 tail = self.agent_log.read_text()[-4000:] if self.agent_log.exists() else ""
                 raise LabError(f"waited {_WAIT_S:.0f} s in vain for {what}\n{tail}")
             time.sleep(0.02)
+
+    def _tmpfs(self, name: str) -> Path:
+        """What /run is on a node; seen by what runs in the lab alone."""
+        place = self.directory / name
+        place.mkdir()
+        done = self.namespace.run(["mount", "-t", "tmpfs", name, place])
+        if done.returncode != 0:
+            raise LabError(f"mount {place}: {done.stderr}")
+        return place
 
     def _card_options(self) -> list[str]:
         cards = [option for size in self._memory for option in ("--card", str(size))]

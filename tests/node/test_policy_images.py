@@ -143,7 +143,7 @@ def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:
     """With a grant in it, and in a container without one beside it; by a link, too, which only the
     kernel follows."""
     (tmp_path / "link").symlink_to(lab.directory)
-    volumes = {"/host": tmp_path / "link" / lab.run_dir.name}
+    volumes = {"/host": tmp_path / "link" / lab.run_dir.relative_to(lab.directory)}
     for written in (one(lab), lab.share({"other": [(0, HALF, 50)]})):
         with lab.pod("hosted", written) as pod, refused("a_volume_of_the_hosts_limits"):
             pod.create("main", Process(PYTHON_IMAGE, mounts={"/host": lab.directory}))
