@@ -21,16 +21,15 @@ def check_volumes(container: Container, paths: Paths) -> None:
     The run directory holds file systems of its own, which a read-only volume above leaves writable.
     """
     run_dir = _on_host(paths.run_dir)
+    never = [run_dir]
+    never_written = never if paths.library is None else [run_dir, _on_host(paths.library)]
     for mount in container.mounts:
         if not mount.source.startswith("/"):
             continue
         source = _on_host(mount.source)
         if is_below(source, run_dir):
             raise Refused(refuse(Reason.RESTORED, mount=mount.destination, source=mount.source))
-        kept = [run_dir]
-        if paths.library is not None and "ro" not in mount.options:
-            kept.append(_on_host(paths.library))
-        for place in kept:
+        for place in never if "ro" in mount.options else never_written:
             if place == source or is_below(place, source):
                 raise Refused(
                     refuse(
@@ -78,6 +77,8 @@ def given_card(container: Container) -> str:
         if cards.is_node(device.path, device.major):
             return f"device {device.path}"
     for mount in container.mounts:
+        if not cards.may_be_node(mount.destination + mount.source):
+            continue
         place = normal(mount.destination)
         if cards.is_request(place) or any(
             cards.is_node(path, 0) for path in (place, normal(mount.source))

@@ -23,7 +23,7 @@ def is_node(path: str, major: int) -> bool:
 
 
 def may_be_node(text: str) -> bool:
-    """A quick no to nearly all paths, written in whatever way."""
+    """A quick no to nearly all paths of nodes and requests, written in whatever way."""
     return "/nvidia" in text and "dev" in text
 
 

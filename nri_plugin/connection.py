@@ -42,7 +42,7 @@ READ_BYTES: Final = 1 << 16
 
 
 class Handler(Protocol):
-    """What serves the events. One method runs per request, as a task of its own.
+    """What serves the events. One method runs per request, the asynchronous ones as a task.
 
     Raise Refused to give the runtime a reason in the words meant for people; any other exception is
     a bug, logged with its traceback and answered as an error too. A method that outlives its
@@ -73,8 +73,11 @@ class Handler(Protocol):
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """The container is forgotten. What is raised is only logged by the runtime."""
 
-    async def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
-        """Look at what all plugins made together; raise Refused to reject the container."""
+    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        """Look at what all plugins made together; raise Refused to reject the container.
+
+        At once: every creation is validated, and what waits for nothing needs no task.
+        """
 
 
 class Refused(Exception):
@@ -151,7 +154,7 @@ class _Connection:
         self._on_ready = on_ready
         self._on_decision = on_decision
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._unanswered: set[asyncio.Task[Any]] = set()
+        self._unanswered: set[asyncio.Future[Any]] = set()
         self._asked = 0
         self._failure: NriError | None = None
 
@@ -222,6 +225,16 @@ class _Connection:
     def _begin(self, request: events.Request) -> None:
         """Have `request` handled, and answered in time, whatever its handler does."""
         loop, began_s = asyncio.get_running_loop(), time.monotonic()
+        if isinstance(request, events.Validate):
+            verdict: asyncio.Future[Message | None] = loop.create_future()
+            try:
+                self._handler.validate(request.request)
+                verdict.set_result(None)
+            except (Exception, asyncio.CancelledError) as error:
+                verdict.set_exception(error)
+            self._unanswered.add(verdict)
+            self._answer(request, verdict, began_s, 0.0)
+            return
         work = loop.create_task(_perform(self._handler, request), name=type(request).__name__)
         self._tasks.add(work)
         self._unanswered.add(work)
@@ -240,7 +253,7 @@ class _Connection:
     def _answer(
         self,
         request: events.Request,
-        work: asyncio.Task[Message | None],
+        work: asyncio.Future[Message | None],
         began_s: float,
         budget_s: float,
     ) -> None:
@@ -319,7 +332,7 @@ class _Connection:
             self._writer.transport.abort()
 
 
-def _error_of(work: asyncio.Task[Any]) -> BaseException | None:
+def _error_of(work: asyncio.Future[Any]) -> BaseException | None:
     """How a finished handler failed. One that cancels itself has failed too."""
     return asyncio.CancelledError("cancelled by itself") if work.cancelled() else work.exception()
 
@@ -356,8 +369,6 @@ async def _perform(handler: Handler, request: events.Request) -> Message | None:
             await handler.stop_container(pod, container)
         case events.RemoveContainer(pod=pod, container=container):
             await handler.remove_container(pod, container)
-        case events.Validate(request=validation):
-            await handler.validate(validation)
         case events.Synchronize(pods=pods, containers=containers):
             await handler.synchronize(pods, containers)
     return None

@@ -128,7 +128,8 @@ def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]
     # A courtesy to people who look where HAMi puts it. Nothing depends on it, so it gives way to
     # a volume of the pod's own, into which the runtime would otherwise have to write a mount point.
     visible = Mount(names.CONTAINER_LIBRARY_VISIBLE, library, _READ_ONLY)
-    if not any(collision(mount, [visible]) for mount in container.mounts):
+    place = _Places([visible.destination])
+    if all(place.hidden_by(mount) is None for mount in container.mounts):
         mounts.append(visible)
     return tuple(mounts)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from contract import allocation, grants, names, quantity
@@ -132,7 +133,7 @@ def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry] | None:
     entries: Sequence[allocation.DeviceEntry] = ()
     if text is not None:
         try:
-            entries = allocation.decode(text).gpus
+            entries = _allocation(text).gpus
         except allocation.AllocationError as error:
             raise Refused(refuse(Reason.ALLOCATION_MALFORMED, problem=error)) from error
     if len(entries) > names.MAX_CARDS:
@@ -151,9 +152,14 @@ def _grants(pod: Pod) -> grants.Grants | None:
     if text is None:
         return None
     try:
-        return grants.decode(text)
+        return _granted(text)
     except grants.GrantsError as error:
         raise Refused(refuse(Reason.GRANTS_MALFORMED, problem=error)) from error
+
+
+# Containers of a pod and replicas of it say the same, and reading it costs more than deciding.
+_allocation: Final = lru_cache(maxsize=16)(allocation.decode)
+_granted: Final = lru_cache(maxsize=16)(grants.decode)
 
 
 def _resolve(entries: Sequence[allocation.DeviceEntry], cards: Sequence[Card]) -> Sequence[Share]:

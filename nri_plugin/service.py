@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from nri_plugin import connection, policy, translate, verdict
@@ -48,8 +48,9 @@ _INVENTORY_MAY_TELL: Final = frozenset(
 )
 """Refusals that a look at the cards may turn: a card was replaced, or the driver came late."""
 
-_AHEAD_AFTER_S: Final = 0.02
-"""When files are made ahead of the next container: this one's answer is on its way by then."""
+_AHEAD_AFTER_S: Final = 0.005
+"""When files are made ahead of the next container: this one is answered and validated by then, and
+the worker is idle again before a runtime asks for another."""
 _MAX_TEXT_CHARS: Final = 2000
 """Refusals quote what the tenant wrote; events and logs stay readable."""
 
@@ -100,10 +101,16 @@ class Service:
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> nri.ContainerAdjustment | None:
-        return await _for_people(pod, container, self._create(pod, container))
+        try:
+            return await self._create(pod, container)
+        except Refused as refused:
+            raise _for_people(pod, container, refused) from refused
 
     async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        await _for_people(pod, container, self._start(pod, container))
+        try:
+            await self._start(pod, container)
+        except Refused as refused:
+            raise _for_people(pod, container, refused) from refused
 
     async def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """It holds nothing of a card any more; what it has mounted stays until it is removed."""
@@ -112,8 +119,11 @@ class Service:
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         await self._tenants.removed(container.id, translate.key_of(container, self._run_dir))
 
-    async def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
-        await _for_people(request.pod, request.container, self._validate(request))
+    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        try:
+            self._validate(request)
+        except Refused as refused:
+            raise _for_people(request.pod, request.container, refused) from refused
 
     async def _create(
         self, pod_message: nri.PodSandbox, container_message: nri.Container
@@ -235,9 +245,11 @@ class Service:
         if policy.wants_card(pod):
             await self._starts.without_share(container.id)
 
-    async def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
-        answer = self._tenants.answer_of(request.container.id)
-        merged, me = translate.merged(request), self._settings.plugin
+    def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        answer, me = self._tenants.answer_of(request.container.id), self._settings.plugin
+        if answer is not None and translate.stands(request, answer, me):
+            return
+        merged = translate.merged(request)
         if answer is not None:
             lost = verdict.lost(answer, merged, me)
             if lost is not None:
@@ -287,14 +299,12 @@ def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> No
         )
 
 
-async def _for_people(pod: nri.PodSandbox, container: nri.Container, work: Awaitable[_T]) -> _T:
-    """`work`, its refusal put in the words that the pod's author reads in an event."""
-    try:
-        return await work
-    except Refused as refused:
-        text = (
-            f'gpuslice refuses container "{container.name}" of pod {pod.namespace}/{pod.name}:'
-            f" {refused}"
-        )
-        reason = refused.refusal.reason.name
-        raise connection.Refused(printable(text)[:_MAX_TEXT_CHARS], reason) from refused
+def _for_people(
+    pod: nri.PodSandbox, container: nri.Container, refused: Refused
+) -> connection.Refused:
+    """The refusal in the words that the pod's author reads in an event."""
+    text = (
+        f'gpuslice refuses container "{container.name}" of pod {pod.namespace}/{pod.name}:'
+        f" {refused}"
+    )
+    return connection.Refused(printable(text)[:_MAX_TEXT_CHARS], refused.refusal.reason.name)

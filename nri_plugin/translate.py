@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 
 from contract import names
 from nri_plugin import cards
@@ -73,14 +74,40 @@ def devices(messages: Iterable[nri.LinuxDevice]) -> Sequence[Device]:
     )
 
 
+def stands(request: nri.ValidateContainerAdjustmentRequest, wanted: Adjustment, me: str) -> bool:
+    """Whether what is to be judged is what was answered, no more and no less, and all of it ours.
+
+    Nearly always. Messages are compared whole, which takes a third of looking at each thing; where
+    this says no, `merged` and the verdict say what is the matter, if anything.
+    """
+    sent, adjust = adjustment(wanted), request.adjust
+    fields = request.owners.owners[request.container.id]
+    claims = {
+        nri.FIELD_ENV: [key for key, _ in wanted.env],
+        nri.FIELD_MOUNTS: [mount.destination for mount in wanted.mounts],
+        nri.FIELD_DEVICES: [device.path for device in wanted.devices],
+        nri.FIELD_CDI_DEVICES: wanted.cdi_devices,
+    }
+    return (
+        adjust.mounts == sent.mounts
+        and adjust.env == sent.env
+        and adjust.linux.devices == sent.linux.devices
+        and adjust.cdi_devices == sent.cdi_devices
+        and adjust.hooks == sent.hooks
+        and all(_owned(fields, each) == dict.fromkeys(claims[each], me) for each in claims)
+        and (not wanted.hooks or fields.simple.get(nri.FIELD_OCI_HOOKS) == me)
+    )
+
+
+def _owned(fields: nri.FieldOwners, number: int) -> Mapping[str, str]:
+    return dict(fields.compound[number].owners) if number in fields.compound else {}
+
+
 def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
     """What is to be judged, of the adjustment and of who made it."""
     adjust = request.adjust
     fields = request.owners.owners[request.container.id]
-
-    def owned(number: int) -> Mapping[str, str]:
-        return dict(fields.compound[number].owners) if number in fields.compound else {}
-
+    owned = partial(_owned, fields)
     return Merged(
         env=tuple((m.key, m.value) for m in adjust.env),
         mounts=mounts(adjust.mounts),
@@ -138,17 +165,13 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
     )
 
 
+@lru_cache(maxsize=64)
 def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:
+    """Not to be changed: asked for when it is sent, and again when it is to be judged."""
     message = nri.ContainerAdjustment()
     for key, value in wanted.env:
         message.env.add(key=key, value=value)
-    for mount in wanted.mounts:
-        message.mounts.add(
-            destination=mount.destination,
-            source=mount.source,
-            type=mount.type,
-            options=mount.options,
-        )
+    message.mounts.extend(map(_mount, wanted.mounts))
     for device in wanted.devices:
         message.linux.devices.append(_device(device))
     for name in wanted.cdi_devices:
@@ -156,6 +179,17 @@ def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:
     for hook in wanted.hooks:
         getattr(message.hooks, _HOOK_FIELDS[hook.stage]).append(_hook(hook))
     return message
+
+
+@lru_cache(maxsize=1024)
+def _mount(mount: Mount) -> nri.Mount:
+    """Not to be changed. Nearly all are the driver's, and the same for every container."""
+    return nri.Mount(
+        destination=mount.destination,
+        source=mount.source,
+        type=mount.type,
+        options=mount.options,
+    )
 
 
 def _device(device: Device) -> nri.LinuxDevice:

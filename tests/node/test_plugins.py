@@ -49,7 +49,7 @@ class Meddler:
 
     stop_container = remove_container = start_container
 
-    async def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
         pass
 
 

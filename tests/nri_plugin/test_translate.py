@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from nri_plugin import translate
+from nri_plugin import translate, verdict
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
 
@@ -57,3 +59,72 @@ def test_a_mode_of_zero_is_not_absent() -> None:
     for field in ("file_mode", "uid", "gid"):
         assert given.HasField(field)
         assert not plain.HasField(field)
+
+
+ME = "50-gpuslice"
+WANTED = Adjustment(
+    env=(("A", "1"), ("B", "2")),
+    mounts=(Mount("/a", "/on/host", ("ro",)), Mount("/b", "/on/host", ("rw",))),
+    devices=(Device("/dev/a", "c", 1, 2),),
+    hooks=(Hook(HookStage.PRESTART, "/h"),),
+    cdi_devices=("vendor/gpu=0",),
+)
+
+
+def judged(wanted: Adjustment = WANTED) -> nri.ValidateContainerAdjustmentRequest:
+    """As a runtime asks, where no other plugin did anything."""
+    adjust = nri.ContainerAdjustment()
+    adjust.CopyFrom(translate.adjustment(wanted))
+    adjust.hooks.SetInParent()
+    adjust.linux.resources.memory.SetInParent()
+    request = nri.ValidateContainerAdjustmentRequest(container=nri.Container(id="c"), adjust=adjust)
+    fields = request.owners.owners["c"]
+    for number, keys in (
+        (nri.FIELD_ENV, [each.key for each in adjust.env]),
+        (nri.FIELD_MOUNTS, [each.destination for each in adjust.mounts]),
+        (nri.FIELD_DEVICES, [each.path for each in adjust.linux.devices]),
+        (nri.FIELD_CDI_DEVICES, [each.name for each in adjust.cdi_devices]),
+    ):
+        for key in keys:
+            fields.compound[number].owners[key] = ME
+    if wanted.hooks:
+        fields.simple[nri.FIELD_OCI_HOOKS] = ME
+    return request
+
+
+MEDDLING: dict[str, Callable[[nri.ValidateContainerAdjustmentRequest], object]] = {
+    "an option": lambda r: r.adjust.mounts[0].options.append("exec"),
+    "another mount": lambda r: r.adjust.mounts.add(destination="/c", source="/c"),
+    "a mount removed": lambda r: r.adjust.mounts.pop(),
+    "a value": lambda r: setattr(r.adjust.env[1], "value", "3"),
+    "another variable": lambda r: r.adjust.env.add(key="C", value="3"),
+    "a device": lambda r: setattr(r.adjust.linux.devices[0], "minor", 3),
+    "another hook": lambda r: r.adjust.hooks.poststop.add(path="/h"),
+    "another CDI device": lambda r: r.adjust.cdi_devices.add(name="vendor/gpu=1"),
+    "an owner": lambda r: r.owners.owners["c"].compound[nri.FIELD_ENV].owners.update(A="60-other"),
+    "an owner of a mount": lambda r: (
+        r.owners.owners["c"].compound[nri.FIELD_MOUNTS].owners.update({"/a": "60-other"})
+    ),
+    "nobody's": lambda r: r.owners.owners["c"].compound.pop(nri.FIELD_DEVICES),
+    "hooks of two": lambda r: r.owners.owners["c"].simple.update(
+        {nri.FIELD_OCI_HOOKS: f"{ME},60-other"}
+    ),
+    "of another container": lambda r: r.owners.owners.pop("c"),
+}
+
+
+@pytest.mark.parametrize("wanted", [WANTED, Adjustment(env=(("A", "1"),))], ids=["all", "little"])
+def test_what_was_answered_stands(wanted: Adjustment) -> None:
+    request = judged(wanted)
+    assert translate.stands(request, wanted, ME)
+    merged = translate.merged(request)
+    assert verdict.lost(wanted, merged, ME) is None
+    assert verdict.foreign_card(wanted, merged, ME, frozenset()) is None
+    assert not translate.stands(request, wanted, "60-other")
+
+
+@pytest.mark.parametrize("what", MEDDLING)
+def test_what_is_not_as_it_was_answered_is_looked_at_closely(what: str) -> None:
+    request = judged()
+    MEDDLING[what](request)
+    assert not translate.stands(request, WANTED, ME)
