@@ -48,6 +48,14 @@ def _own_mounts() -> None:
             pytest.fail(f"no mount namespace: {os.strerror(ctypes.get_errno())}", pytrace=False)
 
 
+_LONG = ("test_fuzz.py", "test_wheel.py")
+"""Files that begin first: as the last one, a long file would have one worker wait for the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in _LONG)
+
+
 _TIERS = {"sim": _why_no_sim, "node": _why_no_node}
 
 
