@@ -18,10 +18,11 @@ from typing import Final
 from contract import grant_file, names, region_file
 
 PRELOAD: Final = f"{names.CONTAINER_LIBRARY}\n".encode()
-MAX_INODES: Final = 16
+MAX_INODES: Final = 64
 _PAGE: Final = 4096
-_SLACK_BYTES: Final = 16 * _PAGE
-"""For the file system's own records; what a tenant could add to its region, and no more."""
+_SLACK_BYTES: Final = 64 * _PAGE
+"""For the file system's own records, and the preload lists of containers that share it; what a
+tenant could add to its region, and no more."""
 _AHEAD: Final = 4
 """Half a megabyte each; a runtime makes a container in fifty milliseconds at the least."""
 

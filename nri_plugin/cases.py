@@ -185,9 +185,8 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "an_image_with_a_preload_file_in_a_pod_of_koordinators",
         "the same, where the pod's containers share one grant",
-        _STOPS,
-        "`the image brings its own /etc/ld.so.preload (naming ...), and the containers of this pod"
-        " share one grant`",
+        "the same, in a file of the container's own",
+        "its pod's share, and its own libraries loaded; not those of its neighbours",
     ),
     Case(
         "an_image_with_a_linked_preload_file",

@@ -123,10 +123,6 @@ class Reason(Enum):
         "the image brings its own {place} ({what}): allowed is a regular file that names a few"
         " libraries, which are then loaded after ours"
     )
-    IMAGE_PRELOAD_SHARED = (
-        "the image brings its own {place} (naming {what}), and the containers of this pod share one"
-        " grant and one such file: build the image without it"
-    )
     IMAGE_PRELOAD_LONG = (
         "the image brings its own {place}, too long: with ours it has {size} bytes, allowed are"
         " {most}"

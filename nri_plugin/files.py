@@ -3,6 +3,7 @@
     RUN/KEY/           its own tmpfs, capped: no tenant fills another's, nor the host's /run
       preload          the line that /etc/ld.so.preload shows, and the image's own behind it
       preload-nix      the same for Nix' loader, which reads another file
+      preload.NAME     the same of one container, where several share the grant; preload-nix.NAME
       libvgpu.so       empty: the place where the store's file is mounted
       driver/SONAME    empty: where strict mode mounts the driver's real libraries
       region           writable by everybody inside; its blocks are there from the start, so that
@@ -57,38 +58,49 @@ class RunDirectory:
         shares: Sequence[Share],
         shared: bool,
         context_bytes: Mapping[str, int] = _NOTHING_KNOWN,
+        preloads: Iterable[str] = (),
     ) -> None:
         """Make the files of `key`, or find them as they should be.
 
         shared: other containers may be using them already; then they stay as they are, and shares
         that differ from theirs are an error. context_bytes: what contexts take, by card, as far as
-        it is known. Raises FilesError, and leaves nothing behind.
+        it is known. preloads: files of a container's own, made anew. Raises FilesError, and leaves
+        nothing behind.
         """
         path = self._root / key
         try:
             if shared and (present := _read_grant(path)) is not None:
-                if _same(present, shares):
-                    return
-                raise FilesError(
-                    "the pod's allocation is not the one that its running containers have"
-                )
+                if not _same(present, shares):
+                    raise FilesError(
+                        "the pod's allocation is not the one that its running containers have"
+                    )
+                _begin_lists(path, preloads)
+                return
             self._empty_directory(path)
             try:
                 self._fill(path, shares, context_bytes)
+                _begin_lists(path, preloads)
             except BaseException:
                 tmpfs.clear(path)
                 raise
         except OSError as error:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
-    def add_preloads(self, key: str, preloads: Mapping[str, Sequence[bytes]]) -> None:
+    def add_preloads(
+        self,
+        key: str,
+        preloads: Mapping[str, Sequence[bytes]],
+        files: Mapping[str, str] = names.CONTAINER_PRELOADS,
+    ) -> None:
         """Put the image's own libraries behind ours, by the place of the preload file.
+
+        files: what is mounted at each place.
 
         In place, since the file is mounted, and before anything runs that reads it; again gives
         the same. Raises FilesError, and Refused where they are too many.
         """
         for place, entries in preloads.items():
-            path = self._root / key / names.CONTAINER_PRELOADS[place]
+            path = self._root / key / files[place]
             whole = preload_list.merged(blanks.PRELOAD, entries)
             if len(whole) > preload_list.MAX_BYTES:
                 raise Refused(
@@ -195,6 +207,16 @@ def _cards(shares: Sequence[Share], context_bytes: Mapping[str, int]) -> Sequenc
         )
         for share in shares
     )
+
+
+def _begin_lists(path: Path, preloads: Iterable[str]) -> None:
+    """Ours alone in each: what an earlier container of the name added is none of the next one's."""
+    for name in preloads:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        with os.fdopen(os.open(path / name, flags, 0o444), "wb", buffering=0) as file:
+            file.write(blanks.PRELOAD)
+            file.truncate()
+            os.fchmod(file.fileno(), 0o444)
 
 
 def _read_grant(path: Path) -> grant_file.Grant | None:

@@ -66,7 +66,7 @@ def adjustment(
     else:
         brought = _brought(devices, held.given, files)
     edits, driver = brought.edits, brought.driver
-    ours = (*_our_mounts(container, key, paths), *brought.forwarders)
+    ours = (*_our_mounts(container, key, shared, paths), *brought.forwarders)
     places = _Places(mount.destination for mount in ours)
     for mount in container.mounts:
         _check_collision(mount, places)
@@ -108,10 +108,14 @@ def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
             raise Refused(refuse(Reason.ENV_TWICE, key=key, count=count))
 
 
-def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]:
-    """Ours, in the order in which they are stacked; the library's placeholder lies in the first."""
+def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
+    """Ours, in the order in which they are stacked; the library's placeholder lies in the first.
+
+    Containers that share a grant have preload lists of their own, to which their images add.
+    """
     directory = f"{paths.run_dir}/{key}"
     library = paths.library or ""
+    of_its_own = f".{container.name}" if shared else ""
     mounts = [
         Mount(names.CONTAINER_DIR, directory, (*_READ_ONLY, "rprivate")),
         Mount(names.CONTAINER_LIBRARY, library, _READ_ONLY),
@@ -122,7 +126,7 @@ def _our_mounts(container: Container, key: str, paths: Paths) -> Sequence[Mount]
         ),
     ]
     mounts += [
-        Mount(place, f"{directory}/{name}", _READ_ONLY_DATA)
+        Mount(place, f"{directory}/{name}{of_its_own}", _READ_ONLY_DATA)
         for place, name in names.CONTAINER_PRELOADS.items()
     ]
     # A courtesy to people who look where HAMi puts it. Nothing depends on it, so it gives way to

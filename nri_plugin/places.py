@@ -21,11 +21,15 @@ def in_place(mounts: Sequence[Mount], directory: str, store_dir: str) -> Sequenc
     is only a file in one of them, but one that another mount could hide.
     """
     grant = f"/{names.FILE_GRANT}"
+    mounted = {mount.destination: mount.source for mount in mounts}
     ours = {
         names.CONTAINER_DIR: directory,
         names.CONTAINER_DIR + grant: directory + grant,
         f"{names.CONTAINER_DIR}/{names.FILE_REGION}": f"{directory}/{names.FILE_REGION}",
-        **{place: f"{directory}/{name}" for place, name in names.CONTAINER_PRELOADS.items()},
+        **{
+            place: _list_of(mounted.get(place, ""), f"{directory}/{name}")
+            for place, name in names.CONTAINER_PRELOADS.items()
+        },
     }
     # The library, and in strict mode the forwarders and what they forward to.
     stored = {
@@ -34,8 +38,12 @@ def in_place(mounts: Sequence[Mount], directory: str, store_dir: str) -> Sequenc
         if mount.destination != names.CONTAINER_LIBRARY_VISIBLE
         and (is_below(mount.source, store_dir) or is_below(mount.destination, names.CONTAINER_DIR))
     }
-    mounted = {mount.destination: mount.source for mount in mounts}
     mounted[names.CONTAINER_DIR + grant] = directory + grant
     if names.CONTAINER_LIBRARY not in stored or ours.items() - mounted.items():
         return None
     return tuple(Mount(place, source) for place, source in {**stored, **ours}.items())
+
+
+def _list_of(mounted: str, shared: str) -> str:
+    """The preload list that must be there: the container's own, where its grant is its pod's."""
+    return mounted if mounted.startswith(f"{shared}.") else shared

@@ -256,7 +256,8 @@ def _check_grants(granted: grants.Grants, pool: Sequence[Share]) -> Mapping[str,
 
 
 def _key(pod: Pod, container: Container, shared: bool) -> str:
-    what, name = ("pod uid", pod.uid) if shared else ("container id", container.id)
-    if not _FILE_NAME.fullmatch(name):
-        raise Refused(refuse(Reason.IDENTITY_INVALID, what=what, value=name))
-    return POD_KEY_PREFIX + name if shared else name
+    used = {"pod uid": pod.uid, "container name": container.name}
+    for what, name in (used if shared else {"container id": container.id}).items():
+        if not _FILE_NAME.fullmatch(name):
+            raise Refused(refuse(Reason.IDENTITY_INVALID, what=what, value=name))
+    return POD_KEY_PREFIX + pod.uid if shared else container.id

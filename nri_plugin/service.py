@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import posixpath
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
+from contract import names
 from nri_plugin import connection, policy, translate, verdict
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
@@ -203,11 +206,14 @@ class Service:
         self._inventory.look(self._settings.inventory_max_age_s)
         self._contexts.look(share.uuid for share in wanted.shares)
         known = dict(self._contexts.sizes)
+        make = partial(self._files.prepare, key, wanted.shares, wanted.shared, known)
+        if wanted.shared:
+            make = partial(make, preloads=_own_preloads(wanted))
 
         def prepare() -> bool:
             if seen is not None and self.node.look_now() != seen:
                 return False
-            self._files.prepare(key, wanted.shares, wanted.shared, known)
+            make()
             return True
 
         try:
@@ -219,7 +225,7 @@ class Service:
                 and self.node.is_still(seen)
                 and self._files.at_hand(len(wanted.shares))
             ):
-                self._files.prepare(key, wanted.shares, wanted.shared, known)
+                make()
                 made = True
             else:
                 made = await in_time("make the container's files", self._work(prepare))
@@ -283,6 +289,15 @@ class Service:
 
     async def _work(self, job: Callable[[], _T]) -> _T:
         return await self._worker.run(job, self._settings.work_deadline_s)
+
+
+def _own_preloads(wanted: Adjustment) -> Sequence[str]:
+    """The preload lists of a container that shares its grant, which are its own."""
+    return [
+        posixpath.basename(mount.source)
+        for mount in wanted.mounts
+        if mount.destination in names.CONTAINER_PRELOADS
+    ]
 
 
 def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> None:

@@ -9,12 +9,13 @@ which the runtime keeps, so that an agent that has just been started knows as mu
 from __future__ import annotations
 
 import logging
+import posixpath
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from contract import names
-from nri_plugin import places, policy, rootfs, translate
+from nri_plugin import places, rootfs, translate
 from nri_plugin.errors import FilesError, Reason, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.logs import Line
@@ -60,7 +61,7 @@ class Starts:
         if standing is None:
             raise Refused(refuse(Reason.NOT_ADJUSTED))
         found = await in_time("look at the container", self._look(container.id, standing))
-        await self._add_preloads(key, found.preloads)
+        await self._add_preloads(key, found.preloads, standing)
         if found.out_of_reach:
             self._out_of_reach(pod, container, found.out_of_reach)
         self._proofs.begin(Started(pod, container.name, container.id, standing, found.waits_in))
@@ -86,14 +87,13 @@ class Starts:
         job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded)
         return await self._looks.run(job, self._settings.work_deadline_s)
 
-    async def _add_preloads(self, key: str, preloads: Mapping[str, Sequence[bytes]]) -> None:
-        """The image's own preloaded libraries go behind ours, where the file is nobody else's."""
-        for place, entries in preloads.items():
-            if key.startswith(policy.POD_KEY_PREFIX):
-                what = b", ".join(entries).decode(errors="replace")
-                raise Refused(refuse(Reason.IMAGE_PRELOAD_SHARED, place=place, what=what))
+    async def _add_preloads(
+        self, key: str, preloads: Mapping[str, Sequence[bytes]], standing: Sequence[Mount]
+    ) -> None:
+        """The image's own preloaded libraries go behind ours, in the container's own lists."""
         if preloads:
-            job = partial(self._files.add_preloads, key, preloads)
+            files = {mount.destination: posixpath.basename(mount.source) for mount in standing}
+            job = partial(self._files.add_preloads, key, preloads, files)
             work = self._worker.run(job, self._settings.work_deadline_s)
             try:
                 await in_time("write the container's preload file", work)

@@ -44,9 +44,19 @@ def test_an_image_with_a_preload_file(lab: Lab) -> None:
 
 def test_an_image_with_a_preload_file_in_a_pod_of_koordinators(lab: Lab) -> None:
     with lab.pod("koordinator", lab.allocated([(0, HALF, 50)])) as pod:
-        container = pod.create("main", Process(PRELOAD_IMAGE))
-        with refused("an_image_with_a_preload_file_in_a_pod_of_koordinators"):
-            container.start()
+        container = pod.run("main", Process(PRELOAD_IMAGE))
+        side = pod.run("side", Process(PYTHON_IMAGE))
+        read = {each: each.exec(["cat", names.CONTAINER_PRELOAD]).out for each in (container, side)}
+        assert read[container] == f"{names.CONTAINER_LIBRARY}\n{OWN_PRELOAD}\n"
+        assert read[side] == f"{names.CONTAINER_LIBRARY}\n"
+        assert probe(side).held_to(HALF)
+        assert probe(container).held_to(HALF)
+        assert OWN_PRELOAD in container.exec(["cat", "/proc/self/maps"]).out
+        # Made anew from another image, it has nothing of its predecessor's.
+        container.stop()
+        again = pod.create("main", Process(PYTHON_IMAGE), attempt=1)
+        again.start()
+        assert again.exec(["cat", names.CONTAINER_PRELOAD]).out == read[side]
 
 
 def test_an_image_with_a_linked_preload_file(lab: Lab) -> None:

@@ -39,6 +39,15 @@ def test_a_place_of_ours_with_nothing_or_another_thing_is_noticed(place: str) ->
         assert places.in_place([*without, Mount(place, "/elsewhere")], RUN, store) is None
 
 
+def test_a_container_that_shares_its_grant_has_a_preload_list_of_its_own() -> None:
+    directory = "/run/gpuslice/pod-u"
+    mounts = injection.adjustment(CONTAINER, "pod-u", True, SHARES, SPECS, PATHS).mounts
+    found = places.in_place(mounts, directory, "/usr/local/vgpu/store")
+    assert found is not None
+    lists = {mount.source for mount in found if mount.destination.endswith(".preload")}
+    assert lists == {f"{directory}/preload.main", f"{directory}/preload-nix.main"}
+
+
 def test_strict_modes_forwarders_must_be_in_place_too() -> None:
     store = "/usr/local/vgpu/store"
     more = (

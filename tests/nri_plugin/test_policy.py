@@ -445,6 +445,11 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
     assert isinstance(second, Adjustment)
     assert (first.key, first.shared) == ("pod-0f0f-11", True)
     assert second.key == first.key
+    lists = [
+        {mount.destination: mount.source for mount in each.mounts}["/etc/ld.so.preload"]
+        for each in (first, second)
+    ]
+    assert lists == [f"/run/gpuslice/{first.key}/preload.{name}" for name in ("main", "sidecar")]
     # Floor of the ratio; bytes as they are; no gpu-core: all of it.
     assert first.shares == (
         Share(A.uuid, 0, 20 * GIB, 50),
@@ -538,6 +543,12 @@ def test_specs_that_disagree_are_refused(own: Edits, what: str) -> None:
     assert isinstance(decision, Refusal)
     assert decision.reason is Reason.CDI_CONFLICT
     assert what in decision.text
+
+
+def test_a_container_name_that_is_a_path_is_refused_where_it_names_a_file() -> None:
+    decision = decide(pod([HALF]), replace(MAIN, name="../x"))
+    assert isinstance(decision, Refusal)
+    assert decision.reason is Reason.IDENTITY_INVALID
 
 
 def test_a_container_id_that_is_a_path_is_refused() -> None:
