@@ -5,8 +5,6 @@ Each program compares two accounts after every step: the daemon's of the card, a
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from shim import region
@@ -501,13 +499,15 @@ def test_what_the_dead_still_hold_is_not_taken_for_the_first_context(
     slow_card_host: Host, grants: Grants
 ) -> None:
     """Their charge is gone, their memory not yet: what that adds to the context's comes back."""
-    directory = grants.make(2 * GIB)
     killed = _BEGIN + "must(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
-    slow_card_host.run([sys.executable, "-c", killed], directory, status=-9)
     slow_card_host.python(
-        _BEGIN
+        _TOOLS
+        + f"""
+import subprocess, sys
+assert subprocess.run([sys.executable, "-c", {killed!r}]).returncode == -9
+"""
+        + CUDA
         + """
-import time
 assert held() == 2 * CONTEXT + GIB and used() == 512 * MIB, "for half a second the card is fuller"
 address = must(d.cuMemAlloc(2 * GIB - CONTEXT))
 exact(2 * GIB)
@@ -516,7 +516,7 @@ exact(CONTEXT)
 must(d.cuDevicePrimaryCtxReset(0))
 exact(0)
 """,
-        directory,
+        grants.make(2 * GIB),
     )
 
 
