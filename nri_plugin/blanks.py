@@ -108,8 +108,10 @@ def write(root: int, name: str, mode: int, data: bytes) -> None:
     """A new file below the directory that `root` is a descriptor of."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=root)
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
+    try:
         left = memoryview(data)
         while left:
-            left = left[file.write(left) :]
+            left = left[os.write(descriptor, left) :]
         os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)

@@ -148,7 +148,7 @@ class RunDirectory:
 
     def _empty_directory(self, path: Path) -> None:
         try:
-            path.mkdir(mode=0o755)
+            os.mkdir(path, 0o755)
             return
         except FileExistsError:
             tmpfs.clear(path)

@@ -168,10 +168,10 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
 @lru_cache(maxsize=64)
 def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:
     """Not to be changed: asked for when it is sent, and again when it is to be judged."""
-    message = nri.ContainerAdjustment()
+    # Messages in a row are one message; that is twice as fast as to copy many into it.
+    message = nri.ContainerAdjustment.FromString(b"".join(map(_with_mount, wanted.mounts)))
     for key, value in wanted.env:
         message.env.add(key=key, value=value)
-    message.mounts.extend(map(_mount, wanted.mounts))
     for device in wanted.devices:
         message.linux.devices.append(_device(device))
     for name in wanted.cdi_devices:
@@ -182,14 +182,16 @@ def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:
 
 
 @lru_cache(maxsize=1024)
-def _mount(mount: Mount) -> nri.Mount:
-    """Not to be changed. Nearly all are the driver's, and the same for every container."""
-    return nri.Mount(
+def _with_mount(mount: Mount) -> bytes:
+    """An adjustment's bytes. Nearly all are the driver's, and the same for every container."""
+    message = nri.ContainerAdjustment()
+    message.mounts.add(
         destination=mount.destination,
         source=mount.source,
         type=mount.type,
         options=mount.options,
     )
+    return message.SerializeToString()
 
 
 def _device(device: Device) -> nri.LinuxDevice:
