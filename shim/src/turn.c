@@ -18,13 +18,13 @@
 
 _Static_assert(VGPU_LOCK_TURN + VGPU_MOST_CARDS < VGPU_LOCK_LIMITS, "a byte for each card");
 
-static bool lock_as(int fd, int card, short type)
+static bool lock_as(int fd, int card, int cards, short type)
 {
 	struct flock lock = {
 	    .l_type = type,
 	    .l_whence = SEEK_SET,
 	    .l_start = (off_t)VGPU_LOCK_TURN + card,
-	    .l_len = 1,
+	    .l_len = cards,
 	};
 
 	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
@@ -35,7 +35,7 @@ static bool await(int fd, int card)
 	uint64_t since_ns = vgpu_now_ns();
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS};
 
-	while (!lock_as(fd, card, F_WRLCK)) {
+	while (!lock_as(fd, card, 1, F_WRLCK)) {
 		if ((errno != EAGAIN && errno != EACCES) || vgpu_now_ns() - since_ns > WAIT_NS)
 			return false;
 		syscall(SYS_nanosleep, &pause, NULL);
@@ -65,8 +65,7 @@ void vgpu_turn_end(struct vgpu_turn *turn)
 {
 	if (turn->fd < 0)
 		return;
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		(void)lock_as(turn->fd, card, F_UNLCK);
+	(void)lock_as(turn->fd, 0, VGPU_MOST_CARDS, F_UNLCK);
 	syscall(SYS_close, turn->fd);
 	turn->fd = -1;
 }

@@ -6,8 +6,8 @@
  *	vgpu-mixed-storm OPERATIONS
  *
  * Says "live" with things left, "freed" when there are none, does the same beside contexts and code
- * that come and go (which are measured, hence not exact while others allocate), and says "gone"
- * when no context is left; after each it waits for a line.
+ * that come and go (which are measured, hence not exact while others allocate) and says "mixed",
+ * and "gone" when no context is left; after each it waits for a line.
  */
 #include "mixed_storm.h"
 
@@ -191,6 +191,8 @@ int main(int argc, char **argv)
 	contexts_too = true;
 	run_threads();
 	end_all();
+	look();
+	say_and_wait("mixed");
 	close(until);
 	await_end(peer);
 	OK(cuDevicePrimaryCtxRelease_v2(0));

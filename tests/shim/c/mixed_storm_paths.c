@@ -36,6 +36,15 @@ void end_linear(struct storm *storm, const struct thing *thing)
 	OK(cuMemFree_v2(thing->first));
 }
 
+/* At once, or when the stream gets there. */
+static void end_plain(struct storm *storm, const struct thing *thing)
+{
+	if (next_random(storm) % 4)
+		end_linear(storm, thing);
+	else
+		OK(cuMemFreeAsync(thing->first, storm->stream));
+}
+
 static bool make_ordered(struct storm *storm, struct thing *thing)
 {
 	return FITS(
@@ -172,7 +181,7 @@ static bool make_exported(struct storm *storm, struct thing *thing)
 }
 
 const struct path paths[] = {
-    {make_linear, end_linear},	   {make_pitched, end_linear},	{make_managed, end_linear},
+    {make_linear, end_plain},	   {make_pitched, end_plain},	{make_managed, end_plain},
     {make_ordered, end_ordered},   {make_pool, end_pool},	{make_graph, end_graph},
     {make_physical, end_physical}, {make_array, end_array},	{make_mipmap, end_mipmap},
     {make_opened, end_opened},	   {make_exported, end_linear}, {make_multicast, end_multicast},
