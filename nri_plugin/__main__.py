@@ -14,10 +14,11 @@ import socket
 import sys
 from datetime import UTC, datetime
 
-from nri_plugin import agent, settings
+from nri_plugin import agent, command_line
 from nri_plugin.doctor import command as doctor
 from nri_plugin.errors import StoreError
 from nri_plugin.logs import Formatter, Line
+from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from nri_plugin.watchdog import Watchdog
 
@@ -27,7 +28,7 @@ _LOG = logging.getLogger("nri_plugin")
 def main() -> int:
     if sys.argv[1:2] == ["doctor"]:
         return doctor.main(sys.argv[2:], os.environ)
-    chosen = settings.from_arguments(sys.argv[1:], os.environ)
+    chosen = command_line.from_arguments(sys.argv[1:], os.environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter(chosen.log_format))
     level = logging.DEBUG if chosen.verbose else logging.INFO
@@ -47,7 +48,7 @@ def main() -> int:
     return 0
 
 
-async def _serve(chosen: settings.Settings) -> None:
+async def _serve(chosen: Settings) -> None:
     leaving = asyncio.Event()
     since = datetime.now(UTC).isoformat(timespec="seconds")
     identity = f"pid={os.getpid()} host={socket.gethostname()} since={since}"

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from nri_plugin import settings
+from nri_plugin import command_line
 from nri_plugin.doctor import host
 from nri_plugin.doctor.checks import examine
 from nri_plugin.doctor.facts import Finding, Level
@@ -34,17 +34,17 @@ _INDENT: Final = " " * 8
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     logging.getLogger().addHandler(logging.NullHandler())
     known = parser()
-    given = settings.parse(known, arguments, environment)
+    given = command_line.parse(known, arguments, environment)
     library = given.library
     given.library = library or Path("/")  # read by nobody: the look is told of its absence
     places = host.Places(given.containerd_config, given.nvidia_config, given.kubelet)
-    findings = examine(host.look(settings.of(given, environment), library, places))
+    findings = examine(host.look(command_line.of(given, environment), library, places))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))
 
 
 def parser() -> argparse.ArgumentParser:
-    known = settings.parser()
+    known = command_line.parser()
     known.prog = "python -m nri_plugin doctor"
     known.description, known.epilog = _DESCRIPTION, _EPILOG
     for action in known._actions:
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     known.add_argument(
         "--nvidia-config",
-        type=settings.absolute,
+        type=command_line.absolute,
         default=Path("/etc/nvidia-container-runtime/config.toml"),
         metavar="PATH",
         help="configuration of NVIDIA's container toolkit"
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     )
     known.add_argument(
         "--kubelet",
-        type=settings.absolute,
+        type=command_line.absolute,
         default=Path("/var/lib/kubelet"),
         metavar="PATH",
         help="the kubelet's directory (default: /var/lib/kubelet)",

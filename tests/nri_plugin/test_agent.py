@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import agent, settings
+from nri_plugin import agent, command_line
 from tests.nri_plugin.fake_runtime import Dropped, FakeRuntime, RequestFailed
 
 
@@ -32,7 +32,7 @@ def test_a_runtime_too_old_is_named_in_log_and_readiness(
     flags = ["--library", tmp_path / "absent.so", "--http", f"unix:{page}"]
     flags += ["--nri-socket", tmp_path / "nri.sock", "--run-dir", tmp_path / "run"]
     flags += ["--store-dir", tmp_path / "store", "--cdi-dir", tmp_path / "cdi"]
-    chosen = settings.from_arguments([*map(str, flags)], {})
+    chosen = command_line.from_arguments([*map(str, flags)], {})
     heard: list[str] = []
     answers: list[str] = []
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nri_plugin.command_line import from_arguments
 from nri_plugin.doctor import host, neighbours
 from nri_plugin.doctor.checks import CHECKS, examine
 from nri_plugin.doctor.command import as_json, as_text
@@ -30,7 +31,6 @@ from nri_plugin.doctor.facts import (
     Socket,
 )
 from nri_plugin.model import Card, CdiDevice, Edits, Hook, HookStage, Mount, Specs
-from nri_plugin.settings import from_arguments
 
 CARD = Card("GPU-a", 0, 40 << 30)
 HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")

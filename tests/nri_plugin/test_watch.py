@@ -15,13 +15,14 @@ import pytest
 
 from contract import names
 from nri_plugin import watch as module
+from nri_plugin.command_line import from_arguments
 from nri_plugin.generator import FILE
 from nri_plugin.inventory import Inventory
 from nri_plugin.metrics import Metrics
 from nri_plugin.node import Node
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import Readiness
-from nri_plugin.settings import Settings, from_arguments
+from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from nri_plugin.threads import Worker
 

@@ -51,9 +51,9 @@ def test_one_that_was_fed_again_or_let_go_lives(then: str) -> None:
 
 AGENT = """
 import dataclasses, sys, time
-from nri_plugin import __main__, agent, settings
-whole, silent_s = settings.from_arguments, float(sys.argv.pop())
-settings.from_arguments = lambda *a: dataclasses.replace(whole(*a), silent_s=silent_s)
+from nri_plugin import __main__, agent, command_line
+whole, silent_s = command_line.from_arguments, float(sys.argv.pop())
+command_line.from_arguments = lambda *a: dataclasses.replace(whole(*a), silent_s=silent_s)
 async def look(node):
     time.sleep(600)
 agent.look = look

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin import settings
+from nri_plugin import command_line
 from nri_plugin.capabilities import CAPABILITIES
 
 
 def test_defaults() -> None:
-    chosen = settings.from_arguments(["--library", "/l.so"], {"A": "b"})
+    chosen = command_line.from_arguments(["--library", "/l.so"], {"A": "b"})
     assert chosen.library == Path("/l.so")
     assert chosen.nri_socket == Path("/var/run/nri/nri.sock")
     assert chosen.run_dir == Path(names.HOST_RUN_DIR)
@@ -30,7 +30,7 @@ def test_defaults() -> None:
 
 def test_everything_given() -> None:
     arguments = "--library /l --cdi-dir /a --cdi-dir /b --index 07 --run-dir /r/ --verbose"
-    chosen = settings.from_arguments(arguments.split(), {})
+    chosen = command_line.from_arguments(arguments.split(), {})
     assert chosen.cdi_dirs == (Path("/a"), Path("/b"))
     assert (chosen.index, str(chosen.run_dir), chosen.verbose) == ("07", "/r", True)
 
@@ -54,7 +54,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "nvidia_ctk": "chroot /host nvidia-ctk",
     }
     variables = {f"GPUSLICE_AGENT_{name.upper()}": value for name, value in said.items()}
-    chosen = settings.from_arguments([], variables)
+    chosen = command_line.from_arguments([], variables)
     assert chosen.library == Path("/l.so")
     assert chosen.cdi_dirs == (Path("/a"), Path("/b"))
     assert chosen.http == Path("/h.sock")
@@ -62,22 +62,22 @@ def test_every_setting_can_come_from_the_environment() -> None:
     assert (chosen.run_dir, chosen.log_format) == (Path("/r"), "json")
     assert chosen.driver_capabilities == {"compute", "utility", "video"}
     assert chosen.nvidia_ctk == ("chroot", "/host", "nvidia-ctk")
-    known = {settings.variable_of(action) for action in settings.parser()._actions} - {None}
+    known = {command_line.variable_of(action) for action in command_line.parser()._actions} - {None}
     assert known >= set(variables)
 
 
 def test_a_flag_outranks_the_environment() -> None:
     variables = {"GPUSLICE_AGENT_CDI_DIR": "/a", "GPUSLICE_AGENT_INDEX": "07"}
-    chosen = settings.from_arguments(["--library", "/l", "--index", "08"], variables)
+    chosen = command_line.from_arguments(["--library", "/l", "--index", "08"], variables)
     assert (chosen.index, chosen.cdi_dirs) == ("08", (Path("/a"),))
-    chosen = settings.from_arguments(["--library", "/l", "--cdi-dir", "/b"], variables)
+    chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/b"], variables)
     assert (chosen.index, chosen.cdi_dirs) == ("07", (Path("/b"),))
 
 
 def test_capabilities() -> None:
     def allowed(text: str) -> object:
         arguments = ["--library", "/l", "--driver-capabilities", text]
-        return settings.from_arguments(arguments, {}).driver_capabilities
+        return command_line.from_arguments(arguments, {}).driver_capabilities
 
     assert allowed("") == {"compute", "utility"}
     assert allowed("video, graphics") == {"compute", "utility", "video", "graphics"}
@@ -85,14 +85,16 @@ def test_capabilities() -> None:
 
 
 def test_nvidia_ctk_can_be_left_out() -> None:
-    assert settings.from_arguments(["--library", "/l", "--nvidia-ctk", "off"], {}).nvidia_ctk == ()
+    assert (
+        command_line.from_arguments(["--library", "/l", "--nvidia-ctk", "off"], {}).nvidia_ctk == ()
+    )
 
 
 def test_where_generated_specs_lie() -> None:
     """Only where the runtime must see them do others see them, too."""
-    hidden = settings.from_arguments(["--library", "/l"], {})
+    hidden = command_line.from_arguments(["--library", "/l"], {})
     assert hidden.generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
-    seen = settings.from_arguments(["--library", "/l", "--cdi-by-name"], {})
+    seen = command_line.from_arguments(["--library", "/l", "--cdi-by-name"], {})
     assert seen.generated_cdi_dir == Path("/var/run/cdi")
 
 
@@ -106,7 +108,7 @@ def test_where_generated_specs_lie() -> None:
     ],
 )
 def test_addresses(address: str, read: object) -> None:
-    chosen = settings.from_arguments(["--library", "/l", "--http", address], {})
+    chosen = command_line.from_arguments(["--library", "/l", "--http", address], {})
     assert chosen.http == read
 
 
@@ -124,17 +126,17 @@ def test_refused_from_the_environment(
     name: str, value: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        settings.from_arguments(["--library", "/l"], {f"GPUSLICE_AGENT_{name}": value})
+        command_line.from_arguments(["--library", "/l"], {f"GPUSLICE_AGENT_{name}": value})
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
 
 
 def test_what_the_operator_allows() -> None:
-    chosen = settings.from_arguments(["--library", "/l"], {})
+    chosen = command_line.from_arguments(["--library", "/l"], {})
     assert not chosen.refuse_unenforceable
     assert "kata" not in chosen.rules.runtime_handlers
     more = ["--unenforceable", "refuse", "--runtime-handler", "mine", "--runtime-handler", "kata"]
-    chosen = settings.from_arguments(["--library", "/l", *more], {})
+    chosen = command_line.from_arguments(["--library", "/l", *more], {})
     assert chosen.refuse_unenforceable
     assert {"", "runc", "mine", "kata"} <= set(chosen.rules.runtime_handlers)
 
@@ -160,7 +162,7 @@ def test_what_the_operator_allows() -> None:
 )
 def test_refused(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        settings.from_arguments(arguments.split(), {})
+        command_line.from_arguments(arguments.split(), {})
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
 

@@ -1,0 +1,283 @@
+"""Settings as people write them: flags, the environment, and the text of --help.
+
+Called by __main__ and the doctor alone; no other module reads arguments or environment. Each flag
+has a variable, `--run-dir` has GPUSLICE_AGENT_RUN_DIR; a flag outranks it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Final
+
+from contract import names
+from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
+from nri_plugin.endpoint import Address
+from nri_plugin.logs import Format
+from nri_plugin.model import Rules
+from nri_plugin.settings import Settings
+
+_DESCRIPTION: Final = """\
+gpuslice's node agent: brings containers their share of a GPU, with its limit, through the container
+runtime's NRI. A pod gets a card from this agent or not at all.
+
+  python -m nri_plugin [settings]          serve (what this page is about)
+  python -m nri_plugin doctor [settings]   look at this node, say what to change; changes nothing
+"""
+
+_EPILOG: Final = """\
+Each setting is also read from the environment: --run-dir from GPUSLICE_AGENT_RUN_DIR; switches take
+true or false, what is repeatable is separated by colons. A flag outranks the environment.
+
+The agent serves until it is told to stop (SIGTERM), and reconnects when containerd restarts. Its
+one line on standard output, "ready: ...", says that containers are adjusted from now on; its log
+goes to standard error. What it is asked over HTTP: /healthz (the event loop runs), /readyz
+(containers get their share now; else the reasons), /metrics (for Prometheus).
+
+In a pod it needs: root, hostPID, the host's directories under the same paths as on the host, the
+run directory and containerd's state with mount propagation (Bidirectional, HostToContainer). For
+probes by the kubelet, hostNetwork and httpGet with host 127.0.0.1.
+
+examples:
+  python -m nri_plugin --library /opt/gpuslice/libvgpu.so
+  python -m nri_plugin --library /opt/gpuslice/libvgpu.so --http 0.0.0.0:10275 --log-format json
+  curl 127.0.0.1:10275/readyz
+"""
+_ENVIRONMENT_PREFIX: Final = "GPUSLICE_AGENT_"
+_SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m nri_plugin",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def add(flag: str, default: str | None, what: str) -> None:
+        parser.add_argument(
+            flag,
+            type=absolute,
+            default=default,
+            required=default is None,
+            metavar="PATH",
+            help=what if default is None else f"{what} (default: {default})",
+        )
+
+    add("--library", None, "libvgpu.so of this release, published into the store")
+    add("--nri-socket", "/var/run/nri/nri.sock", "containerd's NRI socket")
+    add("--run-dir", names.HOST_RUN_DIR, "where containers' grants and regions live")
+    add("--store-dir", names.HOST_STORE_DIR, "where the library is kept, by content hash")
+    add("--containerd-state", "/run/containerd", "containerd's state directory")
+    parser.add_argument(
+        "--cdi-dir",
+        action="append",
+        type=absolute,
+        metavar="DIR",
+        help="directory of CDI specs, repeatable, the last outranks the others"
+        " (default: /etc/cdi and /var/run/cdi)",
+    )
+    parser.add_argument(
+        "--index",
+        type=_index,
+        default="50",
+        help="two digits, place among NRI plugins (default: 50)",
+    )
+    parser.add_argument(
+        "--trust-plugin",
+        action="append",
+        metavar="NAME",
+        help="NRI plugin that may bring cards, without a limit, to pods that have no share of one,"
+        " repeatable (default: none)",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="mount a forwarder over each driver library, so that programs of musl, and libraries"
+        " opened by dlmopen, meet the limit too; needs forwarder.so beside --library",
+    )
+    parser.add_argument(
+        "--driver-capabilities",
+        type=_capabilities,
+        default=ALWAYS,
+        metavar="LIST",
+        help="what containers may ask for by NVIDIA_DRIVER_CAPABILITIES: compute and utility,"
+        f" always, and any of {', '.join(c for c in CAPABILITIES if c not in ALWAYS)}, or all;"
+        " memory taken through others than compute is not limited (default: compute,utility)",
+    )
+    parser.add_argument(
+        "--cdi-by-name",
+        action="store_true",
+        help="ask containerd for the card's CDI device, instead of applying its spec: for nodes"
+        " whose default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not"
+        " --strict",
+    )
+    parser.add_argument(
+        "--nvidia-ctk",
+        type=_command,
+        default=("nvidia-ctk",),
+        metavar="COMMAND",
+        help="makes CDI specs for cards that have none, e.g. 'chroot /host nvidia-ctk'; off:"
+        " nothing does (default: nvidia-ctk)",
+    )
+    parser.add_argument(
+        "--http",
+        type=_address,
+        default="127.0.0.1:10275",
+        metavar="ADDRESS",
+        help="HOST:PORT, unix:PATH or off, where /healthz, /readyz and /metrics are served"
+        " (default: 127.0.0.1:10275)",
+    )
+    parser.add_argument(
+        "--log-format",
+        type=Format,
+        choices=tuple(Format),
+        default=Format.LOGFMT,
+        help="how the lines of the log are written (default: logfmt)",
+    )
+    parser.add_argument(
+        "--unenforceable",
+        choices=("report", "refuse"),
+        default="report",
+        help="what becomes of a container with a grant whose entry point no limit reaches (static,"
+        " musl, 32 bit): report it (LimitNotEnforceable), or refuse to start it (default: report)",
+    )
+    parser.add_argument(
+        "--runtime-handler",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another runtime handler that runs containers on this kernel, repeatable; grants are"
+        " refused under all but these and the default, runc, crun and NVIDIA's",
+    )
+    parser.add_argument("--verbose", action="store_true", help="log what is routine, too")
+    return parser
+
+
+def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Exits, as argparse does, where the arguments are wrong or ask for help."""
+    known = parser()
+    return of(parse(known, arguments, environment), environment)
+
+
+def parse(
+    known: argparse.ArgumentParser, arguments: Sequence[str], environment: Mapping[str, str]
+) -> argparse.Namespace:
+    """What is set, by flags or else by the environment. Exits where it is wrong."""
+    lists: dict[str, object] = {}
+    for action in known._actions:
+        variable = variable_of(action)
+        text = environment.get(variable, "") if variable is not None else ""
+        if not text:
+            continue
+        try:
+            value = _from_text(action, text)
+        except (argparse.ArgumentTypeError, ValueError) as error:
+            known.error(f"environment {variable}: {error}")
+        if isinstance(action, argparse._AppendAction):
+            lists[action.dest] = value  # a default would be added to by flags, not replaced
+        else:
+            action.default, action.required = value, False
+    given = known.parse_args(arguments)
+    for name, value in lists.items():
+        if not getattr(given, name):
+            setattr(given, name, value)
+    if given.strict and given.cdi_by_name:
+        known.error(
+            "--strict replaces files of the driver, which --cdi-by-name leaves to containerd"
+        )
+    return given
+
+
+def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+    return Settings(
+        nri_socket=given.nri_socket,
+        index=given.index,
+        run_dir=given.run_dir,
+        store_dir=given.store_dir,
+        library=given.library,
+        cdi_dirs=tuple(given.cdi_dir or (Path("/etc/cdi"), Path("/var/run/cdi"))),
+        containerd_state=given.containerd_state,
+        environment=dict(environment),
+        trusted_plugins=frozenset(given.trust_plugin or ()),
+        strict=given.strict,
+        refuse_unenforceable=given.unenforceable == "refuse",
+        rules=Rules((*Rules().runtime_handlers, *given.runtime_handler)),
+        verbose=given.verbose,
+        log_format=given.log_format,
+        http=given.http,
+        driver_capabilities=given.driver_capabilities,
+        cdi_by_name=given.cdi_by_name,
+        nvidia_ctk=given.nvidia_ctk,
+    )
+
+
+def variable_of(action: argparse.Action) -> str | None:
+    """The environment's name of a setting; None: it has none, such as --help."""
+    if action.dest in {argparse.SUPPRESS, "help"} or not action.option_strings:
+        return None
+    return _ENVIRONMENT_PREFIX + action.dest.upper()
+
+
+def _from_text(action: argparse.Action, text: str) -> object:
+    if action.nargs == 0:
+        if text.lower() not in _SWITCH:
+            raise ValueError(f"{text!r}, expected true or false")
+        return _SWITCH[text.lower()]
+    convert: Any = action.type or str
+    if isinstance(action, argparse._AppendAction):
+        return [convert(part) for part in text.split(":") if part]
+    value = convert(text)
+    if action.choices is not None and value not in action.choices:
+        raise ValueError(f"{text!r}, expected one of {', '.join(map(str, action.choices))}")
+    return value
+
+
+def absolute(text: str) -> Path:
+    """Mount sources and what containerd tells back are compared as text: absolute and plain."""
+    path = Path(text)
+    if not path.is_absolute() or ".." in path.parts:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an absolute path without '..'")
+    return path
+
+
+def _address(text: str) -> Address | None:
+    if text == "off":
+        return None
+    if text.startswith("unix:"):
+        return absolute(text.removeprefix("unix:"))
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected HOST:PORT, unix:PATH or off")
+    return host, int(port)
+
+
+def _capabilities(text: str) -> AbstractSet[str]:
+    """Also of the environment: a list with commas."""
+    chosen = {each.strip() for each in text.split(",") if each.strip()}
+    unknown = chosen - {*CAPABILITIES, ALL}
+    if unknown:
+        known = ", ".join((*CAPABILITIES, ALL))
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))!r}, expected some of {known}"
+        )
+    return frozenset(CAPABILITIES) if ALL in chosen else ALWAYS | chosen
+
+
+def _command(text: str) -> Sequence[str]:
+    try:
+        return () if text == "off" else tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+
+
+def _index(text: str) -> str:
+    if not re.fullmatch("[0-9]{2}", text):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected two digits from 00 to 99")
+    return text
