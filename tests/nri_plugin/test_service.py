@@ -379,6 +379,15 @@ def test_what_is_at_hand_waits_for_no_thread_and_what_has_changed_does(in_memory
             assert reply is not None
             assert grant_file.decode((in_memory.run / "pod-uid-0/grant").read_bytes())
             await at_hand()
+            # What the worker has begun, a removal say, comes first.
+            free = threading.Event()
+            stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
+            await asyncio.sleep(0)
+            behind = pod(2, allocated=QUARTER), container(2, sandbox=2)
+            assert "took too long" in await refused(runtime, *behind)
+            free.set()
+            await stuck
+            await at_hand()
             spec.write_text(spec.read_text().replace("/dev/card0", "/dev/card-one"))
             one = pod(1, allocated=QUARTER), container(1, sandbox=1)
             assert "took too long" in await refused(runtime, *one)
