@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import sanitizers
+
 _CLONE_NEWNS = 0x20000
 _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
@@ -60,6 +62,8 @@ _TIERS = {"sim": _why_no_sim, "node": _why_no_node}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if sanitizers.PRESET != sanitizers.SHIPPED and item.get_closest_marker("shipped"):
+        pytest.skip("of the library as it is shipped: a sanitizer's build is another")
     for tier, why_not in _TIERS.items():
         if item.get_closest_marker(tier) is None:
             continue
@@ -75,8 +79,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """build/dev of this checkout, configured and built; two pytest runs at once take turns."""
-    return build("dev")
+    """build/dev of this checkout, configured and built; two pytest runs at once take turns.
+
+    Where GPUSLICE_PRESET names another preset, the build of that one."""
+    return build(sanitizers.PRESET)
 
 
 @functools.cache

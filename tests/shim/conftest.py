@@ -14,6 +14,7 @@ import pytest
 
 from contract import grant_file, names
 from shim import region
+from tests import sanitizers
 from tests.shim.core import Box
 
 MIB = 2**20
@@ -38,12 +39,14 @@ class Host:
     def environment(
         self, grant_dir: Path | None = None, *, preload: bool = True
     ) -> Mapping[str, str]:
+        preloaded = sanitizers.preload(*([self.library] if preload else []))
         inherited = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
         return {
             **inherited,
             "LD_LIBRARY_PATH": str(self.driver_dir),
             **({"SIMGPU_DIR": str(self.sim_dir)} if self.sim_dir else {}),
-            **({"LD_PRELOAD": str(self.library)} if preload else {}),
+            **({"LD_PRELOAD": preloaded} if preloaded else {}),
+            **sanitizers.environment(),
             **({names.ENV_DIR: str(grant_dir)} if grant_dir else {}),
         }
 
@@ -93,6 +96,14 @@ class Grants:
         )
         self.made.append(directory)
         return directory
+
+
+@pytest.fixture(autouse=True)
+def nothing_reported() -> Iterator[None]:
+    """A sanitizer's report fails the test, whatever became of the program."""
+    yield
+    said = sanitizers.take_reports()
+    assert not said, said
 
 
 @pytest.fixture

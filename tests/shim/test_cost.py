@@ -16,7 +16,7 @@ from contract import grant_file, names, region_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, Host
 
-pytestmark = pytest.mark.sim
+pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
 _NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _C = Path(__file__).parent / "c"

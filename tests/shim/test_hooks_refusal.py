@@ -17,6 +17,7 @@ import pytest
 
 from contract import names, region_file
 from shim import region
+from tests import sanitizers
 from tests.shim.clients import NVML
 from tests.shim.conftest import GIB, Grants, Host
 
@@ -194,9 +195,9 @@ def test_row_25_a_region_on_a_bad_mount_is_no_card_and_the_program_lives(
     done = subprocess.run(
         [
             *("unshare", "--mount", "sh", "-c", f'{script.strip()} && exec "$@"', "sh"),
-            *("env", f"LD_PRELOAD={host.library}", sys.executable, "-c", _TRY),
+            *("env", f"LD_PRELOAD={sanitizers.preload(host.library)}", sys.executable, "-c", _TRY),
         ],
-        env=host.environment(directory, preload=False),
+        env={**host.environment(directory, preload=False), "LD_PRELOAD": ""},
         capture_output=True,
         text=True,
         check=False,

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from shim import region
+from tests import sanitizers
 from tests.shim.conftest import GIB, MIB, Grants, Host
 from tests.shim.core import until
 from tests.simgpu.peer import Peer
@@ -65,7 +66,7 @@ def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, pass
         assert bystander.ask(f"alloc {50 * MIB}") == "0 0"
         code, handle = bystander.ask("export 0").split()
         assert code == "0"
-        with _talker(host, directory, LD_PRELOAD=str(steps_library)) as subject:
+        with _talker(host, directory, LD_PRELOAD=sanitizers.preload(steps_library)) as subject:
             assert subject.ask(f"stop {step} {passage}") == "0"
             if not any(subject.stops(line) for line in _script(handle)):
                 return False

@@ -57,6 +57,7 @@ def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.shipped
 def test_row_35_needs_libc_alone(library: Path) -> None:
     dynamic = _output("readelf", "-dW", library)
     assert re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic) == ["libc.so.6"]
@@ -66,6 +67,7 @@ def test_row_35_needs_libc_alone(library: Path) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.shipped
 def test_undefined_symbols_are_old_and_harmless(library: Path) -> None:
     undefined = {name for kind, name in _dynamic_symbols(library) if kind in "Uw"}
     versions = [
@@ -82,6 +84,7 @@ def test_undefined_symbols_are_old_and_harmless(library: Path) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.shipped
 def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path) -> None:
     """ziglang has the stubs of glibc 2.17: whatever is newer would be an undefined reference."""
     source = tmp_path / "old.c"
@@ -114,6 +117,7 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
 
 
 @pytest.mark.sim
+@pytest.mark.shipped
 def test_a_musl_program_runs_under_it(library: Path, tmp_path: Path) -> None:
     if shutil.which("musl-gcc") is None:
         missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
@@ -136,6 +140,7 @@ def test_a_musl_program_runs_under_it(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.shipped
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_another_preload_that_wraps_the_start_of_programs_finds_dlsym(
     library: Path, tmp_path: Path, ours_first: bool
@@ -156,6 +161,7 @@ def test_another_preload_that_wraps_the_start_of_programs_finds_dlsym(
 
 
 @pytest.mark.sim
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     "command",
     [

@@ -17,7 +17,7 @@ import pytest
 
 from tests.shim.conftest import Host
 
-pytestmark = pytest.mark.sim
+pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
 Look = Callable[..., Sequence[str]]
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import sanitizers
+
 pytestmark = pytest.mark.sim
 
 Look = Callable[[Sequence[str], Sequence[Path]], Sequence[str]]
@@ -34,7 +36,11 @@ def private(build_dir: Path) -> Path:
 @pytest.fixture
 def look(build_dir: Path) -> Look:
     def run(arguments: Sequence[str], preload: Sequence[Path] = ()) -> Sequence[str]:
-        environment = {**os.environ, "LD_PRELOAD": " ".join(map(str, preload))}
+        environment = {
+            **os.environ,
+            **sanitizers.environment(),
+            "LD_PRELOAD": sanitizers.preload(*preload),
+        }
         program = build_dir / "bin" / "vgpu-dlsym-test"
         done = subprocess.run(
             [program, *arguments], env=environment, capture_output=True, text=True, check=True

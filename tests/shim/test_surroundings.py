@@ -170,6 +170,7 @@ _SESSIONS = {
 }
 
 
+@pytest.mark.shipped  # in an emptied environment a sanitizer has no options, nor its runtime
 @pytest.mark.parametrize("command", _SESSIONS.values(), ids=_SESSIONS.keys())
 def test_row_46_an_emptied_environment_has_the_limit(
     host: Host, grants: Grants, tmp_path: Path, command: list[str]
@@ -180,6 +181,7 @@ def test_row_46_an_emptied_environment_has_the_limit(
     assert region.status(grant)[0].use.refused_count == 1
 
 
+@pytest.mark.shipped
 def test_row_46_in_a_container_of_ours_the_environment_has_no_say(
     host: Host, grants: Grants, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import sanitizers
 from tests.shim.conftest import GIB, Grants, Host
 from tests.shim.every_symbol import exports
 
@@ -143,6 +144,10 @@ def test_row_33_a_wrapper_of_what_the_driver_lacks_says_not_found(
     newer = _driver_dir(build_dir, 13000)
     program = tmp_path / "linked"
     subprocess.run(["gcc", source, f"-L{newer}", "-l:libcuda.so.1", "-o", program], check=True)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(lacking), "LD_PRELOAD": str(library)}
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(lacking),
+        "LD_PRELOAD": sanitizers.preload(library),
+    }
     done = subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("500", "", 0)

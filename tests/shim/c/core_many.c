@@ -113,6 +113,7 @@ int core_many(int argc, char **argv)
 	report(tally);
 	printf("%" PRIu64 " %" PRIu64 " %" PRIu64, tally->attached, tally->without_slot,
 	       tally->charged_bytes);
+	fflush(stdout); /* TSan's _exit writes what a child inherits */
 	if (!tally->without_slot)
 		measure(tally);
 	printf(" %" PRIu64, tally->took_ns[SAMPLES / 2] / 1000);
@@ -122,5 +123,6 @@ int core_many(int argc, char **argv)
 		;
 	report(tally);
 	printf(" %" PRIu64 "\n", tally->charged_bytes);
+	free(pids);
 	return 0;
 }

@@ -1,0 +1,35 @@
+"""A part of the matrix over builds that ASan with UBSan, and that TSan, watch.
+
+`make sanitize` has all of the rows; these are the ones that go through most of the tables: every
+card that can be limited, physical memory, arrays, graphs, memory of two processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import sanitizers
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.sim, pytest.mark.shipped]
+
+_ROWS = "test_row_03 or test_row_13 or test_row_14 or test_row_15 or test_row_16"
+_FILES = ("environment", "physical", "arrays", "graphs", "ipc")
+
+
+@pytest.mark.parametrize("preset", ["asan", "tsan"])
+def test_rows_over_a_watched_build(preset: str) -> None:
+    files = [f"tests/shim/test_{name}.py" for name in _FILES]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *files, "-k", _ROWS],
+        cwd=ROOT,
+        env={**os.environ, sanitizers.VARIABLE: preset},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
