@@ -29,7 +29,6 @@ struct vgpu_claimed {
 	uint32_t claims; /* 0: free */
 	uint32_t next_free;
 	CUdevice device;
-	bool imported;
 };
 
 /* Numbers begin at 1. `used`: numbers given so far. */

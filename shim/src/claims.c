@@ -4,7 +4,7 @@
 
 bool vgpu_any_view; /* there was one */
 
-static uint32_t claim_memory(struct vgpu_claimed made)
+uint32_t vgpu_claim_new(const struct vgpu_reservation *charge, CUdevice device)
 {
 	struct vgpu_claim_table *table = vgpu_claim_table();
 	uint32_t memory, claim = 0;
@@ -15,24 +15,13 @@ static uint32_t claim_memory(struct vgpu_claimed made)
 		return 0;
 	memory = vgpu_claimed_number(table);
 	if (memory) {
-		table->memory[memory] = made;
+		table->memory[memory] = (struct vgpu_claimed){.charge = *charge, .device = device};
 		claim = vgpu_claim_number(table, memory);
 	}
 	if (memory && !claim)
 		vgpu_claimed_free(table, memory);
 	vgpu_unlock(&table->lock);
 	return claim;
-}
-
-uint32_t vgpu_claim_new(const struct vgpu_reservation *charge, CUdevice device)
-{
-	return claim_memory((struct vgpu_claimed){.charge = *charge, .device = device});
-}
-
-uint32_t vgpu_claim_import(const struct vgpu_reservation *charge, CUdevice device)
-{
-	return claim_memory(
-	    (struct vgpu_claimed){.charge = *charge, .device = device, .imported = true});
 }
 
 static bool claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim)
@@ -115,31 +104,6 @@ bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list)
 	vgpu_claims_drop(table, *list);
 	*list = 0;
 	return false;
-}
-
-/*
- * What a driver then refuses to map stays charged until the memory goes, since another thread may
- * have relied on it meanwhile.
- */
-CUresult vgpu_claim_grow(uint32_t claim, uint64_t bytes)
-{
-	struct vgpu_claim_table *table = vgpu_claim_table_if_any();
-	struct vgpu_claimed *memory = &table->memory[table->claim[claim].memory];
-	uint64_t charged_bytes = __atomic_load_n(&memory->charge.bytes, __ATOMIC_ACQUIRE);
-
-	while (memory->imported && bytes > charged_bytes) {
-		struct vgpu_reservation more;
-		CUresult result =
-		    vgpu_reserve_at(memory->charge.place, bytes - charged_bytes, &more);
-
-		if (result != CUDA_SUCCESS)
-			return result;
-		if (__atomic_compare_exchange_n(&memory->charge.bytes, &charged_bytes, bytes, false,
-						__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-			break;
-		vgpu_cancel(&more); /* another thread maps it too */
-	}
-	return CUDA_SUCCESS;
 }
 
 /* Of which there is one with a key at a time. */

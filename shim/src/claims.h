@@ -44,8 +44,6 @@ struct vgpu_claim_to {
 /* New memory with the reservation as its charge, `device` as the driver numbers it, and one claim.
  * 0: no room; nothing changed. */
 uint32_t vgpu_claim_new(const struct vgpu_reservation *charge, CUdevice device);
-/* The same of memory that another process made, of which more may turn out to be there. */
-uint32_t vgpu_claim_import(const struct vgpu_reservation *charge, CUdevice device);
 
 /* One more claim on the memory that a handle or an import names, or, as a list, on each that is
  * mapped in a range. False: no room. 0: nothing is known of it, and the driver alone answers. */
@@ -55,12 +53,6 @@ bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list);
 
 /* The number of the memory that a handle names; 0: not known. */
 uint32_t vgpu_memory_named(uint64_t handle);
-
-/*
- * Memory that another process made is charged at least as far as anybody here ever tried to map
- * it: `bytes` from its beginning. CUDA_ERROR_OUT_OF_MEMORY: that does not fit.
- */
-CUresult vgpu_claim_grow(uint32_t claim, uint64_t bytes);
 
 /* The driver has answered: CUDA_SUCCESS keeps all claims of the list, anything else drops them. */
 void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to);

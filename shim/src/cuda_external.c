@@ -11,38 +11,52 @@
 
 #include "claims.h"
 #include "hooks.h"
+#include "import_size.h"
 
-enum { OPAQUE_FD = 1, LAST_TYPE = 8 }; /* CU_EXTERNAL_MEMORY_HANDLE_TYPE_ */
+enum { OPAQUE_FD = 1 }; /* CU_EXTERNAL_MEMORY_HANDLE_TYPE_ */
 
-/* An import that succeeds takes the descriptor, so nothing that could is tried. */
-static bool is_malformed(const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)
+/* Where it lies, and what it holds there. */
+static bool measure(const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described, struct vgpu_place *place,
+		    uint64_t *bytes)
 {
-	return described->type < OPAQUE_FD || described->type > LAST_TYPE ||
-	       !described->size_bytes ||
-	       (described->type == OPAQUE_FD &&
-		syscall(SYS_fcntl, (int)described->handle[0], F_GETFD) < 0);
+	return described->type == OPAQUE_FD &&
+	       vgpu_descriptor_bytes((int)described->handle[0], place, bytes);
 }
 
-/* What is malformed besides, the driver says. */
-static CUresult refuse(const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described, CUresult ours)
+/* What is malformed the driver says, if it is. An import that succeeds takes the descriptor, so a
+ * copy is tried. */
+static CUresult refuse(const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)
 {
+	CUDA_EXTERNAL_MEMORY_HANDLE_DESC tried = *described;
 	CUexternalMemory given;
-	CUresult result = ours;
+	CUresult result;
+	int copy = -1;
 
-	if (ours == CUDA_ERROR_OUT_OF_MEMORY && is_malformed(described))
-		result = real_cuImportExternalMemory(&given, described);
-	if (result != CUDA_SUCCESS)
-		return result;
-	(void)real_cuDestroyExternalMemory(given);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	if (described->type == OPAQUE_FD) {
+		copy = (int)syscall(SYS_fcntl, (int)described->handle[0], F_DUPFD_CLOEXEC, 0);
+		tried.handle[0] = (uint32_t)copy;
+	}
+	result = real_cuImportExternalMemory(&given, &tried);
+	if (result == CUDA_SUCCESS) {
+		(void)real_cuDestroyExternalMemory(given);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (copy >= 0)
+		syscall(SYS_close, copy);
+	return result;
 }
 
+/*
+ * The size that the program gives proves nothing: a driver may take a smaller one, and holds all
+ * the same. A larger one is the driver's to refuse; if it does not, that counts.
+ */
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
 				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)
 {
 	struct vgpu_claim_to to = {.kind = VGPU_CLAIM_EXTERNAL};
 	struct vgpu_reservation reservation;
 	struct vgpu_place place;
+	uint64_t held_bytes, bytes;
 	uint32_t claim;
 	CUresult result;
 
@@ -52,10 +66,13 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
 		return result == CUDA_SUCCESS ? real_cuImportExternalMemory(memory, described)
 					      : result;
-	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, described->size_bytes),
-				 &reservation);
+	to.extent = place.context;
+	if (!measure(described, &place, &held_bytes))
+		return refuse(described);
+	bytes = held_bytes < described->size_bytes ? described->size_bytes : held_bytes;
+	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), &reservation);
 	if (result != CUDA_SUCCESS)
-		return refuse(described, result);
+		return described->size_bytes && bytes == held_bytes ? result : refuse(described);
 	claim = vgpu_claim_new(&reservation, 0);
 	if (!claim) {
 		vgpu_cancel(&reservation);
@@ -63,7 +80,6 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 	}
 	VGPU_CALL_RESERVED(result, &reservation, real_cuImportExternalMemory(memory, described));
 	to.key = result == CUDA_SUCCESS ? (uintptr_t)*memory : 0;
-	to.extent = place.context;
 	vgpu_claim_end(claim, result, to);
 	return result;
 }

@@ -6,6 +6,7 @@
  */
 #include "claims.h"
 #include "hooks.h"
+#include "import_size.h"
 #include "location.h"
 
 enum { RELAXED = 2, MINIMUM = 0 }; /* CU_STREAM_CAPTURE_MODE_, CU_MEM_ALLOC_GRANULARITY_ */
@@ -99,46 +100,6 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return result;
 }
 
-/* Of all that can be mapped at the address, how much of the handle can be. */
-static uint64_t most_mapped(CUdeviceptr address, uint64_t granules, size_t granule_bytes,
-			    CUmemGenericAllocationHandle handle)
-{
-	uint64_t fits = 0, too_many = granules + 1;
-
-	while (too_many - fits > 1) {
-		uint64_t wanted = fits + (too_many - fits) / 2;
-
-		if (real_cuMemMap(address, wanted * granule_bytes, 0, handle, 0) != CUDA_SUCCESS) {
-			too_many = wanted;
-			continue;
-		}
-		fits = wanted;
-		if (real_cuMemUnmap(address, wanted * granule_bytes) != CUDA_SUCCESS)
-			break;
-	}
-	return fits * granule_bytes;
-}
-
-/* No call tells how large imported memory is, but more of it than there is cannot be mapped. 0:
- * that cannot be tried. */
-static uint64_t size_of_import(CUmemGenericAllocationHandle handle, const CUmemAllocationProp *prop,
-			       CUdevice device)
-{
-	size_t granule_bytes = 0, card_bytes = 0;
-	CUdeviceptr address;
-	uint64_t size_bytes;
-
-	if (real_cuMemGetAllocationGranularity(&granule_bytes, prop, MINIMUM) != CUDA_SUCCESS ||
-	    real_cuDeviceTotalMem_v2(&card_bytes, device) != CUDA_SUCCESS || !granule_bytes)
-		return 0;
-	card_bytes -= card_bytes % granule_bytes;
-	if (real_cuMemAddressReserve(&address, card_bytes, 0, 0, 0) != CUDA_SUCCESS)
-		return 0;
-	size_bytes = most_mapped(address, card_bytes / granule_bytes, granule_bytes, handle);
-	(void)real_cuMemAddressFree(address, card_bytes);
-	return size_bytes;
-}
-
 /* What the driver has no properties of is a multicast object. */
 static CUresult claim_new_import(CUmemGenericAllocationHandle handle, uint32_t *claim)
 {
@@ -153,11 +114,10 @@ static CUresult claim_new_import(CUmemGenericAllocationHandle handle, uint32_t *
 	else if (result == CUDA_ERROR_INVALID_VALUE)
 		place = charge.place, result = CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS && place.card >= 0)
-		result = vgpu_reserve_at(place, size_of_import(handle, &prop, device), &charge);
+		result = vgpu_reserve_at(place, vgpu_import_bytes(handle, &prop, device), &charge);
 	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_NOT_GRANTED)
 		return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
-	*claim = place.card >= 0 ? vgpu_claim_import(&charge, device)
-				 : vgpu_claim_new(&charge, VGPU_MULTICAST);
+	*claim = vgpu_claim_new(&charge, place.card >= 0 ? device : VGPU_MULTICAST);
 	if (!*claim)
 		vgpu_cancel(&charge);
 	return CUDA_SUCCESS;
@@ -222,15 +182,12 @@ CUresult cuMemMap(CUdeviceptr address, size_t size_bytes, size_t offset,
 {
 	struct vgpu_claim_to to = {
 	    .kind = VGPU_CLAIM_MAPPING, .key = address, .extent = size_bytes};
-	CUresult result = CUDA_SUCCESS;
+	CUresult result;
 	uint32_t claim;
 
 	if (!vgpu_claim_handle(handle, &claim))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (claim)
-		result = vgpu_claim_grow(claim, offset + size_bytes);
-	if (result == CUDA_SUCCESS)
-		result = real_cuMemMap(address, size_bytes, offset, handle, flags);
+	result = real_cuMemMap(address, size_bytes, offset, handle, flags);
 	vgpu_claim_end(claim, result, to);
 	return result;
 }

@@ -260,6 +260,97 @@ assert external(handle)[0] == OOM
     )
 
 
+def test_external_memory_is_charged_what_it_holds_whatever_its_importer_says(
+    host: Host, grants: Grants
+) -> None:
+    _run(
+        host,
+        grants,
+        _EXTERNAL
+        + """
+for size in (1, BLOCK, 64 * BLOCK):
+    handle = create(64 * BLOCK, shareable=FD)
+    memory = must(external(handle, size))
+    release(handle)
+    took(64 * BLOCK)
+    must(d.cuDestroyExternalMemory(memory))
+    took(0)
+handle = create(64 * BLOCK, shareable=FD)
+for size in (0, 65 * BLOCK, 2**64 - 1):
+    assert external(handle, size)[0] == INVALID
+    os.close(last_fd)
+release(handle)
+took(0)
+handle = create(200 * BLOCK, shareable=FD)
+rest = create(int(must(d.cuMemGetInfo())[0]) // BLOCK * BLOCK - 100 * BLOCK)
+before_it = figures()
+assert external(handle, BLOCK)[0] == OOM
+os.fstat(last_fd), os.close(last_fd)
+assert figures() == before_it
+""",
+    )
+
+
+def test_external_memory_of_another_process_is_charged_what_it_holds(
+    host: Host, grants: Grants
+) -> None:
+    """The importer says less, and the exporter, who was charged as well, is killed."""
+    _run(
+        host,
+        grants,
+        _EXTERNAL
+        + """
+import subprocess, sys, time
+exporter = subprocess.Popen(
+    [sys.executable, "-c", "from tests.shim.exact import PHYSICAL\\n"
+     "exec(PHYSICAL)\\n"
+     "h = create(64 * BLOCK, shareable=FD)\\n"
+     "print(int(must(d.cuMemExportToShareableHandle(h, FD, 0))), flush=True)\\n"
+     "import time; time.sleep(600)"], stdout=subprocess.PIPE, text=True)
+fd = os.open(f"/proc/{exporter.pid}/fd/{exporter.stdout.readline().strip()}", os.O_RDWR)
+wanted = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+wanted.type = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+wanted.handle.fd, wanted.size = fd, BLOCK
+memory = must(d.cuImportExternalMemory(wanted))
+exporter.kill(), exporter.wait()
+until = time.monotonic() + 30
+while figures() != (64 * BLOCK, 64 * BLOCK) and time.monotonic() < until:
+    must(d.cuMemGetInfo())
+took(64 * BLOCK)
+must(d.cuDestroyExternalMemory(memory))
+took(0)
+""",
+    )
+
+
+def test_what_the_driver_does_not_know_as_physical_memory_is_not_imported(
+    host: Host, grants: Grants
+) -> None:
+    """Nothing then tells how much it holds, so that there is nothing to charge it by."""
+    _run(
+        host,
+        grants,
+        _EXTERNAL
+        + """
+handle = create(4 * BLOCK, shareable=FD)
+fail = dict(op="fail", card=0, call="cuMemImportFromShareableHandle", code=801)
+assert control(**fail, count=1)["ok"]
+code = external(handle)[0]
+assert code == OOM, code
+os.fstat(last_fd), os.close(last_fd)
+took(4 * BLOCK)
+for fd in (-1, os.open("/dev/null", os.O_RDWR)):
+    wanted = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+    wanted.type = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+    wanted.handle.fd, wanted.size = fd, BLOCK
+    assert d.cuImportExternalMemory(wanted)[0] == INVALID
+os.fstat(fd)
+release(handle)
+took(0)
+""",
+    )
+
+
 def test_what_is_mapped_of_external_memory_keeps_its_charge(host: Host, grants: Grants) -> None:
     """Destroying the import gives nothing back while a buffer or an image of it is there."""
     _run(

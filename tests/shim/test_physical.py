@@ -546,26 +546,62 @@ took(0)
     )
 
 
-def test_imported_memory_that_cannot_be_sized_is_charged_as_far_as_it_is_mapped(
+def test_imported_memory_is_sized_where_few_addresses_are_to_be_had(
     host: Host, grants: Grants
 ) -> None:
+    """What fills all of them may be larger: as large as the card, and that fits no share of it."""
     _run(
         host,
         grants,
         """
+import resource
+pieces = [(create(n * BLOCK, shareable=FD), n * BLOCK) for n in (3, 100)]
+fds = [int(must(d.cuMemExportToShareableHandle(handle, FD, 0))) for handle, _ in pieces]
+there = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+former = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (there + 64 * MIB, former[1]))
+small, large = (d.cuMemImportFromShareableHandle(fd, FD) for fd in fds)
+resource.setrlimit(resource.RLIMIT_AS, former)
+assert small[0] == OK and large[0] == OOM, (small, large)
+for fd, (handle, _) in zip(fds, pieces):
+    os.close(fd); release(handle)
+took(3 * BLOCK)
+release(small[1])
+took(0)
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    "call, code",
+    [
+        ("cuMemAddressReserve", 2),
+        ("cuMemMap", 2),
+        ("cuMemMap", 999),
+        ("cuMemGetAllocationGranularity", 1),
+        ("cuDeviceTotalMem_v2", 999),
+    ],
+)
+def test_imported_memory_that_cannot_be_sized_is_the_card_s_whole(
+    host: Host, grants: Grants, call: str, code: int
+) -> None:
+    """So it is refused, and the driver has it back."""
+    _run(
+        host,
+        grants,
+        f"""
 handle = create(3 * BLOCK, shareable=FD)
 fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
-assert control(op="fail", card=0, call="cuMemAddressReserve", code=2, count=1).get("ok")
-theirs = must(d.cuMemImportFromShareableHandle(fd, FD))
-os.close(fd); release(handle)
-at = reserve(3 * BLOCK)
-assert held() - before[0][0] == 3 * BLOCK and charged() == before[0][1]
-map(at, theirs, 2 * BLOCK)
-assert charged() - before[0][1] == 2 * BLOCK
-unmap(at, 2 * BLOCK)
-map(at, theirs, 3 * BLOCK)
+fail = dict(op="fail", card=0, call="{call}", code={code})
+assert control(**fail, count=100)["ok"]
+assert d.cuMemImportFromShareableHandle(fd, FD)[0] == OOM
+wanted = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+wanted.type = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+wanted.handle.fd, wanted.size = fd, 3 * BLOCK
+assert d.cuImportExternalMemory(wanted)[0] == OOM
+assert control(**fail, count=0)["ok"]
 took(3 * BLOCK)
-unmap(at, 3 * BLOCK); release(theirs)
+os.close(fd); release(handle)
 took(0)
 """,
     )

@@ -134,11 +134,11 @@ typedef struct {
 
 enum { CU_MEM_OPERATION_TYPE_MAP = 1 };
 
-/* The beginning of it. */
 typedef struct {
 	int type;
 	uint64_t handle[2];
 	uint64_t size_bytes;
+	unsigned int flags, reserved[16];
 } CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
 
 /* Its first member is all that we read. */
