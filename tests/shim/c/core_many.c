@@ -98,6 +98,7 @@ int core_many(int argc, char **argv)
 
 	if (tally == MAP_FAILED || !pids || !count)
 		return 2;
+	setvbuf(stdout, NULL, _IONBF, 0); /* TSan's _exit writes what a child inherits */
 	for (uint64_t i = 0; i < count; i++) {
 		pids[i] = fork();
 		if (pids[i] == 0)
@@ -113,7 +114,6 @@ int core_many(int argc, char **argv)
 	report(tally);
 	printf("%" PRIu64 " %" PRIu64 " %" PRIu64, tally->attached, tally->without_slot,
 	       tally->charged_bytes);
-	fflush(stdout); /* TSan's _exit writes what a child inherits */
 	if (!tally->without_slot)
 		measure(tally);
 	printf(" %" PRIu64, tally->took_ns[SAMPLES / 2] / 1000);
