@@ -1,7 +1,7 @@
 """The dialects in which containers ask for shares: each a reader in a table.
 
 Pure. A dialect gets the pod's annotations and its containers, and says what each asks for, by
-itself; Koordinator's own scheduler sums a pod's containers, and we do not (docs/compatibility.md).
+itself: Koordinator's own scheduler sums a pod's containers, and we do not.
 A request that is not allowed is refused as it is read: the text names the field, its value and what
 is allowed.
 """
@@ -78,14 +78,11 @@ def _amounts(container: Container) -> Mapping[str, int]:
     """What is asked for of ours; what is zero is not asked for, as in Kubernetes."""
     amounts = {}
     for name in (_GPU, _CORE, _MEMORY, _RATIO, _SHARED):
-        match quantity.parse(container.resources.get(name)):
-            case quantity.Value(amount):
-                if amount:
-                    amounts[name] = amount
-            case quantity.Invalid(reason):
-                raise RequestError(f"container {container.name}: {name}: {reason}")
-            case quantity.Absent():
-                pass
+        read = quantity.parse(container.resources.get(name))
+        if isinstance(read, quantity.Invalid):
+            raise RequestError(f"container {container.name}: {name}: {read.reason}")
+        if isinstance(read, quantity.Value) and read.amount:
+            amounts[name] = read.amount
     return amounts
 
 

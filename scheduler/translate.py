@@ -135,7 +135,7 @@ def pod(raw: Json) -> PodFacts:
     """Never raises for what its author or a scheduler wrote."""
     metadata, spec = _at(raw, "metadata"), _at(raw, "spec")
     node = str(spec.get("nodeName") or "")
-    finished = _at(raw, "status").get("phase") in _FINISHED
+    finished = str(_at(raw, "status").get("phase")) in _FINISHED
     held, problem = _held(raw) if node and not finished else ((), "")
     return PodFacts(
         uid=str(metadata.get("uid", "")),

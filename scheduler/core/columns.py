@@ -42,9 +42,6 @@ class Columns:
         self.bar: Reasons = self._node(fleet.bar)
         self.isolates: Bools = self._node(fleet.isolates)
 
-    def rows_at(self, indices: NDArray[np.intp]) -> Rows:
-        return indices if self.whole else self._rows[indices]
-
     def nodes(self) -> Bools:
         """[R]: those on which anything may be placed."""
         open_to_us: Bools = self.bar == Reason.FITS

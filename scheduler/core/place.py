@@ -25,8 +25,16 @@ from scheduler.core.placement import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Request, Scope, by_greed
 
-MOST_STEPS: Final = 20_000
-"""Of one search: tens of milliseconds."""
+MOST_STEPS: Final = 2_000
+"""Of the search on one node: tens of milliseconds."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """How many steps a search may take, and has taken."""
+
+    most: int = MOST_STEPS
+    taken: int = 0
 
 
 @dataclass(slots=True)
@@ -103,11 +111,13 @@ class _GaveUp(Exception):
 class _Search:
     """One node, one request; slots are those that may be used."""
 
-    def __init__(self, request: Request, policy: Policy, slots: Sequence[_Slot]) -> None:
+    def __init__(
+        self, request: Request, policy: Policy, slots: Sequence[_Slot], steps: Steps
+    ) -> None:
         self._request = request
         self._policy = policy
         self._slots = slots
-        self._steps = 0
+        self._steps = steps
         self._order = by_greed(request, max(slot.total_bytes for slot in slots))
 
     def greedy(self) -> bool:
@@ -125,16 +135,31 @@ class _Search:
 
     def exact(self) -> bool:
         """As greedy, over all ways. Raises _GaveUp."""
-        return self._from(0)
+        return not self._is_too_much() and self._from(0)
+
+    def _is_too_much(self) -> bool:
+        """Whether all cards together have not what is asked for in some moment: no search finds
+        room then, and most that would find none is seen here."""
+        asks, moments = self._request.asks, self._request.moments
+        smallest = min(slot.total_bytes for slot in self._slots)
+        free_bytes = sum(slot.free_bytes for slot in self._slots)
+        free_core = sum(slot.free_core for slot in self._slots)
+        for moment in range(self._request.moment_count):
+            alive = [ask for ask, at in zip(asks, moments, strict=True) if moment in at]
+            size = sum(ask.cards * ask.bytes_of(smallest) for ask in alive)
+            core = sum(ask.cards * (ask.core_percent or 0) for ask in alive)
+            if size > free_bytes or core > free_core:
+                return True
+        return False
 
     def _from(self, position: int) -> bool:
         if position == len(self._order):
             return True
         number = self._order[position]
         for chosen in self._ways(number):
-            self._steps += 1
-            if self._steps > MOST_STEPS:
+            if self._steps.taken >= self._steps.most:
                 raise _GaveUp
+            self._steps.taken += 1
             self._add(number, chosen)
             if self._from(position + 1):
                 return True
@@ -190,11 +215,15 @@ def _nearest(roomy: Sequence[_Slot], level: int, wanted: int) -> Sequence[_Slot]
 
 
 def place(
-    fleet: Fleet, request: Request, row: int, default: Policy = Policy.BINPACK
+    fleet: Fleet,
+    request: Request,
+    row: int,
+    default: Policy = Policy.BINPACK,
+    steps: Steps | None = None,
 ) -> Placement | Reason:
     """The cards of the node at `row` for the request, or why there are none.
 
-    default: the policy where the request names none.
+    default: the policy where the request names none. steps: what the search may take and has taken.
     """
     if fleet.bar[row]:
         return Reason(int(fleet.bar[row]))
@@ -202,9 +231,10 @@ def place(
         return Reason.NOT_ISOLATING
     slots = _slots(fleet, request, row)
     policy = request.policy or default
+    steps = steps or Steps()
     gave_up = False
     for within in _within_scope(request.scope, slots, policy):
-        search = _Search(request, policy, within)
+        search = _Search(request, policy, within, steps)
         try:
             found = search.greedy() or search.exact()
         except _GaveUp:
@@ -251,15 +281,12 @@ def _within_scope(
     """The parts of the node in which all cards may lie, by the policy the best first."""
     parts: dict[int, list[_Slot]] = {}
     for slot in slots:
-        match scope:
-            case Scope.NODE:
-                part = 0
-            case Scope.NUMA_NODE:
-                part = slot.groups[2]
-            case Scope.PCIE:
-                part = slot.groups[1]
-            case Scope.DEVICE:
-                part = slot.index
+        part = {
+            Scope.NODE: 0,
+            Scope.NUMA_NODE: slot.groups[2],
+            Scope.PCIE: slot.groups[1],
+            Scope.DEVICE: slot.index,
+        }[scope]
         if part != NO_GROUP:
             parts.setdefault(part, []).append(slot)
 

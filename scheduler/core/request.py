@@ -130,14 +130,13 @@ def moments_of(asks: Sequence[Ask]) -> Sequence[tuple[int, ...]]:
     inits = sorted(ask.order for ask in asks if ask.phase is Phase.INIT)
     lives: list[tuple[int, ...]] = []
     for ask in asks:
-        match ask.phase:
-            case Phase.INIT:
-                lives.append((inits.index(ask.order),))
-            case Phase.SIDECAR:
-                later = tuple(at for at, order in enumerate(inits) if order > ask.order)
-                lives.append((*later, len(inits)))
-            case Phase.MAIN:
-                lives.append((len(inits),))
+        if ask.phase is Phase.INIT:
+            lives.append((inits.index(ask.order),))
+        elif ask.phase is Phase.SIDECAR:
+            later = tuple(at for at, order in enumerate(inits) if order > ask.order)
+            lives.append((*later, len(inits)))
+        else:
+            lives.append((len(inits),))
     return tuple(lives)
 
 

@@ -1,0 +1,47 @@
+"""Small fleets, said in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.core.fit import fit
+from scheduler.core.fleet import Card, Fleet
+from scheduler.core.place import place
+from scheduler.core.placement import Placement
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Request
+
+Held = tuple[int, int | None]
+TOTAL = 1000
+
+
+def cards(count: int, total_bytes: int = TOTAL) -> Sequence[Card]:
+    return [Card(f"GPU-{minor}", minor, total_bytes) for minor in range(count)]
+
+
+def fleet(*held: Sequence[Held], of: Sequence[Card] | None = None, name: str = "n1") -> Fleet:
+    """One node; by card, what is held of it: (bytes of 1000, core)."""
+    return add(Fleet(), name, *held, of=of)
+
+
+def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Card] | None = None) -> Fleet:
+    row = made.add(name)
+    made.set_cards(row, of if of is not None else cards(len(held)))
+    made.set_node(row, Reason.FITS, True)
+    for slot, shares in enumerate(held):
+        for size, core in shares:
+            made.take(row, slot, size, core)
+    return made
+
+
+def minors(of: Fleet, request: Request, name: str = "n1") -> dict[str, list[int]] | Reason:
+    """By container, the minors of its cards; and fit must say the same."""
+    found = place(of, request, of.row_of(name))
+    possible, reasons = fit(of, request, of.rows_of([name]))
+    assert bool(possible[0]) == isinstance(found, Placement)
+    if not isinstance(found, Placement):
+        return Reason(int(reasons[0]))
+    chosen: dict[str, list[int]] = {}
+    for share in found.shares:
+        chosen.setdefault(share.container, []).append(share.minor)
+    return chosen

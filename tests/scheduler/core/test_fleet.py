@@ -1,0 +1,87 @@
+"""The columns: growth, reuse of rows, snapshots."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.core.fit import fit
+from scheduler.core.fleet import NO_ROW, Card, Fleet
+from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
+from scheduler.core.request import Ask, Request
+from tests.scheduler.core.one_node import add, cards
+
+ANY = Request([Ask("main", memory_bytes=1)])
+
+
+def test_it_grows_in_nodes_and_cards() -> None:
+    fleet = Fleet(nodes=1, cards=1)
+    for number in range(100):
+        add(fleet, f"n{number}", [(number + 1, 1)], [], of=cards(2 + number % 15))
+    assert len(fleet) == 100
+    rows = fleet.rows_of([f"n{number}" for number in range(100)])
+    assert fleet.used_bytes[rows, 0].tolist() == list(range(1, 101))
+    assert fit(fleet, ANY, rows)[0].all()
+    assert [len(fleet.cards[row]) for row in rows] == [2 + number % 15 for number in range(100)]
+
+
+def test_rows_are_reused_and_forget() -> None:
+    fleet = add(add(Fleet(), "a", [(10, 1)]), "b", [])
+    first = fleet.row_of("a")
+    assert fleet.add("a") == first
+    fleet.remove("a")
+    assert fleet.row_of("a") == NO_ROW
+    assert fit(fleet, ANY, fleet.rows_of(["a", "b"]))[1].tolist() == [Reason.NODE_UNKNOWN, 0]
+    assert fleet.add("c") == first
+    assert fit(fleet, ANY, fleet.rows_of(["c"]))[1].tolist() == [Reason.NO_DEVICE]
+    assert fleet.used_bytes[first].sum() == 0
+    assert [fleet.names[row] for row in fleet.all_rows()] == ["b", "c"]
+
+
+def test_the_row_of_no_node_never_fits() -> None:
+    assert fit(Fleet(), ANY, Fleet().rows_of(["nobody"]))[1].tolist() == [Reason.NODE_UNKNOWN]
+    assert fit(Fleet(), ANY, Fleet().rows_of([]))[0].tolist() == []
+
+
+def test_a_snapshot_changes_by_itself() -> None:
+    fleet = add(Fleet(), "a", [])
+    copy = fleet.snapshot()
+    copy.take(copy.row_of("a"), 0, 1000, 100)
+    copy.add("b")
+    assert not fit(copy, ANY, copy.rows_of(["a"]))[0].any()
+    assert fit(fleet, ANY, fleet.rows_of(["a"]))[0].all()
+    assert (len(fleet), len(copy)) == (1, 2)
+
+
+def test_what_is_given_back_is_there_again() -> None:
+    fleet = add(Fleet(), "a", [(400, None), (300, 20)])
+    row = fleet.row_of("a")
+    fleet.give_back(row, 0, 400, None)
+    fleet.give_back(row, 0, 300, 20)
+    fresh = add(Fleet(), "a", [])
+    for column in ("free_bytes", "free_percent", "free_core", "takes_coreless", "is_open"):
+        assert getattr(fleet, column)[row, 0] == getattr(fresh, column)[row, 0]
+
+
+@pytest.mark.parametrize("total", [100, 101, 997, 24 * 2**30])
+def test_the_largest_percent_that_is_left_is_exact(total: int) -> None:
+    for used in (0, 1, total // 3, total // 2, total - 2, total - 1, total):
+        fleet = add(Fleet(), "a", [(used, 1)], of=[Card("GPU-a", 0, total)])
+        left = int(fleet.free_percent[fleet.row_of("a"), 0])
+        fitting = [p for p in range(1, 101) if total * p // 100 <= total - used]
+        assert left == max(fitting, default=0)
+
+
+def test_values_that_make_no_request() -> None:
+    with pytest.raises(ValueError, match="exactly one of memory_bytes and memory_percent"):
+        Ask("main")
+    with pytest.raises(ValueError, match="exactly one of memory_bytes and memory_percent"):
+        Ask("main", memory_bytes=1, memory_percent=1)
+    with pytest.raises(ValueError, match="at least one ask"):
+        Request([])
+
+
+def test_every_reason_has_a_text_of_its_own() -> None:
+    assert TEXTS.keys() == set(Reason)
+    assert len(set(TEXTS.values())) == len(TEXTS)
+    assert Reason.FITS not in UNRESOLVABLE
+    assert not any(character.isdigit() for text in TEXTS.values() for character in text)

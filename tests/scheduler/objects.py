@@ -1,0 +1,125 @@
+"""Kubernetes' objects as the API server writes them, for tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from contract import names
+
+Mi, Gi = 2**20, 2**30
+
+
+def resources(**amounts: object) -> dict[str, object]:
+    """core, memory, ratio, shared, as Koordinator calls them."""
+    spelled = {
+        "core": names.RESOURCE_CORE,
+        "memory": names.RESOURCE_MEMORY,
+        "ratio": names.RESOURCE_MEMORY_RATIO,
+        "shared": names.RESOURCE_SHARED,
+        "gpu": names.RESOURCE_GPU,
+    }
+    return {spelled[name]: amount for name, amount in amounts.items()}
+
+
+def container(name: str, sidecar: bool = False, **amounts: object) -> dict[str, Any]:
+    asked = resources(**amounts)
+    always = {"restartPolicy": "Always"} if sidecar else {}
+    return {"name": name, "resources": {"requests": asked, "limits": asked}, **always}
+
+
+def pod(
+    *containers: Mapping[str, Any],
+    inits: Sequence[Mapping[str, Any]] = (),
+    uid: str = "u-1",
+    node: str = "",
+    phase: str = "Pending",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "uid": uid,
+            "namespace": "default",
+            "name": f"pod-{uid}",
+            "labels": dict(labels or {}),
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {
+            "containers": list(containers),
+            "initContainers": list(inits),
+            **({"nodeName": node} if node else {}),
+        },
+        "status": {"phase": phase},
+    }
+
+
+def node(name: str, uid: str = "", isolates: bool = True, **annotations: str) -> dict[str, Any]:
+    """annotations: cordoned_cards, excluded_cards."""
+    keys = {
+        "cordoned_cards": names.ANNOTATION_CORDONED_CARDS,
+        "excluded_cards": names.ANNOTATION_EXCLUDED_CARDS,
+    }
+    label = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"} if isolates else {}
+    return {
+        "metadata": {
+            "name": name,
+            "uid": uid or f"uid-{name}",
+            "labels": label,
+            "annotations": {keys[key]: value for key, value in annotations.items()},
+        }
+    }
+
+
+def card(uuid: str, minor: int, memory: str = "24Gi", **fields: object) -> dict[str, Any]:
+    """fields: health, labels, numa, root."""
+    topology = {
+        "socketID": -1,
+        "nodeID": fields.get("numa", 0),
+        "pcieID": fields.get("root", "pci0000:00"),
+    }
+    return {
+        "type": "gpu",
+        "id": uuid,
+        "minor": minor,
+        "health": fields.get("health", True),
+        "labels": fields.get("labels"),
+        "resources": {
+            names.RESOURCE_CORE: "100",
+            names.RESOURCE_MEMORY: memory,
+            names.RESOURCE_MEMORY_RATIO: "100",
+        },
+        "topology": topology,
+    }
+
+
+def device(name: str, *cards: Mapping[str, Any], node_uid: str = "") -> dict[str, Any]:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid or f"uid-{name}"}
+    return {
+        "apiVersion": names.DEVICE_API_VERSION,
+        "kind": names.DEVICE_KIND,
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "spec": {"devices": list(cards)},
+    }
+
+
+def lease(node_name: str, beat: int = 0, ready: str | None = "true") -> dict[str, Any]:
+    said = {} if ready is None else {names.ANNOTATION_READY: ready}
+    return {
+        "metadata": {
+            "namespace": names.NAMESPACE,
+            "name": names.LEASE_AGENT_PREFIX + node_name,
+            "annotations": said,
+        },
+        "spec": {"renewTime": f"2026-01-01T00:00:{beat:02}.000000Z"},
+    }
+
+
+def allocated(*entries: tuple[str | None, int, Mapping[str, object]]) -> str:
+    """The allocation annotation; each entry: id, minor, resources."""
+    listed = [
+        {"minor": minor, "resources": dict(held), **({"id": uuid} if uuid else {})}
+        for uuid, minor, held in entries
+    ]
+    return json.dumps({"gpu": listed})

@@ -1,0 +1,235 @@
+"""Koordinator's dialect: each row of its table of requests, container by container.
+
+Source: koordinator's deviceshare plugin. Where it sums a pod's containers, or lets through what
+never fits, ours differs, and the row says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from contract import names
+from scheduler import dialects, translate
+from scheduler.core.request import Ask, Request
+from scheduler.dialects import RequestError
+
+Mi, Gi = 2**20, 2**30
+G = "koordinator.sh/gpu"
+CORE, MEM, RATIO, SHARED = f"{G}-core", f"{G}-memory", f"{G}-memory-ratio", f"{G}.shared"
+
+
+def pod(*containers: dict[str, object], **inits: dict[str, object]) -> dict[str, Any]:
+    listed = [
+        {"name": f"c{number}", "resources": {"requests": asked, "limits": asked}}
+        for number, asked in enumerate(containers)
+    ]
+    before = [{"name": name, "resources": {"requests": asked}} for name, asked in inits.items()]
+    return {"metadata": {}, "spec": {"containers": listed, "initContainers": before}}
+
+
+def asked(*containers: dict[str, object]) -> Request:
+    request = translate.request(pod(*containers))
+    assert request is not None
+    return request
+
+
+# asked for, cards, then per card: core, bytes, percent of memory
+TABLE: list[tuple[dict[str, object], int, int | None, int | None, int | None]] = [
+    ({G: 50}, 1, 50, None, 50),
+    ({G: 100}, 1, 100, None, 100),
+    ({G: 200}, 2, 100, None, 100),
+    ({G: "50"}, 1, 50, None, 50),
+    ({RATIO: 50}, 1, None, None, 50),
+    ({RATIO: 200}, 2, None, None, 100),
+    ({CORE: 50, RATIO: 50}, 1, 50, None, 50),
+    ({CORE: 50, RATIO: 200}, 2, 25, None, 100),
+    ({CORE: 25, RATIO: 200}, 2, 12, None, 100),
+    ({CORE: 100, RATIO: 200}, 2, 50, None, 100),
+    ({CORE: 100, MEM: "8Gi"}, 1, 100, 8 * Gi, None),
+    # Koordinator's webhook spreads it over two cards, and only so it fits.
+    ({CORE: 200, MEM: "64Gi"}, 2, 100, 32 * Gi, None),
+    ({CORE: 200, MEM: "64Gi", SHARED: 2}, 2, 100, 32 * Gi, None),
+    ({MEM: "8Gi"}, 1, None, 8 * Gi, None),
+    ({MEM: "100Mi"}, 1, None, 100 * Mi, None),
+    ({MEM: "0.5"}, 1, None, 1, None),
+    ({CORE: 60, MEM: "4Gi"}, 1, 60, 4 * Gi, None),
+    ({SHARED: 1, RATIO: 100}, 1, None, None, 100),
+    ({SHARED: 2, CORE: 100, RATIO: 100}, 2, 50, None, 50),
+    ({SHARED: 2, RATIO: 200}, 2, None, None, 100),
+    ({SHARED: 1, CORE: 50, RATIO: 50}, 1, 50, None, 50),
+    ({SHARED: 4, MEM: "160Gi"}, 4, None, 40 * Gi, None),
+    ({SHARED: 4, MEM: "160G"}, 4, None, 40_000_000_000, None),
+    ({SHARED: 3, MEM: "10Gi"}, 3, None, 3579139413, None),
+    ({SHARED: 2, CORE: 100, MEM: "64Gi"}, 2, 50, 32 * Gi, None),
+    ({"kubernetes.io/gpu": 50}, 1, 50, None, 50),
+    ({"kubernetes.io/gpu-core": 50, "kubernetes.io/gpu-memory-ratio": 60}, 1, 50, None, 60),
+    ({"kubernetes.io/gpu-memory": "8Gi"}, 1, None, 8 * Gi, None),
+    # Kubernetes takes zero for not asked.
+    ({CORE: 0, RATIO: 50, SHARED: 0, MEM: "0"}, 1, None, None, 50),
+    ({RATIO: 50, "nvidia.com/gpu": 0, "koordinator.sh/rdma": 0, "cpu": "2"}, 1, None, None, 50),
+]
+
+
+@pytest.mark.parametrize(("resources", "cards", "core", "memory", "percent"), TABLE, ids=repr)
+def test_legal(
+    resources: dict[str, object],
+    cards: int,
+    core: int | None,
+    memory: int | None,
+    percent: int | None,
+) -> None:
+    (ask,) = asked(resources).asks
+    assert (ask.cards, ask.core_percent, ask.memory_bytes, ask.memory_percent) == (
+        cards,
+        core,
+        memory,
+        percent,
+    )
+
+
+ILLEGAL: list[tuple[dict[str, object], str]] = [
+    ({G: 150}, f"{G}: 150; allowed are 1 to 100, or a multiple of 100 for whole cards"),
+    ({CORE: 250, RATIO: 200}, f"{CORE}: 250; allowed are 1 to 100, or a multiple of 100"),
+    ({CORE: 101, RATIO: 50}, f"{CORE}: 101; allowed are 1 to 100"),
+    ({CORE: 101, MEM: "1Gi"}, f"{CORE}: 101; allowed are 1 to 100"),
+    ({CORE: 100}, f"{CORE}: 100; allowed are {G} by itself; or one of {MEM} and {RATIO}"),
+    ({RATIO: 101}, f"{RATIO}: 101; allowed are 1 to 100"),
+    ({SHARED: 1}, f"{SHARED}: 1; allowed are"),
+    ({SHARED: 1, CORE: 50}, f"{CORE}: 50, {SHARED}: 1; allowed are"),
+    ({MEM: "1Gi", RATIO: 50}, f"{MEM}: {Gi}, {RATIO}: 50; allowed are"),
+    ({G: 50, CORE: 50}, f"{G}: 50, {CORE}: 50; allowed are"),
+    ({G: 50, SHARED: 1}, f"{G}: 50, {SHARED}: 1; allowed are"),
+    ({G: 50, MEM: "1Gi"}, f"{G}: 50, {MEM}: {Gi}; allowed are"),
+    ({SHARED: 1, RATIO: 101}, f"{RATIO}: 101 is 101 percent of a card; allowed are 1 to 100"),
+    ({SHARED: 2, RATIO: 101}, f"{RATIO}: 101; allowed is with {SHARED}: 2 a multiple of 2"),
+    ({SHARED: 2, CORE: 101, MEM: "1Gi"}, f"{CORE}: 101; allowed is with {SHARED}: 2 a multiple"),
+    ({SHARED: 2, CORE: 250, MEM: "1Gi"}, f"{CORE}: 250 is 125 percent of a card; allowed are 2 to"),
+    # Koordinator lets it through, and it never fits.
+    ({CORE: 200, RATIO: 50}, f"{CORE}: 200 is 200 percent of a card; allowed are 1 to 100"),
+    ({CORE: 1, RATIO: 200}, f"{CORE}: 1 is 0 percent of a card; allowed are 2 to 200"),
+    ({SHARED: 3, MEM: 2}, f"{MEM}: 2 is 0 bytes of a card; allowed are 3 to"),
+    ({MEM: "1Pi"}, f"{MEM}: {2**50} is {2**50} bytes of a card; allowed are 1 to {2**48}"),
+    ({SHARED: 17, MEM: "17Gi"}, "asks for 17 cards; allowed are 1 to 16"),
+    ({G: 1700}, "asks for 17 cards; allowed are 1 to 16"),
+    ({G: "half"}, f"{G}: 'half' is not a quantity"),
+    ({RATIO: -1}, f"{RATIO}: '-1' is negative"),
+    ({MEM: ["8Gi"]}, f"{MEM}: expected a quantity, got list"),
+    ({G: 50, "kubernetes.io/gpu": 50}, "kubernetes.io/gpu and koordinator.sh/gpu are one"),
+    ({RATIO: 50, "nvidia.com/gpu": 1}, "nvidia.com/gpu: 1 is not ours to give"),
+    ({RATIO: 50, "koordinator.sh/rdma": 100}, "koordinator.sh/rdma: 100; only Koordinator's own"),
+    ({RATIO: 50, "huawei.com/npu-core": 1}, "huawei.com/npu-core: 1; only Koordinator's own"),
+]
+
+
+@pytest.mark.parametrize(("resources", "text"), ILLEGAL, ids=repr)
+def test_illegal_is_refused_with_the_field_its_value_and_what_is_allowed(
+    resources: dict[str, object], text: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        translate.request(pod({}, resources))
+    assert str(caught.value).startswith("container c1: "), caught.value
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("percent", [150, 250, 101, 199])
+@pytest.mark.parametrize("name", [G, RATIO])
+def test_over_a_card_only_whole_cards(name: str, percent: int) -> None:
+    with pytest.raises(RequestError):
+        asked({name: percent})
+    assert asked({name: percent // 100 * 100}).asks[0].cards == percent // 100
+
+
+def test_whole_cards_of_a_device_plugin_are_not_ours() -> None:
+    """nvidia.com/gpu: Koordinator gives these; here the vendor's device plugin does."""
+    for name in ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu"):
+        assert translate.request(pod({name: 1})) is None
+        assert translate.request(pod({name: 2})) is None
+
+
+def test_every_combination_that_is_not_in_the_table_is_illegal() -> None:
+    amounts: dict[str, object] = {G: 50, CORE: 50, MEM: 1000, RATIO: 50, SHARED: 1}
+    legal = set()
+    for mask in range(1, 32):
+        chosen = {name: amounts[name] for bit, name in enumerate(amounts) if mask >> bit & 1}
+        with contextlib.suppress(RequestError):
+            asked(chosen)
+            legal.add(frozenset(chosen))
+    assert legal == {
+        frozenset(each)
+        for each in (
+            {G},
+            {MEM},
+            {RATIO},
+            {CORE, MEM},
+            {CORE, RATIO},
+            {SHARED, MEM},
+            {SHARED, RATIO},
+            {SHARED, CORE, MEM},
+            {SHARED, CORE, RATIO},
+        )
+    }
+
+
+def test_two_containers_of_half_a_card_are_two_halves_and_not_one_whole_card() -> None:
+    """Koordinator sums them: one card without a limit."""
+    half: dict[str, object] = {CORE: 50, RATIO: 50}
+    request = asked(half, half)
+    assert [(ask.container, ask.cards, ask.memory_percent) for ask in request.asks] == [
+        ("c0", 1, 50),
+        ("c1", 1, 50),
+    ]
+
+
+def test_two_containers_that_share_one_card_each_are_not_two_cards_for_both() -> None:
+    half: dict[str, object] = {SHARED: 1, CORE: 50, RATIO: 50}
+    assert [ask.cards for ask in asked(half, half).asks] == [1, 1]
+
+
+def test_a_pod_that_asks_for_nothing() -> None:
+    assert translate.request(pod({}, {"cpu": "1"})) is None
+    assert translate.request({}) is None
+    assert translate.request(pod({G: 0})) is None
+
+
+def test_a_limit_alone_is_a_request() -> None:
+    container = {"name": "main", "resources": {"limits": {RATIO: 50}}}
+    request = translate.request({"spec": {"containers": [container]}})
+    assert request is not None
+    assert list(request.asks) == [Ask("main", memory_percent=50)]
+
+
+def test_ratio_becomes_the_bytes_that_koordinator_writes() -> None:
+    for total, percent, exact in (
+        (24 * Gi, 10, 2576980377),
+        (24 * Gi, 25, 6 * Gi),
+        (24 * Gi, 33, 8504035246),
+        (24 * Gi, 75, 18 * Gi),
+        (46068 * Mi, 50, 23034 * Mi),
+        (83201216 * 1024, 50, 41600608 * 1024),
+        (15360 * Mi, 75, 11520 * Mi),
+    ):
+        assert asked({RATIO: percent}).asks[0].bytes_of(total) == exact
+
+
+def test_one_dialect_for_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one is a row in the table."""
+
+    def fraction(annotations: dict[str, str], containers: list[dialects.Container]) -> list[Ask]:
+        return [Ask(containers[0].name, memory_percent=int(annotations["percent"]))]
+
+    only: dict[str, Any] = {"Fraction": fraction}
+    monkeypatch.setattr(dialects, "DIALECTS", {**dialects.DIALECTS, **only})
+    mixed = {**pod({G: 50}), "metadata": {"annotations": {"percent": "30"}}}
+    with pytest.raises(RequestError, match="dialects of Koordinator and Fraction; allowed is one"):
+        translate.request(mixed)
+    request = translate.request({**mixed, "spec": pod({})["spec"]})
+    assert request is not None
+    assert request.asks[0].memory_percent == 30
+
+
+def test_names_are_those_of_the_contract() -> None:
+    assert {G, CORE, MEM, RATIO, SHARED} == dialects.RESOURCES
+    assert names.DEPRECATED_RESOURCES["kubernetes.io/gpu-core"] == CORE

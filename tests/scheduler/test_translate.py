@@ -1,0 +1,464 @@
+"""Kubernetes' objects as the core's values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract import grants, names
+from scheduler import translate
+from scheduler.core.request import Phase, Policy, Request, Requirement, Scope
+from scheduler.dialects import RequestError
+from scheduler.facts import HeldCard, LeaseFacts, NodeFacts, Unreadable
+from tests.scheduler.objects import (
+    Gi,
+    allocated,
+    card,
+    container,
+    device,
+    lease,
+    node,
+    pod,
+    resources,
+)
+
+HALF = container("main", core=50, ratio=50)
+HINT = names.ANNOTATION_ALLOCATE_HINT
+
+
+def request(raw: dict[str, Any]) -> Request:
+    read = translate.request(raw)
+    assert read is not None
+    return read
+
+
+def refused(raw: dict[str, Any]) -> str:
+    with pytest.raises(RequestError) as caught:
+        translate.request(raw)
+    return str(caught.value)
+
+
+# --- requests
+
+
+def test_containers_live_when_kubernetes_has_them_live() -> None:
+    inits = [
+        container("first", ratio=10),
+        container("beside", sidecar=True, ratio=20),
+        {"name": "no-card"},
+        container("second", ratio=30),
+    ]
+    read = request(pod(HALF, container("other", ratio=5), inits=inits))
+    assert [(ask.container, ask.phase, ask.order) for ask in read.asks] == [
+        ("first", Phase.INIT, 0),
+        ("beside", Phase.SIDECAR, 1),
+        ("second", Phase.INIT, 3),
+        ("main", Phase.MAIN, 0),
+        ("other", Phase.MAIN, 1),
+    ]
+    assert list(read.moments) == [(0,), (1, 2), (1,), (2,), (2,)]
+    assert read.peak_of(1000) == (750, 50)
+
+
+@pytest.mark.parametrize("value", ["hami-core", "HAMi-core", "HAMI-CORE"])
+def test_isolation_is_wanted_in_any_case(value: str) -> None:
+    label = {names.LABEL_ISOLATION_PROVIDER: value}
+    assert request(pod(HALF, labels=label)).isolation
+    assert not request(pod(HALF)).isolation
+
+
+def test_another_provider_of_isolation_is_refused() -> None:
+    text = refused(pod(HALF, labels={names.LABEL_ISOLATION_PROVIDER: "mps"}))
+    assert "'mps'; allowed is hami-core" in text
+
+
+@pytest.mark.parametrize("asked", [{}, {"nvidia.com/gpu": 1}])
+def test_isolation_of_no_share_is_refused(asked: dict[str, object]) -> None:
+    label = {names.LABEL_ISOLATION_PROVIDER: "hami-core"}
+    text = refused(pod({"name": "main", "resources": {"limits": asked}}, labels=label))
+    assert "nvidia.com/gpu: 1 is not ours to give" in text if asked else "asks for a share" in text
+
+
+def test_overhead_in_cards_is_refused() -> None:
+    raw = pod(HALF)
+    raw["spec"]["overhead"] = {"cpu": "1", names.RESOURCE_MEMORY_RATIO: 1}
+    assert "spec.overhead: koordinator.sh/gpu-memory-ratio: 1" in refused(raw)
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_policy_by_annotation(policy: Policy) -> None:
+    annotations = {names.ANNOTATION_POLICY: policy.value}
+    assert request(pod(HALF, annotations=annotations)).policy is policy
+    assert request(pod(HALF)).policy is None
+
+
+def test_another_policy_is_refused() -> None:
+    text = refused(pod(HALF, annotations={names.ANNOTATION_POLICY: "Spread"}))
+    assert text == "annotation gpuslice.io/policy: 'Spread'; allowed are binpack, spread"
+
+
+@pytest.mark.parametrize(
+    ("text", "scope"),
+    [
+        ("Device", Scope.DEVICE),
+        ("PCIe", Scope.PCIE),
+        ("NUMANode", Scope.NUMA_NODE),
+        ("Node", Scope.NODE),
+        ("", Scope.NODE),
+    ],
+)
+def test_the_hints_scope(text: str, scope: Scope) -> None:
+    hint = {HINT: json.dumps({"gpu": {"requiredTopologyScope": text, "vfSelector": None}})}
+    assert request(pod(HALF, annotations=hint)).scope is scope
+
+
+def test_the_hints_selector() -> None:
+    selector = {
+        "matchLabels": {"model": "A100"},
+        "matchExpressions": [
+            {"key": "slot", "operator": "In", "values": ["1", "2"]},
+            {"key": "slot", "operator": "NotIn", "values": ["2"]},
+            {"key": "nvlink", "operator": "Exists"},
+            {"key": "mig", "operator": "DoesNotExist", "values": []},
+        ],
+    }
+    read = request(pod(HALF, annotations={HINT: json.dumps({"gpu": {"selector": selector}})}))
+    assert list(read.selector) == [
+        Requirement("model", frozenset({"A100"})),
+        Requirement("slot", frozenset({"1", "2"})),
+        Requirement("slot", frozenset({"2"}), negated=True),
+        Requirement("nvlink"),
+        Requirement("mig", negated=True),
+    ]
+    matching = {"model": "A100", "slot": "1", "nvlink": ""}
+    assert all(line.matches(matching) for line in read.selector)
+    for wrong in ({"slot": "2"}, {"mig": "on"}, {"model": "T4"}):
+        assert not all(line.matches({**matching, **wrong}) for line in read.selector)
+    assert Requirement("slot", frozenset({"2"}), negated=True).matches({})
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "expected an object, got list"),
+        ('{"rdma":{"selector":{}}}', "rdma is not honoured; allowed are gpu"),
+        ('{"gpu":[1]}', "gpu: expected an object, got list"),
+        ('{"gpu":{"allocateStrategy":"ApplyForAll"}}', "allocateStrategy is not honoured"),
+        ('{"gpu":{"exclusivePolicy":"DeviceLevel"}}', "exclusivePolicy is not honoured"),
+        ('{"gpu":{"vfSelector":{"a":1}}}', "vfSelector is not honoured"),
+        ('{"gpu":{"requiredTopologyScope":"Socket"}}', "'Socket'; allowed are Device, PCIe"),
+        ('{"gpu":{"requiredTopologyScope":1}}', "1; allowed are Device, PCIe"),
+        ('{"gpu":{"selector":{"matchFields":{"a":1}}}}', "matchFields is not honoured"),
+        ('{"gpu":{"selector":{"matchLabels":{"a":1}}}}', "matchLabels.a: 1; allowed is a string"),
+        ('{"gpu":{"selector":{"matchExpressions":{"a":1}}}}', "matchExpressions: expected a list"),
+        ('{"gpu":{"selector":{"matchExpressions":[1]}}}', "[0]: expected an object, got int"),
+        ('{"gpu":{"selector":{"matchExpressions":[{}]}}}', "[0].key: None"),
+        (
+            '{"gpu":{"selector":{"matchExpressions":[{"key":"a","operator":"Gt"}]}}}',
+            "[0].operator: 'Gt'; allowed are In, NotIn, Exists, DoesNotExist",
+        ),
+        (
+            '{"gpu":{"selector":{"matchExpressions":[{"key":"a","operator":"In","values":[1]}]}}}',
+            "[0].values: [1]; allowed is a list of strings",
+        ),
+        (
+            '{"gpu":{"selector":{"matchExpressions":[{"key":"a","operator":"In"}]}}}',
+            "[0].values: 0 with In; allowed is at least one",
+        ),
+        (
+            '{"gpu":{"selector":{"matchExpressions":'
+            '[{"key":"a","operator":"Exists","values":["b"]}]}}}',
+            "[0].values: 1 with Exists; allowed is none",
+        ),
+    ],
+)
+def test_hints_that_are_not_honoured_are_refused_by_name(hint: str, text: str) -> None:
+    said = refused(pod(HALF, annotations={HINT: hint}))
+    assert said.startswith(f"annotation {HINT}")
+    assert text in said
+
+
+@pytest.mark.parametrize("key", [names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTITION_SPEC])
+def test_the_other_hints_are_refused_by_name(key: str) -> None:
+    assert f"{key} is not honoured" in refused(pod(HALF, annotations={key: "{}"}))
+
+
+def test_several_cards_on_one_card_are_refused() -> None:
+    two = container("main", shared=2, ratio=100)
+    hint = {HINT: '{"gpu":{"requiredTopologyScope":"Device"}}'}
+    assert "several cards are asked" in refused(pod(two, annotations=hint))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_whatever_stands_there_is_read_or_refused(data: st.DataObject) -> None:
+    raw = pod(HALF, node="n1", inits=[container("first", ratio=10)])
+    raw["metadata"]["annotations"] = {HINT: "{}", names.ANNOTATION_DEVICE_ALLOCATED: "{}"}
+    at: Any = raw
+    for _ in range(data.draw(st.integers(0, 4))):
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        if not keys:
+            break
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(at[key], (dict, list)) or data.draw(st.booleans()):
+            at[key] = data.draw(JSON)
+            break
+        at = at[key]
+    try:
+        translate.request(raw)
+    except RequestError as error:
+        assert str(error)
+    translate.pod(raw)
+    for read in (translate.node, translate.device, translate.lease):
+        read(raw)
+        read(data.draw(st.dictionaries(st.sampled_from(["metadata", "spec"]), JSON)))
+
+
+# --- what is held
+
+
+def held(raw: dict[str, Any]) -> tuple[object, str]:
+    facts = translate.pod(raw)
+    return facts.held, facts.problem
+
+
+def bound(annotations: dict[str, str], *containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return pod(*(containers or (HALF,)), node="n1", annotations=annotations, **more)
+
+
+def test_a_pod_that_koordinator_bound_holds_what_its_allocation_says() -> None:
+    full = resources(core="50", memory="12Gi", ratio="50")
+    text = allocated(("GPU-a", 3, full))
+    assert held(bound({names.ANNOTATION_DEVICE_ALLOCATED: text})) == (
+        (HeldCard("GPU-a", 3, 12 * Gi, 50, 50),),
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ((None, 1, resources(memory=1024)), HeldCard(None, 1, 1024, None, 0)),
+        (("GPU-a", 1, resources(ratio=33)), HeldCard("GPU-a", 1, None, None, 33)),
+        (
+            (None, 1, {"kubernetes.io/gpu-core": 5, "kubernetes.io/gpu-memory": "1Ki"}),
+            HeldCard(None, 1, 1024, 5, 0),
+        ),
+        ((None, 1, resources(memory=2**62, core=900)), HeldCard(None, 1, 2**48, 100, 0)),
+    ],
+)
+def test_older_writers_are_read(
+    entry: tuple[str | None, int, dict[str, object]], expected: HeldCard
+) -> None:
+    text = allocated(entry)
+    assert held(bound({names.ANNOTATION_DEVICE_ALLOCATED: text})) == ((expected,), "")
+
+
+def granted(**containers: Sequence[tuple[str, int, int, int]]) -> str:
+    return grants.encode(
+        {name: [grants.CardGrant(*each) for each in cards] for name, cards in containers.items()}
+    )
+
+
+def test_a_pod_of_ours_holds_the_most_that_lives_at_once() -> None:
+    annotations = {
+        names.ANNOTATION_DEVICE_ALLOCATED: allocated(
+            ("GPU-a", 0, resources(core=90, memory=9000)), ("GPU-b", 1, resources(memory=300))
+        ),
+        names.ANNOTATION_GRANTS: granted(
+            first=[("GPU-a", 0, 700, 70)],
+            main=[("GPU-a", 0, 400, 10), ("GPU-b", 1, 200, 100)],
+            other=[("GPU-a", 0, 200, 20)],
+        ),
+    }
+    raw = bound(
+        annotations, HALF, container("other", ratio=5), inits=[container("first", ratio=10)]
+    )
+    assert held(raw) == (
+        (HeldCard("GPU-a", 0, 700, 70), HeldCard("GPU-b", 1, 200, None)),
+        "",
+    )
+
+
+def test_a_container_that_the_pod_has_not_is_counted_as_living_all_along() -> None:
+    annotations = {
+        names.ANNOTATION_GRANTS: granted(
+            main=[("GPU-a", 0, 400, 10)], nobody=[("GPU-a", 0, 200, 20)]
+        )
+    }
+    assert held(bound(annotations)) == ((HeldCard("GPU-a", 0, 600, 30),), "")
+
+
+def test_grants_that_cannot_be_read_leave_the_allocation() -> None:
+    text = allocated(("GPU-a", 0, resources(memory=1024)))
+    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: text, names.ANNOTATION_GRANTS: "{}"}
+    found, problem = held(bound(annotations))
+    assert found == (HeldCard("GPU-a", 0, 1024, None),)
+    assert problem.startswith("annotation gpuslice.io/grants: ")
+
+
+def test_an_allocation_that_cannot_be_read_leaves_the_grants() -> None:
+    annotations = {
+        names.ANNOTATION_DEVICE_ALLOCATED: "{",
+        names.ANNOTATION_GRANTS: granted(main=[("GPU-a", 0, 400, 10)]),
+    }
+    found, problem = held(bound(annotations))
+    assert found == (HeldCard("GPU-a", 0, 400, 10),)
+    assert problem.startswith("annotation scheduling.koordinator.sh/device-allocated: ")
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {names.ANNOTATION_DEVICE_ALLOCATED: "{"},
+        {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(core=5)))},
+        {names.ANNOTATION_GRANTS: "{"},
+        {names.ANNOTATION_GRANTS: "{", names.ANNOTATION_DEVICE_ALLOCATED: "["},
+    ],
+)
+def test_what_cannot_be_read_at_all_may_be_any_card(annotations: dict[str, str]) -> None:
+    found, problem = held(bound(annotations))
+    assert found == Unreadable(request(pod(HALF)))
+    assert problem.startswith("annotation ")
+    malformed = bound(annotations, container("main", core=50))
+    assert held(malformed)[0] == Unreadable(None)
+    assert held(bound(annotations, {"name": "main"}))[0] == ()
+
+
+@pytest.mark.parametrize("annotations", [{}, {names.ANNOTATION_DEVICE_ALLOCATED: '{"rdma":[]}'}])
+def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> None:
+    """The node agent brings it no card, and so it holds none."""
+    assert held(bound(annotations)) == ((), "bound without an allocation: it has no card")
+    assert held(bound(annotations, container("main", core=50)))[1]
+    assert held(bound(annotations, {"name": "main"})) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"),
+    [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)],
+)
+def test_finished_pods(phase: str, finished: bool) -> None:
+    text = allocated(("GPU-a", 0, resources(memory=1024)))
+    facts = translate.pod(bound({names.ANNOTATION_DEVICE_ALLOCATED: text}, phase=phase))
+    assert facts.finished == finished
+    assert bool(facts.held) != finished
+
+
+def test_an_allocation_on_a_pod_that_is_not_bound_is_nothing() -> None:
+    text = allocated(("GPU-a", 0, resources(memory=1024)))
+    facts = translate.pod(pod(HALF, annotations={names.ANNOTATION_DEVICE_ALLOCATED: text}))
+    assert (facts.node, facts.held) == ("", ())
+    assert (facts.uid, facts.namespace, facts.name) == ("u-1", "default", "pod-u-1")
+
+
+# --- nodes
+
+
+def test_a_node() -> None:
+    raw = node("n1", "uid-1", cordoned_cards="GPU-a, GPU-b,", excluded_cards="GPU-c")
+    assert translate.node(raw) == NodeFacts(
+        "n1", "uid-1", True, frozenset({"GPU-a", "GPU-b"}), frozenset({"GPU-c"})
+    )
+    assert not translate.node(node("n1", isolates=False)).isolates
+
+
+def test_an_inventory() -> None:
+    cards = (
+        card("GPU-b", 1, "80Gi", numa=1, root="pci0000:80", labels={"gpuslice.io/link": "x"}),
+        card("GPU-a", 0, numa=-1, root=""),
+        {"type": "rdma", "id": "0000:1f:00.0", "minor": 0},
+    )
+    facts = translate.device(device("n1", *cards, node_uid="uid-1"))
+    assert (facts.name, facts.node_uid, facts.readable, facts.problems) == ("n1", "uid-1", True, ())
+    first, second = facts.cards
+    assert (first.uuid, first.minor, first.total_bytes, first.usable) == ("GPU-a", 0, 24 * Gi, True)
+    assert (first.numa, first.root, first.link) == (None, None, None)
+    assert (second.numa, second.root, second.link) == (1, "pci0000:80", "x")
+    assert second.labels == {"gpuslice.io/link": "x"}
+
+
+@pytest.mark.parametrize("health", [False, None, "true"])
+def test_a_card_that_is_not_said_to_be_healthy_is_not(health: object) -> None:
+    (only,) = translate.device(device("n1", card("GPU-a", 0, health=health))).cards
+    assert not only.usable
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"id": ""}, "id: '', expected a card's UUID"),
+        ({"id": 5}, "id: 5"),
+        ({"minor": None}, "minor: None, expected a whole number from 0"),
+        ({"minor": True}, "minor: True"),
+        ({"minor": -1}, "minor: -1"),
+        ({"resources": None}, "resources.koordinator.sh/gpu-memory: "),
+        ({"resources": {"koordinator.sh/gpu-memory": "99"}}, "expected 100 to"),
+        ({"resources": {"koordinator.sh/gpu-memory": "1Ei"}}, "expected 100 to"),
+        ({"id": "GPU-b"}, "GPU-b is there twice"),
+    ],
+)
+def test_a_card_that_cannot_be_read_is_left_out_and_told(
+    change: dict[str, object], text: str
+) -> None:
+    facts = translate.device(device("n1", card("GPU-b", 1), {**card("GPU-a", 0), **change}))
+    assert [each.uuid for each in facts.cards] == ["GPU-b"]
+    (problem,) = facts.problems
+    assert problem.startswith("Device: spec.devices[1]")
+    assert text in problem
+
+
+def test_the_deprecated_name_of_a_cards_memory_is_read() -> None:
+    old = {**card("GPU-a", 0), "resources": {"kubernetes.io/gpu-memory": "24Gi"}}
+    assert translate.device(device("n1", old)).cards[0].total_bytes == 24 * Gi
+
+
+def test_more_cards_than_a_node_can_have() -> None:
+    facts = translate.device(device("n1", *(card(f"GPU-{n}", n) for n in range(18))))
+    assert [each.minor for each in facts.cards] == list(range(16))
+    assert facts.problems == ("Device: 18 cards; those behind the first 16 are left out",)
+
+
+def test_an_inventory_that_cannot_be_read_and_an_empty_one() -> None:
+    empty, broken = device("n1"), device("n1")
+    empty["spec"]["devices"] = None
+    broken["spec"]["devices"] = "none"
+    assert translate.device(empty).readable
+    facts = translate.device(broken)
+    assert (facts.readable, facts.cards) == (False, ())
+    assert facts.problems == ("Device: spec.devices: 'none', expected a list",)
+
+
+def test_an_inventory_without_an_owner_is_its_nodes() -> None:
+    raw = device("n1")
+    del raw["metadata"]["ownerReferences"]
+    assert translate.device(raw).node_uid == ""
+
+
+def test_an_agents_lease() -> None:
+    beat = "2026-01-01T00:00:07.000000Z"
+    assert translate.lease(lease("n1", 7)) == LeaseFacts("n1", beat)
+    assert translate.lease(lease("n1", 7, "no driver")) == LeaseFacts("n1", beat, "no driver")
+    assert translate.lease(lease("n1", 7, "")) == LeaseFacts("n1", beat, "no reason given")
+    assert translate.lease(lease("n1", 7, None)) == LeaseFacts("n1", beat, "has not said so")
+
+
+def test_other_leases_are_not_an_agents() -> None:
+    elsewhere, other = lease("n1"), lease("n1")
+    elsewhere["metadata"]["namespace"] = "kube-node-lease"
+    other["metadata"]["name"] = names.LEASE_SCHEDULER
+    assert translate.lease(elsewhere) is None
+    assert translate.lease(other) is None
