@@ -23,8 +23,12 @@ _RUNTIMES: Final = {SHIPPED: None, "asan": "libasan.so", "tsan": "libtsan.so"}
 
 
 @functools.cache
+def _kept() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="gpuslice-reports.")
+
+
 def reports() -> Path:
-    return Path(tempfile.mkdtemp(prefix="gpuslice-reports."))
+    return Path(_kept().name)
 
 
 @functools.cache
