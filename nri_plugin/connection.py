@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -153,6 +154,8 @@ class _Connection:
         self._session = session
         self._on_ready = on_ready
         self._on_decision = on_decision
+        self._poll = select.poll()
+        self._poll.register(writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._asked = 0
@@ -214,13 +217,20 @@ class _Connection:
             self._session.receive_eof()
             return False
         for event in self._session.receive_data(data):
-            if isinstance(event, events.Request):
+            if isinstance(event, events.CreateContainer) and self._hung_up():
+                # Asked of a process that hung: the runtime has decided without us, and dropped us.
+                logger.debug("asked=%s of nobody", event.container.id)
+            elif isinstance(event, events.Request):
                 self._asked += 1
                 self._begin(event)
             else:
                 logger.debug("event=%s", event)
         await self._flush()
         return not self._session.closed
+
+    def _hung_up(self) -> bool:
+        """Whether the runtime has left, though not all is read of what it said."""
+        return bool(self._poll.poll(0))
 
     def _begin(self, request: events.Request) -> None:
         """Have `request` handled, and answered in time, whatever its handler does."""

@@ -148,6 +148,23 @@ async def deaf() -> None:
         raise RuntimeError("too late to matter") from None
 
 
+def test_a_creation_that_nobody_waits_for_any_more_is_not_begun() -> None:
+    """The process hung, and reads what the runtime asked before it dropped us; ends still count."""
+
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            message = nri.CreateContainerRequest(pod=pod(), container=container(1))
+            r.runtime.send_call("CreateContainer", message.SerializeToString())
+            ended = nri.StopContainerRequest(pod=pod(), container=container(2))
+            r.runtime.send_call("StopContainer", ended.SerializeToString())
+            await r.runtime.close()
+            await r.plugin
+            assert r.handler.asked[1:] == [("stop", "container-2")]
+
+    run(test)
+
+
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda v: "-".join(v["runtime"]))
 def test_a_container_s_life_in_every_version(version: dict[str, Any]) -> None:
     async def test() -> None:
