@@ -81,9 +81,14 @@ def parse(raw: object) -> Quantity:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return Invalid(f"{text!r} is not a quantity (examples: 50, 11520Mi, 12Gi)")
-    exponent = match["exponent"]
+    number, exponent = match["number"], match["exponent"]
     scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES[match["suffix"] or ""]
-    exact = Fraction(match["number"]) * scale
+    exact: int | Fraction
+    if scale.denominator == 1 and "." not in number:
+        # Nearly all there are; with fractions it would take ten times as long.
+        exact = int(number) * scale.numerator
+    else:
+        exact = Fraction(number) * scale
     amount = -(-exact.numerator // exact.denominator)
     if exact < 0:
         return Invalid(f"{text!r} is negative")

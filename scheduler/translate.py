@@ -28,6 +28,7 @@ from scheduler.hints import read_hints
 
 Json = Mapping[str, Any]
 
+_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTHING: Final[Json] = {}
 
@@ -89,7 +90,7 @@ def _refuse_foreign(pod: Json, containers: Sequence[Container]) -> None:
             raise RequestError(f"spec.overhead: {key}: {value}; allowed is in containers alone")
     for container in containers:
         for key, value in container.resources.items():
-            if quantity.parse(value) == quantity.Value(0):
+            if key not in _FOREIGN or quantity.parse(value) == quantity.Value(0):
                 continue
             if key in names.RESOURCES_WHOLE:
                 raise RequestError(
@@ -98,11 +99,10 @@ def _refuse_foreign(pod: Json, containers: Sequence[Container]) -> None:
                     f" {names.RESOURCE_MEMORY_RATIO} and the like, where"
                     f" {names.RESOURCE_GPU}: 100 is a whole card"
                 )
-            if key in names.RESOURCES_KOORDINATOR_ONLY:
-                raise RequestError(
-                    f"container {container.name}: {key}: {value}; only Koordinator's own scheduler"
-                    f" gives it, allowed are {', '.join(sorted(dialects.RESOURCES))}"
-                )
+            raise RequestError(
+                f"container {container.name}: {key}: {value}; only Koordinator's own scheduler"
+                f" gives it, allowed are {', '.join(sorted(dialects.RESOURCES))}"
+            )
 
 
 def _wants_isolation(labels: Mapping[str, str]) -> bool:
