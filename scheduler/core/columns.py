@@ -47,6 +47,11 @@ class Columns:
         open_to_us: Bools = self.bar == Reason.FITS
         return open_to_us & self.isolates if self.request.isolation else open_to_us
 
+    def selected(self) -> Bools:
+        """[G, R]: cards that the selector matches."""
+        there: Bools = self.card("total_bytes") > 0
+        return there if self._selected is None else there & self._selected
+
     def room(self, ask: Ask) -> Bools:
         """[G, R]: cards on which the ask has room, by itself. It asks for a byte at least, and of
         cards that may not be used nothing is left."""
@@ -86,7 +91,7 @@ class Columns:
         total, usable = self.card("total_bytes"), self.card("usable")
         memory, core = self.ok(ask)
         there: Bools = total > 0
-        selected = there if self._selected is None else there & self._selected
+        selected = self.selected()
         large = selected & (total >= bytes_of(ask, total))
         fine = large & usable
         memory &= fine

@@ -1,0 +1,76 @@
+"""Texts that kube-scheduler can count."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.core.explain import texts
+from scheduler.core.fit import fit
+from scheduler.core.fleet import Card, Fleet
+from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
+from scheduler.core.request import Ask, Request, Requirement
+from tests.scheduler.core.one_node import Held, add
+
+Mi, Gi = 2**20, 2**30
+
+
+def said(request: Request, *left: int, core: int = 0) -> dict[Reason, str]:
+    """Nodes of one card of 24 GiB of which so many bytes are left, and some core is taken."""
+    fleet = Fleet()
+    for number, free in enumerate(left):
+        held: list[Held] = [(24 * Gi - free, core)]
+        add(fleet, f"n{number}", held, of=[Card(f"GPU-{number}", 0, 24 * Gi)])
+    rows = fleet.rows_of([f"n{number}" for number in range(len(left))])
+    return dict(texts(fleet, request, rows, fit(fleet, request, rows)[1]))
+
+
+def by_size(size: int) -> Request:
+    return Request([Ask("main", memory_bytes=size)])
+
+
+@pytest.mark.parametrize(
+    ("asked", "left", "near"),
+    [
+        (20 * Gi, 15 * Gi // 2, "largest free slice 7.5 GiB of the 20 GiB asked"),
+        (20 * Gi, 20 * Gi - 1, "largest free slice 19.9 GiB of the 20 GiB asked"),
+        (20 * Gi + 1, 20 * Gi, "largest free slice 20 GiB of the 20.1 GiB asked"),
+        (Gi, 100 * Mi, "largest free slice 100 MiB of the 1 GiB asked"),
+        (Mi, 0, "largest free slice 0 MiB of the 1 MiB asked"),
+    ],
+)
+def test_how_near_it_was_where_it_is_the_same_for_all(asked: int, left: int, near: str) -> None:
+    assert said(by_size(asked), left, left) == {Reason.MEMORY: f"{TEXTS[Reason.MEMORY]} ({near})"}
+
+
+def test_not_where_nodes_differ() -> None:
+    assert said(by_size(20 * Gi), Gi, 2 * Gi) == {Reason.MEMORY: TEXTS[Reason.MEMORY]}
+
+
+def test_percent() -> None:
+    half = Request([Ask("main", memory_percent=50)])
+    assert said(half, 6 * Gi)[Reason.MEMORY].endswith("(largest free slice 25 % of the 50 % asked)")
+    core = Request([Ask("main", core_percent=50, memory_bytes=1)])
+    assert said(core, Gi, core=70)[Reason.CORE].endswith(
+        "(largest free slice 30 % of the 50 % asked)"
+    )
+    assert said(by_size(1), Gi, core=100) == {Reason.CORE: TEXTS[Reason.CORE]}
+
+
+def test_other_reasons_and_several_containers_have_the_text_alone() -> None:
+    several = Request([Ask("a", memory_bytes=20 * Gi), Ask("b", order=1, memory_bytes=1)])
+    assert said(several, Gi) == {Reason.MEMORY: TEXTS[Reason.MEMORY]}
+    assert said(by_size(25 * Gi), Gi) == {Reason.CARD_TOO_SMALL: TEXTS[Reason.CARD_TOO_SMALL]}
+    assert said(by_size(Gi), Gi) == {Reason.FITS: "fits"}
+    assert said(by_size(Gi)) == {}
+    assert Reason.CARD_TOO_SMALL in UNRESOLVABLE
+    assert Reason.MEMORY not in UNRESOLVABLE
+
+
+def test_only_cards_of_the_selector_are_near() -> None:
+    fleet = Fleet()
+    of = [Card("GPU-0", 0, 24 * Gi, labels={"model": "T4"}), Card("GPU-1", 1, 24 * Gi)]
+    add(fleet, "n1", [(20 * Gi, 0)], [(Gi, 0)], of=of)
+    request = Request(by_size(20 * Gi).asks, selector=[Requirement("model")])
+    rows = fleet.rows_of(["n1"])
+    (text,) = texts(fleet, request, rows, fit(fleet, request, rows)[1]).values()
+    assert text.endswith("(largest free slice 4 GiB of the 20 GiB asked)")
