@@ -110,6 +110,21 @@ CASES: Final[Sequence[Case]] = (
         "every device of the host, cards too; who may write such pods is admission's to say",
     ),
     Case(
+        "a_capability_that_loosens_the_limit",
+        "capabilities with which a container takes its limit away: SYS_ADMIN (so ALL, and"
+        " privileged without the host's devices), SYS_MODULE, SYS_RAWIO, DAC_READ_SEARCH, with"
+        " hostPID SYS_PTRACE; with a grant",
+        _STOPS,
+        "`securityContext.capabilities: with SYS_ADMIN the container unmounts what holds the limit;"
+        " not allowed with a share of a card`; without a grant it runs, and has no card",
+    ),
+    Case(
+        "a_capability_that_the_operator_allows",
+        "the same, under `--allow-capability`",
+        _LIMITED,
+        "its share, and the means to be rid of its limit",
+    ),
+    Case(
         "a_user_namespace",
         "hostUsers: false (the runtime needs runc 1.2 or later; with an older one, as on a machine"
         " of Debian 12, the test sees the runtime refuse)",

@@ -19,6 +19,7 @@ from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.endpoint import Address
 from nri_plugin.logs import Format
 from nri_plugin.model import Rules
+from nri_plugin.privileges import LOOSENING, plain
 from nri_plugin.settings import Settings
 
 _DESCRIPTION: Final = """\
@@ -155,6 +156,15 @@ def parser() -> argparse.ArgumentParser:
         help="another runtime handler that runs containers on this kernel, repeatable; grants are"
         " refused under all but these and the default, runc, crun and NVIDIA's",
     )
+    parser.add_argument(
+        "--allow-capability",
+        action="append",
+        default=[],
+        type=_loosening,
+        metavar="NAME",
+        help="Linux capability that a container with a grant may have, though it can take its limit"
+        f" away with it, repeatable: {', '.join(LOOSENING)} (default: none)",
+    )
     parser.add_argument("--verbose", action="store_true", help="log what is routine, too")
     return parser
 
@@ -207,7 +217,9 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         trusted_plugins=frozenset(given.trust_plugin or ()),
         strict=given.strict,
         refuse_unenforceable=given.unenforceable == "refuse",
-        rules=Rules((*Rules().runtime_handlers, *given.runtime_handler)),
+        rules=Rules(
+            (*Rules().runtime_handlers, *given.runtime_handler), frozenset(given.allow_capability)
+        ),
         verbose=given.verbose,
         log_format=given.log_format,
         http=given.http,
@@ -268,6 +280,13 @@ def _capabilities(text: str) -> AbstractSet[str]:
             f"{', '.join(sorted(unknown))!r}, expected some of {known}"
         )
     return frozenset(CAPABILITIES) if ALL in chosen else ALWAYS | chosen
+
+
+def _loosening(text: str) -> str:
+    name = plain(text)
+    if name not in LOOSENING:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected one of {', '.join(LOOSENING)}")
+    return name
 
 
 def _command(text: str) -> Sequence[str]:

@@ -103,6 +103,10 @@ class Reason(Enum):
         "securityContext.privileged: true lets the container use every card of the node, whatever"
         " it is granted; allowed with a share of a card is false"
     )
+    CAPABILITY = (
+        "securityContext.capabilities: with {name} the container {does}; not allowed with a share"
+        " of a card (the operator may allow it: --allow-capability)"
+    )
     CARD_GIVEN = (
         "the container has a card already, which is not ours to limit ({given}): take it away"
         " (nvidia.com/gpu in its resources), or the grant"

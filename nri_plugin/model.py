@@ -103,10 +103,12 @@ class Rules:
     """What the operator decides.
 
     runtime_handlers: those under which a container may hold a card: they run it on this kernel,
-    where our mounts hold. "" is the runtime's default.
+    where our mounts hold. "" is the runtime's default. capabilities: that a container with a card
+    may have, though it can take its limit away with them.
     """
 
     runtime_handlers: Sequence[str] = ("", "runc", "crun", "nvidia", "nvidia-cdi", "nvidia-legacy")
+    capabilities: Set[str] = frozenset()
 
 
 class HookStage(Enum):

@@ -9,12 +9,11 @@ start is looked at (entrypoint.py).
 To our own places every path component is opened without following links; where links must be
 followed, inside.py does it. Nothing in an image leads the look astray.
 Blocks, and may hang on a broken disk: belongs in a thread of its own, under a deadline.
-Source: containerd's bundle layout (io.containerd.runtime.v2.task/NAMESPACE/ID/{rootfs,init.pid}).
+Source: containerd's bundle layout (bundle.py).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,15 +25,21 @@ from pathlib import Path
 from typing import Final
 
 from contract import names
-from nri_plugin import elf, entrypoint, inside, mountinfo, preload_list
+from nri_plugin import (
+    bundle,
+    elf,
+    entrypoint,
+    inside,
+    mountinfo,
+    preload_list,
+    privileges,
+)
 from nri_plugin.errors import Reason, Refused, refuse
 from nri_plugin.inside import kind
 from nri_plugin.model import Mount
 
-_TASKS: Final = "io.containerd.runtime.v2.task/k8s.io"
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
-_CONFIG_BYTES: Final = 16 << 20
 
 File = tuple[int, int]
 """A file by its device and inode."""
@@ -63,22 +68,29 @@ class Kept:
 
 
 def examine(
-    containerd_state: Path, container_id: str, mounts: Sequence[Mount], kept: Kept, forwarded: bool
+    containerd_state: Path,
+    container_id: str,
+    mounts: Sequence[Mount],
+    kept: Kept,
+    forwarded: bool,
+    allowed: AbstractSet[str] = frozenset(),
 ) -> Found:
     """Raise Refused unless the container will meet our `mounts`; `container_id` is a file name.
 
-    forwarded: the driver's libraries are forwarders, as in strict mode.
+    forwarded: the driver's libraries are forwarders, as in strict mode. allowed: capabilities that
+    the operator allows though they loosen the limit.
     """
-    bundle = containerd_state / _TASKS / container_id
+    place = bundle.of(containerd_state, container_id)
     try:
-        with _directory(bundle / "rootfs") as root:
+        with _directory(place / "rootfs") as root:
             preloads = check_image(root)
-        process = _init(bundle)
+        process, config = bundle.init(place), bundle.config(place)
+        check_capabilities(config, process, allowed)
         check_volumes(process, {mount.destination for mount in mounts}, kept)
         with _directory(process / "root") as root:
             check_view(root, mounts)
             machine = elf.MACHINES[os.uname().machine]
-            why = entrypoint.out_of_reach(root, _process(bundle), machine, forwarded)
+            why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
         waits_in = _runs(process)
     except (OSError, ValueError) as error:
         raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
@@ -88,7 +100,7 @@ def examine(
 def examine_without_share(containerd_state: Path, container_id: str, kept: Kept) -> None:
     """Raise Refused where the container, in a pod of ours, shows the limits of others."""
     try:
-        check_volumes(_init(containerd_state / _TASKS / container_id), frozenset(), kept)
+        check_volumes(bundle.init(bundle.of(containerd_state, container_id)), frozenset(), kept)
     except (OSError, ValueError) as error:
         raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
 
@@ -115,7 +127,7 @@ def prove(
     with ExitStack() as stack:
         try:
             # Held open, the process's directory never becomes that of another one of its number.
-            init = _init(containerd_state / _TASKS / container_id)
+            init = bundle.init(bundle.of(containerd_state, container_id))
             process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
             if _runs(process) == waits_in:
                 return Proof.WAITS
@@ -178,6 +190,17 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
         raise Refused(refuse(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem))
 
 
+def check_capabilities(
+    config: bundle.Config, process: Path, allowed: AbstractSet[str] = frozenset()
+) -> None:
+    """Raise Refused where a program in the container could take the limit away."""
+    host_pid = _file(os.stat(process / "ns/pid")) == _file(os.stat("/proc/self/ns/pid"))
+    name = privileges.loosening(config.capabilities, host_pid, allowed)
+    if name:
+        does = privileges.LOOSENING[name]
+        raise Refused(refuse(Reason.CAPABILITY, name=name, does=does))
+
+
 def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
     """Raise Refused where a mount of the process shows the host's limits, beside `ours`."""
     here = _mounts(Path("/proc/self"))
@@ -189,11 +212,6 @@ def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
         raise Refused(
             refuse(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
         )
-
-
-def _init(bundle: Path) -> Path:
-    """Of the container's first process, the directory in /proc."""
-    return Path("/proc", (bundle / "init.pid").read_text().strip())
 
 
 def _mounts(process: Path) -> Sequence[mountinfo.Line]:
@@ -222,20 +240,6 @@ def _behind(root: int, path: str) -> Iterator[int | None]:
         except FileNotFoundError:
             found = None
         yield found
-
-
-def _process(bundle: Path) -> entrypoint.Process:
-    """What the runtime will start, by the configuration that containerd wrote for it."""
-    with (bundle / "config.json").open("rb") as file:
-        data = file.read(_CONFIG_BYTES + 1)
-    if len(data) > _CONFIG_BYTES:
-        raise ValueError(f"config.json has more than {_CONFIG_BYTES} bytes")
-    try:
-        process = json.loads(data)["process"]
-        env = dict(line.partition("=")[::2] for line in process.get("env") or ())
-        return entrypoint.Process(tuple(process.get("args") or ()), env, process["cwd"])
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"config.json is not as the runtime reads it: {error!r}") from error
 
 
 @contextmanager

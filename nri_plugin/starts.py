@@ -84,7 +84,8 @@ class Starts:
 
     async def _look(self, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
         state, forwarded = self._settings.containerd_state, self._settings.strict
-        job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded)
+        allowed = self._settings.rules.capabilities
+        job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded, allowed)
         return await self._looks.run(job, self._settings.work_deadline_s)
 
     async def _add_preloads(

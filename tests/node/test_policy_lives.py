@@ -59,6 +59,37 @@ def test_privileged_without_a_grant(lab: Lab) -> None:
         assert container.exec(["sh", "-c", "ls /dev | grep -c ."]).out != "0\n"
 
 
+@pytest.mark.parametrize("names_given", [["SYS_ADMIN"], ["ALL"], ["NET_ADMIN", "SYS_ADMIN"]])
+def test_a_capability_that_loosens_the_limit(lab: Lab, names_given: list[str]) -> None:
+    strong = Process(PYTHON_IMAGE, capabilities=names_given)
+    with lab.pod("strong", one(lab)) as pod:
+        container = pod.create("main", strong)
+        with refused("a_capability_that_loosens_the_limit"):
+            container.start()
+        side = pod.run("side", strong)
+        assert side.exec(["umount", "/dev/mqueue"]).code == 0
+        assert not probe(side).driver
+        # With these it keeps it: nodes are the cgroup's to open, and the pod's processes its own.
+        weak = Process(PYTHON_IMAGE, capabilities=["MKNOD", "SYS_PTRACE", "NET_ADMIN"])
+        container.remove()
+        assert probe(pod.run("main", weak)).held_to(HALF)
+
+
+@pytest.fixture
+def allowing(lab: Lab) -> Iterator[Lab]:
+    lab.stop_agent()
+    lab.start_agent(options=["--allow-capability", "SYS_ADMIN"])
+    yield lab
+    lab.stop_agent()
+    lab.start_agent()
+
+
+def test_a_capability_that_the_operator_allows(allowing: Lab) -> None:
+    with allowing.pod("strong", one(allowing)) as pod:
+        strong = Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"])
+        assert probe(pod.run("main", strong)).held_to(HALF)
+
+
 def test_a_sandboxed_runtime(lab: Lab) -> None:
     with (
         lab.pod("kata", one(lab), of=Sandbox(runtime_handler="kata")) as pod,

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,8 @@ class Bundle:
         assert standing is not None
         self.places = standing
         self.kept = rootfs.Kept(tmp_path / "run", tmp_path / "store")
+        self.capabilities: dict[str, list[str]] = {}
+        self.host_pid = False
         self.cgroup = f"gpuslice-test-{os.getpid()}"
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
 
@@ -58,7 +60,12 @@ class Bundle:
         basic = [Mount("/proc", "proc", (), "proc"), Mount("/dev", "tmpfs", (), "tmpfs")]
         config = {
             "ociVersion": "1.0.2",
-            "process": {"cwd": "/", "args": [entry, "sleep", "60"], "user": {"uid": 0}},
+            "process": {
+                "cwd": "/",
+                "args": [entry, "sleep", "60"],
+                "user": {"uid": 0},
+                "capabilities": self.capabilities,
+            },
             "root": {"path": "rootfs"},
             "mounts": [
                 {
@@ -70,7 +77,10 @@ class Bundle:
                 for mount in (*basic, *self.mounts, *more)
             ],
             "linux": {
-                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")],
+                "namespaces": [
+                    {"type": kind}
+                    for kind in ("pid", "mount", "ipc", "uts")[1 if self.host_pid else 0 :]
+                ],
                 "cgroupsPath": f"/{self.cgroup}/{self.id}",
             },
         }
@@ -89,8 +99,8 @@ class Bundle:
             )
         assert done.returncode == 0, (self.path / "log").read_text()
 
-    def examine(self, forwarded: bool = False) -> rootfs.Found:
-        return rootfs.examine(self.state, self.id, self.places, self.kept, forwarded)
+    def examine(self, forwarded: bool = False, allowed: Set[str] = frozenset()) -> rootfs.Found:
+        return rootfs.examine(self.state, self.id, self.places, self.kept, forwarded, allowed)
 
     def start(self) -> None:
         subprocess.run([*self._runc, "start", self.id], check=True)

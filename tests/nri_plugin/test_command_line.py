@@ -74,6 +74,14 @@ def test_a_flag_outranks_the_environment() -> None:
     assert (chosen.index, chosen.cdi_dirs) == ("07", (Path("/b"),))
 
 
+def test_capabilities_of_linux_that_are_allowed() -> None:
+    given = ["--library", "/l", "--allow-capability", "CAP_SYS_ADMIN"]
+    chosen = command_line.from_arguments([*given, "--allow-capability", "sys_module"], {})
+    assert chosen.rules.capabilities == {"SYS_ADMIN", "SYS_MODULE"}
+    with pytest.raises(SystemExit):
+        command_line.from_arguments(["--library", "/l", "--allow-capability", "CHOWN"], {})
+
+
 def test_capabilities() -> None:
     def allowed(text: str) -> object:
         arguments = ["--library", "/l", "--driver-capabilities", text]

@@ -162,7 +162,7 @@ def test_one_whose_mounts_are_not_all_there_is_said_and_counted(desk: Desk) -> N
 def test_a_look_that_hangs_is_said_and_counted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     fifo = desk.bundle.state / "never"
     os.mkfifo(fifo)
-    monkeypatch.setattr(rootfs, "_init", lambda _: fifo.read_text())
+    monkeypatch.setattr("nri_plugin.bundle.init", lambda _: fifo.read_text())
     try:
         (said,) = desk.perform(desk.one, deadline_s=0.05)
     finally:

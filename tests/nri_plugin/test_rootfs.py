@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -67,6 +68,30 @@ def test_a_configuration_that_cannot_be_read_is_refused(bundle: Bundle, config: 
     with pytest.raises(Refused) as refused:
         bundle.examine()
     assert refused.value.refusal.reason is Reason.ROOTFS_UNKNOWN
+
+
+@pytest.mark.parametrize("of", ["bounding", "effective", "permitted", "inheritable", "ambient"])
+def test_a_capability_of_any_set_that_loosens_the_limit(bundle: Bundle, of: str) -> None:
+    """A setuid program in the image gets what is in the bounding set alone."""
+    bundle.create()
+    written = json.loads((bundle.path / "config.json").read_text())
+    written["process"]["capabilities"] = {of: ["CAP_CHOWN", "CAP_DAC_READ_SEARCH"]}
+    (bundle.path / "config.json").write_text(json.dumps(written))
+    with pytest.raises(Refused, match="with DAC_READ_SEARCH the container opens") as refused:
+        bundle.examine()
+    assert refused.value.refusal.reason is Reason.CAPABILITY
+    bundle.examine(allowed={"DAC_READ_SEARCH"})
+
+
+@pytest.mark.parametrize("host_pid", [True, False])
+def test_to_trace_beside_the_hosts_processes(bundle: Bundle, host_pid: bool) -> None:
+    bundle.capabilities, bundle.host_pid = {"bounding": ["CAP_SYS_PTRACE"]}, host_pid
+    bundle.create()
+    if host_pid:
+        with pytest.raises(Refused, match="with SYS_PTRACE the container reaches"):
+            bundle.examine()
+    else:
+        bundle.examine()
 
 
 def huge_preload(root: Path) -> None:

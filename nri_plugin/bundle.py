@@ -1,0 +1,56 @@
+"""What the runtime has written of a container that stands: the OCI bundle's config.json.
+
+It is what will really run: image, pod, and all that NRI plugins made of it. Blocks: belongs in a
+thread. Source: containerd's bundle layout, and the OCI runtime specification (process).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nri_plugin import entrypoint, privileges
+
+_TASKS: Final = "io.containerd.runtime.v2.task/k8s.io"
+_CONFIG_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """capabilities: plain names of all that a process in the container can have."""
+
+    process: entrypoint.Process
+    capabilities: AbstractSet[str]
+
+
+def of(containerd_state: Path, container_id: str) -> Path:
+    """The bundle's directory; `container_id` is a file name."""
+    return containerd_state / _TASKS / container_id
+
+
+def init(bundle: Path) -> Path:
+    """Of the container's first process, the directory in /proc. Raises OSError."""
+    return Path("/proc", (bundle / "init.pid").read_text().strip())
+
+
+def config(bundle: Path) -> Config:
+    """Raises OSError, and ValueError where it is not as the runtime reads it."""
+    with (bundle / "config.json").open("rb") as file:
+        data = file.read(_CONFIG_BYTES + 1)
+    if len(data) > _CONFIG_BYTES:
+        raise ValueError(f"config.json has more than {_CONFIG_BYTES} bytes")
+    try:
+        process = json.loads(data)["process"]
+        env = dict(line.partition("=")[::2] for line in process.get("env") or ())
+        starts = entrypoint.Process(tuple(process.get("args") or ()), env, process["cwd"])
+        return Config(starts, _held(process.get("capabilities") or {}))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"config.json is not as the runtime reads it: {error!r}") from error
+
+
+def _held(sets: dict[str, Any]) -> AbstractSet[str]:
+    """Of all the sets: what is only in the bounding one a setuid program still gets."""
+    return frozenset(privileges.plain(name) for names in sets.values() for name in names or ())

@@ -1,0 +1,39 @@
+"""Which capabilities loosen a limit, for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from nri_plugin.privileges import LOOSENING, loosening, plain
+
+NONE: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize("name", sorted(LOOSENING.keys() - {"SYS_PTRACE"}))
+@pytest.mark.parametrize("host_pid", [True, False])
+def test_what_loosens_is_named_unless_it_is_allowed(name: str, host_pid: bool) -> None:
+    held = frozenset({"CHOWN", name, "NET_RAW"})
+    assert loosening(held, host_pid, NONE) == name
+    assert loosening(held, host_pid, {name}) == ""
+    assert loosening(held | LOOSENING.keys(), host_pid, {name}) not in ("", name)
+
+
+def test_to_trace_loosens_where_the_hosts_processes_are_seen() -> None:
+    held = frozenset({"SYS_PTRACE"})
+    assert loosening(held, False, NONE) == ""
+    assert loosening(held, True, NONE) == "SYS_PTRACE"
+    assert loosening(held, True, held) == ""
+
+
+def test_what_every_container_has_does_not() -> None:
+    """containerd's default set, and what is added most."""
+    held = (
+        "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP"
+        " NET_BIND_SERVICE SYS_CHROOT KILL AUDIT_WRITE IPC_LOCK NET_ADMIN SYS_NICE BPF PERFMON"
+    )
+    assert loosening(frozenset(held.split()), True, NONE) == ""
+
+
+@pytest.mark.parametrize("name", ["SYS_ADMIN", "CAP_SYS_ADMIN", "cap_sys_admin"])
+def test_however_it_is_written(name: str) -> None:
+    assert plain(name) == "SYS_ADMIN"
