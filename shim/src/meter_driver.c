@@ -6,28 +6,19 @@
 enum {
 	RELAXED = 2,		    /* CU_STREAM_CAPTURE_MODE_RELAXED */
 	RESERVED_CURRENT = 5,	    /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */
-	USED_CURRENT = 7,	    /* CU_MEMPOOL_ATTR_USED_MEM_CURRENT */
 	GRAPH_RESERVED_CURRENT = 2, /* CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT */
-	GRAPH_USED_CURRENT = 0,
 };
 
 uint32_t vgpu_meters_live;
 
-/* False: the driver does not say. */
-static bool ask(const struct vgpu_meter *meter, int pool_attribute, int graph_attribute,
-		uint64_t *bytes)
+bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes)
 {
 	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
 
 	if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS)
-		return real_cuDeviceGetGraphMemAttribute(meter->device, graph_attribute, bytes) ==
-		       CUDA_SUCCESS;
-	return real_cuMemPoolGetAttribute(pool, pool_attribute, bytes) == CUDA_SUCCESS;
-}
-
-bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes)
-{
-	return ask(meter, RESERVED_CURRENT, GRAPH_RESERVED_CURRENT, bytes);
+		return real_cuDeviceGetGraphMemAttribute(meter->device, GRAPH_RESERVED_CURRENT,
+							 bytes) == CUDA_SUCCESS;
+	return real_cuMemPoolGetAttribute(pool, RESERVED_CURRENT, bytes) == CUDA_SUCCESS;
 }
 
 uint64_t vgpu_meter_last_reserved(const struct vgpu_meter *meter)
@@ -35,15 +26,6 @@ uint64_t vgpu_meter_last_reserved(const struct vgpu_meter *meter)
 	uint64_t bytes;
 
 	return vgpu_meter_reserved(meter, &bytes) ? bytes : vgpu_meter_charged(meter);
-}
-
-bool vgpu_meter_may_serve(const struct vgpu_meter *meter, uint64_t bytes)
-{
-	uint64_t used_bytes, held_bytes;
-
-	return ask(meter, USED_CURRENT, GRAPH_USED_CURRENT, &used_bytes) &&
-	       vgpu_meter_reserved(meter, &held_bytes) && held_bytes >= used_bytes &&
-	       held_bytes - used_bytes >= bytes;
 }
 
 void vgpu_meter_set_charged(struct vgpu_meter *meter, uint64_t bytes)

@@ -12,10 +12,6 @@ bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes);
 /* The same; where the driver does not say, what was said before. */
 uint64_t vgpu_meter_last_reserved(const struct vgpu_meter *meter);
 
-/* What the meter holds and nothing uses may serve a call without growing. If it grows after all,
- * the call must be undone. */
-bool vgpu_meter_may_serve(const struct vgpu_meter *meter, uint64_t bytes);
-
 void vgpu_meter_set_charged(struct vgpu_meter *meter, uint64_t bytes);
 /* Charge what is reserved, whatever the limit; true if it has become less. */
 bool vgpu_meter_follow(struct vgpu_meter *meter);

@@ -8,8 +8,12 @@
 /* The driver's pools grow by so much at a time (seen from CUDA 11.2 on), or by one larger request.
  */
 #define CHUNK_BYTES (UINT64_C(32) << 20)
+
 /* So much below the limit a pool may grow by a chunk before anything is reserved. */
 #define FAR_BYTES (8 * CHUNK_BYTES)
+
+/* A pool was seen to grow by more than one larger request: by whole chunks, then. */
+static bool whole_chunks;
 
 /* As it was before, and refused; what cannot be undone is kept, and charged. */
 static CUresult undo(struct vgpu_meter *meter, const struct vgpu_metered_call *call)
@@ -31,6 +35,8 @@ static CUresult settle(struct vgpu_meter *meter, const struct vgpu_reservation *
 		vgpu_meter_recheck_current(meter);
 		return undo(meter, call);
 	}
+	if (reservation->bytes && after_bytes > meter->charged_bytes + reservation->bytes)
+		__atomic_store_n(&whole_chunks, true, __ATOMIC_RELAXED);
 	*settled = vgpu_settle(reservation, meter->charged_bytes, after_bytes) == CUDA_SUCCESS;
 	if (!*settled)
 		return undo(meter, call);
@@ -81,26 +87,34 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 	return vgpu_reserve(reservation->place.card, bytes) == VGPU_OK;
 }
 
-/* For what the meter does not hold already: a whole chunk, or at least what is asked for. */
-static bool reserve_growth(struct vgpu_reservation *reservation, uint64_t bytes)
+/*
+ * What the call may grow by. Nobody can tell whether it is served by what the pool holds unused, so
+ * it is reserved all the same. Graphs take what they ask for.
+ */
+static bool reserve_growth(struct vgpu_reservation *reservation, uint64_t bytes,
+			   const struct vgpu_metered_call *call)
 {
-	return (bytes < CHUNK_BYTES && try_reserve(reservation, CHUNK_BYTES)) ||
+	uint64_t chunks_bytes = (bytes + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
+	bool exact = !call->undo ||
+		     (bytes > CHUNK_BYTES && !__atomic_load_n(&whole_chunks, __ATOMIC_RELAXED));
+
+	if (chunks_bytes < bytes)
+		return false;
+	if (!exact)
+		return try_reserve(reservation, chunks_bytes);
+	return (vgpu_fits(reservation->place.card, chunks_bytes) &&
+		try_reserve(reservation, chunks_bytes)) ||
 	       try_reserve(reservation, bytes);
 }
 
 /*
- * Most calls are served by what a pool holds, so nothing is reserved where that is likely, or where
- * a chunk more is far from the limit: if it then grows and that does not fit, the call is undone.
+ * Most calls are served by what a pool holds: where a chunk more is far from the limit, nothing is
+ * reserved before. If it then grows and that does not fit, the call is undone.
  */
-static bool may_try(const struct vgpu_meter *meter, uint64_t bytes,
-		    const struct vgpu_metered_call *call)
+static bool is_far(const struct vgpu_meter *meter, uint64_t bytes,
+		   const struct vgpu_metered_call *call)
 {
-	if (!bytes)
-		return true;
-	if (!call->undo)
-		return false;
-	return (bytes <= CHUNK_BYTES && vgpu_fits(meter->card, FAR_BYTES)) ||
-	       vgpu_meter_may_serve(meter, bytes);
+	return !bytes || (call->undo && bytes <= CHUNK_BYTES && vgpu_fits(meter->card, FAR_BYTES));
 }
 
 /* False: there is no room for it, and the driver was not asked. */
@@ -109,12 +123,12 @@ static bool call_once(struct vgpu_meter *meter, uint64_t bytes,
 {
 	struct vgpu_reservation reservation = {.place = {.card = meter->card}};
 
-	if (may_try(meter, bytes, call)) {
+	if (is_far(meter, bytes, call)) {
 		*result = call_reserved(meter, &reservation, call);
 		if (*result != CUDA_ERROR_OUT_OF_MEMORY)
 			return true;
 	}
-	if (!reserve_growth(&reservation, bytes)) {
+	if (!reserve_growth(&reservation, bytes, call)) {
 		if (!is_capturing(call))
 			return false;
 		reservation.bytes = 0;

@@ -65,8 +65,12 @@ same(0)
     )
 
 
-def test_a_chunk_that_does_not_fit_is_undone(host: Host, grants: Grants) -> None:
-    """The limit leaves room for what was asked for, but not for what the pool took for it."""
+def test_a_chunk_that_does_not_fit_is_not_taken(host: Host, grants: Grants) -> None:
+    """There is room for what is asked for, but not for what the pool may take for it.
+
+    Nobody can tell that a piece of what it holds would do, so that is refused as well, until the
+    pool has a whole chunk to give back.
+    """
     _run(
         host,
         grants,
@@ -76,14 +80,20 @@ same(CHUNK)
 assert d.cuMemAllocAsync(20 * MIB, 0)[0] == OOM
 same(CHUNK)
 assert reserved(default) == CHUNK
+assert d.cuMemAllocAsync(10 * MIB, 0)[0] == OOM
+same(CHUNK)
+drop(first)
 must(d.cuMemAllocAsync(10 * MIB, 0))
 same(CHUNK)
+high = A.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
+assert int(must(d.cuMemPoolGetAttribute(default, high))) == CHUNK
 """,
         60 * MIB,
     )
 
 
-def test_what_a_pool_keeps_serves_at_the_limit(host: Host, grants: Grants) -> None:
+def test_what_a_pool_keeps_makes_room_at_the_limit(host: Host, grants: Grants) -> None:
+    """It is given back first, whatever the program wished to keep: the card never has both."""
     _run(
         host,
         grants,
@@ -94,7 +104,7 @@ drop(address); sync()
 same(GIB)
 for _ in range(3):
     drop(must(d.cuMemAllocAsync(GIB // 2, 0)))
-    same(GIB)
+    same(GIB // 2)
 high = A.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
 assert int(must(d.cuMemPoolGetAttribute(default, high))) == GIB
 """,
