@@ -59,8 +59,8 @@ void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to
 
 /* Takes claims out, as a list: one to a handle; the mappings within a range; the bindings within a
  * part of a multicast object, of memory on one device; the tile of a key; the tiles of an array; an
- * import; a view of one, which is freed like any memory, and of next to no cost where there is
- * none.
+ * import; one to a descriptor; a view of an import, which is freed like any memory, and of next to
+ * no cost where there is none.
  */
 uint32_t vgpu_take_handle(uint64_t handle);
 uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes);
@@ -68,6 +68,7 @@ uint32_t vgpu_take_bindings(uint32_t multicast, CUdevice device, uint64_t offset
 uint32_t vgpu_take_tile(uint64_t key);
 uint32_t vgpu_take_tiles_of_array(uint64_t array);
 uint32_t vgpu_take_external(uint64_t import);
+uint32_t vgpu_take_export(int fd);
 extern bool vgpu_any_view;
 uint32_t vgpu_take_known_view(uint64_t key);
 static inline uint32_t vgpu_take_view(uint64_t key)
@@ -85,10 +86,13 @@ void vgpu_claims_end_context(uint32_t context);
 /* A descriptor that the driver has exported, here or elsewhere, holds the memory as long as it is
  * open. */
 void vgpu_keep_export(uint32_t claim, int fd);
+/* The driver has made a descriptor of this number: what had it before is closed. */
+void vgpu_forget_exports(int fd);
 /* Nobody tells when a descriptor is closed: look. True where memory may have come free. The second
- * looks only where that is cheap, for the sake of figures that are up to date. */
+ * looks, for the sake of figures that are up to date, where there are few or it has not looked for
+ * twenty times as long as that takes. */
 bool vgpu_drop_closed_exports(void);
-void vgpu_drop_closed_exports_if_few(void);
+void vgpu_drop_closed_exports_if_cheap(void);
 
 /* The driver gives this handle to new memory: claims to what it meant before are void. */
 void vgpu_forget_handle(uint64_t handle);

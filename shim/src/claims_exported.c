@@ -5,8 +5,22 @@
 #include "claim_table.h"
 
 #include "file.h"
+#include "process.h"
 
-enum { FEW_EXPORTS = 64 };
+enum {
+	FEW_EXPORTS = 64,
+	REST = 20, /* of its time a process spends one part in so many on looking at more */
+};
+
+static uint64_t looked_ns, look_took_ns;
+
+void vgpu_forget_exports(int fd)
+{
+	uint32_t stale;
+
+	while ((stale = vgpu_take_export(fd)))
+		vgpu_settle_claims(stale, CUDA_SUCCESS);
+}
 
 void vgpu_keep_export(uint32_t claim, int fd)
 {
@@ -29,21 +43,36 @@ static bool is_closed(const struct vgpu_claim_table *table, const struct vgpu_cl
 	       file.inode != claim->owner;
 }
 
-bool vgpu_drop_closed_exports(void)
-{
-	uint32_t list =
-	    vgpu_take_chosen((struct vgpu_chosen){.kind = VGPU_CLAIM_EXPORT, .is = is_closed});
-
-	if (list)
-		vgpu_claims_drop(vgpu_claim_table_if_any(), list);
-	return list != 0;
-}
-
-void vgpu_drop_closed_exports_if_few(void)
+/* Claims, of which some may be closed. */
+static uint32_t count(void)
 {
 	struct vgpu_claim_table *table = vgpu_claim_table_if_any();
 
-	if (table &&
-	    __atomic_load_n(&table->kinds[VGPU_CLAIM_EXPORT], __ATOMIC_RELAXED) <= FEW_EXPORTS)
+	return table ? __atomic_load_n(&table->kinds[VGPU_CLAIM_EXPORT], __ATOMIC_RELAXED) : 0;
+}
+
+bool vgpu_drop_closed_exports(void)
+{
+	uint64_t since_ns;
+	uint32_t list;
+
+	if (!count())
+		return false;
+	since_ns = vgpu_now_ns();
+	list = vgpu_take_chosen((struct vgpu_chosen){.kind = VGPU_CLAIM_EXPORT, .is = is_closed});
+	if (list)
+		vgpu_claims_drop(vgpu_claim_table_if_any(), list);
+	__atomic_store_n(&looked_ns, vgpu_now_ns(), __ATOMIC_RELAXED);
+	__atomic_store_n(&look_took_ns, vgpu_now_ns() - since_ns, __ATOMIC_RELAXED);
+	return list != 0;
+}
+
+void vgpu_drop_closed_exports_if_cheap(void)
+{
+	uint32_t exports = count();
+
+	if (exports && (exports <= FEW_EXPORTS ||
+			vgpu_now_ns() - __atomic_load_n(&looked_ns, __ATOMIC_RELAXED) >=
+			    REST * __atomic_load_n(&look_took_ns, __ATOMIC_RELAXED)))
 		(void)vgpu_drop_closed_exports();
 }

@@ -37,6 +37,11 @@ uint32_t vgpu_take_known_view(uint64_t key)
 	return take_one(VGPU_CLAIM_VIEW, key);
 }
 
+uint32_t vgpu_take_export(int fd)
+{
+	return take_one(VGPU_CLAIM_EXPORT, (uint64_t)fd);
+}
+
 void vgpu_forget_handle(uint64_t handle)
 {
 	uint32_t stale;

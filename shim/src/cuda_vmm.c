@@ -84,7 +84,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	CUresult result = real_cuMemRelease(handle);
 
 	vgpu_settle_claims(claims, result);
-	vgpu_drop_closed_exports_if_few();
+	vgpu_drop_closed_exports_if_cheap();
 	return result;
 }
 
@@ -198,7 +198,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size_bytes)
 	CUresult result = real_cuMemUnmap(address, size_bytes);
 
 	vgpu_settle_claims(claims, result);
-	vgpu_drop_closed_exports_if_few();
+	vgpu_drop_closed_exports_if_cheap();
 	return result;
 }
 
@@ -212,6 +212,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !vgpu_claim_handle(handle, &claim))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = real_cuMemExportToShareableHandle(shareable, handle, type, flags);
+	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && result == CUDA_SUCCESS)
+		vgpu_forget_exports(*(int *)shareable);
 	if (claim && result == CUDA_SUCCESS)
 		vgpu_keep_export(claim, *(int *)shareable);
 	else if (claim)

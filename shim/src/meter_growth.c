@@ -2,6 +2,7 @@
  * The growth rule: how a call that may make a pool or a device's graphs grow is made, charged, and
  * undone where that is more than fits; see vgpu_meter_call in meter.h.
  */
+#include "claims.h"
 #include "meter_driver.h"
 #include "stream_frees.h"
 
@@ -141,6 +142,7 @@ CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 			 const struct vgpu_metered_call *call)
 {
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	bool more;
 	int round = 0;
 
 	if (meter->card == VGPU_CARD_UNMANAGED)
@@ -149,7 +151,9 @@ CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 		return result;
 	if (call_once(meter, bytes, call, &result) && result != CUDA_ERROR_OUT_OF_MEMORY)
 		return result;
-	if (bytes && vgpu_meters_trim(meter->card))
+	more = bytes && vgpu_meters_trim(meter->card);
+	more |= bytes && vgpu_drop_closed_exports();
+	if (more)
 		call_once(meter, bytes, call, &result);
 	while (bytes && result == CUDA_ERROR_OUT_OF_MEMORY &&
 	       bytes <= vgpu_limit_bytes(meter->card) &&

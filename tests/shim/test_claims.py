@@ -11,7 +11,7 @@ from tests.conftest import build
 
 pytestmark = pytest.mark.sim
 
-_RUNS = ["threads", "full", "fork"]
+_RUNS = ["threads", "full", "fork", "numbers", "closed"]
 
 
 @pytest.mark.parametrize("name", _RUNS)

@@ -318,6 +318,49 @@ took(0)
     )
 
 
+def test_closed_descriptors_are_seen_before_the_budget_is_said_to_be_used(
+    host: Host, grants: Grants
+) -> None:
+    """However many there are: by the next release, by cuMemGetInfo, and before a refusal."""
+    _run(
+        host,
+        grants,
+        """
+import time
+def exports():
+    handles = [create(4 * BLOCK, shareable=FD) for _ in range(100)]
+    fds = [int(must(d.cuMemExportToShareableHandle(handle, FD, 0))) for handle in handles]
+    for handle in handles:
+        release(handle)
+    took(400 * BLOCK)
+    for fd in fds:
+        os.close(fd)
+def soon(seen):
+    "Not within the rest after the last look, which is short."
+    until = time.monotonic() + 20
+    while not seen():
+        assert time.monotonic() < until
+def released():
+    release(create(BLOCK))
+    return charged() == before[0][1]
+free = must(d.cuMemGetInfo())[0]
+exports()
+soon(lambda: must(d.cuMemGetInfo())[0] == free)
+took(0)
+exports()
+soon(released)
+took(0)
+exports()
+must(d.cuMemFree(must(d.cuMemAlloc(GIB))))
+took(0)
+exports()
+must(d.cuMemFreeAsync(must(d.cuMemAllocAsync(GIB, 0)), 0))
+must(d.cuStreamSynchronize(0))
+took(0)
+""",
+    )
+
+
 def test_an_imported_descriptor_keeps_its_charge(host: Host, grants: Grants) -> None:
     """With whoever imported of it and has it still open; the exporter's death is no end."""
     _run(

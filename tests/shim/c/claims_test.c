@@ -4,7 +4,11 @@
  *	vgpu-claims-test threads   many threads make, map, retain and drop; at the end nothing is
  * held vgpu-claims-test full      beyond the last claim nothing is held, and nothing is lost
  *	vgpu-claims-test fork      a child has none, and its parent all
+ *	vgpu-claims-test numbers   all descriptors are one file, as a card's may be: a number that
+ * is given anew is another's vgpu-claims-test closed    of very many descriptors the closed ones
+ * are seen at the first look
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +26,7 @@
 		}                                                                                  \
 	} while (0)
 
-enum { THREADS = 8, ROUNDS = 4000, SLOTS = 16, BYTES = 2 << 20 };
+enum { THREADS = 8, ROUNDS = 4000, SLOTS = 16, BYTES = 2 << 20, MANY = 300 };
 
 static uint64_t charged_bytes;
 
@@ -170,6 +174,43 @@ static void test_fork(void)
 	MUST(charged_bytes == 0);
 }
 
+static int keep_export(void)
+{
+	int fd = open("/dev/null", O_RDONLY);
+
+	MUST(fd >= 0);
+	vgpu_forget_exports(fd);
+	vgpu_keep_export(make(), fd);
+	return fd;
+}
+
+static void test_numbers(void)
+{
+	int first = keep_export(), second = keep_export();
+
+	MUST(charged_bytes == 2 * BYTES);
+	close(first);
+	MUST(keep_export() == first && charged_bytes == 2 * BYTES);
+	close(first);
+	close(second);
+	MUST(vgpu_drop_closed_exports() && charged_bytes == 0);
+}
+
+static void test_closed(void)
+{
+	int fds[MANY];
+
+	for (int i = 0; i < MANY; i++)
+		fds[i] = keep_export();
+	for (int i = 1; i < MANY; i++)
+		close(fds[i]);
+	vgpu_drop_closed_exports_if_cheap();
+	MUST(charged_bytes == BYTES);
+	close(fds[0]);
+	vgpu_drop_closed_exports_if_cheap();
+	MUST(charged_bytes == 0);
+}
+
 int main(int argc, char **argv)
 {
 	MUST(argc == 2);
@@ -177,6 +218,10 @@ int main(int argc, char **argv)
 		test_threads();
 	else if (!strcmp(argv[1], "full"))
 		test_full();
+	else if (!strcmp(argv[1], "numbers"))
+		test_numbers();
+	else if (!strcmp(argv[1], "closed"))
+		test_closed();
 	else
 		test_fork();
 	return 0;
