@@ -1,18 +1,24 @@
 """What a container brings along before we answer, and whether it can have a share all the same.
 
-Pure, and part of the policy. A share is limited by what we mount; where a container runs on another
-kernel, may use every device, or has a card already, that limit is none, so a grant is refused. So
-is a volume, in any container of a pod with grants, that shows the host's files of limits. A
-container without a grant keeps what another device plugin gave it: taking it away is not ours.
+Pure, and part of the policy. A share is limited by what we mount; where a container runs on
+another kernel, may use every device, has a card already, or has its libraries chosen by another,
+that limit is none, so a grant is refused. So is a volume, in any container of a pod with grants,
+that shows the host's files of limits. A container without a grant keeps what another device plugin
+gave it: taking it away is not ours.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from contract import names
 from nri_plugin import cards
 from nri_plugin.errors import Reason, Refused, refuse
 from nri_plugin.injection import is_below, normal
 from nri_plugin.model import Container, Paths, Pod, Rules
+
+_AUDIT: Final = "LD_AUDIT"
+"""glibc loads what it names before anything else, and asks it about every other library."""
 
 
 def check_volumes(container: Container, paths: Paths) -> None:
@@ -54,6 +60,10 @@ def check_grant(pod: Pod, container: Container, rules: Rules) -> None:
         raise Refused(refuse(Reason.HANDLER_UNKNOWN, handler=pod.runtime_handler, allowed=allowed))
     if container.privileged:
         raise Refused(refuse(Reason.PRIVILEGED))
+    for line in container.env:
+        name, _, value = line.partition("=")
+        if name == _AUDIT and value:
+            raise Refused(refuse(Reason.ENV_AUDITS, key=name, value=value))
     given = given_card(container)
     if given:
         raise Refused(refuse(Reason.CARD_GIVEN, given=given))

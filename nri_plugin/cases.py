@@ -161,9 +161,18 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "ld_preload_in_the_environment",
-        "`LD_PRELOAD`, set or empty",
-        "leaves it: the limit is not loaded by it",
+        "`LD_PRELOAD`, in the pod, in the image, or set later by a program: empty, a library, libc"
+        " or the driver",
+        "leaves it: the limit is not loaded by it. The library starts a program anew in which libc"
+        " or the driver comes before it",
         "its share, and its own library too",
+    ),
+    Case(
+        "ld_audit_in_the_environment",
+        "`LD_AUDIT`, in the pod or the image",
+        f"{_REFUSES}, with a grant",
+        "`environment LD_AUDIT='/opt/test/libown.so' names a library that decides which others are"
+        " loaded`",
     ),
     Case(
         "limits_in_the_environment",

@@ -111,6 +111,10 @@ class Reason(Enum):
         "the container has a card already, which is not ours to limit ({given}): take it away"
         " (nvidia.com/gpu in its resources), or the grant"
     )
+    ENV_AUDITS = (
+        "environment {key}={value!r} names a library that decides which others are loaded, the one"
+        " that keeps the limit too; allowed with a share of a card is to leave it out"
+    )
     ENV_NAMES_CARD = (
         "environment {key}={value!r} names cards, but the pod's grants have none for this"
         " container; allowed is to leave it out, or 'all', 'none' or 'void'"

@@ -1,5 +1,5 @@
 /*
- * Start of a process: nothing happens at load time; the first driver call that matters attaches.
+ * The first driver call that matters attaches the process; at load time nothing of this happens.
  *
  * Fails closed: where a limit was asked for and grant or region is unusable, cuInit is refused, and
  * with it every use of the card. The program lives on, and one that never calls CUDA sees nothing

@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+#include "objects.h"
+
 enum vgpu_loader_function {
 	VGPU_LOADER_DLSYM,
 	VGPU_LOADER_DLVSYM,
@@ -15,6 +17,9 @@ enum vgpu_loader_function {
 	VGPU_LOADER_DLERROR = VGPU_LOADER_WRAPPED,
 	VGPU_LOADER_COUNT,
 };
+
+/* Has that library libc's own dlsym. */
+bool vgpu_is_libcs(const struct vgpu_object *object);
 
 /* What we stand before; NULL where this libc has none, or not yet. */
 void *vgpu_loader(enum vgpu_loader_function function);

@@ -9,6 +9,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 struct line {
@@ -26,10 +28,20 @@ static void append(struct line *line, const char *text)
 	line->length += length;
 }
 
+static void say(struct line *line)
+{
+	const struct timespec at_once = {0, 0};
+	struct pollfd stderr_fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+	line->text[line->length++] = '\n';
+	if (syscall(SYS_ppoll, &stderr_fd, 1, &at_once, NULL, 0) == 1 &&
+	    stderr_fd.revents == POLLOUT)
+		(void)!syscall(SYS_write, STDERR_FILENO, line->text, line->length);
+}
+
 void vgpu_log_refusal(const struct vgpu_error *error)
 {
 	static int said;
-	struct pollfd stderr_fd = {.fd = STDERR_FILENO, .events = POLLOUT};
 	struct line line = {.length = 0};
 	char reason[512];
 	const char *level = getenv(VGPU_ENV_LOG_LEVEL);
@@ -41,10 +53,18 @@ void vgpu_log_refusal(const struct vgpu_error *error)
 		return;
 	append(&line, "gpuslice: no GPU for this process: ");
 	append(&line, vgpu_error_text(error, reason, sizeof(reason)));
-	line.text[line.length++] = '\n';
-	if (poll(&stderr_fd, 1, 0) == 1 && stderr_fd.revents == POLLOUT) {
-		ssize_t written = write(STDERR_FILENO, line.text, line.length);
-		(void)written; /* nobody to tell */
-	}
+	say(&line);
 	errno = kept_errno;
+}
+
+void vgpu_log_passed_by(const char *theirs, const char *ours)
+{
+	struct line line = {.length = 0};
+
+	append(&line, "gpuslice: this process may pass by its GPU limit: ");
+	append(&line, theirs);
+	append(&line, " is loaded before ");
+	append(&line, ours);
+	append(&line, ", and the program cannot be started anew; take it out of LD_PRELOAD");
+	say(&line);
 }

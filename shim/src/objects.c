@@ -135,6 +135,37 @@ bool vgpu_object_is_program(const void *handle)
 	return handle && handle == first_loaded();
 }
 
+/* As the list has it: where the object ends is not said there. */
+static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
+{
+	*out = (struct vgpu_object){.base = map->l_addr,
+				    .low = map->l_addr,
+				    .high = UINTPTR_MAX,
+				    .soname = "",
+				    .path = map->l_name ? map->l_name : ""};
+	return map->l_ld && read_dynamic(out, map->l_ld);
+}
+
+bool vgpu_object_before_us(bool (*is)(const struct vgpu_object *), struct vgpu_rank *out)
+{
+	const struct link_map *at = first_loaded(), *theirs = NULL;
+	struct vgpu_object object;
+	int others = 0;
+
+	while (at && (at = at->l_next) && at->l_ld != _DYNAMIC) {
+		if (theirs || at->l_addr == getauxval(AT_SYSINFO_EHDR))
+			continue;
+		if (read_mapped(at, &object) && is(&object))
+			theirs = at;
+		else
+			others++;
+	}
+	if (!at || !theirs)
+		return false;
+	*out = (struct vgpu_rank){at->l_name, theirs->l_name, others};
+	return true;
+}
+
 /*
  * glibc's own dl_iterate_phdr: a sanitizer's stands before it, and cannot be called while it is
  * still looking its functions up, which it does through our dlsym.
@@ -143,17 +174,11 @@ static iterate_function *iterate(void)
 {
 	static iterate_function *found;
 	iterate_function *own = __atomic_load_n(&found, __ATOMIC_RELAXED);
+	struct vgpu_object object;
 
-	for (const struct link_map *at = own ? NULL : first_loaded(); at && !own; at = at->l_next) {
-		struct vgpu_object object = {.base = at->l_addr,
-					     .low = at->l_addr,
-					     .high = UINTPTR_MAX,
-					     .soname = "",
-					     .path = ""};
-		if (at->l_ld && read_dynamic(&object, at->l_ld) &&
-		    vgpu_text_same(object.soname, "libc.so.6"))
+	for (const struct link_map *at = own ? NULL : first_loaded(); at && !own; at = at->l_next)
+		if (read_mapped(at, &object) && vgpu_text_same(object.soname, "libc.so.6"))
 			own = (iterate_function *)vgpu_object_function(&object, "dl_iterate_phdr");
-	}
 	own = own ? own : dl_iterate_phdr;
 	__atomic_store_n(&found, own, __ATOMIC_RELAXED);
 	return own;

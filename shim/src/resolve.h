@@ -4,13 +4,19 @@
 #ifndef VGPU_RESOLVE_H
 #define VGPU_RESOLVE_H
 
+#include <stdbool.h>
+
 #include "hooks.h"
+#include "objects.h"
 
 /* The wrapper of a hook. */
 void *vgpu_wrapper(enum vgpu_function hook);
 
 /* The hook of that name, or -1. */
 int vgpu_hook_named(const char *name);
+
+/* Is that a library of the driver's, rather than a forwarder of its name. */
+bool vgpu_is_driver(const struct vgpu_object *object);
 
 /* Find the driver's library again, should it have been loaded, moved or unloaded since; its load
  * bias, 0 where it is not loaded. */

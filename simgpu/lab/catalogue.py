@@ -35,6 +35,9 @@ ENVIRON_IMAGE: Final = "docker.io/local/environ:1"
 """With the variables of NVIDIA's CUDA images."""
 TWICE_IMAGE: Final = "docker.io/local/twice:1"
 """With one of them twice."""
+PRELOADING_IMAGE: Final = "docker.io/local/preloading:1"
+"""With a variable LD_PRELOAD that names libc and the driver; the next one has LD_AUDIT."""
+AUDITING_IMAGE: Final = "docker.io/local/auditing:1"
 NO_ETC_IMAGE: Final = "docker.io/local/no-etc:1"
 """Shell and tools, without a directory /etc."""
 
@@ -93,6 +96,8 @@ class Catalogue:
             Image(LINKED_VOLUME_IMAGE, [*plain, volume]),
             Image(ENVIRON_IMAGE, plain, environ=[visible, "NVIDIA_DRIVER_CAPABILITIES=all"]),
             Image(TWICE_IMAGE, plain, environ=[visible, f"{names.ENV_VISIBLE_DEVICES}=void"]),
+            Image(PRELOADING_IMAGE, plain, environ=["LD_PRELOAD=libc.so.6:libcuda.so.1"]),
+            Image(AUDITING_IMAGE, plain, environ=[f"LD_AUDIT={OWN_PRELOAD}"]),
             Image(NO_ETC_IMAGE, tools),
         )
 

@@ -18,6 +18,7 @@ GIB = 1 << 30
 CONTEXT = 300 << 20
 """What a context of the simulated host takes: simgpu/default.toml."""
 PROBE = "/opt/test/probe"
+LINKED_PROBE = "/opt/test/probe-linked"
 SETUID_PROBE = "/opt/test/probe-setuid"
 LAUNCHER = "/opt/test/launcher"
 
@@ -73,15 +74,21 @@ def said(lab: Lab, what: str, of: Container) -> bool:
 
 
 @pytest.fixture(scope="session")
-def test_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int]]:
+def test_programs(
+    build_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, int]]:
     """Path inside the images: file here, mode."""
     built = tmp_path_factory.mktemp("programs")
     own = ["-shared", "-fPIC"]
+    driver = ["-DLINKED", f"-L{build_dir / 'lib' / 'simgpu'}", "-l:libcuda.so.1", "-ldl"]
+    linked = [str(_C / "probe.c"), "-o", str(built / "linked"), *driver]
+    subprocess.run(["gcc", *_STRICT, *linked], check=True)
     for name, options in (("probe", ["-ldl"]), ("launcher", ["-static"]), ("own", own)):
         source = [str(_C / f"{name}.c"), "-o", str(built / name)]
         subprocess.run(["gcc", *_STRICT, *source, *options], check=True)
     return {
         PROBE: (built / "probe", 0o755),
+        LINKED_PROBE: (built / "linked", 0o755),
         SETUID_PROBE: (built / "probe", 0o4755),
         LAUNCHER: (built / "launcher", 0o755),
         OWN_PRELOAD: (built / "own", 0o644),

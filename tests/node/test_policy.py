@@ -5,16 +5,31 @@ from __future__ import annotations
 import pytest
 
 from contract import names
-from simgpu.lab.catalogue import ENVIRON_IMAGE, OWN_PRELOAD, PYTHON_IMAGE, TWICE_IMAGE
+from simgpu.lab.catalogue import (
+    AUDITING_IMAGE,
+    ENVIRON_IMAGE,
+    OWN_PRELOAD,
+    PRELOADING_IMAGE,
+    PYTHON_IMAGE,
+    TWICE_IMAGE,
+)
 from simgpu.lab.cri import CriError, Process, Sandbox
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB, PROBE, hold_all, probe
+from .conftest import GIB, LINKED_PROBE, PROBE, hold_all, probe
 from .rows import HALF, NONE, OWN, one, refused, two
 
 pytestmark = pytest.mark.node
 
 UUID = "GPU-5e1f0a70-0000-4000-8000-000000000000"
+
+_CUDA_PYTHON = """
+from cuda.bindings import driver as d
+d.cuInit(0)
+error, context = d.cuDevicePrimaryCtxRetain(d.cuDeviceGet(0)[1])
+d.cuCtxSetCurrent(context)
+print(d.cuMemGetInfo()[2], int(d.cuMemAlloc(30 << 30)[0]))
+"""
 
 
 def _environ(**values: str) -> Process:
@@ -129,14 +144,37 @@ def test_visible_devices_that_name_cards_without_a_grant(lab: Lab) -> None:
             pod.create("main", _environ(NVIDIA_VISIBLE_DEVICES=UUID))
 
 
-@pytest.mark.parametrize("value", ["", OWN_PRELOAD])
+@pytest.mark.parametrize(
+    "value",
+    ["", OWN_PRELOAD, "libc.so.6", "libcuda.so.1", f"{OWN_PRELOAD} libc.so.6:libcuda.so.1"],
+)
 def test_ld_preload_in_the_environment(lab: Lab, value: str) -> None:
+    """Of the pod, of a program that is run, and of the image."""
     with lab.pod("granted", one(lab)) as pod:
         container = pod.run("main", _environ(LD_PRELOAD=value))
-        assert probe(container).held_to(HALF)
+        for program in (PROBE, LINKED_PROBE):
+            assert probe(container, [program]).held_to(HALF)
+            given = ["env", f"LD_PRELOAD={value}", program]
+            assert probe(container, given).held_to(HALF)
+            by_sh = ["env", "-i", "sh", "-c", f"LD_PRELOAD='{value}' exec {program}"]
+            assert probe(container, by_sh).held_to(HALF)
         maps = container.exec(["cat", "/proc/self/maps"]).out
-        assert (OWN_PRELOAD in maps) == bool(value)
+        assert (OWN_PRELOAD in maps) == (OWN_PRELOAD in value)
         assert names.FILE_LIBRARY in maps
+        assert container.exec(["python3", "-c", _CUDA_PYTHON]).out == f"{HALF} 2\n"
+    with lab.pod("image", one(lab)) as pod:
+        container = pod.run("main", Process(PRELOADING_IMAGE))
+        for program in (PROBE, LINKED_PROBE):
+            assert probe(container, [program]).held_to(HALF)
+
+
+def test_ld_audit_in_the_environment(lab: Lab) -> None:
+    with lab.pod("audited", one(lab)) as pod:
+        for process in (_environ(LD_AUDIT=OWN_PRELOAD), Process(AUDITING_IMAGE)):
+            with refused("ld_audit_in_the_environment"):
+                pod.create("main", process)
+        assert probe(pod.run("main", _environ(LD_AUDIT=""))).held_to(HALF)
+        assert pod.run("side", Process(AUDITING_IMAGE)).exec(["true"]).code == 0
 
 
 def test_limits_in_the_environment(lab: Lab) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from contract import names
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import GIB, PROBE, probe, said
+from .conftest import GIB, LINKED_PROBE, PROBE, probe, said
 
 pytestmark = pytest.mark.node
 
@@ -78,3 +79,16 @@ def test_nvidia_smi_shows_the_limit(container: tuple[Container, bool]) -> None:
     inside, _ = container
     done = inside.exec(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader"])
     assert (done.code, done.out) == (0, "1024 MiB\n")
+
+
+def test_no_preload_of_libc_or_the_driver_comes_before_the_limit(
+    container: tuple[Container, bool],
+) -> None:
+    """Not the file behind the forwarder either, which strict mode alone brings."""
+    inside, strict = container
+    behind = names.CONTAINER_DRIVER_DIR
+    for path in ("/lib64", f"{behind}:/lib64") if strict else ("/lib64",):
+        for preload in ("libc.so.6", "libcuda.so.1", f"{behind}/libcuda.so.1"):
+            given = ["env", f"LD_LIBRARY_PATH={path}", f"LD_PRELOAD={preload}"]
+            for program in (PROBE, LINKED_PROBE):
+                assert probe(inside, [*given, program]).held_to(GIB), (path, preload)

@@ -28,6 +28,12 @@ REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
         "runtimeClassName: its handler 'kata-qemu' is not known .* runc, crun, nvidia, .*, mine",
     ),
     "privileged": (POD, replace(PLAIN, privileged=True), Reason.PRIVILEGED, "privileged: true"),
+    "an auditor": (
+        POD,
+        replace(PLAIN, env=("PATH=/bin", "LD_AUDIT=", "LD_AUDIT=/tmp/audit.so")),
+        Reason.ENV_AUDITS,
+        "environment LD_AUDIT='/tmp/audit.so' names a library",
+    ),
     "a card's node": (
         POD,
         replace(PLAIN, devices=(Device("/dev/nvidia0", "c", 195, 0),)),

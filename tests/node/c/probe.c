@@ -2,7 +2,7 @@
  * What a program in a container can take of card 0, as one JSON line: the codes of cuInit, of the
  * first context, of an allocation of all that the driver calls free, and of 512 bytes more.
  * `probe hold` then stays. It knows the driver by dlopen alone, as programs with a statically
- * linked runtime do.
+ * linked runtime do; built with LINKED, it is linked with the driver.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -19,6 +19,17 @@ typedef int (*alloc_fn)(unsigned long long *pointer, size_t bytes);
 
 enum { NOT_TRIED = -1, MORE_BYTES = 512 };
 
+#ifdef LINKED
+int cuInit(unsigned int flags);
+int cuDeviceGet(int *device, int ordinal);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxSetCurrent(void *context);
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
+int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes);
+#define ENTRY(driver, name) name
+#else
+#define ENTRY(driver, name) entry(driver, #name)
+
 static void *entry(void *driver, const char *name)
 {
 	void *found = dlsym(driver, name);
@@ -27,6 +38,7 @@ static void *entry(void *driver, const char *name)
 		fprintf(stderr, "probe: the driver has no %s\n", name);
 	return found;
 }
+#endif
 
 int main(int argc, char **argv)
 {
@@ -37,13 +49,13 @@ int main(int argc, char **argv)
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
 
 	if (driver) {
-		init = ((init_fn)entry(driver, "cuInit"))(0);
-		if (init == 0 && ((device_fn)entry(driver, "cuDeviceGet"))(&device, 0) == 0)
-			made = ((retain_fn)entry(driver, "cuDevicePrimaryCtxRetain"))(&context,
-										      device);
-		if (made == 0 && ((current_fn)entry(driver, "cuCtxSetCurrent"))(context) == 0 &&
-		    ((info_fn)entry(driver, "cuMemGetInfo_v2"))(&free_bytes, &total_bytes) == 0) {
-			alloc_fn alloc = (alloc_fn)entry(driver, "cuMemAlloc_v2");
+		init = ((init_fn)ENTRY(driver, cuInit))(0);
+		if (init == 0 && ((device_fn)ENTRY(driver, cuDeviceGet))(&device, 0) == 0)
+			made =
+			    ((retain_fn)ENTRY(driver, cuDevicePrimaryCtxRetain))(&context, device);
+		if (made == 0 && ((current_fn)ENTRY(driver, cuCtxSetCurrent))(context) == 0 &&
+		    ((info_fn)ENTRY(driver, cuMemGetInfo_v2))(&free_bytes, &total_bytes) == 0) {
+			alloc_fn alloc = (alloc_fn)ENTRY(driver, cuMemAlloc_v2);
 
 			filled = alloc(&pointer, free_bytes);
 			more = alloc(&pointer, MORE_BYTES);
