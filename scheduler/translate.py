@@ -52,6 +52,9 @@ def request(pod: Json) -> Request | None:
                 f" of koordinator.sh's)"
             )
         return None
+    named = [ask.container for ask in asks]
+    if len(set(named)) < len(named):
+        raise RequestError(f"containers {', '.join(named)}: a name is there twice")
     selector, scope = read_hints(annotations, asks)
     return Request(asks, _policy(annotations), selector, scope, isolation)
 

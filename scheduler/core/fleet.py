@@ -160,7 +160,7 @@ class Fleet:
             self._row_of[name] = row
             self.names[row] = name
             self.bar[row] = Reason.NO_DEVICE
-            self.tie[row] = zlib.crc32(name.encode())
+            self.tie[row] = zlib.crc32(name.encode("utf-8", "surrogatepass"))
         return row
 
     def remove(self, name: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz import documents, files, images, wire
+from tests.fuzz import documents, files, images, objects, wire
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 
@@ -40,6 +40,12 @@ TARGETS: Final[Mapping[str, Target]] = {
     ),
     "grants": Target(
         "contract/grants.py", "GrantsError", documents.container_grants, words=documents.WORDS
+    ),
+    "cluster": Target(
+        "scheduler/translate.py, dialects.py, hints.py, state.py",
+        "RequestError",
+        objects.cluster,
+        words=objects.WORDS,
     ),
     "quantity": Target("contract/quantity.py", "nothing", documents.quantities, 256),
     "region": Target("contract/region_file.py", "RegionError", files.regions),

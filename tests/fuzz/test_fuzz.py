@@ -69,6 +69,7 @@ def test_a_parser_that_breaks_its_promise_is_seen(
         "cdi": "nri_plugin.cdi.load",
         "allocation": "contract.allocation.decode",
         "grants": "contract.grants.decode",
+        "cluster": "scheduler.translate.pod",
         "quantity": "contract.quantity.parse",
         "region": "contract.region_file.uses",
         "grant": "contract.grant_file.decode",

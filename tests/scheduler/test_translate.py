@@ -84,6 +84,11 @@ def test_isolation_of_no_share_is_refused(asked: dict[str, object]) -> None:
     assert "nvidia.com/gpu: 1 is not ours to give" in text if asked else "asks for a share" in text
 
 
+def test_two_containers_of_one_name_are_refused() -> None:
+    """The grants are by name. The API server lets no such pod through; a file may have one."""
+    assert "main, main: a name is there twice" in refused(pod(HALF, HALF))
+
+
 def test_overhead_in_cards_is_refused() -> None:
     raw = pod(HALF)
     raw["spec"]["overhead"] = {"cpu": "1", names.RESOURCE_MEMORY_RATIO: 1}

@@ -61,6 +61,16 @@ def test_the_better_fit_of_empty_cards() -> None:
     assert score(fleet, request, rows).argmax() == 1
 
 
+def test_a_card_in_use_is_better_than_an_empty_one_that_fits_better() -> None:
+    """So that whole cards stay whole, over nodes as on one."""
+    fleet = Fleet()
+    add(fleet, "large", [(1, 0)], of=[Card("GPU-large", 0, 8000)])
+    add(fleet, "small", [], of=[Card("GPU-small", 0, 1000)])
+    rows = fleet.rows_of(["large", "small"])
+    request = Request([Ask("main", core_percent=50, memory_bytes=1000)])
+    assert score(fleet, request, rows).argmax() == 0
+
+
 def test_several_cards_are_better_the_nearer_they_lie() -> None:
     fleet = Fleet()
     near: dict[str, list[dict[str, str | int]]] = {

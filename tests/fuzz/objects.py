@@ -1,0 +1,132 @@
+"""Kubernetes' objects through the scheduler: a pod's request, and what objects say is there.
+
+Documented: RequestError, of a request. Promised besides: what is chosen for a pod is read back from
+its annotations as the same, no card is overfilled by it, and a pod that is gone holds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+
+from contract import names
+from scheduler import translate, written
+from scheduler.core.fit import fit
+from scheduler.core.fleet import Fleet
+from scheduler.core.place import Steps, place
+from scheduler.core.placement import Placement
+from scheduler.dialects import RequestError
+from scheduler.state import State
+from tests.fuzz.choices import Choices
+from tests.fuzz.documents import WORDS as DOCUMENT_WORDS
+from tests.fuzz.documents import document
+from tests.scheduler import objects
+
+WORDS: Final = (
+    *DOCUMENT_WORDS,
+    *(names.RESOURCE_GPU, names.RESOURCE_SHARED, names.ANNOTATION_ALLOCATE_HINT),
+    *("selector", "matchExpressions", "requiredTopologyScope", "NUMANode", "initContainers"),
+    *("requests", "limits", "restartPolicy", "Always", "topology", "nodeID", "pcieID", "health"),
+)
+_COLUMNS: Final = ("used_bytes", "used_core", "coreless")
+_GRANTED: Final = {
+    names.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(
+        ("GPU-0", 0, objects.resources(memory="1Gi", core="50"))
+    ),
+    names.ANNOTATION_GRANTS: '{"v":1,"containers":{"main":[{"id":"GPU-0","minor":0,"memory":1073'
+    '741824,"core":50}]}}',
+}
+
+
+def cluster(data: bytes) -> None:
+    choices = Choices(data)
+    state = State()
+    inventory = objects.device("n1", *(objects.card(f"GPU-{n}", n, "4Gi") for n in range(3)))
+    state.see_device(translate.device(_changed(inventory, choices)))
+    state.see_node(translate.node(_changed(objects.node("n1"), choices)))
+    lease = translate.lease(_changed(objects.lease("n1"), choices))
+    if lease is not None:
+        state.see_lease(lease, 0.0)
+    bound = objects.pod(
+        objects.container("main", core=50, memory="1Gi"),
+        uid="bound",
+        node="n1",
+        annotations=_GRANTED,
+    )
+    before = state.fleet.snapshot()
+    facts = translate.pod(_changed(bound, choices))
+    state.see_pod(facts)
+    _ask(state, choices)
+    state.lose_pod(facts.uid)
+    state.lose_pod("asks")
+    assert _held(state.fleet) == _held(before)
+
+
+def _ask(state: State, choices: Choices) -> None:
+    """A pod that asks, from its request to what is read back of its binding."""
+    inits = [objects.container("first", choices.byte() % 2 == 0, ratio=choices.byte())]
+    hint = {names.ANNOTATION_ALLOCATE_HINT: json.dumps({"gpu": document(choices)})}
+    raw = _changed(
+        objects.pod(
+            objects.container("main", core=choices.byte(), memory=choices.whole(5)),
+            objects.container("other", shared=choices.byte() % 4, ratio=choices.byte()),
+            uid="asks",
+            inits=inits if choices.byte() % 2 else (),
+            annotations=hint if choices.byte() % 4 == 0 else {},
+        ),
+        choices,
+    )
+    try:
+        request = translate.request(raw)
+    except RequestError as error:
+        assert str(error)
+        return
+    if request is None:
+        return
+    rows = state.fleet.rows_of(["n1"])
+    possible, _ = fit(state.fleet, request, rows, Steps(200))
+    found = place(state.fleet, request, int(rows[0]), steps=Steps(200))
+    assert bool(possible[0]) == isinstance(found, Placement)
+    if not isinstance(found, Placement):
+        return
+    try:
+        annotations = written.annotations_of(found)
+    except ValueError:
+        # A container's name that the API server would not have let through.
+        return
+    state.assume("asks", found, 0.0)
+    fleet = state.fleet
+    assert not [each for peak in found.peaks for each in state.problems() if peak.uuid in each.text]
+    after = _held(fleet)
+    bound = {
+        "metadata": {"uid": "asks", "annotations": dict(annotations)},
+        "spec": {**raw["spec"], "nodeName": "n1"},
+    }
+    state.see_pod(translate.pod(bound))
+    assert _held(fleet) == after
+
+
+def _held(fleet: Fleet) -> list[list[list[int]]]:
+    return [np.asarray(getattr(fleet, name)).tolist() for name in _COLUMNS]
+
+
+def _changed(right: dict[str, Any], choices: Choices) -> dict[str, Any]:
+    """With one thing in it replaced, or as it is."""
+    if choices.byte() % 4 == 0:
+        return right
+    right = json.loads(json.dumps(right))
+    place: Any = right
+    for _ in range(choices.byte() % 8):
+        inner = [
+            value
+            for value in (place.values() if isinstance(place, dict) else place)
+            if isinstance(value, dict | list) and value
+        ]
+        if not inner:
+            break
+        place = choices.one_of(inner)
+    key = choices.one_of(list(place) if isinstance(place, dict) else range(len(place)))
+    place[key] = document(choices)
+    return right
