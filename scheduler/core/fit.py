@@ -73,6 +73,9 @@ def _placed(fleet: Fleet, request: Request, rows: Rows, steps: Steps) -> Reasons
     selected = fleet.selected(request.selector) if request.selector else None
     reason = np.zeros(len(rows), np.uint8)
     for index, row in enumerate(rows):
+        if steps.taken >= steps.most:
+            reason[index:] = Reason.GIVEN_UP
+            break
         alike = fleet.likeness(int(row), selected)
         if alike not in known:
             here = Steps(min(steps.most - steps.taken, MOST_STEPS))
