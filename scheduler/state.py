@@ -37,13 +37,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What a pod holds on a node; deadline_s: of one that is assumed only."""
+    """What a pod holds on a node. placement, deadline_s: of one that is assumed only."""
 
     node: str
     whose: str
     held: Held
     problem: str = ""
-    deadline_s: float | None = None
+    placement: Placement | None = None
+    deadline_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class State:
         that `is_bound`.
         """
         held = [HeldCard(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in placement.peaks]
-        self._hold(uid, _Holding(placement.node, whose, held, deadline_s=deadline_s))
+        self._hold(uid, _Holding(placement.node, whose, held, "", placement, deadline_s))
 
     def forget(self, uid: str) -> None:
         """The binding has failed. Changes nothing where the pod was seen bound in the meantime."""
@@ -158,13 +159,19 @@ class State:
     def overdue(self, now_s: float) -> Sequence[str]:
         """UIDs of assumed pods whose deadline has passed: ask the API server what became of them.
         They hold until then, since nobody knows that the binding has failed."""
-        deadlines = ((uid, self._holdings[uid].deadline_s or 0.0) for uid in self._assumed)
+        deadlines = ((uid, self._holdings[uid].deadline_s) for uid in self._assumed)
         return [uid for uid, deadline_s in deadlines if deadline_s <= now_s]
 
     def node_of(self, uid: str) -> str | None:
         """Where the pod is bound or assumed to be."""
         holding = self._holdings.get(uid)
         return None if holding is None else holding.node
+
+    def assumed(self, uid: str) -> Placement | None:
+        """What was chosen for a pod whose binding is under way, and is to be chosen again should
+        somebody ask again; None for others."""
+        holding = self._holdings.get(uid)
+        return None if holding is None else holding.placement
 
     def is_bound(self, uid: str) -> bool:
         """Whether the pod was seen bound, and has not finished."""
@@ -228,7 +235,7 @@ class State:
         self._drop(uid)
         self._holdings[uid] = holding
         self._on_node.setdefault(holding.node, {})[uid] = None
-        if holding.deadline_s is not None:
+        if holding.placement is not None:
             self._assumed[uid] = None
         self._enter(uid)
 

@@ -385,11 +385,17 @@ def test_what_is_assumed_is_held_until_its_binding_is_seen() -> None:
     state.assume("u", chosen(state), deadline_s=10.0)
     assert used(state) == HALF_OF_A
     assert (state.node_of("u"), state.is_bound("u")) == ("n1", False)
+    again = state.assumed("u")
+    assert again is not None
+    state.assume("u", again, deadline_s=20.0)
+    assert used(state) == HALF_OF_A, "asked again, and the same again"
     state.see_pod(translate.pod(pod(uid="u")))
     assert used(state) == HALF_OF_A, "a view of the pod from before its binding"
     state.see_pod(holding("u"))
     assert used(state) == HALF_OF_A
     assert state.is_bound("u")
+    assert state.assumed("u") is None
+    assert state.assumed("another") is None
     state.forget("u")
     assert used(state) == HALF_OF_A, "its binding had not failed"
 
