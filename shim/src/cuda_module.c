@@ -7,6 +7,7 @@
 #include "first.h"
 #include "hooks.h"
 #include "load.h"
+#include "local_memory.h"
 #include "measure.h"
 #include "seen.h"
 

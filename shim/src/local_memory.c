@@ -3,10 +3,15 @@
 
 #include "hooks.h"
 #include "lock.h"
-#include "measure.h"
 #include "place.h"
 
-enum { FUNCTION_LOCAL_BYTES = 3, LIMIT_STACK = 0, CONTEXTS = 64 };
+enum {
+	FUNCTION_LOCAL_BYTES = 3,
+	LIMIT_STACK = 0,
+	CONTEXTS = 64,
+	ATTRIBUTE_MULTIPROCESSORS = 16,
+	ATTRIBUTE_THREADS_PER_MULTIPROCESSOR = 39,
+};
 
 #define STACK_DEFAULT_BYTES 1024 /* room for so much comes with a context */
 
@@ -17,6 +22,20 @@ static struct {
 		int launched_bytes, graph_bytes;
 	} rooms[CONTEXTS];
 } table;
+
+uint64_t vgpu_resident_threads(void)
+{
+	int multiprocessors = 0, threads = 0;
+	CUdevice device;
+
+	if (real_cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+	    real_cuDeviceGetAttribute(&multiprocessors, ATTRIBUTE_MULTIPROCESSORS, device) !=
+		CUDA_SUCCESS ||
+	    real_cuDeviceGetAttribute(&threads, ATTRIBUTE_THREADS_PER_MULTIPROCESSOR, device) !=
+		CUDA_SUCCESS)
+		return 0;
+	return (uint64_t)multiprocessors * (uint64_t)threads;
+}
 
 static struct room *room_of(uint32_t context)
 {

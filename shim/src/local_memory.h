@@ -20,6 +20,9 @@ struct vgpu_local {
 	bool known;
 };
 
+/* The current context's card: how many threads it runs at once; 0: unknown. */
+uint64_t vgpu_resident_threads(void);
+
 struct vgpu_local vgpu_local_of(CUfunction function);
 
 /* A function of that need was launched in the current context, or got into a graph there. */

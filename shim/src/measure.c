@@ -9,19 +9,15 @@
 #include "hooks.h"
 #include "lives.h"
 #include "lock.h"
+#include "openers.h"
 #include "process.h"
 #include "vgpu/region.h"
 
-enum {
-	CAPTURE_MODE_RELAXED = 2,
-	ATTRIBUTE_MULTIPROCESSORS = 16,
-	ATTRIBUTE_THREADS_PER_MULTIPROCESSOR = 39,
-};
+enum { CAPTURE_MODE_RELAXED = 2 };
 
 const struct vgpu_bounds vgpu_code_taken = {0, INT64_C(1) << 30};
 const struct vgpu_bounds vgpu_code_given = {-(INT64_C(1) << 30), 0};
 
-#define STALE_NS    UINT64_C(60000000000)
 #define TEARDOWN_NS UINT64_C(1000000000) /* how long the card may hold what the dead held */
 #define PAUSE_NS    20000000
 #define PAUSES	    60
@@ -32,10 +28,10 @@ const struct vgpu_bounds vgpu_code_given = {-(INT64_C(1) << 30), 0};
 /* A card's account: what it holds beyond what this container is charged for. */
 static struct account {
 	struct vgpu_lock lock;
-	struct vgpu_lock alone;	 /* taken under the lock, kept for the length of a driver call */
-	uint32_t windows;	 /* open in this process */
+	struct vgpu_lock alone; /* taken under the lock, kept for the length of a driver call */
+	struct vgpu_openers openers;
 	int64_t reference_bytes; /* when the first of them opened */
-	uint64_t since_ns;
+	bool mixed;		 /* some of different contexts have been open at once since */
 	/* A first context that may be charged too much; none: context 0, which is read and written
 	 * by atomic operations alone, since who only asks whether there is one takes no lock. */
 	struct vgpu_place provisional;
@@ -139,8 +135,19 @@ bool vgpu_correct_measured(int card)
 	return corrected;
 }
 
-/* Who measures alone is waited for, a while. True: the lock is held. */
-static bool enter_beside(struct account *account)
+/* With the account's lock. */
+static bool someone_is_alone(struct account *account)
+{
+	if (vgpu_lock_is_mine(&account->alone))
+		return false;
+	if (!vgpu_trylock(&account->alone))
+		return true;
+	vgpu_unlock(&account->alone);
+	return false;
+}
+
+/* Who measures alone, or in another context, is waited for, a while. True: the lock is held. */
+static bool enter_beside(struct account *account, uint32_t context)
 {
 	const struct timespec pause = {.tv_nsec = WAIT_PAUSE_NS};
 	uint64_t since_ns = vgpu_now_ns();
@@ -148,12 +155,9 @@ static bool enter_beside(struct account *account)
 	for (;;) {
 		if (!vgpu_lock(&account->lock))
 			return false;
-		if (vgpu_lock_is_mine(&account->alone))
+		if (!someone_is_alone(account) &&
+		    !vgpu_openers_elsewhere(&account->openers, context))
 			return true;
-		if (vgpu_trylock(&account->alone)) {
-			vgpu_unlock(&account->alone);
-			return true;
-		}
 		if (vgpu_now_ns() - since_ns > WAIT_NS)
 			return true;
 		vgpu_unlock(&account->lock);
@@ -176,7 +180,7 @@ bool vgpu_alone_enter(int card)
 		if (!vgpu_lock(&account->lock))
 			break;
 		taken = taken || vgpu_trylock(&account->alone);
-		others = account->windows != 0;
+		others = vgpu_openers_any(&account->openers);
 		vgpu_unlock(&account->lock);
 		if (vgpu_now_ns() - since_ns > WAIT_NS)
 			break;
@@ -192,23 +196,23 @@ void vgpu_alone_leave(int card, bool entered)
 		vgpu_unlock(&accounts[card].alone);
 }
 
-/* A thread that ended inside a window leaves it open: the reference does not grow old with it. */
 static void open_here(struct vgpu_window *window)
 {
 	struct account *account = &accounts[window->place.card];
+	uint32_t context = window->place.context;
 	int64_t beyond_bytes;
 
-	if (!enter_beside(account))
+	if (!enter_beside(account, context))
 		return;
 	correct(account);
 	window->open = read_account(window->place.card, &beyond_bytes);
 	if (window->open) {
-		uint64_t now_ns = vgpu_now_ns();
-		if (!account->windows || now_ns - account->since_ns > STALE_NS) {
+		if (!vgpu_openers_any(&account->openers)) {
 			account->reference_bytes = beyond_bytes;
-			account->since_ns = now_ns;
+			account->mixed = false;
 		}
-		account->windows++;
+		account->mixed |= vgpu_openers_elsewhere(&account->openers, context);
+		vgpu_openers_add(&account->openers, context);
 	}
 	vgpu_unlock(&account->lock);
 	measuring = window->open;
@@ -232,6 +236,14 @@ void vgpu_window_open_by(struct vgpu_window *window, struct vgpu_place place, CU
 	(void)real_cuCtxPopCurrent_v2(&context);
 }
 
+/* Whose it is of several contexts nobody can tell: what the one took must not go with the other. */
+static void charge_window(const struct account *account, struct vgpu_place place, int64_t bytes)
+{
+	if (account->mixed && bytes > 0)
+		place.context = 0;
+	vgpu_charge_measured(place, bytes);
+}
+
 /* Charging brings the account back towards the reference: others see what is left. */
 int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds)
 {
@@ -245,9 +257,9 @@ int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds)
 		return 0;
 	if (read_account(window->place.card, &beyond_bytes)) {
 		taken_bytes = bounded(beyond_bytes - account->reference_bytes, bounds);
-		vgpu_charge_measured(window->place, taken_bytes);
+		charge_window(account, window->place, taken_bytes);
 	}
-	account->windows--;
+	vgpu_openers_remove(&account->openers);
 	vgpu_unlock(&account->lock);
 	return taken_bytes;
 }
@@ -259,7 +271,7 @@ void vgpu_window_drop(struct vgpu_window *window)
 	measuring = window->open = false;
 	if (!vgpu_lock(&accounts[window->place.card].lock))
 		return;
-	accounts[window->place.card].windows--;
+	vgpu_openers_remove(&accounts[window->place.card].openers);
 	vgpu_unlock(&accounts[window->place.card].lock);
 }
 
@@ -296,18 +308,4 @@ void vgpu_forget_provisional(uint32_t context)
 			set_provisional(account, (struct vgpu_place){0});
 		vgpu_unlock(&account->lock);
 	}
-}
-
-uint64_t vgpu_resident_threads(void)
-{
-	int multiprocessors = 0, threads = 0;
-	CUdevice device;
-
-	if (real_cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-	    real_cuDeviceGetAttribute(&multiprocessors, ATTRIBUTE_MULTIPROCESSORS, device) !=
-		CUDA_SUCCESS ||
-	    real_cuDeviceGetAttribute(&threads, ATTRIBUTE_THREADS_PER_MULTIPROCESSOR, device) !=
-		CUDA_SUCCESS)
-		return 0;
-	return (uint64_t)multiprocessors * (uint64_t)threads;
 }

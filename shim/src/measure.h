@@ -5,7 +5,8 @@
  * The error is what others do in between: a neighbour's allocation is charged to us, its free hides
  * as much of ours, and so does an allocation of ours that is reserved and not made yet. So every
  * measurement has bounds, from what the call can need at most. Windows of several threads may
- * overlap: they share one account, so that each change is charged once, to whoever closes first.
+ * overlap in one context: they share one account, so that each change is charged once. Those of
+ * different contexts wait for each other for a second; after that, what comes is charged to none.
  */
 #ifndef VGPU_MEASURE_H
 #define VGPU_MEASURE_H
@@ -72,8 +73,5 @@ void vgpu_forget_provisional(uint32_t context);
  * has the card let go of it? Waits for that about a second at most; true: try again.
  */
 bool vgpu_correct_measured(int card);
-
-/* The current context's card: how many threads it runs at once; 0: unknown. */
-uint64_t vgpu_resident_threads(void);
 
 #endif

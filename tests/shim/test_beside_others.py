@@ -136,3 +136,81 @@ exact(CONTEXT + 20 * MIB)
 """,
         grants.make(2 * GIB),
     )
+
+
+def test_a_thread_that_ended_inside_a_load_leaves_nothing_measured_since_then(
+    card_host: Host, grants: Grants
+) -> None:
+    """A neighbour's allocation between two loads of ours is not the second one's."""
+    theirs = grants.make(GIB)
+    card_host.python(
+        _BEGIN
+        + f"""
+import _thread, subprocess, sys
+os.environ["CUDA_MODULE_LOADING"] = "EAGER"
+NEIGHBOUR = '''
+from cuda.bindings import driver as d
+d.cuInit(0); d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])
+assert int(d.cuMemAlloc(100 << 20)[0]) == 0
+print("ready", flush=True); input()
+'''
+libc = ctypes.CDLL(None)
+libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+libc.signal(12, ctypes.cast(libc.pthread_exit, ctypes.c_void_p))
+begun = []
+def end_inside():
+    use(0)
+    begun.append(_thread.get_native_id())
+    library.cuModuleLoadData(ctypes.byref(ctypes.c_void_p()), text(1))
+def is_inside():
+    with open(f"/proc/self/task/{{begun[0]}}/wchan") as file:
+        return "nanosleep" in file.read()
+with slow(cuModuleLoadData=9000):
+    _thread.start_new_thread(end_inside, ())
+    until(lambda: begun and is_inside())
+    libc.tgkill(os.getpid(), begun[0], 12)
+    until(lambda: not os.path.exists(f"/proc/self/task/{{begun[0]}}"))
+neighbour = subprocess.Popen(
+    [sys.executable, "-c", NEIGHBOUR], env={{**os.environ, "GPUSLICE_DIR": {str(theirs)!r}}},
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+assert neighbour.stdout.readline() == b"ready\\n"
+before = charged()
+load(2)
+after = charged()
+neighbour.communicate(b"\\n")
+assert after == before + 2 * MIB, (after - before) / MIB
+os._exit(0)
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_loads_of_two_contexts_at_once_are_each_charged_to_their_own(
+    card_host: Host, grants: Grants
+) -> None:
+    """What the one context took does not go from the books with the other."""
+    card_host.python(
+        _BEGIN
+        + """
+os.environ["CUDA_MODULE_LOADING"] = "EAGER"
+def load_many(modules, context):
+    library.cuCtxSetCurrent(ctypes.c_void_p(int(context)))
+    both.wait()
+    for module in modules:
+        assert library.cuModuleLoadData(ctypes.byref(module), text(1)) == 0
+first, both = must(d.cuCtxGetCurrent()), threading.Barrier(2)
+for _ in range(8):
+    second = must(d.cuCtxCreate(None, 0, 0))
+    here, there = [[ctypes.c_void_p() for _ in range(200)] for _ in range(2)]
+    threads = [threading.Thread(target=load_many, args=one)
+               for one in ((here, first), (there, second))]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    must(d.cuCtxDestroy(second))
+    use(0)
+    assert held() <= charged(), ((held() - charged()) / MIB, "are not charged")
+    for module in here:
+        must(d.cuModuleUnload(d.CUmodule(module.value)))
+""",
+        grants.make(2 * GIB),
+    )
