@@ -94,7 +94,4 @@ def given_card(container: Container) -> str:
             cards.is_node(path, 0) for path in (place, normal(mount.source))
         ):
             return f"mount {mount.destination}"
-    for name in container.cdi_names:
-        if cards.is_cdi_name(name):
-            return f"CDI device {name}"
-    return ""
+    return next((f"CDI device {name}" for name in container.cdi_names), "")

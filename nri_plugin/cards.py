@@ -7,19 +7,27 @@ and useless without one of these) and NVIDIA's container toolkit.
 from __future__ import annotations
 
 import re
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from contract import names
 
 _MAJOR: Final = 195
+_DRIVER: Final = "nvidia"
+_LIBRARY: Final = "libcuda.so"
 _NODE: Final = re.compile(r"/dev/nvidia[^/]*(/.*)?")
 _NO_CARDS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
-_CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0] + "/"
+_CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
 
 
 def is_node(path: str, major: int) -> bool:
     """Whether a device node opens a card, or helps to."""
     return major == _MAJOR or _NODE.fullmatch(path) is not None
+
+
+def is_driver(path: str) -> bool:
+    """Whether a file is the driver's library, without which no program asks for a card."""
+    return path.rpartition("/")[2].startswith(_LIBRARY)
 
 
 def may_be_node(text: str) -> bool:
@@ -37,5 +45,17 @@ def is_request(path: str) -> bool:
     return path.startswith("/var/run/nvidia-container-devices/")
 
 
-def is_cdi_name(name: str) -> bool:
-    return name.startswith(_CDI_VENDOR)
+def is_of_vendor(cdi_name: str) -> bool:
+    """Whether a CDI name is NVIDIA's, of any of its tools: nvidia.com, k8s.gpu.nvidia.com, ..."""
+    vendor = cdi_name.partition("/")[0]
+    return vendor == _CDI_VENDOR or vendor.endswith(f".{_CDI_VENDOR}")
+
+
+def driver_majors(devices: str) -> AbstractSet[int]:
+    """The major numbers of the driver's nodes, by the text of /proc/devices."""
+    lines = (line.split() for line in devices.splitlines())
+    return {_MAJOR} | {
+        int(words[0])
+        for words in lines
+        if len(words) == 2 and words[0].isdecimal() and words[1].startswith(_DRIVER)
+    }

@@ -282,6 +282,21 @@ CASES: Final[Sequence[Case]] = (
         " nvidia.com/gpu=`",
     ),
     Case(
+        "a_card_of_another_nri_plugin",
+        "a card that another NRI plugin brings, to whatever container: by a device, a mount, a"
+        " variable, a cgroup rule, or a CDI name whose spec has one (with no spec to be found, by a"
+        " name of NVIDIA's); containerd 1.7 does not ask",
+        _REFUSES,
+        "`NRI plugin 60-other brings it a card by CDI device acme.com/thing=all; cards come from"
+        " this agent alone`",
+    ),
+    Case(
+        "a_thing_of_another_nri_plugin",
+        "what else another NRI plugin brings, by a CDI name too",
+        "nothing",
+        "that thing, and its share",
+    ),
+    Case(
         "a_card_that_is_gone",
         "a grant of a card that fell off the bus",
         "refuses to make it, once NVML is asked again (every 15 s while containers come)",

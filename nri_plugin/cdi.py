@@ -34,7 +34,7 @@ _DEFAULT_MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 Stat = Callable[[str], os.stat_result]
 
 
-class _SpecError(Exception):
+class SpecError(Exception):
     """One spec or device is not as the format says; the text names the field."""
 
 
@@ -47,10 +47,10 @@ def load(directories: Iterable[Path], kind: str = names.CDI_KIND, status: Stat =
     problems: list[str] = []
     for directory in directories:
         here: dict[str, CdiDevice] = {}
-        for path in _spec_files(directory, problems):
+        for path in spec_files(directory, problems):
             try:
                 found = _read_spec(path, kind, status)
-            except (_SpecError, OSError, ValueError, RecursionError) as error:
+            except (SpecError, OSError, ValueError, RecursionError) as error:
                 problems.append(f"{path}: {error}")
                 continue
             for device in found:
@@ -64,7 +64,7 @@ def _doubled(device: CdiDevice, other: CdiDevice) -> CdiDevice:
     return CdiDevice(device.name, device.file, problem=f"it is also defined in {other.file}")
 
 
-def _spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
+def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
     try:
         return sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES)
     except FileNotFoundError:
@@ -83,22 +83,22 @@ def state(found: os.stat_result) -> tuple[int, ...]:
 def _parse(path: Path, _as_of: tuple[int, ...]) -> Any:
     """The document as it stood then: nvidia-ctk's YAML is long, and every container asks."""
     data = path.read_bytes()
-    document = json.loads(data) if path.suffix == ".json" else _from_yaml(data)
-    if _expands_over(_MAX_BYTES, document):
-        raise _SpecError(f"more than {_MAX_BYTES} characters with its aliases expanded")
-    return document
+    parsed = json.loads(data) if path.suffix == ".json" else _from_yaml(data)
+    if _expands_over(_MAX_BYTES, parsed):
+        raise SpecError(f"more than {_MAX_BYTES} characters with its aliases expanded")
+    return parsed
 
 
 def _from_yaml(data: bytes) -> Any:
     try:
         return yaml.load(data, Loader=_YAML)
     except Exception as error:  # of a tagged scalar, whatever PyYAML's parsing of it meets
-        raise _SpecError(f"not YAML: {error!r}") from error
+        raise SpecError(f"not YAML: {error!r}") from error
 
 
-def _expands_over(most: int, document: object) -> bool:
+def _expands_over(most: int, parsed: object) -> bool:
     """Whether it is larger than its file may be: an alias is short, and may stand for anything."""
-    left = [document]
+    left = [parsed]
     while left:
         value = left.pop()
         most -= 1 + (len(value) if isinstance(value, str) else 0)
@@ -111,17 +111,21 @@ def _expands_over(most: int, document: object) -> bool:
     return False
 
 
-def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
+def document(path: Path) -> Any:
+    """What a spec file holds. Raises SpecError, OSError, ValueError or RecursionError."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-        raise _SpecError(f"not a file of at most {_MAX_BYTES} bytes")
-    document = _parse(path, state(found))
-    spec = _object("the spec", document)
+        raise SpecError(f"not a file of at most {_MAX_BYTES} bytes")
+    return _parse(path, state(found))
+
+
+def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
+    spec = _object("the spec", document(path))
     if spec.get("kind") != kind:
         return ()
     version = _string("cdiVersion", spec.get("cdiVersion"))
     if version.partition(".")[0] not in {"0", "1"}:
-        raise _SpecError(f"cdiVersion {_shown(version)}, this agent reads 0.3 to 1.x")
+        raise SpecError(f"cdiVersion {_shown(version)}, this agent reads 0.3 to 1.x")
     common, common_problem = _try_edits("containerEdits", spec.get("containerEdits"), status)
     devices = []
     for index, raw in enumerate(_list("devices", spec.get("devices"))):
@@ -137,7 +141,7 @@ def _try_edits(where: str, raw: object, status: Stat) -> tuple[Edits, str | None
     """The edits, or why they cannot be used; one broken card leaves the others usable."""
     try:
         return _edits(where, raw, status), None
-    except _SpecError as error:
+    except SpecError as error:
         return Edits(), str(error)
 
 
@@ -145,7 +149,7 @@ def _edits(where: str, raw: object, status: Stat) -> Edits:
     edits = _object(where, {} if raw is None else raw)
     for name in _UNSUPPORTED:
         if edits.get(name):
-            raise _SpecError(f"{where}.{name} is not supported")
+            raise SpecError(f"{where}.{name} is not supported")
 
     def each(field: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
         for index, item in enumerate(_list(f"{where}.{field}", edits.get(field))):
@@ -163,7 +167,7 @@ def _edits(where: str, raw: object, status: Stat) -> Edits:
 def _variable(where: str, raw: object) -> tuple[str, str]:
     key, equals, value = _string(where, raw).partition("=")
     if not key or not equals:
-        raise _SpecError(f"{where}: {_shown(raw)}, expected KEY=VALUE")
+        raise SpecError(f"{where}: {_shown(raw)}, expected KEY=VALUE")
     return key, value
 
 
@@ -188,11 +192,11 @@ def _numbers(where: str, path: str, status: Stat) -> tuple[str, int, int]:
     try:
         node = status(path)
     except OSError as error:
-        raise _SpecError(f"{where}: {path}: {error.strerror}") from error
+        raise SpecError(f"{where}: {path}: {error.strerror}") from error
     for test, kind in ((stat.S_ISCHR, "c"), (stat.S_ISBLK, "b")):
         if test(node.st_mode):
             return kind, os.major(node.st_rdev), os.minor(node.st_rdev)
-    raise _SpecError(f"{where}: {path} is not a device node")
+    raise SpecError(f"{where}: {path} is not a device node")
 
 
 def _mount(where: str, raw: Mapping[str, Any]) -> Mount:
@@ -208,7 +212,7 @@ def _mount(where: str, raw: Mapping[str, Any]) -> Mount:
 def _hook(where: str, raw: Mapping[str, Any]) -> Hook:
     name = _string(f"{where}.hookName", raw.get("hookName"))
     if name not in _STAGES:
-        raise _SpecError(f"{where}.hookName: {_shown(name)}, allowed are {', '.join(_STAGES)}")
+        raise SpecError(f"{where}.hookName: {_shown(name)}, allowed are {', '.join(_STAGES)}")
     return Hook(
         _STAGES[name],
         _absolute(f"{where}.path", raw.get("path")),
@@ -224,7 +228,7 @@ def _shown(raw: object) -> str:
 
 def _object(where: str, raw: object) -> Mapping[str, Any]:
     if not isinstance(raw, dict):
-        raise _SpecError(f"{where}: expected an object, got {type(raw).__name__}")
+        raise SpecError(f"{where}: expected an object, got {type(raw).__name__}")
     return raw
 
 
@@ -232,20 +236,20 @@ def _list(where: str, raw: object) -> Sequence[Any]:
     if raw is None:
         return ()
     if not isinstance(raw, list):
-        raise _SpecError(f"{where}: expected a list, got {type(raw).__name__}")
+        raise SpecError(f"{where}: expected a list, got {type(raw).__name__}")
     return raw
 
 
 def _string(where: str, raw: object) -> str:
     if not isinstance(raw, str) or not raw:
-        raise _SpecError(f"{where}: {_shown(raw)}, expected a text")
+        raise SpecError(f"{where}: {_shown(raw)}, expected a text")
     return raw
 
 
 def _absolute(where: str, raw: object) -> str:
     path = _string(where, raw)
     if not path.startswith("/"):
-        raise _SpecError(f"{where}: {_shown(path)}, expected an absolute path")
+        raise SpecError(f"{where}: {_shown(path)}, expected an absolute path")
     return path
 
 
@@ -253,5 +257,5 @@ def _whole(where: str, raw: object) -> int | None:
     if raw is None:
         return None
     if not isinstance(raw, int) or isinstance(raw, bool) or raw < 0:
-        raise _SpecError(f"{where}: {_shown(raw)}, expected a whole number")
+        raise SpecError(f"{where}: {_shown(raw)}, expected a whole number")
     return raw

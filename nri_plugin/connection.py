@@ -18,7 +18,7 @@ import asyncio
 import logging
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
@@ -74,10 +74,13 @@ class Handler(Protocol):
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """The container is forgotten. What is raised is only logged by the runtime."""
 
-    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+    def validate(
+        self, request: nri.ValidateContainerAdjustmentRequest
+    ) -> Coroutine[Any, Any, None] | None:
         """Look at what all plugins made together; raise Refused to reject the container.
 
-        At once: every creation is validated, and what waits for nothing needs no task.
+        At once, as None: every creation is validated, and what waits for nothing needs no task.
+        Where it does need to wait, what is returned says the verdict.
         """
 
 
@@ -237,15 +240,20 @@ class _Connection:
         loop, began_s = asyncio.get_running_loop(), time.monotonic()
         if isinstance(request, events.Validate):
             verdict: asyncio.Future[Message | None] = loop.create_future()
+            looking = None
             try:
-                self._handler.validate(request.request)
+                looking = self._handler.validate(request.request)
                 verdict.set_result(None)
             except (Exception, asyncio.CancelledError) as error:
                 verdict.set_exception(error)
-            self._unanswered.add(verdict)
-            self._answer(request, verdict, began_s, 0.0)
-            return
-        work = loop.create_task(_perform(self._handler, request), name=type(request).__name__)
+            if looking is None:
+                self._unanswered.add(verdict)
+                self._answer(request, verdict, began_s, 0.0)
+                return
+            performed: Coroutine[Any, Any, Message | None] = looking
+        else:
+            performed = _perform(self._handler, request)
+        work = loop.create_task(performed, name=type(request).__name__)
         self._tasks.add(work)
         self._unanswered.add(work)
         budget_s = request.budget_ms / 1000 * PATIENCE

@@ -85,7 +85,8 @@ class Device:
 class Container:
     """A container about to be created; `env` are its "KEY=VALUE" lines, doubles included.
 
-    devices, cdi_names: what it has been given before us, by device plugins and the runtime.
+    devices, cdi_names: what it has been given before us, by device plugins and the runtime; of CDI
+    names, only those that bring a card are left when it is decided (brought.py).
     privileged: it may use every device of the host.
     """
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from nri_plugin import by_name
+from nri_plugin import brought, by_name
 from nri_plugin.cdi_reader import Reader
 from nri_plugin.changes import Changes
 from nri_plugin.errors import StoreError
@@ -23,6 +23,7 @@ from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from nri_plugin.threads import Worker
+from nri_plugin.verdict import Host
 
 Look = tuple[Specs, Paths]
 
@@ -74,6 +75,13 @@ class Node:
 
     async def look_at_host(self) -> Look:
         return await self._work(self.look_now)
+
+    async def brought(self, cdi_names: Sequence[str]) -> Host:
+        """Of CDI names that others use, and of the driver, what tells whether they bring a card."""
+        directories = self._settings.cdi_dirs
+        return await self._work(
+            lambda: Host(brought.by_name(directories, cdi_names), brought.majors())
+        )
 
     async def generate_specs(self, uuids: Sequence[str]) -> bool:
         """Have CDI specs made for these cards, unless it was tried just now; False: none new.

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from contract import names
 from nri_plugin import connection, policy, translate, verdict
@@ -122,9 +123,18 @@ class Service:
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         await self._tenants.removed(container.id, translate.key_of(container, self._run_dir))
 
-    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+    def validate(
+        self, request: nri.ValidateContainerAdjustmentRequest
+    ) -> Coroutine[Any, Any, None] | None:
         try:
-            self._validate(request)
+            merged = self._validate(request)
+            if merged is None:
+                return None
+            asked = verdict.asks_host(merged, self._settings.plugin)
+            if asked is None:
+                self._check_cards(request, merged, verdict.Host())
+                return None
+            return self._look_closer(request, merged, asked)
         except Refused as refused:
             raise _for_people(request.pod, request.container, refused) from refused
 
@@ -135,6 +145,11 @@ class Service:
         if not policy.wants_card(pod):
             return None
         container = translate.container(container_message)
+        if container.cdi_names:
+            look = self.node.brought(container.cdi_names)
+            found = (await in_time("read the CDI specs", look)).cdi_cards
+            left = tuple(name for name in container.cdi_names if name in found)
+            container = replace(container, cdi_names=left)
         rules = self._settings.rules
         if (seen := self.node.seen) is not None:
             # Nearly always the node is as it was: then the look that says so and the files are one
@@ -251,10 +266,11 @@ class Service:
         if policy.wants_card(pod):
             await self._starts.without_share(container.id)
 
-    def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+    def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> verdict.Merged | None:
+        """What is left to be judged: whether others bring a card; None: nothing."""
         answer, me = self._tenants.answer_of(request.container.id), self._settings.plugin
         if answer is not None and translate.stands(request, answer, me):
-            return
+            return None
         merged = translate.merged(request)
         if answer is not None:
             lost = verdict.lost(answer, merged, me)
@@ -262,7 +278,30 @@ class Service:
                 raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
         elif self._gets_card(translate.pod(request.pod), request.container.name):
             raise Refused(refuse(Reason.NOT_ADJUSTED))
-        card = verdict.foreign_card(answer, merged, me, self._settings.trusted_plugins)
+        return merged
+
+    async def _look_closer(
+        self,
+        request: nri.ValidateContainerAdjustmentRequest,
+        merged: verdict.Merged,
+        cdi_names: Sequence[str],
+    ) -> None:
+        """Another plugin asks for more than its words say: the host knows what that brings."""
+        try:
+            host = await in_time("look at what plugins bring", self.node.brought(cdi_names))
+            self._check_cards(request, merged, host)
+        except Refused as refused:
+            raise _for_people(request.pod, request.container, refused) from refused
+
+    def _check_cards(
+        self,
+        request: nri.ValidateContainerAdjustmentRequest,
+        merged: verdict.Merged,
+        host: verdict.Host,
+    ) -> None:
+        answer, settings = self._tenants.answer_of(request.container.id), self._settings
+        trusted = settings.trusted_plugins
+        card = verdict.foreign_card(answer, merged, settings.plugin, trusted, host)
         if card is not None:
             plugin = card.plugin or "unknown"
             raise Refused(refuse(Reason.CARD_FOREIGN, plugin=plugin, what=card.what))

@@ -14,7 +14,7 @@ from nri_plugin import cards
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
 from nri_plugin.recovery import Running
-from nri_plugin.verdict import Merged, Owners
+from nri_plugin.verdict import CgroupRule, Merged, Owners
 
 _HOOK_FIELDS = {
     HookStage.PRESTART: "prestart",
@@ -92,6 +92,7 @@ def stands(request: nri.ValidateContainerAdjustmentRequest, wanted: Adjustment, 
         adjust.mounts == sent.mounts
         and adjust.env == sent.env
         and adjust.linux.devices == sent.linux.devices
+        and not adjust.linux.resources.devices
         and adjust.cdi_devices == sent.cdi_devices
         and adjust.hooks == sent.hooks
         and all(_owned(fields, each) == dict.fromkeys(claims[each], me) for each in claims)
@@ -118,6 +119,7 @@ def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
             for hook in getattr(adjust.hooks, name)
         ),
         cdi_names=tuple(device.name for device in adjust.cdi_devices),
+        cgroup_rules=tuple(_rule(each) for each in adjust.linux.resources.devices if each.allow),
         owners=Owners(
             env=owned(nri.FIELD_ENV),
             mounts=owned(nri.FIELD_MOUNTS),
@@ -127,6 +129,14 @@ def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
             hooks=tuple(fields.simple.get(nri.FIELD_OCI_HOOKS, "").split(",")),
         ),
     )
+
+
+def _rule(message: nri.LinuxDeviceCgroup) -> CgroupRule:
+    major, minor = (
+        getattr(message, field).value if message.HasField(field) else None
+        for field in ("major", "minor")
+    )
+    return CgroupRule(message.type, major, minor, message.access)
 
 
 def _timeout(hook: nri.Hook) -> int | None:

@@ -36,6 +36,19 @@ class Owners:
 
 
 @dataclass(frozen=True, slots=True)
+class CgroupRule:
+    """Of the devices that a container may open, beside its nodes; None: any number.
+
+    The runtime does not tell which plugin wrote it.
+    """
+
+    type: str
+    major: int | None
+    minor: int | None
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
 class Merged:
     """The adjustment of all plugins together."""
 
@@ -45,6 +58,7 @@ class Merged:
     hooks: Sequence[Hook] = ()
     cdi_names: Sequence[str] = ()
     owners: Owners = field(default_factory=Owners)
+    cgroup_rules: Sequence[CgroupRule] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +136,40 @@ def _not_mine(what: str, owner: str | None, me: str) -> Iterator[str]:
         yield f"{what} was set by {owner or 'nobody'}"
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the host says of what other plugins bring. cdi_cards: of their CDI names, those that
+    bring a card; majors: the numbers of the driver's nodes."""
+
+    cdi_cards: AbstractSet[str] = frozenset()
+    majors: AbstractSet[int] = frozenset()
+
+
+def asks_host(merged: Merged, me: str) -> Sequence[str] | None:
+    """The CDI names of other plugins; None: nothing there needs a look at the host to be judged."""
+    asked = [name for name in merged.cdi_names if merged.owners.cdi_names.get(name) != me]
+    return asked if asked or merged.cgroup_rules else None
+
+
 def foreign_card(
-    wanted: Adjustment | None, merged: Merged, me: str, trusted: AbstractSet[str]
+    wanted: Adjustment | None,
+    merged: Merged,
+    me: str,
+    trusted: AbstractSet[str],
+    host: Host = Host(),
 ) -> ForeignCard | None:
     """The first card that another plugin brings and may not. wanted: what we answered, if anything.
 
     trusted: names of plugins, with their index or without; where we answered, they are not asked.
     """
-    for owner, what in _cards(merged):
+    for owner, what in _cards(merged, host):
         known = wanted is None and not trusted.isdisjoint((owner, owner.partition("-")[2]))
         if owner != me and not known:
             return ForeignCard(owner, what)
     return None
 
 
-def _cards(merged: Merged) -> Iterator[tuple[str, str]]:
+def _cards(merged: Merged, host: Host) -> Iterator[tuple[str, str]]:
     owners = merged.owners
     for device in merged.devices:
         if cards.is_node(device.path, device.major):
@@ -149,6 +182,16 @@ def _cards(merged: Merged) -> Iterator[tuple[str, str]]:
     for key, value in merged.env:
         if cards.names_cards(key, value):
             yield owners.env.get(key, ""), f"environment {key}={value}"
+    for rule in merged.cgroup_rules:
+        if _opens_cards(rule, host.majors):
+            numbers = ":".join("*" if n is None else str(n) for n in (rule.major, rule.minor))
+            yield "", f"the cgroup rule {rule.type or 'a'} {numbers} {rule.access}".rstrip()
     for name in merged.cdi_names:
-        if cards.is_cdi_name(name):
+        if name in host.cdi_cards:
             yield owners.cdi_names.get(name, ""), f"CDI device {name}"
+
+
+def _opens_cards(rule: CgroupRule, majors: AbstractSet[int]) -> bool:
+    """A rule to make nodes alone (m) opens none; the runtime's own has it for everybody."""
+    opens = not rule.access or not {"r", "w"}.isdisjoint(rule.access)
+    return opens and rule.type in ("", "a", "c") and (rule.major is None or rule.major in majors)

@@ -11,6 +11,7 @@ policy, has no deadline of its own, and does not look at what the container has 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -74,7 +75,8 @@ class Handler:
             await self._strike(event)
             if self._naive and event is Event.CREATE:
                 messages = (messages[0], _without_what_it_has(messages[1]))
-            return await method(*messages)
+            answer = method(*messages)
+            return await answer if inspect.isawaitable(answer) else answer
 
         return struck
 

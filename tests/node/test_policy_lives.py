@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import psutil
 import pytest
 
 from contract import names
+from nri_plugin.messages import nri_pb2 as nri
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import CriError, Process, Sandbox
 from simgpu.lab.lab import Lab
 
 from .conftest import GIB, hold_all, probe
+from .plugins import Meddling, plugin
 from .rows import HALF, OWN, QUARTER, one, refused, two
 
 pytestmark = pytest.mark.node
@@ -172,6 +175,91 @@ def test_a_card_of_another_device_plugin_and_a_grant(lab: Lab, given: Process) -
         refused("a_card_of_another_device_plugin_and_a_grant"),
     ):
         pod.create("main", given)
+
+
+CDI_NAMES = ("acme.com/thing=all", "management.nvidia.com/gpu=all", "acme.com/nic=0")
+
+
+@pytest.fixture
+def specs(lab: Lab) -> Iterator[Lab]:
+    """The card under names of other vendors, in the directory that the runtime reads, which the
+    agent is told; and something that is no card."""
+    card = json.loads((lab.sim_dir / "cdi" / "nvidia.json").read_text())
+    card["devices"][0]["name"] = "all"
+    nic = {"name": "0", "containerEdits": {"env": ["NIC=0"]}}
+    written = [
+        {**card, "kind": CDI_NAMES[0].partition("=")[0]},
+        {**card, "kind": CDI_NAMES[1].partition("=")[0]},
+        {"cdiVersion": "0.6.0", "kind": CDI_NAMES[2].partition("=")[0], "devices": [nic]},
+    ]
+    paths = [lab.directory / "cdi" / f"other-{number}.json" for number in range(3)]
+    for path, spec in zip(paths, written, strict=True):
+        path.write_text(json.dumps(spec))
+    lab.stop_agent()
+    lab.start_agent(options=["--cdi-dir", lab.directory / "cdi"])
+    yield lab
+    for path in paths:
+        path.unlink()
+    lab.stop_agent()
+    lab.start_agent()
+
+
+def _asks_for(name: str) -> Meddling:
+    def meddle(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+        adjustment.cdi_devices.add(name=name)
+
+    return meddle
+
+
+def _opens(major: int) -> Meddling:
+    def meddle(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+        rule = adjustment.linux.resources.devices.add(allow=True, type="c", access="rwm")
+        rule.major.value = major
+
+    return meddle
+
+
+def test_a_card_of_another_nri_plugin(specs: Lab) -> None:
+    pods: Sequence[Mapping[str, str]] = ({}, one(specs), specs.share({"other": [(0, HALF, 50)]}))
+    for written in pods:
+        with (
+            plugin(specs, _asks_for(CDI_NAMES[0])),
+            specs.pod("brought", written) as pod,
+            refused("a_card_of_another_nri_plugin"),
+        ):
+            pod.create("main", OWN)
+    for meddle, what in (
+        (_asks_for(CDI_NAMES[1]), f"CDI device {CDI_NAMES[1]}"),
+        (_opens(195), "the cgroup rule c 195:"),
+    ):
+        for written in pods[:2]:
+            with (
+                plugin(specs, meddle),
+                specs.pod("brought", written) as pod,
+                pytest.raises(CriError, match=f"brings it a card by {re.escape(what)}"),
+            ):
+                pod.create("main", OWN)
+
+
+def test_a_thing_of_another_nri_plugin(specs: Lab) -> None:
+    """Also where a device plugin gives it, beside a share."""
+    with plugin(specs, _opens(10)), specs.pod("opens", one(specs)) as pod:
+        assert probe(pod.run("main", OWN)).held_to(HALF)
+    with plugin(specs, _asks_for(CDI_NAMES[2])):
+        for written in ({}, one(specs)):
+            with specs.pod("brought", written) as pod:
+                container = pod.run("main", OWN)
+                assert "NIC=0\n" in container.exec(["env"]).out
+                assert probe(container).driver == bool(written)
+    with specs.pod("given", one(specs)) as pod:
+        container = pod.run("main", Process(PYTHON_IMAGE, cdi=[CDI_NAMES[2]]))
+        assert probe(container).held_to(HALF)
+    for name in CDI_NAMES[:2]:
+        with (
+            specs.pod("given", one(specs)) as pod,
+            pytest.raises(CriError, match=f"has a card already.*CDI device {name}"),
+        ):
+            pod.create("main", Process(PYTHON_IMAGE, cdi=[name]))
 
 
 def _fault(lab: Lab, *words: str) -> None:

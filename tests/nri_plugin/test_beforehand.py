@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
     ),
     "a CDI device": (
         POD,
-        replace(PLAIN, cdi_names=("acme.com/nic=0", "nvidia.com/gpu=0")),
+        replace(PLAIN, cdi_names=("nvidia.com/gpu=0", "k8s.gpu.nvidia.com/device=0")),
         Reason.CARD_GIVEN,
         "CDI device nvidia.com/gpu=0",
     ),
@@ -120,7 +120,6 @@ def test_a_grant_is_allowed(handler: str) -> None:
         PLAIN,
         devices=(Device("/dev/fuse", "c", 10, 229),),
         mounts=(Mount("/data", "/run/gpuslice-not"),),
-        cdi_names=("acme.com/nic=0",),
     )
     beforehand.check_grant(replace(POD, runtime_handler=handler), harmless, rules)
     beforehand.check_volumes(harmless, PATHS)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -45,7 +45,7 @@ class Recorder:
         self.asked: list[tuple[str, str]] = []
         self.state: tuple[Sequence[nri.PodSandbox], Sequence[nri.Container]] | None = None
         self.adjustment: nri.ContainerAdjustment | None = None
-        self.hooks: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.hooks: dict[str, Callable[[], Awaitable[object]]] = {}
         self.objection: BaseException | None = None
         """What the validation raises."""
 
@@ -75,8 +75,18 @@ class Recorder:
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         await self._asked("remove", container.id)
 
-    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+    def validate(
+        self, request: nri.ValidateContainerAdjustmentRequest
+    ) -> Coroutine[Any, Any, None] | None:
         self.asked.append(("validate", request.container.id))
+        if "look" in self.hooks:
+            return self._looked()
+        if self.objection is not None:
+            raise self.objection
+        return None
+
+    async def _looked(self) -> None:
+        await self.hooks["look"]()
         if self.objection is not None:
             raise self.objection
 
@@ -249,6 +259,40 @@ def test_a_reply_over_the_limit_fails_the_container_and_keeps_the_plugin(
 
     run(test)
     assert "larger than the protocol allows" in caplog.text
+
+
+@pytest.mark.parametrize("objection", [None, Refused("a card of another's")])
+def test_a_verdict_may_take_a_look(objection: Refused | None) -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            looked: list[bool] = []
+
+            async def look() -> None:
+                await asyncio.sleep(0)
+                looked.append(True)
+
+            r.handler.hooks["look"], r.handler.objection = look, objection
+            if objection is None:
+                assert await r.runtime.create(pod(), container()) is not None
+            else:
+                with pytest.raises(RequestFailed, match=r"rejected .*: a card of another's"):
+                    await r.runtime.create(pod(), container())
+            assert looked
+
+    run(test)
+
+
+def test_a_verdict_that_comes_too_late_fails_the_creation() -> None:
+    async def test() -> None:
+        async with rig(request_timeout_s=1) as r:
+            await r.runtime.handshake()
+            r.handler.hooks["look"] = asyncio.Event().wait
+            with pytest.raises(RequestFailed, match="did not decide Validate within"):
+                await r.runtime.create(pod(), container())
+            assert r.runtime.dropped is None
+
+    run(test)
 
 
 def test_a_refusal_reaches_the_user_word_for_word() -> None:

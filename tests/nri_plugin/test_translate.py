@@ -100,6 +100,7 @@ MEDDLING: dict[str, Callable[[nri.ValidateContainerAdjustmentRequest], object]] 
     "another variable": lambda r: r.adjust.env.add(key="C", value="3"),
     "a device": lambda r: setattr(r.adjust.linux.devices[0], "minor", 3),
     "another hook": lambda r: r.adjust.hooks.poststop.add(path="/h"),
+    "a cgroup rule": lambda r: r.adjust.linux.resources.devices.add(allow=True, type="c"),
     "another CDI device": lambda r: r.adjust.cdi_devices.add(name="vendor/gpu=1"),
     "an owner": lambda r: r.owners.owners["c"].compound[nri.FIELD_ENV].owners.update(A="60-other"),
     "an owner of a mount": lambda r: (
@@ -121,6 +122,18 @@ def test_what_was_answered_stands(wanted: Adjustment) -> None:
     assert verdict.lost(wanted, merged, ME) is None
     assert verdict.foreign_card(wanted, merged, ME, frozenset()) is None
     assert not translate.stands(request, wanted, "60-other")
+
+
+def test_cgroup_rules_that_allow_are_judged() -> None:
+    request = judged()
+    rules = request.adjust.linux.resources.devices
+    rules.add(allow=False, type="a")
+    rules.add(allow=True, type="c", access="rw").major.value = 195
+    rules.add(allow=True, type="c", access="m").minor.value = 0
+    assert translate.merged(request).cgroup_rules == (
+        verdict.CgroupRule("c", 195, None, "rw"),
+        verdict.CgroupRule("c", None, 0, "m"),
+    )
 
 
 @pytest.mark.parametrize("what", MEDDLING)

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from nri_plugin.model import Adjustment, Device, Hook, HookStage, Mount
-from nri_plugin.verdict import ForeignCard, Merged, Owners, foreign_card, lost
+from nri_plugin.verdict import (
+    CgroupRule,
+    ForeignCard,
+    Host,
+    Merged,
+    Owners,
+    asks_host,
+    foreign_card,
+    lost,
+)
 
 ME, OTHER = "50-gpuslice", "60-other"
 RUN = "/run/gpuslice/c1"
@@ -104,6 +113,8 @@ def test_nothing_hides_what_is_for_the_eye_only() -> None:
     assert lost(OURS, replace(WHOLE, mounts=(*MOUNTS, over)), ME) is None
 
 
+HOST = Host(frozenset({"nvidia.com/gpu=all"}), frozenset({195, 510}))
+
 BROUGHT: Mapping[str, Merged] = {
     "device /dev/nvidia0": Merged(devices=(CARD,), owners=Owners(devices={"/dev/nvidia0": OTHER})),
     "device /dev/card": Merged(
@@ -132,15 +143,51 @@ BROUGHT: Mapping[str, Merged] = {
 @pytest.mark.parametrize(("what", "found"), BROUGHT.items())
 def test_a_card_that_another_plugin_brings(what: str, found: Merged) -> None:
     foreign = ForeignCard(OTHER, what)
-    assert foreign_card(None, found, ME, frozenset()) == foreign
-    assert foreign_card(None, found, ME, {"other"}) is None
-    assert foreign_card(None, found, ME, {OTHER}) is None
-    assert foreign_card(None, found, OTHER, frozenset()) is None
+    assert foreign_card(None, found, ME, frozenset(), HOST) == foreign
+    assert foreign_card(None, found, ME, {"other"}, HOST) is None
+    assert foreign_card(None, found, ME, {OTHER}, HOST) is None
+    assert foreign_card(None, found, OTHER, frozenset(), HOST) is None
     # Whom we answered has cards from us alone.
-    assert foreign_card(NO_CARD, found, ME, {"other"}) == foreign
+    assert foreign_card(NO_CARD, found, ME, {"other"}, HOST) == foreign
     nobodys = replace(found, owners=Owners())
-    assert foreign_card(OURS, nobodys, ME, {"other"}) == ForeignCard("", what)
-    assert foreign_card(None, nobodys, ME, {"other"}) == ForeignCard("", what)
+    assert foreign_card(OURS, nobodys, ME, {"other"}, HOST) == ForeignCard("", what)
+    assert foreign_card(None, nobodys, ME, {"other"}, HOST) == ForeignCard("", what)
+
+
+RULES: Mapping[str, CgroupRule] = {
+    "the cgroup rule c 195:* rwm": CgroupRule("c", 195, None, "rwm"),
+    "the cgroup rule c 510:0 w": CgroupRule("c", 510, 0, "w"),
+    "the cgroup rule c *:* rw": CgroupRule("c", None, None, "rw"),
+    "the cgroup rule a *:*": CgroupRule("", None, None, ""),
+}
+
+
+@pytest.mark.parametrize(("what", "rule"), RULES.items())
+def test_a_cgroup_rule_that_opens_cards(what: str, rule: CgroupRule) -> None:
+    """Nobody says which plugin wrote it, so that none is trusted with it."""
+    found = Merged(cgroup_rules=(rule,))
+    assert asks_host(found, ME) == []
+    for wanted in (None, NO_CARD, OURS):
+        assert foreign_card(wanted, found, ME, {"other"}, HOST) == ForeignCard("", what)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(CgroupRule("c", 10, 229, "rwm"), CgroupRule("c", None, None, "m")),
+        *(CgroupRule("b", 195, None, "rwm"), CgroupRule("b", None, None, "")),
+    ],
+)
+def test_a_cgroup_rule_that_opens_none(rule: CgroupRule) -> None:
+    assert foreign_card(None, Merged(cgroup_rules=(rule,)), ME, frozenset(), HOST) is None
+
+
+def test_the_host_is_asked_what_others_ask_for_by_name() -> None:
+    ours, theirs = "nvidia.com/gpu=GPU-1", "vendor.com/net=0"
+    owners = Owners(cdi_names={ours: ME, theirs: OTHER})
+    assert asks_host(Merged(cdi_names=(ours,), owners=owners), ME) is None
+    assert asks_host(Merged(cdi_names=(ours, theirs), owners=owners), ME) == [theirs]
+    assert asks_host(Merged(cdi_names=(ours,)), ME) == [ours]
 
 
 def test_what_is_no_card() -> None:
@@ -150,5 +197,5 @@ def test_what_is_no_card() -> None:
         devices=(Device("/dev/fuse", "c", 10, 229),),
         cdi_names=("vendor.com/net=0",),
     )
-    assert foreign_card(NO_CARD, harmless, ME, frozenset()) is None
+    assert foreign_card(NO_CARD, harmless, ME, frozenset(), HOST) is None
     assert foreign_card(OURS, WHOLE, ME, frozenset()) is None

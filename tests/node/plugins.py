@@ -1,0 +1,71 @@
+"""Another NRI plugin beside ours, which does one thing to every container."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from nri_plugin import connection
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.protocol.events import EventMask
+from simgpu.lab.lab import Lab
+
+Meddling = Callable[[nri.Container, nri.ContainerAdjustment], None]
+
+
+class Meddler:
+    """A plugin that runs after ours, and does one thing to every container."""
+
+    def __init__(self, meddle: Meddling) -> None:
+        self._meddle = meddle
+
+    async def synchronize(
+        self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
+    ) -> None:
+        pass
+
+    async def create_container(
+        self, pod: nri.PodSandbox, container: nri.Container
+    ) -> nri.ContainerAdjustment:
+        adjustment = nri.ContainerAdjustment()
+        self._meddle(container, adjustment)
+        return adjustment
+
+    async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+        pass
+
+    stop_container = remove_container = start_container
+
+    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def plugin(lab: Lab, meddle: Meddling) -> Iterator[None]:
+    """`60-other`, for the time of the block."""
+    ready, loop, leaving = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        reader, writer = await asyncio.open_unix_connection(lab.containerd.paths.nri_socket)
+        await connection.serve(
+            reader,
+            writer,
+            Meddler(meddle),
+            name="other",
+            index="60",
+            wanted_events=EventMask.CREATE_CONTAINER,
+            on_ready=lambda _: ready.set(),
+            leaving=leaving,
+        )
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield
+    finally:
+        loop.call_soon_threadsafe(leaving.set)
+        thread.join()
+        loop.close()
