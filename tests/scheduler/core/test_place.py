@@ -340,6 +340,15 @@ def test_peaks_say_the_percent_that_was_asked_for_or_the_floor_of_the_bytes() ->
     assert both.peaks == (Peak("GPU-0", 0, 658, 65, None),)
 
 
+@pytest.mark.parametrize("size", [29, 57, 58])
+def test_a_ratio_from_bytes_is_exact_where_koordinators_float_is_not(size: int) -> None:
+    node = fleet(of=[Card("GPU-0", 0, 100 * 2**20)])
+    found = place(node, one(size=size * 2**20), node.row_of("n1"))
+    assert isinstance(found, Placement)
+    assert found.peaks[0].memory_percent == size
+    assert int(float(size * 2**20) / float(100 * 2**20) * 100) == size - 1
+
+
 def test_nodes_on_which_nothing_may_be_placed() -> None:
     node = fleet([])
     row = node.row_of("n1")
