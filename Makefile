@@ -4,7 +4,7 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-node demo-faults test lint sanitize fuzz bench faults clean
+.PHONY: help setup build demo demo-node demo-faults test gpu lint sanitize fuzz bench faults clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: setup  ## ruff, mypy --strict, import contracts, clang-format
 
 test: lint  ## lint, then every test that this machine can run (as root: all of them)
 	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+gpu: setup  ## the matrix's rows on this machine's own card, and a table of them (ARGS="--card 1")
+	@$(VENV)/python -m tests.gpu $(ARGS)
 
 sanitize: setup  ## the rows of the library's matrix with ASan and UBSan, then with TSan
 	@GPUSLICE_PRESET=asan $(VENV)/python -m pytest tests/shim -k test_row_ $(ARGS)

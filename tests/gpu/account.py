@@ -1,0 +1,69 @@
+"""What a program under the library compares: what the card gave up, as NVML tells a process that
+the library is not in, and what the container is charged. Both since the account was opened.
+
+The charge must be exact. The card's own figure is of all that use it, and of what the driver takes
+by itself; so it may differ by two blocks or 2 %, and a card that others use meanwhile fails rows.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from contract import names
+from shim import region
+
+MIB: Final = 2**20
+BLOCK: Final = 2 * MIB
+_SETTLED_S: Final = 20.0
+_OTHERS: Final = {"LD_PRELOAD", names.ENV_DIR}
+
+
+class Account:
+    def __init__(self) -> None:
+        self._directory = Path(os.environ[names.ENV_DIR])
+        self._watch = subprocess.Popen(
+            [sys.executable, "-m", "tests.gpu.watch", self._status().card.uuid],
+            env={name: text for name, text in os.environ.items() if name not in _OTHERS},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._held_before, self.opened_at = self.held(), self.charged()
+
+    def _status(self) -> region.CardStatus:
+        return region.status(self._directory)[0]
+
+    def held(self) -> int:
+        assert self._watch.stdin is not None and self._watch.stdout is not None
+        self._watch.stdin.write("\n")
+        self._watch.stdin.flush()
+        return int(self._watch.stdout.readline())
+
+    def charged(self) -> int:
+        return self._status().use.used_bytes
+
+    def room(self) -> int:
+        return self._status().card.limit_bytes - self.charged()
+
+    def took(self, expected_bytes: int) -> None:
+        """Exactly so much is charged, and the card gave up as much."""
+        assert self.agrees("") == expected_bytes, (self.agrees(""), expected_bytes)
+
+    def agrees(self, about: str) -> int:
+        """What is charged, once the card agrees; printed for the table where it has a name."""
+        deadline = time.monotonic() + _SETTLED_S
+        while True:
+            held = self.held() - self._held_before
+            charged = self.charged() - self.opened_at
+            if abs(charged - held) <= max(2 * BLOCK, held // 50):
+                break
+            assert time.monotonic() < deadline, f"{charged} bytes charged, the card gave up {held}"
+            time.sleep(0.05)
+        if about:
+            sys.stdout.write(f"FIGURE {about}: charged {charged}, the card {held}\n")
+        return charged

@@ -1,0 +1,99 @@
+"""`python -m tests.gpu.facts CARD`: what this machine's driver says of one card, as JSON.
+
+In a process of its own, without the library: it makes a context, to see what one takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pynvml
+
+
+class CardError(Exception):
+    """There is no such card here, or its driver does not answer; the text is the driver's."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    uuid: str
+    name: str
+    minor: int
+    total_bytes: int
+    free_bytes: int
+    context_bytes: int
+    driver_version: str
+    cuda_version: int
+    driver_dir: str
+
+
+def of(card: int, environment: Mapping[str, str]) -> Facts:
+    """CardError where the card cannot be used."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.facts", str(card)],
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise CardError(f"card {card}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+    return Facts(**json.loads(done.stdout))
+
+
+def used_bytes(handle: object) -> int:
+    """What the card has given up; what the driver keeps back for itself left out where it says."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return int(memory.used)
+
+
+def _text(answer: str | bytes) -> str:
+    return answer.decode() if isinstance(answer, bytes) else answer
+
+
+def _context_bytes(uuid: str, handle: object) -> int:
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    from cuda.bindings import driver
+
+    before = used_bytes(handle)
+    for code, *_ in (driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(0)):
+        if code != driver.CUresult.CUDA_SUCCESS:
+            raise SystemExit(f"no context: {code.name}")
+    return max(used_bytes(handle) - before, 0)
+
+
+def main(card: str) -> None:
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(card))
+        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:
+        raise SystemExit(f"NVML: {error}") from None
+    context_bytes = _context_bytes(uuid, handle)
+    loaded = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
+    facts = Facts(
+        uuid=uuid,
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        minor=pynvml.nvmlDeviceGetMinorNumber(handle),
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        context_bytes=context_bytes,
+        driver_version=_text(pynvml.nvmlSystemGetDriverVersion()),
+        cuda_version=pynvml.nvmlSystemGetCudaDriverVersion(),
+        driver_dir=next(str(Path(each).parent) for each in loaded if "/libcuda.so" in each),
+    )
+    sys.stdout.write(json.dumps(asdict(facts)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,54 @@
+"""How the programs of the card's rows begin: as those of tests/shim, with an account (account.py)
+in the place of what only a simulated card can say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.shim.clients import CUDA
+from tests.shim.exact import EXACT, GRAPHS, PHYSICAL
+
+BEGIN: Final = (
+    CUDA
+    + """
+import os
+from pathlib import Path
+from shim import region
+from tests.gpu.account import BLOCK, Account
+INVALID = d.CUresult.CUDA_ERROR_INVALID_VALUE
+account = Account()
+room = account.room()
+def held(card=0):
+    return account.held()
+def charged(card=0):
+    return account.charged()
+took, agrees = account.took, account.agrees
+"""
+)
+
+
+def over_a_card(prelude: str) -> str:
+    assert prelude.startswith(EXACT)
+    return BEGIN + prelude.removeprefix(EXACT) + "took = account.took\n"
+
+
+ON_GRAPHS: Final = over_a_card(GRAPHS)
+ON_PHYSICAL: Final = over_a_card(PHYSICAL)
+VIEWS: Final = """
+import ctypes, pynvml
+def by_cuda():
+    from cuda.bindings import driver as d
+    assert d.cuInit(0)[0] == 0
+    context = d.cuDevicePrimaryCtxRetain(0)[1]
+    assert d.cuCtxSetCurrent(context)[0] == 0
+    _, free, total = d.cuMemGetInfo()
+    assert d.cuDeviceTotalMem(0)[1] == total
+    return total, total - free
+def by_nvml():
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByUUID(UUID)
+    first = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    second = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    assert (first.total, second.total) == (second.total, first.total), (first, second)
+    return first.total, first.used
+"""

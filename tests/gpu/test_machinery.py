@@ -1,0 +1,63 @@
+"""`python -m tests.gpu` as on a machine with a card: the simulated driver is that machine's own.
+
+This shows that the rows, their account and their table do what they say; of a real card it shows
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.conftest import VARIABLE
+from tests.shim.conftest import AS_ON_A_CARD, CARDS, GIB, card_table, simulated
+from tests.talking import ROOT
+
+pytestmark = [pytest.mark.sim, pytest.mark.shipped]
+
+
+def _run(environment: Mapping[str, str], *options: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.gpu", *options],
+        cwd=ROOT,
+        env={
+            **{name: text for name, text in os.environ.items() if name != VARIABLE},
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_rows_run_on_what_the_machine_says_is_its_card(build_dir: Path, tmp_path: Path) -> None:
+    library = build_dir / "lib" / "libvgpu.so"
+    cards = "".join(card_table(minor, uuid, 4 * GIB) for minor, (uuid, _) in enumerate(CARDS))
+    with simulated(build_dir, library, tmp_path, AS_ON_A_CARD, cards) as host:
+        own = {
+            "LD_LIBRARY_PATH": str(host.driver_dir),
+            "SIMGPU_DIR": str(host.sim_dir),
+            "PATH": f"{build_dir / 'bin'}:{os.environ['PATH']}",
+        }
+        done = _run(own, "--card", "1", "--results", tmp_path, "-q")
+    assert done.returncode == 0, done.stdout
+    (table,) = tmp_path.glob("gpu-*.md")
+    said = table.read_text()
+    assert "NVIDIA SimGPU" in said and f"A context takes {300 * 2**20} bytes" in said
+    rows = [line.split(" | ") for line in said.splitlines() if line.startswith("| test_")]
+    assert len(rows) > 20
+    assert {outcome for name, outcome, _ in rows if "row_05" in name} == {"passed"}
+    assert "full: charged 1073741824, the card 1073741824" in said
+    without = {name.strip("| ") for name, outcome, _ in rows if outcome != "passed"}
+    assert all("torch" in name for name in without), rows
+
+
+def test_a_machine_without_a_card_says_so(tmp_path: Path, build_dir: Path) -> None:
+    done = _run({"LD_LIBRARY_PATH": str(build_dir), "SIMGPU_DIR": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpuslice: card 0: ")

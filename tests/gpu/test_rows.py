@@ -1,0 +1,363 @@
+"""The rows that a simulated card cannot settle, and some that hold on both, on this machine's card.
+
+Each is a program under a limit of 1 GiB and a context. Their names have `card_` in them, so that
+they do not count as the rows' own tests, which every machine runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from shim import region
+from tests.gpu.conftest import Card
+from tests.gpu.programs import BEGIN, ON_GRAPHS, ON_PHYSICAL, VIEWS
+from tests.shim.conftest import MIB
+from tests.shim.core import until
+from tests.talking import TALKER, Talk, talking
+
+pytestmark = pytest.mark.sim
+OUT_OF_MEMORY = "2"
+
+
+@contextmanager
+def _talkers(card: Card, count: int) -> Iterator[list[Talk]]:
+    with ExitStack() as stack:
+        environment = card.host.environment(card.grant_dir)
+        yield [stack.enter_context(talking(TALKER, environment)) for _ in range(count)]
+
+
+def _charged(card: Card) -> int:
+    return region.status(card.grant_dir)[0].use.used_bytes
+
+
+def test_card_row_04_without_a_limit_the_drivers_figures(card: Card) -> None:
+    program = f"UUID = {card.facts.uuid!r}{VIEWS}print(by_cuda()[0], by_nvml()[0])"
+    ours, drivers = (card.host.python(program, preload=preload).stdout for preload in (True, False))
+    assert ours == drivers
+
+
+def test_card_row_05_to_the_limit_exactly(card: Card) -> None:
+    card.python(
+        BEGIN
+        + """
+whole = must(d.cuMemAlloc(room - BLOCK))
+took(room - BLOCK)
+assert d.cuMemAlloc(BLOCK + 1)[0] == OOM
+took(room - BLOCK)
+last = must(d.cuMemAlloc(BLOCK))
+took(room)
+for size in (BLOCK, GIB, 2**63, 2**64 - 1):
+    assert d.cuMemAlloc(size)[0] == OOM, size
+agrees("full")
+must(d.cuMemFree(last)); must(d.cuMemFree(whole))
+took(0)
+"""
+    )
+
+
+def test_card_row_09_an_address_of_nobodys(card: Card) -> None:
+    program = BEGIN + "print('CODE', d.cuMemFree(0x1234560000)[0].name)"
+    ours = card.python(program).stdout
+    assert "CODE CUDA_ERROR_INVALID_VALUE" in ours
+
+
+def test_card_row_10_pitch(card: Card) -> None:
+    card.python(
+        BEGIN
+        + """
+for width, height, element in ((1, 100_000, 4), (4096, 4096, 16), (5000, 3001, 8)):
+    address, pitch = must(d.cuMemAllocPitch(width, height, element))
+    assert agrees(f"pitch {pitch} for {width}") >= pitch * height
+    must(d.cuMemFree(address))
+    took(0)
+assert d.cuMemAllocPitch(100, 100, 0)[0] == INVALID
+"""
+    )
+
+
+def test_card_row_11_managed(card: Card) -> None:
+    """Charged in full at its creation; the card itself has its pages when they are touched."""
+    card.python(
+        BEGIN
+        + """
+address = must(d.cuMemAllocManaged(256 * MIB, 1))
+assert charged() == account.opened_at + 256 * MIB
+what = d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
+assert must(d.cuPointerGetAttribute(what, address))
+assert d.cuMemAllocManaged(room, 1)[0] == OOM
+must(d.cuMemFree(address))
+took(0)
+"""
+    )
+
+
+def test_card_row_12_async_and_pools(card: Card) -> None:
+    card.python(
+        ON_GRAPHS
+        + """
+few = [must(d.cuMemAllocAsync(1000, 0)) for _ in range(3)]
+large = must(d.cuMemAllocAsync(100 * MIB, 0))
+took(reserved(default))
+agrees("the default pool")
+pool = new_pool()
+mine = must(d.cuMemAllocFromPoolAsync(200 * MIB, pool, 0))
+took(reserved(default) + reserved(pool))
+assert d.cuMemAllocAsync(room, 0)[0] == OOM
+must(d.cuMemFree(mine)) # synchronous, of memory that a stream ordered
+drop(large, *few); sync()
+must(d.cuMemPoolTrimTo(pool, 0)); must(d.cuMemPoolTrimTo(default, 0))
+took(reserved(default) + reserved(pool))
+must(d.cuMemPoolDestroy(pool))
+took(reserved(default))
+"""
+    )
+
+
+def test_card_row_13_physical_memory(card: Card) -> None:
+    card.python(
+        ON_PHYSICAL
+        + """
+at = reserve(4 * GIB)
+handle = create(20 * MIB)
+took(20 * MIB)
+map(at, handle, 20 * MIB); allow(at, 20 * MIB); release(handle)
+took(20 * MIB)
+again = must(d.cuMemRetainAllocationHandle(at))
+unmap(at, 20 * MIB)
+took(20 * MIB)
+release(again)
+took(0)
+got = 0
+while got < 20:
+    code, handle = d.cuMemCreate(200 * MIB, prop(), 0)
+    if code == OOM:
+        break
+    map(at + got * 200 * MIB, handle, 200 * MIB); release(handle)
+    got += 1
+assert got == room // (200 * MIB), got
+took(got * 200 * MIB)
+for each in range(got):
+    unmap(at + each * 200 * MIB, 200 * MIB)
+took(0)
+"""
+    )
+
+
+def test_card_row_13_exported_and_imported(card: Card) -> None:
+    """The size of an import is found by mapping it; no document says that a driver allows that."""
+    card.python(
+        ON_PHYSICAL
+        + """
+mine = create(64 * MIB, shareable=FD)
+fd = int(must(d.cuMemExportToShareableHandle(mine, FD, 0)))
+release(mine)
+took(64 * MIB)
+theirs = must(d.cuMemImportFromShareableHandle(fd, FD))
+os.close(fd)
+release(theirs)
+took(0)
+"""
+    )
+
+
+def test_card_row_14_arrays(card: Card) -> None:
+    card.python(
+        ON_PHYSICAL
+        + """
+F = d.CUarray_format
+def shape(width, height=0, depth=0, format=F.CU_AD_FORMAT_FLOAT, channels=1, flags=0):
+    a = d.CUDA_ARRAY3D_DESCRIPTOR()
+    a.Width, a.Height, a.Depth, a.Flags = width, height, depth, flags
+    a.Format, a.NumChannels = format, channels
+    return a
+SHAPES = [
+    ("1D", shape(131072, channels=4)),
+    ("2D", shape(4096, 4096)),
+    ("2D, bytes", shape(1920, 1080, format=F.CU_AD_FORMAT_UNSIGNED_INT8, channels=4)),
+    ("3D", shape(200, 300, 90)),
+    ("layered", shape(1000, 1000, 5, flags=1)),
+    ("cube", shape(512, 512, 6, flags=4)),
+]
+for name, made in SHAPES:
+    arrays = [must(d.cuArray3DCreate(made)) for _ in range(4)]
+    agrees(name)
+    for array in arrays:
+        must(d.cuArrayDestroy(array))
+    took(0)
+    mipmap = must(d.cuMipmappedArrayCreate(made, 4))
+    agrees(f"{name}, mipmapped")
+    must(d.cuMipmappedArrayDestroy(mipmap))
+    took(0)
+made = []
+while len(made) < 100:
+    code, array = d.cuArray3DCreate(shape(4096, 4096))
+    if code == OOM:
+        break
+    assert code == OK
+    made.append(array)
+assert 0 < len(made) < 17
+agrees("arrays up to the limit")
+"""
+    )
+
+
+def test_card_row_15_graph_memory(card: Card) -> None:
+    card.python(
+        ON_GRAPHS
+        + """
+executable = instantiate(scratch(300 * MIB, 200 * MIB))
+for _ in range(3):
+    assert launch(executable) == OK
+    took(graph_bytes())
+assert launch(instantiate(scratch(room + BLOCK))) == OOM
+must(d.cuGraphExecDestroy(executable))
+must(d.cuDeviceGraphMemTrim(0))
+took(graph_bytes())
+agrees("after the trim")
+"""
+    )
+
+
+def test_card_row_16_ipc_is_charged_once(card: Card) -> None:
+    with _talkers(card, 2) as (exporter, importer):
+        before = _charged(card)
+        assert exporter.ask(f"alloc {100 * MIB}") == "0 0"
+        code, handle = exporter.ask("export 0").split()
+        if code != "0":
+            pytest.skip(f"this machine's driver exports nothing: {code}")
+        assert importer.ask(f"open {handle}") == "0 0"
+        assert _charged(card) == before + 100 * MIB
+        assert importer.ask("close 0") == "0"
+        assert exporter.ask("free 0") == "0"
+        assert _charged(card) == before
+
+
+def test_card_row_17_the_hosts_memory_is_no_cards(card: Card) -> None:
+    card.python(
+        BEGIN
+        + """
+whole = must(d.cuMemAlloc(room))
+pinned = must(d.cuMemAllocHost(64 * MIB)), must(d.cuMemHostAlloc(64 * MIB, 0))
+took(room)
+for each in pinned:
+    must(d.cuMemFreeHost(each))
+"""
+    )
+
+
+def test_card_row_18_many_at_once(card: Card) -> None:
+    """Four that ask together for a third of the room each, over and over: never more than fit."""
+    with _talkers(card, 4) as talkers:
+        for _ in range(50):
+            room = card.limit_bytes - _charged(card)
+            for talk in talkers:
+                talk.tell(f"alloc {room // 3 // (2 * MIB) * 2 * MIB}")
+            answers = [talk.answer() for talk in talkers]
+            assert answers.count(OUT_OF_MEMORY) == 1, answers
+            assert _charged(card) <= card.limit_bytes
+            for talk, answer in zip(talkers, answers, strict=True):
+                if answer != OUT_OF_MEMORY:
+                    assert talk.ask(f"free {answer.split()[1]}") == "0"
+
+
+def test_card_row_19_a_killed_holders_memory(card: Card) -> None:
+    with _talkers(card, 2) as (holder, other):
+        size = (card.limit_bytes - _charged(card)) // (2 * MIB) * 2 * MIB
+        assert holder.ask(f"alloc {size}") == "0 0"
+        assert other.ask(f"alloc {size}") == OUT_OF_MEMORY
+        holder.kill()
+        assert other.ask(f"alloc {size}") == "0 0", "at once, or after the library's own retries"
+        until(lambda: _charged(card) < card.limit_bytes, "the end of the dead one's charge")
+
+
+def test_card_row_27_the_limit_follows_the_card(card: Card) -> None:
+    number = os.environ["GPUSLICE_CARD"]
+    for visible in (card.facts.uuid, card.facts.uuid[:-1], number):
+        for first, second in (("by_nvml", "by_cuda"), ("by_cuda", "by_nvml")):
+            program = (
+                f"import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {visible!r}\n"
+                f"os.environ['CUDA_DEVICE_ORDER'] = 'PCI_BUS_ID'\nUUID = {card.facts.uuid!r}"
+                f"{VIEWS}print({first}()[0], {second}()[0])"
+            )
+            assert card.python(program).stdout.split() == [str(card.limit_bytes)] * 2, visible
+
+
+def test_card_row_28_no_argument_crashes(card: Card) -> None:
+    card.python(
+        BEGIN
+        + """
+import ctypes
+library = ctypes.CDLL("libcuda.so.1")
+place, pointer = ctypes.c_size_t(7), ctypes.byref
+assert {library.cuMemGetInfo_v2(None, None), library.cuMemGetInfo_v2(pointer(place), None),
+        library.cuMemGetInfo_v2(None, pointer(place))} <= {0, 1}
+held_all = must(d.cuMemAlloc(room))
+assert must(d.cuMemGetInfo())[0] == 0
+"""
+    )
+
+
+def test_card_row_29_every_view_agrees(card: Card) -> None:
+    card.python(
+        BEGIN
+        + f"UUID = {card.facts.uuid!r}{VIEWS}"
+        + """
+address = must(d.cuMemAlloc(512 * MIB))
+assert by_cuda() == by_nvml(), (by_cuda(), by_nvml())
+assert by_cuda()[1] == charged()
+"""
+    )
+
+
+def test_card_row_29_nvidia_smi(card: Card) -> None:
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("no nvidia-smi on this machine")
+    asked = ["--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits"]
+    said = card.host.run(["nvidia-smi", *asked], card.grant_dir).stdout
+    totals = dict(line.split(", ") for line in said.splitlines())
+    assert int(totals[card.facts.uuid]) == card.limit_bytes // MIB
+
+
+def test_card_row_30_only_own_processes_are_listed(card: Card) -> None:
+    """Another process, without the library, is on the card; from inside there is no trace of it."""
+    neighbour = talking(TALKER, card.host.environment(preload=False))
+    with neighbour as theirs, _talkers(card, 1) as [ours]:
+        said = card.python(
+            f"""
+import pynvml
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByUUID({card.facts.uuid!r})
+print(*(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+"""
+        ).stdout.split()
+        assert str(theirs.pid) not in said
+        assert set(said) <= {str(ours.pid)}
+
+
+def test_card_row_37_starts(card: Card) -> None:
+    """No bound is asserted: what five starts took, with the library and without, is noted."""
+    card.python(
+        f"""
+import os, statistics, subprocess, time
+bare = {{name: text for name, text in os.environ.items() if name != "LD_PRELOAD"}}
+program = '''
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+assert not cuda.cuInit(0)
+assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+'''
+def took_ms(environment):
+    began = time.perf_counter()
+    subprocess.run([{sys.executable!r}, "-c", program], env=environment, check=True)
+    return (time.perf_counter() - began) * 1000
+pairs = [(took_ms(os.environ), took_ms(bare)) for _ in range(5)]
+ours, theirs = (statistics.median(each) for each in zip(*pairs))
+print(f"FIGURE start to context, median of 5: {{ours:.0f}} ms, without {{theirs:.0f}} ms")
+"""
+    )
