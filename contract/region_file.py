@@ -82,7 +82,12 @@ CARD: Final = Struct(
         Field(
             "uint64_t", "next_search", "card 0's: the slot at which the next partial search begins"
         ),
-        Field("uint64_t", "reserved", "zero", 3),
+        Field(
+            "uint64_t",
+            "takers",
+            "who may take a chunk uncharged: VGPU_MAX_SLOTS * generation + slot; 0: nobody",
+            3,
+        ),
     ),
 )
 SLOT: Final = Struct(

@@ -6,13 +6,6 @@
 #include "meter_driver.h"
 #include "stream_frees.h"
 
-/* The driver's pools grow by so much at a time (seen from CUDA 11.2 on), or by one larger request.
- */
-#define CHUNK_BYTES (UINT64_C(32) << 20)
-
-/* So much below the limit a pool may grow by a chunk before anything is reserved. */
-#define FAR_BYTES (8 * CHUNK_BYTES)
-
 /* A pool was seen to grow by more than one larger request: by whole chunks, then. */
 static bool whole_chunks;
 
@@ -26,27 +19,46 @@ static CUresult undo(struct vgpu_meter *meter, const struct vgpu_metered_call *c
 	return undone ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* With the lock, after the driver gave: what cannot be charged is not kept. */
-static CUresult settle(struct vgpu_meter *meter, const struct vgpu_reservation *reservation,
-		       const struct vgpu_metered_call *call, bool *settled)
+/* What the call may take: what is reserved, and a chunk of a taker's. */
+struct allowance {
+	struct vgpu_reservation reservation;
+	bool chunk;
+	bool settled;
+};
+
+/* Charge what the meter grew by, or refund what it did not. */
+static bool account(const struct vgpu_meter *meter, const struct allowance *allowed,
+		    uint64_t after_bytes)
 {
-	uint64_t after_bytes;
+	uint64_t before_bytes = meter->charged_bytes;
+
+	if (allowed->chunk && after_bytes > before_bytes &&
+	    after_bytes - before_bytes <= VGPU_CHUNK_BYTES)
+		return vgpu_charge(meter->card, after_bytes - before_bytes) == VGPU_OK;
+	return vgpu_settle(&allowed->reservation, before_bytes, after_bytes) == CUDA_SUCCESS;
+}
+
+/* With the lock, after the driver gave: what cannot be charged is not kept. */
+static CUresult settle(struct vgpu_meter *meter, struct allowance *allowed,
+		       const struct vgpu_metered_call *call)
+{
+	uint64_t reserved_bytes = allowed->reservation.bytes, after_bytes;
 
 	if (!vgpu_meter_reserved(meter, &after_bytes)) {
 		vgpu_meter_recheck_current(meter);
 		return undo(meter, call);
 	}
-	if (reservation->bytes && after_bytes > meter->charged_bytes + reservation->bytes)
+	if (reserved_bytes && after_bytes > meter->charged_bytes + reserved_bytes)
 		__atomic_store_n(&whole_chunks, true, __ATOMIC_RELAXED);
-	*settled = vgpu_settle(reservation, meter->charged_bytes, after_bytes) == CUDA_SUCCESS;
-	if (!*settled)
+	allowed->settled = account(meter, allowed, after_bytes);
+	if (!allowed->settled)
 		return undo(meter, call);
 	vgpu_meter_set_charged(meter, after_bytes);
 	return CUDA_SUCCESS;
 }
 
-static CUresult attempt(struct vgpu_meter *meter, const struct vgpu_reservation *reservation,
-			const struct vgpu_metered_call *call, bool *settled)
+static CUresult attempt(struct vgpu_meter *meter, struct allowance *allowed,
+			const struct vgpu_metered_call *call)
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
@@ -57,20 +69,19 @@ static CUresult attempt(struct vgpu_meter *meter, const struct vgpu_reservation 
 	if (!call->moved || !*call->moved)
 		result = call->take(call);
 	if (result == CUDA_SUCCESS)
-		result = settle(meter, reservation, call, settled);
+		result = settle(meter, allowed, call);
 	vgpu_unlock(&meter->lock);
 	return result;
 }
 
-static CUresult call_reserved(struct vgpu_meter *meter, const struct vgpu_reservation *reservation,
-			      const struct vgpu_metered_call *call)
+static CUresult call_within(struct allowance allowed, struct vgpu_meter *meter,
+			    const struct vgpu_metered_call *call)
 {
-	bool settled = false;
 	CUresult result;
 
-	VGPU_CALL_RESERVED(result, reservation, attempt(meter, reservation, call, &settled));
-	if (!settled && reservation->bytes)
-		vgpu_cancel(reservation);
+	VGPU_CALL_RESERVED(result, &allowed.reservation, attempt(meter, &allowed, call));
+	if (!allowed.settled && allowed.reservation.bytes)
+		vgpu_cancel(&allowed.reservation);
 	return result;
 }
 
@@ -95,9 +106,10 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 static bool reserve_growth(struct vgpu_reservation *reservation, uint64_t bytes,
 			   const struct vgpu_metered_call *call)
 {
-	uint64_t chunks_bytes = (bytes + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
-	bool exact = !call->undo ||
-		     (bytes > CHUNK_BYTES && !__atomic_load_n(&whole_chunks, __ATOMIC_RELAXED));
+	uint64_t chunks_bytes =
+	    (bytes + VGPU_CHUNK_BYTES - 1) / VGPU_CHUNK_BYTES * VGPU_CHUNK_BYTES;
+	bool exact = !call->undo || (bytes > VGPU_CHUNK_BYTES &&
+				     !__atomic_load_n(&whole_chunks, __ATOMIC_RELAXED));
 
 	if (chunks_bytes < bytes)
 		return false;
@@ -109,32 +121,36 @@ static bool reserve_growth(struct vgpu_reservation *reservation, uint64_t bytes,
 }
 
 /*
- * Most calls are served by what a pool holds: where a chunk more is far from the limit, nothing is
- * reserved before. If it then grows and that does not fit, the call is undone.
+ * Most calls are served by what a pool holds: far below the limit they are made by a taker of a
+ * chunk. If the pool then grows by more and that does not fit, the call is undone.
  */
-static bool is_far(const struct vgpu_meter *meter, uint64_t bytes,
-		   const struct vgpu_metered_call *call)
+static bool call_as_taker(struct vgpu_meter *meter, uint64_t bytes,
+			  const struct vgpu_metered_call *call, CUresult *result)
 {
-	return !bytes || (call->undo && bytes <= CHUNK_BYTES && vgpu_fits(meter->card, FAR_BYTES));
+	struct allowance allowed = {.reservation = {.place = {.card = meter->card}}, .chunk = true};
+	struct vgpu_taker taker;
+
+	if (!call->undo || bytes > VGPU_CHUNK_BYTES || !vgpu_taker_enter(meter->card, &taker))
+		return false;
+	*result = call_within(allowed, meter, call);
+	vgpu_taker_leave(&taker);
+	return *result != CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* False: there is no room for it, and the driver was not asked. */
 static bool call_once(struct vgpu_meter *meter, uint64_t bytes,
 		      const struct vgpu_metered_call *call, CUresult *result)
 {
-	struct vgpu_reservation reservation = {.place = {.card = meter->card}};
+	struct allowance allowed = {.reservation = {.place = {.card = meter->card}}};
 
-	if (is_far(meter, bytes, call)) {
-		*result = call_reserved(meter, &reservation, call);
-		if (*result != CUDA_ERROR_OUT_OF_MEMORY)
-			return true;
-	}
-	if (!reserve_growth(&reservation, bytes, call)) {
+	if (bytes && call_as_taker(meter, bytes, call, result))
+		return true;
+	if (bytes && !reserve_growth(&allowed.reservation, bytes, call)) {
 		if (!is_capturing(call))
 			return false;
-		reservation.bytes = 0;
+		allowed.reservation.bytes = 0;
 	}
-	*result = call_reserved(meter, &reservation, call);
+	*result = call_within(allowed, meter, call);
 	return true;
 }
 

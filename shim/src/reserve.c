@@ -13,6 +13,7 @@
 #include "directory.h"
 #include "grant.h"
 #include "shared_limits.h"
+#include "takers.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)
 #define REPORT_REST    20 /* of its time a process spends one part in so many on reports' searches */
@@ -138,6 +139,19 @@ enum change {
 	TAKE_OFF,
 };
 
+/* Beside those who take a chunk uncharged, which are counted after the counter was changed. */
+static bool leaves_room(const struct vgpu_process *process, int card)
+{
+	uint64_t limit_bytes = vgpu_grant_limit_bytes(card);
+	uint64_t used_bytes = vgpu_counter_used_bytes(&process->view, card);
+	uint64_t taken_bytes;
+
+	if (used_bytes + VGPU_MOST_TAKEN_BYTES <= limit_bytes)
+		return true;
+	taken_bytes = vgpu_taken_bytes(&process->view, card);
+	return !taken_bytes || used_bytes + taken_bytes <= limit_bytes;
+}
+
 /* Under the card's lock. VGPU_LOST: attach anew first. */
 static enum vgpu_applied apply_locked(struct vgpu_process *process, int card, enum change change,
 				      uint64_t bytes)
@@ -153,6 +167,11 @@ static enum vgpu_applied apply_locked(struct vgpu_process *process, int card, en
 		? vgpu_counter_uncharge(&process->view, card, &process->owner, bytes)
 		: vgpu_counter_charge(&process->view, card, &process->owner, bytes,
 				      change == ADD ? vgpu_grant_limit_bytes(card) : VGPU_NO_LIMIT);
+	if (applied == VGPU_APPLIED && change == ADD && !leaves_room(process, card))
+		return vgpu_counter_uncharge(&process->view, card, &process->owner, bytes) ==
+			       VGPU_APPLIED
+			   ? VGPU_REFUSED
+			   : VGPU_LOST;
 	if (applied == VGPU_APPLIED && change != TAKE_OFF)
 		__atomic_store_n(&own->held_bytes, own->held_bytes + bytes, __ATOMIC_RELAXED);
 	else if (applied == VGPU_APPLIED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +150,68 @@ def test_what_a_pool_holds_in_pieces_is_no_reason_to_ask_for_more(
 ) -> None:
     """Half of it is unused, no piece is large enough: the card gives up nothing meanwhile."""
     host.python(POOLS + _SLOW, grants.make(_LIMIT_BYTES))
+
+
+_STOPPED = 5
+_STOPPED_LIMIT_BYTES = 512 * MIB
+_TAKER = (
+    POOLS
+    + """
+import sys
+sys.stdout.write("ready\\n"); sys.stdout.flush()
+sys.stdin.readline()
+must(d.cuMemAllocAsync(20 * MIB, 0))
+"""
+)
+_FILLER = f"""
+import sys, time
+LIMIT, STOPPED = {_STOPPED_LIMIT_BYTES}, {_STOPPED}
+def slowed(nanoseconds):
+    assert control(op="latency", card=0, call="cuMemPoolGetAttribute", ns=nanoseconds)["ok"]
+slowed(10**10)
+print("go", flush=True)
+until = time.monotonic() + 60
+while held() - begun < STOPPED * CHUNK:
+    assert time.monotonic() < until, held() - begun
+print("stop", flush=True)
+sys.stdin.readline()
+rest = LIMIT - STOPPED * CHUNK
+kept = must(d.cuMemAlloc(rest // 2)), must(d.cuMemAlloc(rest // 2))
+assert d.cuMemAlloc(2 * MIB)[0] == OOM and held() - begun == LIMIT
+slowed(0)
+print("kill", flush=True)
+sys.stdin.readline()
+must(d.cuMemAlloc(STOPPED * CHUNK))
+assert charged() == LIMIT and held() - begun == LIMIT
+print("done")
+"""
+
+
+def test_processes_that_are_stopped_in_a_call_leave_the_rest_and_no_more(
+    host: Host, grants: Grants
+) -> None:
+    """Pools grew for each of them, and nothing of that is charged: nobody gets that room."""
+    directory = grants.make(_STOPPED_LIMIT_BYTES)
+    filler = _started(POOLS + _FILLER, host, directory)
+    takers = [_started(_TAKER, host, directory) for _ in range(_STOPPED)]
+    try:
+        for taker in takers:
+            assert taker.stdout is not None and taker.stdout.readline() == "ready\n"
+        assert filler.stdout is not None and filler.stdin is not None
+        assert filler.stdout.readline() == "go\n", filler.communicate(timeout=60)
+        for taker in takers:
+            assert taker.stdin is not None
+            taker.stdin.write("\n")
+            taker.stdin.flush()
+        assert filler.stdout.readline() == "stop\n", filler.communicate(timeout=60)
+        for taker in takers:
+            taker.send_signal(signal.SIGSTOP)
+        filler.stdin.write("\n")
+        filler.stdin.flush()
+        assert filler.stdout.readline() == "kill\n", filler.communicate(timeout=60)
+    finally:
+        for taker in takers:
+            taker.kill()
+            taker.communicate()
+    out, err = filler.communicate("\n", timeout=60)
+    assert (out, filler.returncode) == ("done\n", 0), err

@@ -63,7 +63,7 @@ _Static_assert(offsetof(struct vgpu_region_card, last_refused_bytes) == 72, "las
 _Static_assert(offsetof(struct vgpu_region_card, over_refund_count) == 80, "over_refund_count");
 _Static_assert(offsetof(struct vgpu_region_card, last_drop_ns) == 88, "last_drop_ns");
 _Static_assert(offsetof(struct vgpu_region_card, next_search) == 96, "next_search");
-_Static_assert(offsetof(struct vgpu_region_card, reserved) == 104, "reserved");
+_Static_assert(offsetof(struct vgpu_region_card, takers) == 104, "takers");
 
 _Static_assert(sizeof(struct vgpu_region_slot) == 64, "vgpu_region_slot");
 _Static_assert(offsetof(struct vgpu_region_slot, state) == 0, "state");

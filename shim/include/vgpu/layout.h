@@ -78,7 +78,7 @@ struct vgpu_region_card {
 	uint64_t over_refund_count; /* refunds of more than the process held, clamped */
 	uint64_t last_drop_ns; /* CLOCK_MONOTONIC; when a dead process's charge went */
 	uint64_t next_search; /* card 0's: the slot at which the next partial search begins */
-	uint64_t reserved[3]; /* zero */
+	uint64_t takers[3]; /* who may take a chunk uncharged: VGPU_MAX_SLOTS * generation + slot; 0: nobody */
 };
 
 /* One process, or memory that several hold; `card_count` times vgpu_region_slot_card follow. */

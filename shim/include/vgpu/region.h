@@ -95,6 +95,19 @@ void vgpu_refund(int card, uint64_t bytes);
 /* Whether so much more would fit now; nothing is reserved, and nobody looks for the dead. */
 bool vgpu_fits(int card, uint64_t bytes);
 
+/*
+ * Take at most a chunk of the card without reserving it, far below the limit, where not too many do
+ * already. True: until the caller leaves nobody gets that room; what it took is to be charged
+ * before. False: reserve.
+ */
+#define VGPU_CHUNK_BYTES (UINT64_C(32) << 20)
+#define VGPU_FAR_BYTES	 (8 * VGPU_CHUNK_BYTES)
+struct vgpu_taker {
+	uint64_t *at, word;
+};
+bool vgpu_taker_enter(int card, struct vgpu_taker *taker);
+void vgpu_taker_leave(const struct vgpu_taker *taker);
+
 /* Charge what is in use already, whatever the limit. */
 enum vgpu_result vgpu_charge(int card, uint64_t bytes);
 
