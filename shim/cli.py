@@ -205,7 +205,10 @@ def _show(options: argparse.Namespace) -> int:
     for holder in region.holders(options.directory):
         who = f"process {holder.pid}" if holder.pid else "memory that several hold"
         held = "  ".join(map(_bytes, holder.bytes))
-        sys.stdout.write(f"  slot {holder.slot}: {who}: {held}\n")
+        ended, then = (
+            (", which ended", ", back when another one asks") if holder.ended else ("", "")
+        )
+        sys.stdout.write(f"  slot {holder.slot}: {who}{ended}: {held}{then}\n")
     return 0
 
 

@@ -7,8 +7,10 @@ is checked by `contract`; what its slots say is read by the C header (layout.py)
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from contract import grant_file, names, region_file
 from shim import layout
 
 _TMPFS: Final = Path("/dev/shm")
+_FLOCK: Final = "hhqqi4x"
+"""struct flock: type, whence, start, length, pid."""
 
 
 class RegionDirectoryError(Exception):
@@ -34,16 +38,15 @@ class CardStatus:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds memory: a process, or (pid 0) memory that several processes hold together.
-
-    The process may have died since; its charge stays until the next one looks.
-    """
+    """Who holds memory: a process, or (pid 0) memory that several processes hold together."""
 
     slot: int
     pid: int
     pid_namespace: int
     bytes: Sequence[int]
     """On each card of the grant."""
+    ended: bool
+    """Nobody has the slot's lock: what is charged goes when a process of the container looks."""
 
 
 def parent(environment: Mapping[str, str]) -> Path | None:
@@ -78,10 +81,19 @@ def holders(directory: Path) -> Sequence[Holder]:
     data = _read(path, geometry.file_bytes)
     if len(data) < geometry.file_bytes:
         raise RegionDirectoryError(f"{path}: truncated: {len(data)} bytes")
-    return tuple(_holders(data, geometry))
+    with path.open("rb") as file:
+        return tuple(_holders(data, geometry, file.fileno()))
 
 
-def _holders(data: bytes, geometry: region_file.Geometry) -> Iterator[Holder]:
+def _is_locked(descriptor: int, slot: int) -> bool:
+    """Asks the kernel only; docs/adr/0002 says of which filesystems its answer can be wrong."""
+    start = region_file.LOCK_LIVE + slot
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked)
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> Iterator[Holder]:
     taken = (layout.constants.VGPU_SLOT_LIVE, layout.constants.VGPU_SLOT_SHARED)
     for number in range(names.MAX_SLOTS):
         at = geometry.slots_offset + number * geometry.slot_stride
@@ -94,7 +106,8 @@ def _holders(data: bytes, geometry: region_file.Geometry) -> Iterator[Holder]:
             layout.over(data, "vgpu_region_slot_card", first + card * each).bytes
             for card in range(geometry.card_count)
         ]
-        yield Holder(number, slot.pid, slot.pid_namespace, charges)
+        ended = not _is_locked(descriptor, number)
+        yield Holder(number, slot.pid, slot.pid_namespace, charges, ended)
 
 
 def status(directory: Path) -> Sequence[CardStatus]:

@@ -15,6 +15,7 @@ from contract import grant_file, names
 from shim import region
 from tests.shim.clients import CUDA, NVML
 from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+from tests.talking import TALKER, talking
 
 pytestmark = pytest.mark.sim
 
@@ -224,6 +225,24 @@ def test_show_prints_what_is_used(shim: Shim, host: Host, grants: Grants) -> Non
         [CARDS[1][0], "0B", "512MiB", "0"],
         ["slot", "0:", "process", str(running.pid) + ":", "2MiB", "0B"],
     ]
+
+
+def test_show_tells_the_dead_from_the_living(shim: Shim, host: Host, grants: Grants) -> None:
+    """Nobody of the container is there to give it back; the region is only read."""
+    directory = grants.make(GIB)
+    environment = host.environment(directory)
+    with talking(TALKER, environment) as dead, talking(TALKER, environment) as living:
+        for talk in (dead, living):
+            assert talk.ask(f"alloc {20 * MIB}") == "0 0"
+        dead.kill()
+        before = (directory / names.FILE_REGION).read_bytes()
+        said = shim("show", directory).stdout.splitlines()
+        assert (directory / names.FILE_REGION).read_bytes() == before
+        assert said[1].split() == [CARDS[0][0], "40MiB", "1GiB", "0"]
+        assert said[2:] == [
+            f"  slot 0: process {dead.pid}, which ended: 20MiB, back when another one asks",
+            f"  slot 1: process {living.pid}: 20MiB",
+        ]
 
 
 @pytest.mark.parametrize(
