@@ -115,11 +115,10 @@ async def _serve(
 
     while not leaving.is_set():
         try:
-            reader, writer = await asyncio.open_unix_connection(place)
+            unix = await connection.connected(place)
             observer.connected(str(place))
             await connection.serve(
-                reader,
-                writer,
+                unix,
                 service,
                 name=names.PLUGIN_NAME,
                 index=settings.index,

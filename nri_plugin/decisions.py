@@ -1,4 +1,4 @@
-"""What became of one request of the runtime: the value that connection.py makes of every answer.
+"""What became of one request of the runtime: the value that answers.py makes of every answer.
 
 Plain data, no behaviour; read by observer.py, which counts it and writes it down.
 """

@@ -12,16 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from contract import names
-from nri_plugin import connection, policy, translate, verdict
+from nri_plugin import handler, policy, translate, verdict
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
 from nri_plugin.files import RunDirectory
+from nri_plugin.handler import Answer
 from nri_plugin.inventory import Inventory
 from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
@@ -116,16 +117,14 @@ class Service:
         except Refused as refused:
             raise _for_people(pod, container, refused) from refused
 
-    async def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
+    def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """It holds nothing of a card any more; what it has mounted stays until it is removed."""
         self._tenants.ended(container.id)
 
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         await self._tenants.removed(container.id, translate.key_of(container, self._run_dir))
 
-    def validate(
-        self, request: nri.ValidateContainerAdjustmentRequest
-    ) -> Coroutine[Any, Any, None] | None:
+    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
         try:
             merged = self._validate(request)
             if merged is None:
@@ -353,12 +352,10 @@ def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> No
         )
 
 
-def _for_people(
-    pod: nri.PodSandbox, container: nri.Container, refused: Refused
-) -> connection.Refused:
+def _for_people(pod: nri.PodSandbox, container: nri.Container, refused: Refused) -> handler.Refused:
     """The refusal in the words that the pod's author reads in an event."""
     text = (
         f'gpuslice refuses container "{container.name}" of pod {pod.namespace}/{pod.name}:'
         f" {refused}"
     )
-    return connection.Refused(printable(text)[:_MAX_TEXT_CHARS], refused.refusal.reason.name)
+    return handler.Refused(printable(text)[:_MAX_TEXT_CHARS], refused.refusal.reason.name)

@@ -1,7 +1,7 @@
 """The node agent with a fault in it: `python -m bench.faults.agent FILE [--naive] AGENT'S FLAGS`.
 
 Runs the agent's own program. Only what it hands to its connection is wrapped: the handler that
-answers the runtime's events, and the socket's writer. FILE says which event strikes how, such as
+answers the runtime's events, and the socket. FILE says which event strikes how, such as
 `hang CreateContainer`, and may change at any time; empty or absent, nothing does.
 
 --naive is the control: the agent as others write one. It does not validate, sends no failure
@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ from typing import Any, Final
 
 from bench.faults.cases import Event, Strike
 from nri_plugin import __main__ as agent
-from nri_plugin import connection
+from nri_plugin import answers, connection
+from nri_plugin.handler import Handler as Served
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.protocol import session
 from nri_plugin.protocol.events import EventMask
@@ -58,7 +60,7 @@ class Plan:
 class Handler:
     """The agent's handler, struck when the plan says so, before or after it does its work."""
 
-    def __init__(self, handler: connection.Handler, plan: Plan, naive: bool) -> None:
+    def __init__(self, handler: Served, plan: Plan, naive: bool) -> None:
         self._handler = handler
         self._plan = plan
         self._naive = naive
@@ -76,7 +78,7 @@ class Handler:
             if self._naive and event is Event.CREATE:
                 messages = (messages[0], _without_what_it_has(messages[1]))
             answer = method(*messages)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await answer if inspect.iscoroutine(answer) else answer
 
         return struck
 
@@ -95,26 +97,25 @@ class Handler:
                 self.strike_answer = strike
 
 
-class Writer:
-    """The connection's writer, which loses the end of an answer, or the process behind it."""
+class Socket(socket.socket):
+    """The connection's socket, which loses the end of an answer, or the process behind it."""
 
-    def __init__(self, writer: asyncio.StreamWriter, handler: Handler) -> None:
-        self._writer = writer
+    def __init__(self, whole: socket.socket, handler: Handler) -> None:
+        super().__init__(fileno=whole.detach())
+        self.setblocking(False)
         self._handler = handler
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
-
-    def write(self, data: bytes) -> None:
+    def send(self, data: Any, flags: int = 0) -> int:
+        # An answer is smaller than the socket's buffer: the kernel takes all of it.
         strike, self._handler.strike_answer = self._handler.strike_answer, None
         if strike is Strike.CUT:
-            self._writer.write(data[:-_LOST_BYTES])
-            self._writer.close()
-            return
-        self._writer.write(data)
+            super().send(data[:-_LOST_BYTES], flags)
+            self.shutdown(socket.SHUT_RDWR)
+            return len(data)
+        sent = super().send(data, flags)
         if strike is Strike.KILL_AFTER:
-            # An answer is smaller than the socket's buffer: the kernel has all of it.
             os.kill(os.getpid(), signal.SIGKILL)
+        return sent
 
 
 def _without_what_it_has(container: nri.Container) -> nri.Container:
@@ -131,19 +132,16 @@ def main() -> int:
     naive = flags[:1] == ["--naive"]
     plan = Plan(Path(file))
 
-    async def serve(
-        reader: asyncio.StreamReader, writer: Any, handler: Any, **options: Any
-    ) -> None:
+    async def serve(unix: socket.socket, handler: Any, **options: Any) -> None:
         struck = Handler(handler, plan, naive)
         if naive:
             options["wanted_events"] &= ~EventMask.VALIDATE_CONTAINER_ADJUSTMENT
-        struck_writer: Any = Writer(writer, struck)
-        await _serve(reader, struck_writer, struck, **options)
+        await _serve(Socket(unix, struck), struck, **options)
 
     connection.serve = serve
     if naive:
         session.FAILURE_POLICY = None  # type: ignore[misc, assignment]
-        connection.PATIENCE = _NO_DEADLINE  # type: ignore[misc]
+        answers.PATIENCE = _NO_DEADLINE  # type: ignore[misc]
     sys.argv = [program, *flags[naive:]]
     return agent.main()
 

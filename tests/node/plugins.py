@@ -48,10 +48,8 @@ def plugin(lab: Lab, meddle: Meddling) -> Iterator[None]:
     ready, loop, leaving = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
-        reader, writer = await asyncio.open_unix_connection(lab.containerd.paths.nri_socket)
         await connection.serve(
-            reader,
-            writer,
+            await connection.connected(lab.containerd.paths.nri_socket),
             Meddler(meddle),
             name="other",
             index="60",

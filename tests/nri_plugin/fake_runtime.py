@@ -411,11 +411,8 @@ class FakeRuntime:
 
 
 async def connected_pair() -> tuple[
-    tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    tuple[asyncio.StreamReader, asyncio.StreamWriter], socket.socket
 ]:
     """Both ends of a real socket: the runtime's, the plugin's."""
     ours, theirs = socket.socketpair()
-    return await asyncio.open_unix_connection(sock=ours), await asyncio.open_unix_connection(
-        sock=theirs
-    )
+    return await asyncio.open_unix_connection(sock=ours), theirs

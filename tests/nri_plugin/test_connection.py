@@ -6,20 +6,14 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from nri_plugin.connection import (
-    QUIET_S,
-    Handler,
-    Refused,
-    RegistrationTimedOut,
-    RuntimeRefused,
-    SynchronizeFailed,
-    serve,
-)
+from nri_plugin.answers import SynchronizeFailed
+from nri_plugin.connection import QUIET_S, RegistrationTimedOut, RuntimeRefused, serve
+from nri_plugin.handler import Answer, Handler, Refused
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.protocol.errors import RegistrationRejected, RemoteProtocolError
 from nri_plugin.protocol.events import RuntimeInfo
@@ -47,7 +41,8 @@ class Recorder:
         self.adjustment: nri.ContainerAdjustment | None = None
         self.hooks: dict[str, Callable[[], Awaitable[object]]] = {}
         self.objection: BaseException | None = None
-        """What the validation raises."""
+        """What the validation raises, and every other method that answers at once."""
+        self.at_once = False
 
     async def _asked(self, method: str, container_id: str) -> None:
         self.asked.append((method, container_id))
@@ -60,33 +55,44 @@ class Recorder:
         self.state = (pods, containers)
         await self._asked("synchronize", "")
 
-    async def create_container(
+    def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
-    ) -> nri.ContainerAdjustment | None:
+    ) -> Answer[nri.ContainerAdjustment | None]:
+        if self.at_once:
+            self._asked_at_once("create", container.id)
+            return self.adjustment
+        return self._create_later(container)
+
+    async def _create_later(self, container: nri.Container) -> nri.ContainerAdjustment | None:
         await self._asked("create", container.id)
         return self.adjustment
 
     async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         await self._asked("start", container.id)
 
-    async def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        await self._asked("stop", container.id)
+    def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
+        if self.at_once:
+            self._asked_at_once("stop", container.id)
+            return None
+        return self._asked("stop", container.id)
 
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         await self._asked("remove", container.id)
 
-    def validate(
-        self, request: nri.ValidateContainerAdjustmentRequest
-    ) -> Coroutine[Any, Any, None] | None:
-        self.asked.append(("validate", request.container.id))
+    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
         if "look" in self.hooks:
+            self.asked.append(("validate", request.container.id))
             return self._looked()
-        if self.objection is not None:
-            raise self.objection
+        self._asked_at_once("validate", request.container.id)
         return None
 
     async def _looked(self) -> None:
         await self.hooks["look"]()
+        if self.objection is not None:
+            raise self.objection
+
+    def _asked_at_once(self, method: str, container_id: str) -> None:
+        self.asked.append((method, container_id))
         if self.objection is not None:
             raise self.objection
 
@@ -111,7 +117,7 @@ async def rig(*, registration_timeout_s: float = 30.0, **runtime: Any) -> AsyncI
     leaving = asyncio.Event()
     plugin = asyncio.create_task(
         serve(
-            *theirs,
+            theirs,
             checked,
             name="gpuslice",
             index="50",
@@ -158,12 +164,14 @@ async def deaf() -> None:
         raise RuntimeError("too late to matter") from None
 
 
-def test_a_creation_that_nobody_waits_for_any_more_is_not_begun() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_creation_that_nobody_waits_for_any_more_is_not_begun(at_once: bool) -> None:
     """The process hung, and reads what the runtime asked before it dropped us; ends still count."""
 
     async def test() -> None:
         async with rig() as r:
             await r.runtime.handshake()
+            r.handler.at_once = at_once
             message = nri.CreateContainerRequest(pod=pod(), container=container(1))
             r.runtime.send_call("CreateContainer", message.SerializeToString())
             ended = nri.StopContainerRequest(pod=pod(), container=container(2))
@@ -361,6 +369,61 @@ def test_a_late_handler_is_answered_for_before_the_runtime_gives_up(
     assert "outcome=late" in caplog.text
 
 
+def test_what_is_answered_at_once_is_answered_alike(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            r.handler.at_once = True
+            assert await r.runtime.create(pod(), container()) == nri.CreateContainerResponse()
+            r.handler.adjustment = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
+            reply = await r.runtime.create(pod(), container())
+            assert reply is not None and reply.adjust == r.handler.adjustment
+            r.handler.objection = Refused("no card GPU-7 on this node")
+            with pytest.raises(RequestFailed, match="2: no card GPU-7 on this node"):
+                await r.runtime.create(pod(), container())
+            r.handler.objection = ValueError("a bug")
+            with pytest.raises(RequestFailed, match="failed at CreateContainer: ValueError: a bug"):
+                await r.runtime.create(pod(), container())
+            assert r.runtime.dropped is None
+
+    run(test)
+    assert [word for word in caplog.text.split() if word.startswith("outcome=")] == [
+        "outcome=refused",
+        "outcome=error",
+    ]
+
+
+def test_a_creation_before_a_farewell_in_one_piece_is_not_begun() -> None:
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            r.handler.at_once = True
+            r.runtime.send_call("CreateContainer", b"")
+            r.runtime.send_call("Shutdown", b"")
+            await r.plugin
+            assert r.handler.asked == [("synchronize", "")]
+
+    run(test)
+
+
+def test_of_a_runtime_that_does_not_read_nothing_more_is_read() -> None:
+    """So that what it is owed does not grow in our memory."""
+
+    async def test() -> None:
+        async with rig() as r:
+            await r.runtime.handshake()
+            r.handler.at_once = True
+            r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (1 << 20)})
+            r.runtime.stop_reading()
+            for _ in range(200):
+                r.runtime.send_call("CreateContainer", b"")
+                await asyncio.sleep(0)
+            assert len(r.handler.asked) < 100
+            r.plugin.cancel()
+
+    run(test)
+
+
 def test_a_late_handler_is_cancelled() -> None:
     async def test() -> None:
         async with rig(request_timeout_s=0.4) as r:
@@ -403,8 +466,7 @@ def test_what_covers_an_agent_that_hangs_whole(
             with pytest.raises(RequestFailed):
                 await fake.create(pod(), container())
         await fake.close()
-        theirs[1].close()
-        await theirs[1].wait_closed()
+        theirs.close()
 
     run(test)
 
@@ -472,7 +534,7 @@ def test_a_fault_of_on_ready_is_logged_and_harms_nobody(caplog: pytest.LogCaptur
 
         fake = FakeRuntime(*ours)
         plugin = asyncio.create_task(
-            serve(*theirs, Recorder(), name="gpuslice", index="50", on_ready=on_ready)
+            serve(theirs, Recorder(), name="gpuslice", index="50", on_ready=on_ready)
         )
         await fake.handshake()
         assert await fake.create(pod(), container()) is not None

@@ -133,7 +133,7 @@ async def serving(
     theirs, ours = await connected_pair()
     runtime = FakeRuntime(*theirs, nri_version=nri_version, request_timeout_s=request_timeout_s)
     task = asyncio.create_task(
-        connection.serve(*ours, handler, name="gpuslice", index="50", wanted_events=service.EVENTS)
+        connection.serve(ours, handler, name="gpuslice", index="50", wanted_events=service.EVENTS)
     )
     try:
         await runtime.handshake(pods or [], containers or [])
