@@ -1,24 +1,26 @@
-"""The agent over HTTP, in threads of its own: /healthz, /readyz and /metrics for probes and people.
+"""The agent over HTTP, in a thread of its own: /healthz, /readyz, /metrics for probes and people.
 
-The event loop does not wait for it, and it does not wait for the event loop: it answers also when
-that one hangs, which is what /healthz is for. Whoever may connect learns what the metrics say, and
-can change nothing. The address is tried again while another process has it; containers get their
-share whether or not it is served.
+The agent's event loop does not wait for it, and it does not wait for that loop: it answers also
+when that one hangs, which is what /healthz is for. Whoever may connect learns what the metrics say,
+and can change nothing, nor keep others away: a client has a deadline for all it says and reads, and
+where all places are taken the oldest client of the peer that has most of them goes. The address is
+tried again while another process has it; containers get their share whether or not it is served.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import socket
-import socketserver
+import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -31,10 +33,17 @@ _LOG: Final = logging.getLogger(__name__)
 Address = Path | tuple[str, int]
 """A Unix socket's path, or host and port."""
 
-_CLIENT_TIMEOUT_S: Final = 5.0
-_CLIENTS_AT_ONCE: Final = 8
+_CLIENT_S: Final = 5.0
+"""From the connection to the last byte of the answer."""
+_PLACES: Final = 128
+_BACKLOG: Final = 64
+"""Waiting to be accepted; fewer than there are places, so that a client that has said all when it
+connects is answered before a flood of others takes its place."""
+_HEAD_BYTES: Final = 1 << 13
+_BREATH_S: Final = 0.1
 _RETRY_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
+_CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Endpoint:
@@ -45,20 +54,23 @@ class Endpoint:
         self._readiness = readiness
         self._metrics = metrics
         self._closed = threading.Event()
-        self._server: _Server | None = None
+        self._loop = asyncio.new_event_loop()
+        self._leaving = asyncio.Event()
+        self._clients: dict[asyncio.Task[Any], object] = {}
+        self._served: str | None = None
 
     def start(self) -> None:
         threading.Thread(target=self._serve, name="endpoint", daemon=True).start()
 
     def close(self) -> None:
         self._closed.set()
-        if self._server is not None:
-            self._server.shutdown()
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._leaving.set)
 
     @property
     def served(self) -> str | None:
         """Where it is served, with the port that was chosen where 0 was asked for; None: not."""
-        return None if self._server is None else self._server.place
+        return self._served
 
     def answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
         """Status, content type and body of a page."""
@@ -76,7 +88,7 @@ class Endpoint:
         said = False
         while not self._closed.is_set():
             try:
-                server = _Server(self._address, self.answer)
+                listener = _listener(self._address)
             except OSError as error:
                 if not said:
                     place = _written(self._address)
@@ -84,12 +96,79 @@ class Endpoint:
                 said = True
                 self._closed.wait(_RETRY_S)
                 continue
-            _LOG.info(Line("endpoint", address=server.place))
-            with server:
-                self._server = server
-                if not self._closed.is_set():
-                    server.serve_forever()
+            with contextlib.closing(self._loop):
+                self._loop.run_until_complete(self._serve_at(listener))
             return
+
+    async def _serve_at(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(
+            self._client, sock=listener, limit=_HEAD_BYTES, backlog=_BACKLOG
+        )
+        chosen = isinstance(self._address, Path)
+        self._served = _written(self._address if chosen else listener.getsockname()[:2])
+        _LOG.info(Line("endpoint", address=self._served))
+        async with server:
+            await self._leaving.wait()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0)  # who was just accepted begins, and so has an end
+            for client in self._clients:
+                client.cancel()
+            await asyncio.wait(others, timeout=_BREATH_S)
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._clients) >= _PLACES:
+            evicted = longest_of_most(self._clients)
+            del self._clients[evicted]
+            evicted.cancel()
+        self._clients[task] = _peer(writer.get_extra_info("socket"))
+        try:
+            async with asyncio.timeout(_CLIENT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._reply(head))
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            _LOG.debug(Line("endpoint client failed", error=repr(error)))
+        except asyncio.CancelledError:
+            _LOG.debug(Line("endpoint client evicted"))
+        finally:
+            self._clients.pop(task, None)
+            writer.transport.abort()
+
+    def _reply(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        if method in ("GET", "HEAD"):
+            status, kind, body = self.answer(rest.partition(" ")[0].partition("?")[0])
+        else:
+            status, kind, body = HTTPStatus.NOT_IMPLEMENTED, _TEXT, b"there are GET and HEAD\n"
+        lines = (
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        )
+        written = "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
+        return written if method == "HEAD" else written + body
+
+
+def longest_of_most(clients: Mapping[asyncio.Task[Any], object]) -> asyncio.Task[Any]:
+    """Of the peer that has most clients, the one that has been there longest; not of none."""
+    most = Counter(clients.values()).most_common(1)[0][0]
+    return next(client for client, peer in clients.items() if peer == most)
+
+
+def _peer(client: socket.socket) -> object:
+    """Who has connected: the address, or the process at the other end of a Unix socket."""
+    try:
+        if client.family == socket.AF_UNIX:
+            size = _CREDENTIALS.size
+            said = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            return _CREDENTIALS.unpack(said)[0]
+        return client.getpeername()[0]
+    except OSError:  # gone already
+        return None
 
 
 def _verdict(problems: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
@@ -104,76 +183,33 @@ def _written(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """A thread per client, few of them; the rest is turned away rather than kept."""
+def _listener(address: Address) -> socket.socket:
+    """Raises OSError where it cannot be had."""
+    if isinstance(address, Path):
+        return _unix_listener(address)
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)  # a port that another one listens at is told only here
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
 
-    def __init__(
-        self, address: Address, answer: Callable[[str], tuple[HTTPStatus, str, bytes]]
-    ) -> None:
-        self.answer = answer
-        self._places = threading.BoundedSemaphore(_CLIENTS_AT_ONCE)
-        self._wanted = address
-        if isinstance(address, Path):
-            self.address_family = socket.AF_UNIX
-        elif ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(cast(Any, address), _Page)
-        bound = self.socket.getsockname()
-        self.place = _written(address if isinstance(address, Path) else bound[:2])
-
-    def server_bind(self) -> None:
-        if not isinstance(self._wanted, Path):
-            super().server_bind()
-            return
-        # A file that a dead agent left is replaced; so is a living one's, whose turn ends.
-        aside = self._wanted.with_name(f".{self._wanted.name}.{os.getpid()}")
-        self._wanted.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        aside.unlink(missing_ok=True)
-        self.socket.bind(str(aside))
+def _unix_listener(path: Path) -> socket.socket:
+    """A file that a dead agent left is replaced; so is a living one's, whose turn ends."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    aside.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(aside))
         aside.chmod(0o600)
-        aside.rename(self._wanted)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._places.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        _LOG.debug(Line("endpoint client failed"), exc_info=True)
-
-
-class _Page(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = _CLIENT_TIMEOUT_S
-    server_version = "gpuslice"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        status, kind, body = self.server.answer(self.path.partition("?")[0])
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            with contextlib.suppress(BrokenPipeError):
-                self.wfile.write(body)
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a probe comes every few seconds."""
+        aside.rename(path)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

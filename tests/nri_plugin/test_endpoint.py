@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from nri_plugin.endpoint import Address, Endpoint
+from nri_plugin.endpoint import Address, Endpoint, longest_of_most
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 
@@ -81,31 +83,102 @@ def test_anything_else(served: Served) -> None:
     assert served.get("/readyz", "POST")[0] == 501
 
 
-def test_idle_clients_do_not_shut_others_out_for_long(
+def connected(place: str) -> socket.socket:
+    if place.startswith("unix:"):
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(place.removeprefix("unix:"))
+        return client
+    host, _, port = place.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)))
+
+
+class Slow(threading.Thread):
+    """So many clients that say a little now and then, never all of it, and come back when they
+    are turned away."""
+
+    def __init__(self, place: str, count: int) -> None:
+        super().__init__(daemon=True)
+        self._place, self._count = place, count
+        self._ended = threading.Event()
+        self.rounds = self.turned_away = 0
+
+    def run(self) -> None:
+        clients: list[socket.socket] = []
+        while not self._ended.wait(0.05):
+            while len(clients) < self._count:
+                clients.append(connected(self._place))
+                clients[-1].send(b"GET /healthz HTTP/1.1\r\nX: ")
+            for client in list(clients):
+                try:
+                    client.send(b"a")
+                except OSError:
+                    clients.remove(client)
+                    client.close()
+                    self.turned_away += 1
+            self.rounds += 1
+        for client in clients:
+            client.close()
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+@pytest.mark.parametrize("count", [16, 160], ids=["with room", "more than there are places"])
+def test_slow_clients_do_not_keep_probes_away(served: Served, count: int) -> None:
+    slow = Slow(served.endpoint.served or "", count)
+    slow.start()
+    try:
+        until(lambda: slow.rounds > 2)
+        assert [served.get("/healthz")[0] for _ in range(8)] == [200] * 8
+    finally:
+        slow.end()
+
+
+def test_a_client_has_a_deadline_for_all_it_says(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than there are places: those without one are turned away, and one is free again."""
-    monkeypatch.setattr("nri_plugin.endpoint._Page.timeout", 0.2)
-    place = served.endpoint.served or ""
-    idle = []
-    for _ in range(12):
-        if place.startswith("unix:"):
-            client = socket.socket(socket.AF_UNIX)
-            client.connect(place.removeprefix("unix:"))
-        else:
-            host, _, port = place.rpartition(":")
-            client = socket.create_connection((host.strip("[]"), int(port)))
-        idle.append(client)
+    """However often it says a little."""
+    monkeypatch.setattr("nri_plugin.endpoint._CLIENT_S", 0.2)
+    slow = Slow(served.endpoint.served or "", 1)
+    slow.start()
+    try:
+        until(lambda: slow.turned_away > 1)
+    finally:
+        slow.end()
 
-    def answered() -> bool:
-        try:
-            return served.get("/healthz")[0] == 200
-        except (OSError, http.client.HTTPException):
-            return False
 
-    until(answered)
-    for client in idle:
-        client.close()
+def test_a_client_that_does_not_read_is_not_kept(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_plugin.endpoint._CLIENT_S", 0.2)
+    monkeypatch.setattr(served.metrics, "render", lambda: b"x" * (64 << 20))
+    with connected(served.endpoint.served or "") as client:
+        client.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+        until(lambda: bool(served.endpoint._clients))
+        until(lambda: not served.endpoint._clients)
+
+
+def test_a_head_of_any_size_is_not_read(served: Served) -> None:
+    with connected(served.endpoint.served or "") as client:
+        with contextlib.suppress(OSError):
+            client.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"a" * (1 << 20))
+        client.settimeout(30)
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(1) == b""
+    assert served.get("/healthz")[0] == 200
+
+
+def test_who_has_most_places_gives_one_up() -> None:
+    """The one that has been there longest, of the peer that has most."""
+
+    async def test() -> None:
+        tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(4)]
+        peers = dict(zip(tasks, ("kubelet", "flood", "flood", "other"), strict=True))
+        assert longest_of_most(peers) is tasks[1]
+        assert longest_of_most(dict.fromkeys(tasks, "one")) is tasks[0]
+
+    asyncio.run(test())
 
 
 def test_a_socket_that_a_dead_agent_left_is_replaced(tmp_path: Path) -> None:
