@@ -89,10 +89,11 @@ void vgpu_keep_export(uint32_t claim, int fd);
 /* The driver has made a descriptor of this number: what had it before is closed. */
 void vgpu_forget_exports(int fd);
 /* Nobody tells when a descriptor is closed: look. True where memory may have come free. The second
- * looks, for the sake of figures that are up to date, where there are few or it has not looked for
- * twenty times as long as that takes. */
+ * looks, for the sake of figures that are up to date, where there are `few` or it has not looked
+ * for twenty times as long as that takes. */
+enum { VGPU_FEW_FOR_A_RELEASE = 64, VGPU_FEW_FOR_A_REPORT = 1024 };
 bool vgpu_drop_closed_exports(void);
-void vgpu_drop_closed_exports_if_cheap(void);
+void vgpu_drop_closed_exports_if_cheap(uint32_t few);
 
 /* The driver gives this handle to new memory: claims to what it meant before are void. */
 void vgpu_forget_handle(uint64_t handle);

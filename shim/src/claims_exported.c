@@ -8,11 +8,11 @@
 #include "process.h"
 
 enum {
-	FEW_EXPORTS = 64,
-	REST = 20, /* of its time a process spends one part in so many on looking at more */
+	LOOK_NS = 500, /* at one: not measured, since who waits or is put off looks no more */
+	REST = 20,     /* of its time a process spends one part in so many on looking at many */
 };
 
-static uint64_t looked_ns, look_took_ns;
+static uint64_t rests_until_ns;
 
 void vgpu_forget_exports(int fd)
 {
@@ -53,26 +53,23 @@ static uint32_t count(void)
 
 bool vgpu_drop_closed_exports(void)
 {
-	uint64_t since_ns;
-	uint32_t list;
+	uint32_t exports = count(), list;
 
-	if (!count())
+	if (!exports)
 		return false;
-	since_ns = vgpu_now_ns();
 	list = vgpu_take_chosen((struct vgpu_chosen){.kind = VGPU_CLAIM_EXPORT, .is = is_closed});
 	if (list)
 		vgpu_claims_drop(vgpu_claim_table_if_any(), list);
-	__atomic_store_n(&looked_ns, vgpu_now_ns(), __ATOMIC_RELAXED);
-	__atomic_store_n(&look_took_ns, vgpu_now_ns() - since_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&rests_until_ns, vgpu_now_ns() + (uint64_t)exports * LOOK_NS * REST,
+			 __ATOMIC_RELAXED);
 	return list != 0;
 }
 
-void vgpu_drop_closed_exports_if_cheap(void)
+void vgpu_drop_closed_exports_if_cheap(uint32_t few)
 {
 	uint32_t exports = count();
 
-	if (exports && (exports <= FEW_EXPORTS ||
-			vgpu_now_ns() - __atomic_load_n(&looked_ns, __ATOMIC_RELAXED) >=
-			    REST * __atomic_load_n(&look_took_ns, __ATOMIC_RELAXED)))
+	if (exports &&
+	    (exports <= few || vgpu_now_ns() >= __atomic_load_n(&rests_until_ns, __ATOMIC_RELAXED)))
 		(void)vgpu_drop_closed_exports();
 }

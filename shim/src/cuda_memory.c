@@ -217,7 +217,7 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 		return result;
 	vgpu_settle_frees();
 	vgpu_meters_read();
-	vgpu_drop_closed_exports_if_cheap();
+	vgpu_drop_closed_exports_if_cheap(VGPU_FEW_FOR_A_REPORT);
 	view = vgpu_view_of(place.card, *total_bytes, *free_bytes);
 	*free_bytes = view.free_bytes;
 	*total_bytes = view.total_bytes;

@@ -84,7 +84,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	CUresult result = real_cuMemRelease(handle);
 
 	vgpu_settle_claims(claims, result);
-	vgpu_drop_closed_exports_if_cheap();
+	vgpu_drop_closed_exports_if_cheap(VGPU_FEW_FOR_A_RELEASE);
 	return result;
 }
 
@@ -198,7 +198,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size_bytes)
 	CUresult result = real_cuMemUnmap(address, size_bytes);
 
 	vgpu_settle_claims(claims, result);
-	vgpu_drop_closed_exports_if_cheap();
+	vgpu_drop_closed_exports_if_cheap(VGPU_FEW_FOR_A_RELEASE);
 	return result;
 }
 

@@ -345,7 +345,7 @@ def released():
     return charged() == before[0][1]
 free = must(d.cuMemGetInfo())[0]
 exports()
-soon(lambda: must(d.cuMemGetInfo())[0] == free)
+assert must(d.cuMemGetInfo())[0] == free
 took(0)
 exports()
 soon(released)
