@@ -10,6 +10,8 @@ they came. Knows the driver's C interface alone.
     fork                   0 and the pid of a child that does nothing
     stop STEP N            0; stop at that passage (with the library built for tests alone)
     exit                   an orderly end
+
+With --unpausing the kernel ends it where the library would wait for another process.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
+
+from tests import pauses
 
 
 class Handle(ctypes.Structure):
@@ -101,9 +105,12 @@ class Talker:
 
 
 _DONE: Final = "exit"
+_UNPAUSING: Final = "--unpausing"
 
 
-def main() -> None:
+def main(*options: str) -> None:
+    if _UNPAUSING in options:
+        pauses.forbid()
     talker = Talker()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -115,4 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -14,6 +14,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 _DEADLINE_S: Final = 60.0
 TALKER: Final = (sys.executable, "-m", "tests.talker")
+UNPAUSING: Final = (*TALKER, "--unpausing")
 
 
 class Talk:

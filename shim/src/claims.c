@@ -2,6 +2,8 @@
  */
 #include "claim_table.h"
 
+#include "step.h"
+
 bool vgpu_any_view; /* there was one */
 
 uint32_t vgpu_claim_new(const struct vgpu_reservation *charge, CUdevice device)
@@ -118,6 +120,7 @@ void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to
 	struct vgpu_claim_table *table = vgpu_claim_table_if_any();
 	uint32_t stale = 0, *link;
 
+	VGPU_AT(HOLD_CALLED);
 	if (!list || driver_said != CUDA_SUCCESS) {
 		vgpu_claims_drop(table, list);
 		return;
@@ -142,5 +145,6 @@ void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to
 		vgpu_claim_hang(table, number);
 	}
 	vgpu_unlock(&table->lock);
+	VGPU_AT(HOLD_KEPT);
 	vgpu_claims_drop(table, stale);
 }

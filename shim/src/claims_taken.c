@@ -1,6 +1,8 @@
 /* Taking claims out before a call that ends them, and settling them after it; see claims.h. */
 #include "claim_table.h"
 
+#include "step.h"
+
 static uint32_t take_one(enum vgpu_claim_kind kind, uint64_t key)
 {
 	struct vgpu_claim_table *table = vgpu_claim_table_if_any();
@@ -155,8 +157,10 @@ void vgpu_settle_claims(uint32_t list, CUresult driver_said)
 {
 	struct vgpu_claim_table *table = vgpu_claim_table_if_any();
 
+	VGPU_AT(HOLD_LET);
 	if (driver_said == CUDA_SUCCESS) {
 		vgpu_claims_drop(table, list);
+		VGPU_AT(HOLD_REFUNDED);
 		return;
 	}
 	while (list) {

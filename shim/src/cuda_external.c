@@ -12,6 +12,7 @@
 #include "claims.h"
 #include "hooks.h"
 #include "import_size.h"
+#include "step.h"
 
 enum { OPAQUE_FD = 1 }; /* CU_EXTERNAL_MEMORY_HANDLE_TYPE_ */
 
@@ -79,6 +80,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	VGPU_CALL_RESERVED(result, &reservation, real_cuImportExternalMemory(memory, described));
+	VGPU_AT(EXTERNAL_CALLED);
 	to.key = result == CUDA_SUCCESS ? (uintptr_t)*memory : 0;
 	vgpu_claim_end(claim, result, to);
 	return result;

@@ -8,6 +8,7 @@
 #include "hooks.h"
 #include "import_size.h"
 #include "location.h"
+#include "step.h"
 
 enum { RELAXED = 2, MINIMUM = 0 }; /* CU_STREAM_CAPTURE_MODE_, CU_MEM_ALLOC_GRANULARITY_ */
 
@@ -212,11 +213,13 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !vgpu_claim_handle(handle, &claim))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = real_cuMemExportToShareableHandle(shareable, handle, type, flags);
+	VGPU_AT(EXPORT_CALLED);
 	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && result == CUDA_SUCCESS)
 		vgpu_forget_exports(*(int *)shareable);
 	if (claim && result == CUDA_SUCCESS)
 		vgpu_keep_export(claim, *(int *)shareable);
 	else if (claim)
 		vgpu_claim_end(claim, result, (struct vgpu_claim_to){.kind = VGPU_CLAIM_EXPORT});
+	VGPU_AT(EXPORT_KEPT);
 	return result;
 }

@@ -11,6 +11,7 @@
 #include "lock.h"
 #include "openers.h"
 #include "process.h"
+#include "step.h"
 #include "vgpu/region.h"
 
 enum { CAPTURE_MODE_RELAXED = 2 };
@@ -216,6 +217,7 @@ static void open_here(struct vgpu_window *window)
 	}
 	vgpu_unlock(&account->lock);
 	measuring = window->open;
+	VGPU_AT(WINDOW_OPENED);
 }
 
 void vgpu_window_open(struct vgpu_window *window)
@@ -252,6 +254,7 @@ int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds)
 
 	if (!window->open)
 		return 0;
+	VGPU_AT(WINDOW_CALLED);
 	measuring = window->open = false;
 	if (!vgpu_lock(&account->lock))
 		return 0;
@@ -261,6 +264,7 @@ int64_t vgpu_window_close(struct vgpu_window *window, struct vgpu_bounds bounds)
 	}
 	vgpu_openers_remove(&account->openers);
 	vgpu_unlock(&account->lock);
+	VGPU_AT(WINDOW_CHARGED);
 	return taken_bytes;
 }
 

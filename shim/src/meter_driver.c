@@ -2,6 +2,7 @@
 #include "meter_driver.h"
 
 #include "execs.h"
+#include "step.h"
 
 enum {
 	RELAXED = 2,		    /* CU_STREAM_CAPTURE_MODE_RELAXED */
@@ -43,6 +44,7 @@ bool vgpu_meter_follow(struct vgpu_meter *meter)
 
 	if (meter->card < 0 || after == before)
 		return false;
+	VGPU_AT(METER_SHRUNK);
 	if (after < before)
 		vgpu_refund(meter->card, before - after);
 	else if (vgpu_charge(meter->card, after - before) != VGPU_OK)

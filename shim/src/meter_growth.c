@@ -4,6 +4,7 @@
  */
 #include "claims.h"
 #include "meter_driver.h"
+#include "step.h"
 #include "stream_frees.h"
 
 /* A pool was seen to grow by more than one larger request: by whole chunks, then. */
@@ -68,8 +69,11 @@ static CUresult attempt(struct vgpu_meter *meter, struct allowance *allowed,
 		*call->moved = !vgpu_meter_is_current(meter);
 	if (!call->moved || !*call->moved)
 		result = call->take(call);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
+		VGPU_AT(METER_GREW);
 		result = settle(meter, allowed, call);
+		VGPU_AT(METER_CHARGED);
+	}
 	vgpu_unlock(&meter->lock);
 	return result;
 }

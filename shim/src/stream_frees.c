@@ -8,6 +8,7 @@
 #include "device_memory.h"
 #include "hooks.h"
 #include "lock.h"
+#include "step.h"
 #include "vgpu/region.h"
 #include "wiped.h"
 
@@ -75,6 +76,7 @@ static bool is_over(CUevent event)
 
 static void refund(const struct waiting *waiting)
 {
+	VGPU_AT(STREAM_OVER);
 	vgpu_release(waiting->kind, waiting->key, &waiting->charge, CUDA_SUCCESS);
 }
 
@@ -159,6 +161,7 @@ static bool add(const struct waiting *waiting)
 		__atomic_add_fetch(&vgpu_stream_frees, 1, __ATOMIC_RELAXED);
 	}
 	vgpu_unlock(&t->lock);
+	VGPU_AT(STREAM_WAITS);
 	return added;
 }
 
@@ -171,6 +174,7 @@ void vgpu_freed_in_stream(enum vgpu_kind kind, uint64_t key, const struct vgpu_c
 
 	if (charge->card < 0)
 		return;
+	VGPU_AT(STREAM_FREED);
 	relaxed = relax(&mode);
 	if (!is_capturing(stream))
 		waiting.event = record(stream, &waiting.event_context);

@@ -8,7 +8,7 @@ itself says is the judge.
 from __future__ import annotations
 
 import re
-import time
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,24 +19,49 @@ from shim import region
 from tests import sanitizers
 from tests.shim.conftest import GIB, MIB, Grants, Host
 from tests.shim.core import until
+from tests.shim.exact import CODE, GRAPHS, PHYSICAL, POOLS
 from tests.simgpu.peer import Peer
-from tests.talking import TALKER, Talk, talking
+from tests.talking import TALKER, UNPAUSING, Talk, talking
 
 pytestmark = pytest.mark.sim
 
-STEPS = re.findall(
+ALL_STEPS = re.findall(
     r"STEP\((\w+)\)",
     (Path(__file__).resolve().parents[2] / "shim/src/hook_steps.def").read_text(),
 )
 PASSAGES = 2
-NEXT_GOES_ON_S = 10.0
-"""A second, and what a busy machine adds."""
+PATHS = {
+    "pool": ("METER_GREW", "METER_CHARGED", "METER_SHRUNK"),
+    "graph": ("METER_GREW", "METER_CHARGED", "METER_SHRUNK"),
+    "physical": ("HOLD_CALLED", "HOLD_KEPT", "HOLD_LET", "HOLD_REFUNDED"),
+    "export": ("HOLD_CALLED", "HOLD_KEPT", "EXPORT_CALLED", "EXPORT_KEPT"),
+    "external": ("HOLD_CALLED", "HOLD_KEPT", "EXTERNAL_CALLED", "HOLD_LET"),
+    "stream_free": ("STREAM_FREED", "STREAM_OVER"),
+    "busy_stream": ("STREAM_WAITS",),
+    "module": ("WINDOW_OPENED", "WINDOW_CALLED", "WINDOW_CHARGED"),
+}
+"""Programs, a line of which may stop; and at which steps."""
+UNCHARGED_BYTES = {"module": 100 * MIB}
+"""What a stopped program may hold and not be charged for: what is measured is known after."""
+STEPS = [step for step in ALL_STEPS if not any(step in steps for steps in PATHS.values())]
 
 
 @contextmanager
-def _talker(host: Host, directory: Path, **extra: str) -> Iterator[Talk]:
-    with talking(TALKER, {**host.environment(directory), **extra}) as talk:
+def _talker(
+    host: Host, directory: Path, command: Sequence[str] = TALKER, **extra: str
+) -> Iterator[Talk]:
+    with talking(command, {**host.environment(directory), **extra}) as talk:
         yield talk
+
+
+def _others_go_on(host: Host, directory: Path, bystander: Talk) -> None:
+    """One that was there and one that begins; neither waits for anybody (pauses.py), so that how
+    long it takes is the machine's doing alone."""
+    assert bystander.ask(f"alloc {20 * MIB}") == "0 1"
+    assert bystander.ask("free 1") == "0"
+    with _talker(host, directory, UNPAUSING) as newcomer:
+        assert newcomer.ask(f"alloc {30 * MIB}") == "0 0"
+        assert newcomer.ask("free 0") == "0"
 
 
 def _script(handle: str) -> Sequence[str]:
@@ -62,7 +87,7 @@ def _card_used(host: Host) -> int:
 
 def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, passage: int) -> bool:
     """False: the script does not pass the step that often."""
-    with _talker(host, directory) as bystander:
+    with _talker(host, directory, UNPAUSING) as bystander:
         assert bystander.ask(f"alloc {50 * MIB}") == "0 0"
         code, handle = bystander.ask("export 0").split()
         assert code == "0"
@@ -70,13 +95,7 @@ def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, pass
             assert subject.ask(f"stop {step} {passage}") == "0"
             if not any(subject.stops(line) for line in _script(handle)):
                 return False
-            began = time.monotonic()
-            assert bystander.ask(f"alloc {20 * MIB}") == "0 1"
-            assert bystander.ask("free 1") == "0"
-            with _talker(host, directory) as newcomer:
-                assert newcomer.ask(f"alloc {30 * MIB}") == "0 0"
-                assert newcomer.ask("free 0") == "0"
-            assert time.monotonic() - began < NEXT_GOES_ON_S
+            _others_go_on(host, directory, bystander)
             assert region.status(directory)[0].use.used_bytes >= _card_used(host) - 2 * MIB
             subject.kill()
         with _talker(host, directory) as judge:
@@ -102,3 +121,112 @@ def test_row_21_killed_at_any_step_of_a_call(
     assert _stop_once(host, library, directory, step, 1), f"the script never passes {step}"
     for passage in range(2, PASSAGES + 1):
         _stop_once(host, library, directory, step, passage)
+
+
+_OBEY = """
+import sys
+print("ready", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("0", flush=True)
+"""
+_EXTERNAL = """
+def described(fd):
+    e = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+    e.type = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+    e.handle.fd, e.size = fd, 40 * MIB
+    return e
+"""
+_BUSY = """
+s = must(d.cuStreamCreate(1))
+m = must(d.cuModuleLoadData(b".version 8.0\\n.target sm_80\\n.address_size 64\\n"
+    b"// simgpu: duration_ns=3600000000000\\n.visible .entry hour() { ret; }\\n"))
+def busy():
+    hour = must(d.cuModuleGetFunction(m, b"hour"))
+    must(d.cuLaunchKernel(hour, 1, 1, 1, 1, 1, 1, 0, s, 0, 0))
+"""
+_LINES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "pool": (
+        POOLS,
+        ("a = must(d.cuMemAllocAsync(100 * MIB, 0))", "drop(a); sync()"),
+    ),
+    "graph": (
+        GRAPHS,
+        (
+            "e = instantiate(scratch(100 * MIB))",
+            "assert launch(e) == OK",
+            "must(d.cuGraphExecDestroy(e)); must(d.cuDeviceGraphMemTrim(0))",
+        ),
+    ),
+    "physical": (
+        PHYSICAL,
+        (
+            "at = reserve(64 * MIB); h = create(40 * MIB)",
+            "map(at, h, 40 * MIB); release(h); unmap(at, 40 * MIB)",
+        ),
+    ),
+    "export": (
+        PHYSICAL,
+        (
+            "h = create(40 * MIB, shareable=FD)",
+            "fd = int(must(d.cuMemExportToShareableHandle(h, FD, 0)))",
+            "release(h); os.close(fd)",
+        ),
+    ),
+    "external": (
+        PHYSICAL + _EXTERNAL,
+        (
+            "h = create(40 * MIB, shareable=FD)",
+            "fd = int(must(d.cuMemExportToShareableHandle(h, FD, 0)))",
+            "m = must(d.cuImportExternalMemory(described(fd)))",
+            "release(h); must(d.cuDestroyExternalMemory(m))",
+        ),
+    ),
+    "stream_free": (
+        POOLS,
+        (
+            "a, s = must(d.cuMemAlloc(100 * MIB)), must(d.cuStreamCreate(1))",
+            "must(d.cuMemFreeAsync(a, s))",
+            "must(d.cuStreamSynchronize(s))",
+        ),
+    ),
+    "busy_stream": (
+        POOLS + _BUSY,
+        ("a = must(d.cuMemAlloc(100 * MIB)); busy()", "must(d.cuMemFreeAsync(a, s))"),
+    ),
+    "module": (CODE, ("m = load(100)", "must(d.cuModuleUnload(m))")),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "step"), [(path, step) for path, steps in PATHS.items() for step in steps]
+)
+def test_row_21_killed_on_any_path(
+    card_host: Host, grants: Grants, build_dir: Path, path: str, step: str
+) -> None:
+    """Stopped there the process has no more than is charged; killed, it leaves nothing."""
+    directory = grants.make(64 * GIB, context_bytes=300 * MIB)
+    steps = sanitizers.preload(build_dir / "lib" / "tests" / "libvgpu-steps.so")
+    begin, lines = _LINES[path]
+    command = [sys.executable, "-c", begin + _OBEY]
+    own = {**card_host.environment(directory), "LD_PRELOAD": steps}
+    with _talker(card_host, directory, UNPAUSING) as bystander:
+        assert bystander.ask(f"alloc {50 * MIB}") == "0 0"
+        until(lambda: _charged(directory) == _card_used(card_host), "a quiet card")
+        with talking(command, own) as subject:
+            assert subject.ask(f"os.environ['VGPU_TEST_STOP'] = '{step} 1'") == "0"
+            assert any(subject.stops(line) for line in lines), f"never passes {step}"
+            _others_go_on(card_host, directory, bystander)
+            held, charged = _card_used(card_host), _charged(directory)
+            assert charged >= held - UNCHARGED_BYTES.get(path, 0), (charged, held)
+            subject.kill()
+        until(
+            lambda: bystander.ask("info") != "" and _charged(directory) == _card_used(card_host),
+            f"{step}: {_charged(directory)} charged, {_card_used(card_host)} taken",
+        )
+        assert bystander.ask("free 0") == "0"
+        assert _charged(directory) == _card_used(card_host)
+
+
+def _charged(directory: Path) -> int:
+    return region.status(directory)[0].use.used_bytes

@@ -1,0 +1,48 @@
+"""A process that may not pause: the kernel ends it at its first nanosleep.
+
+The library's waits for other processes are all made of that call, which Python and the simulated
+driver do not use; so who gets through has waited for nobody, on however busy a machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from typing import Final
+
+_NANOSLEEP: Final = {"x86_64": 35, "aarch64": 101}[platform.machine()]
+_NO_NEW_PRIVILEGES: Final = 38
+_SECCOMP: Final = 22
+_FILTER_MODE: Final = 2
+_LOAD_NUMBER: Final = (0x20, 0, 0, 0)
+_KILL_PROCESS: Final = (0x06, 0, 0, 0x80000000)
+_ALLOW: Final = (0x06, 0, 0, 0x7FFF0000)
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_ushort),
+        ("if_true", ctypes.c_ubyte),
+        ("if_false", ctypes.c_ubyte),
+        ("operand", ctypes.c_uint32),
+    )
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_ushort), ("first", ctypes.POINTER(_Instruction)))
+
+
+def forbid() -> None:
+    """From now on, for this thread and those that it begins."""
+    unless_it_is = (0x15, 0, 1, _NANOSLEEP)
+    lines = (_LOAD_NUMBER, unless_it_is, _KILL_PROCESS, _ALLOW)
+    written = (_Instruction * len(lines))(*(_Instruction(*line) for line in lines))
+    program = _Program(len(lines), written)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for failed in (
+        libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0),
+        libc.prctl(_SECCOMP, _FILTER_MODE, ctypes.byref(program)),
+    ):
+        if failed:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

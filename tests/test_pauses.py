@@ -1,0 +1,24 @@
+"""Who may not pause is ended where the library would, and nowhere else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.talking import ROOT
+
+
+@pytest.mark.parametrize(
+    ("pause", "status"),
+    [
+        ("import time; time.sleep(0.001)", 0),
+        ("import ctypes; ctypes.CDLL(None).syscall(pauses._NANOSLEEP, None, None)", -signal.SIGSYS),
+    ],
+)
+def test_a_pause_of_the_librarys_kind_ends_it(pause: str, status: int) -> None:
+    program = f"from tests import pauses; pauses.forbid(); {pause}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    assert done.returncode == status
