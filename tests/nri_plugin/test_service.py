@@ -23,9 +23,10 @@ import pytest
 from contract import allocation, grant_file, grants, names
 from contract.allocation import Allocation, DeviceEntry
 from contract.grants import CardGrant
-from nri_plugin import connection, service, tmpfs
+from nri_plugin import connection, service, tmpfs, translate
 from nri_plugin.__main__ import main as agent_main
 from nri_plugin.contexts import Contexts
+from nri_plugin.errors import Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Part
@@ -143,7 +144,7 @@ async def serving(
         await runtime.close()
         await asyncio.wait([task])
         task.exception()
-        await handler._contexts.settled()
+        await handler._creations._contexts.settled()
 
 
 def pod(
@@ -361,16 +362,19 @@ def test_what_is_at_hand_waits_for_no_thread_and_what_has_changed_does(in_memory
         spec, handler = in_memory.cdi / "card.json", in_memory.service()
         never = replace(in_memory.settings, work_deadline_s=0.0)
 
+        def go_by(settings: Settings) -> None:
+            handler._creations._settings = handler.node._settings = settings
+
         async def at_hand() -> None:
             """Until everything is; what was made just now may be in the way for a moment."""
-            handler._settings = in_memory.settings
+            go_by(in_memory.settings)
             while True:
                 seen = await handler.node.look_at_host()
                 await asyncio.sleep(0.05)
                 still = handler._worker.idle and handler.node.is_still(seen)
-                if still and handler._files.at_hand(1):
+                if still and handler._creations._files.at_hand(1):
                     break
-            handler._settings = never
+            go_by(never)
 
         async with serving(handler) as runtime:
             await handler.node.ask_for_cards()
@@ -378,6 +382,14 @@ def test_what_is_at_hand_waits_for_no_thread_and_what_has_changed_does(in_memory
             reply = await runtime.create(pod(0, allocated=QUARTER), container(0))
             assert reply is not None
             assert grant_file.decode((in_memory.run / "pod-uid-0/grant").read_bytes())
+            await at_hand()
+            side = container(3, "sidecar", sandbox=3)
+            reply = await runtime.create(pod(3, allocated=HALF, grants=GRANTS), side)
+            assert reply is not None and reply.adjust.env[0].value == "void"
+            # What the names bring is said by files.
+            side.cdi_devices.add(name="vendor.com/net=one")
+            text = await refused(runtime, pod(3, allocated=HALF, grants=GRANTS), side)
+            assert "took too long to read the CDI specs" in text
             await at_hand()
             # What the worker has begun, a removal say, comes first.
             free = threading.Event()
@@ -391,7 +403,7 @@ def test_what_is_at_hand_waits_for_no_thread_and_what_has_changed_does(in_memory
             spec.write_text(spec.read_text().replace("/dev/card0", "/dev/card-one"))
             one = pod(1, allocated=QUARTER), container(1, sandbox=1)
             assert "took too long" in await refused(runtime, *one)
-            handler._settings = in_memory.settings
+            go_by(in_memory.settings)
             reply = await runtime.create(*one)
             assert reply is not None
             assert "/dev/card-one" in {mount.destination for mount in reply.adjust.mounts}
@@ -497,23 +509,34 @@ def test_the_work_of_one_request_has_one_deadline_below_the_runtimes(host: Host)
 
 
 def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
-    host.settings = replace(host.settings, work_deadline_s=0.2)
-    steps = ("read the CDI specs", "make the container's files")
-    free = threading.Event()
+    """Of the two that a creation may have to wait for; the worker does the rest in its time."""
+    host.settings = replace(host.settings, work_deadline_s=1.0)
+    late = "this node took too long to {}; it will be tried again"
+    before, between = threading.Event(), threading.Event()
 
     async def work() -> None:
         handler = host.service()
+        worker = handler._worker
         async with serving(handler) as runtime:
-            for number, step in enumerate(steps):
-                stuck = asyncio.create_task(handler._worker.run(free.wait, 60))
-                text = await refused(runtime, pod(allocated=HALF), container(number))
-                assert f"this node took too long to {step}; it will be tried again" in text
-                assert not handler._tenants.ledger.holds()
-                free.set()
-                await stuck
-                free.clear()
-                await handler._worker.run(handler.node.look_now, 60)
-                await handler._inventory.refresh()
+            await handler._inventory.refresh()
+            stuck = asyncio.create_task(worker.run(before.wait, 60))
+            text = await refused(runtime, pod(allocated=HALF), container(0))
+            assert late.format("read the CDI specs") in text
+            before.set()
+            await stuck
+            before.clear()
+            stuck = asyncio.create_task(worker.run(before.wait, 60))
+            wanted = translate.pod(pod(allocated=HALF)), translate.container(container(1))
+            creating = asyncio.create_task(handler._creations.later(*wanted))
+            await asyncio.sleep(0)
+            behind = asyncio.create_task(worker.run(between.wait, 60))
+            await asyncio.sleep(0)
+            before.set()
+            with pytest.raises(Refused, match=late.format("make the container's files")):
+                await creating
+            assert not handler._tenants.ledger.holds()
+            between.set()
+            await asyncio.gather(stuck, behind)
 
     asyncio.run(work())
 
