@@ -267,6 +267,15 @@ CASES: Final[Sequence[Case]] = (
         " start it",
         "`mount /host...where limits are kept`",
     ),
+    Case(
+        "a_volume_of_the_hosts_limits_in_another_pod",
+        "a hostPath over, in or above the agent's files, the library's or NRI's socket, to be"
+        " written, in a pod that says nothing of cards",
+        "refuses to start it; not in the namespaces of `--trust-namespace` (gpuslice-system,"
+        " kube-system), not privileged ones, and not where it is read-only, as of who watches a"
+        " node",
+        "`mount /host... shows the host's ... to be written; allowed are read-only volumes`",
+    ),
     # --- cards ---
     Case(
         "a_card_of_another_device_plugin",

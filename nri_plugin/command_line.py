@@ -97,6 +97,13 @@ def parser() -> argparse.ArgumentParser:
         " repeatable (default: none)",
     )
     parser.add_argument(
+        "--trust-namespace",
+        action="append",
+        metavar="NAME",
+        help="namespace whose pods may have volumes through which the host's limits, or NRI's"
+        " socket, can be written, repeatable (default: gpuslice-system and kube-system)",
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="mount a forwarder over each driver library, so that programs of musl, and libraries"
@@ -215,6 +222,7 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         containerd_state=given.containerd_state,
         environment=dict(environment),
         trusted_plugins=frozenset(given.trust_plugin or ()),
+        trusted_namespaces=frozenset(given.trust_namespace or ("gpuslice-system", "kube-system")),
         strict=given.strict,
         refuse_unenforceable=given.unenforceable == "refuse",
         rules=Rules(

@@ -123,6 +123,11 @@ class Reason(Enum):
         "mount {mount} shows the host's {source}, or part of {place}, where limits are kept;"
         " allowed in a pod with a share of a card are volumes of other places"
     )
+    HOST_WRITTEN = (
+        "mount {mount} shows the host's {place}, where the limits of containers are kept, or the"
+        " library's directory or NRI's socket, to be written; allowed are read-only volumes, and"
+        " pods of the namespaces that the agent's --trust-namespace names"
+    )
     RESTORED = (
         "mount {mount} shows files of another container's grant ({source}), as after a restore from"
         " a checkpoint: a share of a card cannot be restored, make the container anew"

@@ -39,6 +39,18 @@ class Line:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where the host keeps what limits are made of, and is asked for them; None: not known.
+
+    socket: where NRI's plugins connect. Whoever does can undo any adjustment.
+    """
+
+    run_dir: Place | None
+    store: Place | None
+    socket: Place | None = None
+
+
 def parse(text: str) -> Iterator[Line]:
     """Its lines; one that is not of the kernel's form is left out."""
     for line in text.splitlines():
@@ -65,20 +77,57 @@ def place_of(lines: Sequence[Line], path: str) -> Place | None:
     return Place(held.device, normal(f"{held.root}/{path[len(held.point) :]}"))
 
 
-def shown(
-    lines: Sequence[Line], ours: AbstractSet[str], run_dir: Place | None, store: Place | None
-) -> str:
+def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:
     """Where in the container grants or the library can be reached past our mounts; empty: nowhere.
 
     ours: our own places. Grants lie on file systems that carry our name, and those of tomorrow may
     appear wherever the run directory is seen; the store must not be writable anywhere.
     """
     for line in lines:
-        grants = (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME)
-        limits = grants or _shows(line, run_dir) or (line.writable and _shows(line, store))
-        if line.point not in ours and limits:
+        if line.point not in ours and _shows_limits(line, limits):
             return line.point
     return ""
+
+
+def written(lines: Sequence[Line], host: Sequence[Line], limits: Limits) -> str:
+    """Where a container that has nothing of ours could write them; empty: nowhere.
+
+    host: what the host has mounted. What a read-only volume of a directory above shows, file
+    systems in it included, is let pass: whoever watches a node has such a volume.
+    """
+    for line in lines:
+        if line.writable and _shows_limits(line, limits) and not _comes_along(line, lines, host):
+            return line.point
+    return ""
+
+
+def _shows_limits(line: Line, limits: Limits) -> bool:
+    grants = (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME)
+    return (
+        grants
+        or _shows(line, limits.run_dir)
+        or _shows(line, limits.socket)
+        or (line.writable and _shows(line, limits.store))
+    )
+
+
+def _comes_along(line: Line, lines: Sequence[Line], host: Sequence[Line]) -> bool:
+    """Whether it is what the host has there, below a directory that is shown read-only."""
+    there = Place(line.device, line.root)
+    return any(
+        place_of(host, normal(path + line.point[len(above.point) :])) == there
+        for above in lines
+        if not above.writable and is_below(line.point, above.point)
+        for path in _on_host(above, host)
+    )
+
+
+def _on_host(line: Line, host: Sequence[Line]) -> Iterator[str]:
+    """The host's paths of what is shown there."""
+    for each in host:
+        same = line.device == each.device
+        if same and (line.root == each.root or is_below(line.root, each.root)):
+            yield normal(f"{each.point}/{line.root[len(each.root) :]}")
 
 
 def _shows(line: Line, place: Place | None) -> bool:

@@ -39,6 +39,8 @@ from nri_plugin.inside import kind
 from nri_plugin.model import Mount
 
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_HOST: Final = Path("/proc/1")
+"""Of the host's first process, which the agent sees: its mounts are the host's."""
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 
 File = tuple[int, int]
@@ -65,6 +67,7 @@ class Kept:
 
     run_dir: Path
     store_dir: Path
+    nri_socket: Path
 
 
 def examine(
@@ -203,15 +206,31 @@ def check_capabilities(
 
 def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
     """Raise Refused where a mount of the process shows the host's limits, beside `ours`."""
-    here = _mounts(Path("/proc/self"))
-    run_dir, store = (
-        mountinfo.place_of(here, os.path.realpath(path)) for path in (kept.run_dir, kept.store_dir)
-    )
-    point = mountinfo.shown(_mounts(process), ours, run_dir, store)
+    point = mountinfo.shown(_mounts(process), ours, _limits(kept))
     if point:
         raise Refused(
             refuse(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
         )
+
+
+def check_bystander(containerd_state: Path, container_id: str, kept: Kept) -> None:
+    """Raise Refused where a container of a pod that says nothing to us could write limits.
+
+    OSError where it cannot be looked at. Who runs in the host's own mount namespace has no mounts
+    of its own; so has the process of a container that runs on another kernel.
+    """
+    process = bundle.init(bundle.of(containerd_state, container_id))
+    if _file(os.stat(process / "ns/mnt")) == _file(os.stat(_HOST / "ns/mnt")):
+        return
+    point = mountinfo.written(_mounts(process), _mounts(_HOST), _limits(kept))
+    if point:
+        raise Refused(refuse(Reason.HOST_WRITTEN, mount=point, place=str(kept.run_dir)))
+
+
+def _limits(kept: Kept) -> mountinfo.Limits:
+    here = _mounts(Path("/proc/self"))
+    places = (kept.run_dir, kept.store_dir, kept.nri_socket)
+    return mountinfo.Limits(*(mountinfo.place_of(here, os.path.realpath(each)) for each in places))
 
 
 def _mounts(process: Path) -> Sequence[mountinfo.Line]:

@@ -139,6 +139,8 @@ class Service:
             raise Refused(refuse(Reason.NOT_ADJUSTED))
         if policy.wants_card(pod):
             await self._starts.without_share(container.id)
+        else:
+            await self._starts.bystander(pod, container)
 
     def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> verdict.Merged | None:
         """What is left to be judged: whether others bring a card; None: nothing."""

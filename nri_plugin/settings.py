@@ -39,6 +39,8 @@ class Settings:
     """Environment of the child that asks NVML."""
     trusted_plugins: AbstractSet[str] = frozenset()
     """NRI plugins that may bring cards to containers of pods that say nothing to us."""
+    trusted_namespaces: AbstractSet[str] = frozenset(("gpuslice-system", "kube-system"))
+    """Of the node's own pods, which may have volumes of the host's limits to write them."""
     strict: bool = False
     """Mount forwarders over the driver's libraries, for programs that no preload reaches."""
     refuse_unenforceable: bool = False

@@ -41,7 +41,7 @@ class Starts:
         self._files = files
         self._worker = worker
         self._metrics = metrics
-        self._kept = rootfs.Kept(settings.run_dir, settings.store_dir)
+        self._kept = rootfs.Kept(settings.run_dir, settings.store_dir, settings.nri_socket)
         self._looks = Crew("look", _LOOKS_AT_ONCE)
         self._proofs = Proofs(
             settings.containerd_state, self._kept, metrics, settings.work_deadline_s
@@ -71,6 +71,28 @@ class Starts:
         state, deadline_s = self._settings.containerd_state, self._settings.work_deadline_s
         job = partial(rootfs.examine_without_share, state, container_id, self._kept)
         await in_time("look at the container", self._looks.run(job, deadline_s))
+
+    async def bystander(self, pod: Pod, container: nri.Container) -> None:
+        """Of a pod that says nothing to us. What cannot be looked at starts: it has no card."""
+        rules, everything = self._settings.rules, translate.container(container).privileged
+        trusted = pod.namespace in self._settings.trusted_namespaces
+        if trusted or everything or pod.runtime_handler not in rules.runtime_handlers:
+            return
+        state, deadline_s = self._settings.containerd_state, self._settings.work_deadline_s
+        job = partial(rootfs.check_bystander, state, container.id, self._kept)
+        try:
+            await self._looks.run(job, deadline_s)
+        except (OSError, ValueError) as error:  # TimeoutError is one
+            _LOG.warning(
+                Line(
+                    "container without a share not looked at",
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    container=container.name,
+                    container_id=container.id,
+                    problem=repr(error),
+                )
+            )
 
     def running(self, pod: Pod, container: nri.Container, key: str) -> None:
         """One with a share that was started before this session; returns at once."""

@@ -44,14 +44,16 @@ class Finished(NamedTuple):
 class Process:
     """What a container runs, and as whom.
 
-    environ: written by the pod's author; mounts: path inside to path outside. seccomp: with the
-    runtime's default profile, which Kubernetes gives only to pods that ask for it.
+    environ: written by the pod's author; mounts: path inside to path outside, read_mounts the same,
+    read-only. seccomp: with the runtime's default profile, which Kubernetes gives only to pods that
+    ask for it.
     """
 
     image: str
     command: Sequence[str] = ("/bin/sleep", "infinity")
     environ: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, Path] = field(default_factory=dict)
+    read_mounts: Mapping[str, Path] = field(default_factory=dict)
     user: int | None = None
     capabilities: Sequence[str] = ()
     read_only: bool = False
@@ -74,6 +76,7 @@ class Sandbox:
     pid: Literal["CONTAINER", "POD", "NODE"] = "CONTAINER"
     privileged: bool = False
     user_namespace: bool = False
+    namespace: str = "default"
 
     def namespaces(self) -> pb.NamespaceOption:
         options = pb.NamespaceOption(network=pb.NODE, pid=pb.NamespaceMode.Value(self.pid))
@@ -169,7 +172,7 @@ class Cri:
         of: Sandbox = Sandbox(),
     ) -> Iterator[Pod]:
         """A pod that is gone after the block."""
-        pod = self.run_pod(name, annotations, labels, of=of)
+        pod = self.run_pod(name, annotations, labels, of.namespace, of)
         try:
             yield pod
         finally:
@@ -212,8 +215,9 @@ class Pod:
             command=process.command,
             envs=[pb.KeyValue(key=key, value=value) for key, value in environ.items()],
             mounts=[
-                pb.Mount(container_path=inside, host_path=str(outside))
-                for inside, outside in process.mounts.items()
+                pb.Mount(container_path=inside, host_path=str(outside), readonly=read)
+                for read, mounts in ((False, process.mounts), (True, process.read_mounts))
+                for inside, outside in mounts.items()
             ],
             labels={
                 "io.kubernetes.container.name": name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from simgpu.lab.catalogue import (
     PRELOAD_IMAGE,
     PYTHON_IMAGE,
 )
-from simgpu.lab.cri import Process
+from simgpu.lab.cri import Process, Sandbox
 from simgpu.lab.lab import Lab
 
 from .conftest import probe
@@ -161,3 +162,39 @@ def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:
             container = pod.create("main", Process(PYTHON_IMAGE, mounts=volumes))
             with refused("a_volume_of_the_hosts_limits"):
                 container.start()
+
+
+def test_a_volume_of_the_hosts_limits_in_another_pod(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(lab.directory)
+    run_dir, socket = lab.run_dir, lab.containerd.paths.nri_socket
+    by_link = tmp_path / "link" / run_dir.relative_to(lab.directory)
+    by_process = Path(f"/proc/self/root{run_dir}")
+    places = (run_dir, run_dir.parent, lab.directory, by_link, by_process)
+    with lab.pod("granted", one(lab)) as granted:
+        main = granted.run("main", Process(PYTHON_IMAGE))
+        files = (run_dir / main.id, run_dir / main.id / names.FILE_GRANT)
+        for place in (*places, *files, lab.store_dir, socket.parent, socket):
+            with lab.pod("curious") as pod:
+                container = pod.create("main", Process(PYTHON_IMAGE, mounts={"/host": place}))
+                with refused("a_volume_of_the_hosts_limits_in_another_pod"):
+                    container.start()
+        reads = {"/host": lab.directory, "/run": run_dir.parent}
+        writes = Process(PYTHON_IMAGE, mounts={"/host": lab.directory})
+        for of, process in (
+            (Sandbox(), Process(PYTHON_IMAGE, mounts={"/data": tmp_path}, read_mounts=reads)),
+            (Sandbox(namespace="kube-system"), writes),
+            (Sandbox(namespace="gpuslice-system"), writes),
+            (Sandbox(privileged=True), replace(writes, privileged=True)),
+        ):
+            with lab.pod("watching", of=of) as pod:
+                seen = pod.run("main", process).exec(["ls", "/host/run"])
+                assert seen.out == f"{names.PLUGIN_NAME}\n", seen
+        # A read-only volume of something else excuses nothing.
+        beside = {"/host": tmp_path}
+        (tmp_path / "in").mkdir()
+        hidden = Process(PYTHON_IMAGE, mounts={"/host/in": run_dir}, read_mounts=beside)
+        with lab.pod("hiding") as pod:
+            container = pod.create("main", hidden)
+            with refused("a_volume_of_the_hosts_limits_in_another_pod"):
+                container.start()
+        assert probe(main).held_to(HALF)

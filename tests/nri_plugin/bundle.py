@@ -50,7 +50,7 @@ class Bundle:
         standing = in_place(self.mounts, f"{tmp_path}/run/{name}", str(library.parent))
         assert standing is not None
         self.places = standing
-        self.kept = rootfs.Kept(tmp_path / "run", tmp_path / "store")
+        self.kept = rootfs.Kept(tmp_path / "run", tmp_path / "store", tmp_path / "nri/nri.sock")
         self.capabilities: dict[str, list[str]] = {}
         self.host_pid = False
         self.cgroup = f"gpuslice-test-{os.getpid()}"

@@ -74,6 +74,13 @@ def test_a_flag_outranks_the_environment() -> None:
     assert (chosen.index, chosen.cdi_dirs) == ("07", (Path("/b"),))
 
 
+def test_namespaces_of_the_nodes_own_pods() -> None:
+    chosen = command_line.from_arguments(["--library", "/l"], {})
+    assert chosen.trusted_namespaces == {"gpuslice-system", "kube-system"}
+    given = ["--library", "/l", "--trust-namespace", "agents"]
+    assert command_line.from_arguments(given, {}).trusted_namespaces == {"agents"}
+
+
 def test_capabilities_of_linux_that_are_allowed() -> None:
     given = ["--library", "/l", "--allow-capability", "CAP_SYS_ADMIN"]
     chosen = command_line.from_arguments([*given, "--allow-capability", "sys_module"], {})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin import mountinfo
-from nri_plugin.mountinfo import Line, Place
+from nri_plugin.mountinfo import Limits, Line, Place
 
 OURS = {"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"}
 GRANT = "40 30 0:99 {} {} rw,nosuid - tmpfs gpuslice rw,size=640k"
@@ -27,11 +27,12 @@ TEXT = "\n".join(
 
 
 RUN, STORE = Place("0:24", "/gpuslice"), Place("8:1", "/opt/store")
+LIMITS = Limits(RUN, STORE, Place("0:24", "/nri/nri.sock"))
 HOST_RUN = "50 30 0:24 {} {} ro,nosuid - tmpfs tmpfs rw"
 
 
 def shown(*more: str) -> str:
-    return mountinfo.shown(list(mountinfo.parse("\n".join([TEXT, *more]))), OURS, RUN, STORE)
+    return mountinfo.shown(list(mountinfo.parse("\n".join([TEXT, *more]))), OURS, LIMITS)
 
 
 CASES = {
@@ -40,6 +41,8 @@ CASES = {
     "the run directory, with no grant in it yet": (HOST_RUN.format("/gpuslice", "/x"), "/x"),
     "above the run directory": (HOST_RUN.format("/", "/x"), "/x"),
     "in the run directory": (HOST_RUN.format("/gpuslice/.lock", "/x"), "/x"),
+    "NRI's socket": (HOST_RUN.format("/nri/nri.sock", "/x"), "/x"),
+    "the directory of NRI's socket": (HOST_RUN.format("/nri", "/x"), "/x"),
     "beside the run directory": (HOST_RUN.format("/gpuslice2", "/x"), ""),
     "another release's library, writable": (
         "50 30 8:1 /opt/store/def/libvgpu.so /x rw - ext4 /dev/sda1 rw",
@@ -68,7 +71,7 @@ def test_shown(line: str, where: str) -> None:
 
 def test_where_nothing_is_known_of_the_host_grants_are_seen() -> None:
     lines = list(mountinfo.parse(GRANT.format("/", "/x")))
-    assert mountinfo.shown(lines, frozenset(), None, None) == "/x"
+    assert mountinfo.shown(lines, frozenset(), Limits(None, None)) == "/x"
 
 
 HOST = """\
@@ -93,6 +96,51 @@ def test_where_a_path_of_the_host_lies(path: str, place: Place) -> None:
     assert mountinfo.place_of(list(mountinfo.parse(HOST)), path) == place
 
 
+REAL_HOST = """\
+20 1 8:1 / / rw - ext4 /dev/sda1 rw
+21 20 0:24 / /run rw - tmpfs tmpfs rw
+22 21 0:99 / /run/gpuslice/c0 rw - tmpfs gpuslice rw
+"""
+RUN_BELOW = "51 50 0:24 / {} rw - tmpfs tmpfs rw"
+GRANT_BELOW = "52 51 0:99 / {} rw - tmpfs gpuslice rw"
+TO_READ = "50 30 8:1 / /host ro - ext4 /dev/sda1 rw"
+WRITTEN = {
+    "nothing": ([], ""),
+    "the whole host, to read": (
+        [TO_READ, RUN_BELOW.format("/host/run"), GRANT_BELOW.format("/host/run/gpuslice/c0")],
+        "",
+    ),
+    "the whole host": ([TO_READ.replace(" ro ", " rw ")], "/host"),
+    "the run directory, to read": ([HOST_RUN.format("/gpuslice", "/x")], ""),
+    "the run directory": ([HOST_RUN.format("/gpuslice", "/x").replace(" ro,", " rw,")], "/x"),
+    "a grant": ([GRANT.format("/grant", "/x")], "/x"),
+    "the socket": ([HOST_RUN.format("/nri", "/x").replace(" ro,", " rw,")], "/x"),
+    "the store": (["50 30 8:1 /opt/store /x rw - ext4 /dev/sda1 rw"], "/x"),
+    "a volume of its own within one that is read": (
+        [TO_READ, RUN_BELOW.format("/host/mnt/run")],
+        "/host/mnt/run",
+    ),
+    "within a volume of another place": (
+        ["50 30 8:1 /srv /host ro - ext4 /dev/sda1 rw", RUN_BELOW.format("/host/run")],
+        "/host/run",
+    ),
+    "within a part of the host that is read": (
+        ["50 30 0:24 /gpuslice /host ro - tmpfs tmpfs rw", GRANT_BELOW.format("/host/c0")],
+        "",
+    ),
+    "within a root that is read": (
+        ["30 20 0:50 / / ro - overlay overlay rw", RUN_BELOW.format("/run")],
+        "/run",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "where"), WRITTEN.values(), ids=WRITTEN)
+def test_what_others_could_write(lines: list[str], where: str) -> None:
+    host, there = (list(mountinfo.parse(text)) for text in (REAL_HOST, "\n".join(lines)))
+    assert mountinfo.written(there, host, LIMITS) == where
+
+
 def test_without_mounts_nothing_lies_anywhere() -> None:
     assert mountinfo.place_of([], "/run") is None
 
@@ -105,7 +153,7 @@ def test_this_process_has_a_root() -> None:
 
 @given(st.text())
 def test_no_text_is_an_error(text: str) -> None:
-    assert mountinfo.shown(list(mountinfo.parse(text)), OURS, RUN, STORE) == ""
+    assert mountinfo.shown(list(mountinfo.parse(text)), OURS, LIMITS) == ""
 
 
 @given(
