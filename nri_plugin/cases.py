@@ -1,7 +1,8 @@
 """The policy as a table: every kind of container, what becomes of it, what its author sees.
 
 Holds no decision; policy.py and what it calls decide, and tests/node/test_policy*.py has a test for
-each row, named after it, over a real containerd. docs/failures.md is written from here:
+each row, named after it, over a real containerd. docs/failures.md is written from here, with the
+table of faults.py:
 
     python -m nri_plugin.cases docs/failures.md
 
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from nri_plugin import faults
 
 BEGIN: Final = "<!-- written by python -m nri_plugin.cases -->\n"
 END: Final = "<!-- end of what is written -->\n"
@@ -361,10 +364,13 @@ def rows() -> str:
 
 
 def renewed(document: str) -> str:
-    """The document with the table of today in its place, between the two marks."""
-    before, _, rest = document.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{rows()}\n{END}{after}"
+    """The document with the tables of today in their places, each between the two marks."""
+    written, left = "", document
+    for table in (faults.rows(), rows()):
+        before, _, rest = left.partition(BEGIN)
+        _, _, left = rest.partition(END)
+        written += f"{before}{BEGIN}\n{table}\n{END}"
+    return written + left
 
 
 def main(path: Path) -> None:

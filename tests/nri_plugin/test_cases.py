@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import cases
+from nri_plugin import cases, faults
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs/failures.md"
@@ -19,7 +19,22 @@ def test_the_document_is_written_from_the_table(tmp_path: Path) -> None:
     copy.write_text(DOCUMENT.read_text())
     cases.main(copy)
     assert copy.read_text() == DOCUMENT.read_text(), "python -m nri_plugin.cases docs/failures.md"
-    assert all(f"`{case.test}`" in copy.read_text() for case in cases.CASES)
+    tests = [case.test for case in cases.CASES] + [fault.test for fault in faults.FAULTS]
+    assert all(f"`{test}`" in copy.read_text() for test in tests)
+    empty = f"A\n{cases.BEGIN}{cases.END}B\n{cases.BEGIN}old{cases.END}C\n"
+    assert cases.renewed(cases.renewed(empty)) == cases.renewed(empty)
+
+
+def test_every_fault_has_a_test_of_its_name() -> None:
+    defined = {
+        node.name
+        for place in ("tests/node", "tests/shim")
+        for path in (ROOT / place).glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {fault.test for fault in faults.FAULTS} <= defined
+    assert all("|" not in fault.wrong + fault.happens + fault.says for fault in faults.FAULTS)
 
 
 def test_every_row_has_a_test_of_its_name_and_every_test_a_row() -> None:
