@@ -109,16 +109,15 @@ class Answers:
         task.add_done_callback(ended)
 
     def _respond(
-        self, request: events.Request, began_s: float, adjustment: nri.ContainerAdjustment | None
+        self, request: events.Request, began_s: float, reply: nri.CreateContainerResponse | None
     ) -> None:
         if self._session.closed:
             return
-        reply = None if adjustment is None else nri.CreateContainerResponse(adjust=adjustment)
         if not self._session.respond(request.request_id, reply):
             text = "the answer is larger than the protocol allows"
             self._answered(request, began_s, Outcome.ERROR, text=text)
         else:
-            outcome = Outcome.PASSED if adjustment is None else Outcome.ADJUSTED
+            outcome = Outcome.PASSED if reply is None else Outcome.ADJUSTED
             self._answered(request, began_s, outcome)
 
     def _fail(self, request: events.Request, began_s: float, error: BaseException) -> None:
@@ -180,7 +179,7 @@ def _of(request: events.Request) -> dict[str, Any]:
     }
 
 
-def _ask(handler: Handler, request: events.Request) -> Answer[nri.ContainerAdjustment | None]:
+def _ask(handler: Handler, request: events.Request) -> Answer[nri.CreateContainerResponse | None]:
     match request:
         case events.CreateContainer(pod=pod, container=container):
             return handler.create_container(pod, container)

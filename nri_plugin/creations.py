@@ -28,7 +28,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.model import Adjustment, Container, Pod, Untouched
 from nri_plugin.node import Look, Node
 from nri_plugin.settings import Settings
-from nri_plugin.tenants import Tenants
+from nri_plugin.tenants import Answered, Tenants
 from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Creations:
         self._files = files
         self._worker = worker
 
-    def at_once(self, pod: Pod, container: Container) -> nri.ContainerAdjustment | None:
+    def at_once(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
         """The container's adjustment; None: ask `later`, something has to be waited for or said."""
         seen = self._node.seen
         if seen is None or not self._worker.idle or not self._node.is_still(seen):
@@ -74,16 +74,17 @@ class Creations:
         decision = self._decide(pod, container, seen)
         if not isinstance(decision, Adjustment):
             return None
-        if decision.key is None:
-            self._tenants.answered(container.id, decision)
-        elif self._files.at_hand(len(decision.shares)):
-            with self._holding(pod, container, decision, decision.key) as make_files:
-                make_files()
-        else:
+        if decision.key is not None and not self._files.at_hand(len(decision.shares)):
             return None
-        return translate.adjustment(decision)
+        answer = Answered(decision, translate.reply(decision))
+        if decision.key is None:
+            self._tenants.answered(container.id, answer)
+        else:
+            with self._holding(pod, container, answer, decision.key) as make_files:
+                make_files()
+        return answer.sent
 
-    async def later(self, pod: Pod, container: Container) -> nri.ContainerAdjustment | None:
+    async def later(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
         """The container's adjustment; None: it needs none."""
         if container.cdi_names:
             look = self._node.brought(container.cdi_names)
@@ -104,13 +105,15 @@ class Creations:
                 return None
             case Refusal():
                 raise Refused(decision)
-            case Adjustment(key=None):
-                self._tenants.answered(container.id, decision)
-            case Adjustment(key=str() as key):
-                with self._holding(pod, container, decision, key) as make_files:
-                    work = self._worker.run(make_files, self._settings.work_deadline_s)
-                    await in_time("make the container's files", work)
-        return translate.adjustment(decision)
+            case Adjustment(key=key):
+                answer = Answered(decision, translate.reply(decision))
+        if key is None:
+            self._tenants.answered(container.id, answer)
+        else:
+            with self._holding(pod, container, answer, key) as make_files:
+                work = self._worker.run(make_files, self._settings.work_deadline_s)
+                await in_time("make the container's files", work)
+        return answer.sent
 
     def make_ahead(self) -> None:
         """Have made, in a while, what the next containers' files have in common."""
@@ -124,10 +127,11 @@ class Creations:
 
     @contextmanager
     def _holding(
-        self, pod: Pod, container: Container, wanted: Adjustment, key: str
+        self, pod: Pod, container: Container, answer: Answered, key: str
     ) -> Iterator[Callable[[], None]]:
         """The container holds its share; yields what makes its files, in the worker's turn."""
-        self._tenants.answered(container.id, wanted)
+        wanted = answer.wanted
+        self._tenants.answered(container.id, answer)
         self._tenants.take(pod, container, wanted, key, self._inventory.cards)
         granted = False
         try:

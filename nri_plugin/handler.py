@@ -32,8 +32,8 @@ class Handler(Protocol):
 
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
-    ) -> Answer[nri.ContainerAdjustment | None]:
-        """Return the adjustment, None for none; raise Refused and the container is not created.
+    ) -> Answer[nri.CreateContainerResponse | None]:
+        """Return the reply, None for an empty one; raise Refused and the container is not created.
 
         Must be idempotent, and leave nothing that stop and remove do not undo: the runtime sends
         these for a container whose creation failed, here or in a plugin after us.

@@ -95,15 +95,15 @@ class Service:
 
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
-    ) -> Answer[nri.ContainerAdjustment | None]:
+    ) -> Answer[nri.CreateContainerResponse | None]:
         of = translate.pod(pod)
         if not policy.wants_card(of):
             return None
         asked = translate.container(container)
         with _for_people(pod, container):
-            adjustment = self._creations.at_once(of, asked)
-        if adjustment is not None:
-            return adjustment
+            reply = self._creations.at_once(of, asked)
+        if reply is not None:
+            return reply
         return _worded(self._creations.later(of, asked), pod, container)
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
@@ -134,7 +134,7 @@ class Service:
         if key is not None:
             await self._starts.with_share(pod, container, key)
             return
-        without = answer is not None and answer.key is None
+        without = answer is not None and answer.wanted.key is None
         if not without and self._gets_card(pod, container.name):
             raise Refused(refuse(Reason.NOT_ADJUSTED))
         if policy.wants_card(pod):
@@ -145,11 +145,11 @@ class Service:
     def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> verdict.Merged | None:
         """What is left to be judged: whether others bring a card; None: nothing."""
         answer, me = self._tenants.answer_of(request.container.id), self._settings.plugin
-        if answer is not None and translate.stands(request, answer, me):
+        if answer and translate.stands(request, answer.wanted, answer.sent.adjust, me):
             return None
         merged = translate.merged(request)
         if answer is not None:
-            lost = verdict.lost(answer, merged, me)
+            lost = verdict.lost(answer.wanted, merged, me)
             if lost is not None:
                 raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
         elif self._gets_card(translate.pod(request.pod), request.container.name):
@@ -173,8 +173,8 @@ class Service:
         host: verdict.Host,
     ) -> None:
         answer, settings = self._tenants.answer_of(request.container.id), self._settings
-        trusted = settings.trusted_plugins
-        card = verdict.foreign_card(answer, merged, settings.plugin, trusted, host)
+        wanted, trusted = answer.wanted if answer else None, settings.trusted_plugins
+        card = verdict.foreign_card(wanted, merged, settings.plugin, trusted, host)
         if card is not None:
             plugin = card.plugin or "unknown"
             raise Refused(refuse(Reason.CARD_FOREIGN, plugin=plugin, what=card.what))

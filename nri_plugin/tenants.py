@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,6 +20,7 @@ from nri_plugin.errors import FilesError, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.ledger import Ledger
 from nri_plugin.logs import Line
+from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Adjustment, Card, Container, Pod
 from nri_plugin.recovery import Running, Stray
@@ -27,6 +29,14 @@ from nri_plugin.sweep import Sweeper
 from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a container gets, and how that was told the runtime."""
+
+    wanted: Adjustment
+    sent: nri.CreateContainerResponse
 
 
 class Tenants:
@@ -39,7 +49,7 @@ class Tenants:
         self._files = files
         self._worker = worker
         self._metrics = metrics
-        self._answers: dict[str, Adjustment] = {}
+        self._answers: dict[str, Answered] = {}
         self._users: dict[str, set[str]] = {}
         self.ledger = Ledger()
         self.sweeper = Sweeper(files, worker, settings.work_deadline_s, lambda: self._users)
@@ -53,8 +63,8 @@ class Tenants:
         self._users = {key: set(ids) for key, ids in found.users.items()}
         # What was answered just now may be in the making, and not listed yet: it stays once.
         for container_id, answer in self._answers.items():
-            if answer.key is not None:
-                self._users.setdefault(answer.key, set()).add(container_id)
+            if answer.wanted.key is not None:
+                self._users.setdefault(answer.wanted.key, set()).add(container_id)
         unheard = self.ledger.adopt(found.holds, frozenset(self._answers))
         self._answers.clear()
         if unheard:
@@ -63,11 +73,11 @@ class Tenants:
         self._report(found.strays)
         self.sweeper.begin()
 
-    def answer_of(self, container_id: str) -> Adjustment | None:
+    def answer_of(self, container_id: str) -> Answered | None:
         """What was answered for a container that is being made."""
         return self._answers.get(container_id)
 
-    def answered(self, container_id: str, answer: Adjustment) -> None:
+    def answered(self, container_id: str, answer: Answered) -> None:
         self._answers[container_id] = answer
 
     def take(
@@ -90,7 +100,7 @@ class Tenants:
             raise Refused(shortage.refusal())
         self._users.setdefault(key, set()).add(container.id)
 
-    def starts(self, container_id: str) -> Adjustment | None:
+    def starts(self, container_id: str) -> Answered | None:
         """It is made; returns what it was answered, if that was to this session."""
         self.ledger.heard_of(container_id)
         return self._answers.pop(container_id, None)
@@ -103,7 +113,7 @@ class Tenants:
         """It is gone, and its files with their last user. mounted: the key of those it has."""
         self.ended(container_id)
         answer = self._answers.pop(container_id, None)
-        key = mounted or (answer and answer.key)
+        key = mounted or (answer and answer.wanted.key)
         if not key:
             return
         users = self._users.get(key, set())

@@ -74,13 +74,18 @@ def devices(messages: Iterable[nri.LinuxDevice]) -> Sequence[Device]:
     )
 
 
-def stands(request: nri.ValidateContainerAdjustmentRequest, wanted: Adjustment, me: str) -> bool:
+def stands(
+    request: nri.ValidateContainerAdjustmentRequest,
+    wanted: Adjustment,
+    sent: nri.ContainerAdjustment,
+    me: str,
+) -> bool:
     """Whether what is to be judged is what was answered, no more and no less, and all of it ours.
 
     Nearly always. Messages are compared whole, which takes a third of looking at each thing; where
     this says no, `merged` and the verdict say what is the matter, if anything.
     """
-    sent, adjust = adjustment(wanted), request.adjust
+    adjust = request.adjust
     fields = request.owners.owners[request.container.id]
     claims = {
         nri.FIELD_ENV: [key for key, _ in wanted.env],
@@ -175,11 +180,12 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
     )
 
 
-@lru_cache(maxsize=64)
-def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:
-    """Not to be changed: asked for when it is sent, and again when it is to be judged."""
+def reply(wanted: Adjustment) -> nri.CreateContainerResponse:
+    """The adjustment, where it is sent: to put a message into another is to copy it."""
+    response = nri.CreateContainerResponse()
+    message = response.adjust
     # Messages in a row are one message; that is twice as fast as to copy many into it.
-    message = nri.ContainerAdjustment.FromString(b"".join(map(_with_mount, wanted.mounts)))
+    message.MergeFromString(b"".join(map(_with_mount, wanted.mounts)))
     for key, value in wanted.env:
         message.env.add(key=key, value=value)
     for device in wanted.devices:
@@ -188,7 +194,7 @@ def adjustment(wanted: Adjustment) -> nri.ContainerAdjustment:
         message.cdi_devices.add(name=name)
     for hook in wanted.hooks:
         getattr(message.hooks, _HOOK_FIELDS[hook.stage]).append(_hook(hook))
-    return message
+    return response
 
 
 @lru_cache(maxsize=1024)

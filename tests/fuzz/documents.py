@@ -192,7 +192,7 @@ def pods(data: bytes) -> None:
     elif isinstance(decision, Adjustment):
         assert sum(share.memory_bytes for share in decision.shares) <= _CARD.memory_bytes
         assert decision.key is None or "/" not in decision.key
-        translate.adjustment(decision).SerializeToString()
+        translate.reply(decision).SerializeToString()
 
 
 def _annotation(name: str, choices: Choices) -> str:

@@ -28,10 +28,10 @@ class Meddler:
 
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
-    ) -> nri.ContainerAdjustment:
-        adjustment = nri.ContainerAdjustment()
-        self._meddle(container, adjustment)
-        return adjustment
+    ) -> nri.CreateContainerResponse:
+        reply = nri.CreateContainerResponse()
+        self._meddle(container, reply.adjust)
+        return reply
 
     async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         pass

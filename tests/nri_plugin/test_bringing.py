@@ -69,7 +69,7 @@ def test_by_name_the_limit_comes_and_the_spec_is_left_to_the_runtime() -> None:
     assert (decision.devices, decision.hooks) == ((), ())
     assert set(applied.mounts) - set(decision.mounts) == {LIBCUDA}
     assert set(applied.env) - set(decision.env) == {("NVIDIA_CTK", "x")}
-    message = translate.adjustment(decision)
+    message = translate.reply(decision).adjust
     assert [device.name for device in message.cdi_devices] == [f"nvidia.com/gpu={A.uuid}"]
     assert not applied.cdi_devices
 

@@ -57,15 +57,18 @@ class Recorder:
 
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
-    ) -> Answer[nri.ContainerAdjustment | None]:
+    ) -> Answer[nri.CreateContainerResponse | None]:
         if self.at_once:
             self._asked_at_once("create", container.id)
-            return self.adjustment
+            return self._reply()
         return self._create_later(container)
 
-    async def _create_later(self, container: nri.Container) -> nri.ContainerAdjustment | None:
+    async def _create_later(self, container: nri.Container) -> nri.CreateContainerResponse | None:
         await self._asked("create", container.id)
-        return self.adjustment
+        return self._reply()
+
+    def _reply(self) -> nri.CreateContainerResponse | None:
+        return self.adjustment and nri.CreateContainerResponse(adjust=self.adjustment)
 
     async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         await self._asked("start", container.id)

@@ -46,7 +46,7 @@ def test_pods_and_containers() -> None:
 @pytest.mark.parametrize("stage", HookStage)
 def test_every_hook_has_its_place(stage: HookStage) -> None:
     wanted = Adjustment(env=(), hooks=(Hook(stage, "/h", ("h", "x"), ("E=1",), 7),))
-    hooks = translate.adjustment(wanted).hooks
+    hooks = translate.reply(wanted).adjust.hooks
     ((field, (hook,)),) = hooks.ListFields()
     assert field.name.replace("_", "") == stage.value.lower()
     assert (hook.path, list(hook.args), list(hook.env)) == ("/h", ["h", "x"], ["E=1"])
@@ -55,7 +55,7 @@ def test_every_hook_has_its_place(stage: HookStage) -> None:
 
 def test_a_mode_of_zero_is_not_absent() -> None:
     devices = (Device("/dev/a", "c", 1, 2, 0, 0, 0), Device("/dev/b", "b", 3, 4))
-    given, plain = translate.adjustment(Adjustment((), devices=devices)).linux.devices
+    given, plain = translate.reply(Adjustment((), devices=devices)).adjust.linux.devices
     for field in ("file_mode", "uid", "gid"):
         assert given.HasField(field)
         assert not plain.HasField(field)
@@ -74,7 +74,7 @@ WANTED = Adjustment(
 def judged(wanted: Adjustment = WANTED) -> nri.ValidateContainerAdjustmentRequest:
     """As a runtime asks, where no other plugin did anything."""
     adjust = nri.ContainerAdjustment()
-    adjust.CopyFrom(translate.adjustment(wanted))
+    adjust.CopyFrom(translate.reply(wanted).adjust)
     adjust.hooks.SetInParent()
     adjust.linux.resources.memory.SetInParent()
     request = nri.ValidateContainerAdjustmentRequest(container=nri.Container(id="c"), adjust=adjust)
@@ -117,11 +117,11 @@ MEDDLING: dict[str, Callable[[nri.ValidateContainerAdjustmentRequest], object]] 
 @pytest.mark.parametrize("wanted", [WANTED, Adjustment(env=(("A", "1"),))], ids=["all", "little"])
 def test_what_was_answered_stands(wanted: Adjustment) -> None:
     request = judged(wanted)
-    assert translate.stands(request, wanted, ME)
+    assert translate.stands(request, wanted, translate.reply(wanted).adjust, ME)
     merged = translate.merged(request)
     assert verdict.lost(wanted, merged, ME) is None
     assert verdict.foreign_card(wanted, merged, ME, frozenset()) is None
-    assert not translate.stands(request, wanted, "60-other")
+    assert not translate.stands(request, wanted, translate.reply(wanted).adjust, "60-other")
 
 
 def test_cgroup_rules_that_allow_are_judged() -> None:
@@ -140,4 +140,4 @@ def test_cgroup_rules_that_allow_are_judged() -> None:
 def test_what_is_not_as_it_was_answered_is_looked_at_closely(what: str) -> None:
     request = judged()
     MEDDLING[what](request)
-    assert not translate.stands(request, WANTED, ME)
+    assert not translate.stands(request, WANTED, translate.reply(WANTED).adjust, ME)
