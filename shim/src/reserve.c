@@ -20,6 +20,8 @@
 #define REAP_PAUSE_NS  (REAP_PERIOD_NS / 4)
 #define REAP_PAUSES    400 /* a scan of all slots fits in, and then some */
 
+/* Without a descriptor no lock can be asked for: all look alive then but those whose number is
+ * free, and of them the charges are dropped, while their slots wait for who has one. */
 static void look_for_the_dead(struct vgpu_process *process, enum vgpu_search search)
 {
 	struct vgpu_owner self = {UINT32_MAX, 0};
@@ -27,11 +29,12 @@ static void look_for_the_dead(struct vgpu_process *process, enum vgpu_search sea
 	int os_errno;
 
 	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
-		return;
+		slots.fd = -1;
 	if (vgpu_is_attached(process))
 		self = process->owner;
 	vgpu_slots_reap(&slots, &self, search);
-	syscall(SYS_close, slots.fd);
+	if (slots.fd >= 0)
+		syscall(SYS_close, slots.fd);
 }
 
 /* Look for the dead, if nobody here began to just now; false: somebody did. */

@@ -16,6 +16,7 @@ import pytest
 
 from contract import grant_file
 from shim import region
+from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, MIB, Grants, Host
 from tests.shim.core import Box, patch, until
 from tests.talking import TALKER, Talk, talking
@@ -98,6 +99,35 @@ def test_row_19_a_killed_holders_memory_is_there_for_the_next(
         began = time.monotonic()
         assert survivor.ask(f"alloc {room}").startswith("0 ")
         assert time.monotonic() - began < 5, "a second at most, and what a busy machine adds"
+
+
+def test_row_19_a_killed_holders_memory_is_found_without_a_descriptor(
+    host: Host, grants: Grants
+) -> None:
+    """Whose locks are held takes a descriptor to ask; that a process is gone takes none."""
+    directory = grants.make(GIB)
+    with talking(TALKER, host.environment(directory)) as holder:
+        assert holder.ask(f"alloc {800 * MIB}") == "0 0"
+        poor = """
+import os, resource, sys
+print("ready", flush=True)
+sys.stdin.readline()
+must(d.cuMemAlloc(100 * MIB))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    while True:
+        os.open("/dev/null", os.O_RDONLY)
+except OSError:
+    pass
+assert d.cuMemAlloc(500 * MIB)[0] == OOM
+print("full", flush=True)
+sys.stdin.readline()
+print(d.cuMemAlloc(500 * MIB)[0].name, flush=True)
+"""
+        with talking([sys.executable, "-c", CUDA + poor], host.environment(directory)) as other:
+            assert other.ask("go") == "full"
+            holder.kill()
+            assert other.ask("go") == "CUDA_SUCCESS"
 
 
 def test_row_19_reports_have_no_dead_in_them_without_any_pressure(
