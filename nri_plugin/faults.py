@@ -68,14 +68,14 @@ FAULTS: Final[Sequence[Fault]] = (
     ),
     Fault(
         "the agent is away, or hangs, when a container starts that it has adjusted",
-        "it starts, with its limit; what only the look at start finds (images and volumes "
-        "made to hide it) is missed",
+        "it starts, with its limit; what only the look at start finds (images, volumes "
+        "and capabilities made to be rid of it) is missed",
         "",
         "test_a_container_that_starts_while_the_agent_is_away_has_its_limit",
     ),
     Fault(
-        "an image or volume made to hide the limit did so while the agent was away, or a hook"
-        " of the runtime after the look at start",
+        "an image, volume or capability made to hide the limit, or take it away, came in while the"
+        " agent was away, or a hook of the runtime hid it after the look at start",
         "it runs without its limit, and is named as soon as the agent looks: once a container"
         " runs, and at everything that runs when the agent is back; delete its pod",
         "in the agent's log: `limit not in place`, and `gpuslice_limit_not_in_place_total`",

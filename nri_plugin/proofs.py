@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,11 +50,17 @@ class Started:
 
 
 class Proofs:
-    """deadline_s: of a single look."""
+    """deadline_s: of a single look. allowed: capabilities, as in rootfs.examine."""
 
     def __init__(
-        self, containerd_state: Path, kept: rootfs.Kept, metrics: Metrics, deadline_s: float
+        self,
+        containerd_state: Path,
+        kept: rootfs.Kept,
+        metrics: Metrics,
+        deadline_s: float,
+        allowed: AbstractSet[str] = frozenset(),
     ) -> None:
+        self._allowed = allowed
         self._state = containerd_state
         self._kept = kept
         self._metrics = metrics
@@ -93,7 +100,11 @@ class Proofs:
     async def _look(self, one: Started) -> Proof:
         if one.standing is None:
             raise Refused(refuse(Reason.NOT_ADJUSTED))
-        job = partial(rootfs.prove, self._state, one.id, one.standing, self._kept, one.waits_in)
+        job = partial(
+            rootfs.prove,
+            *(self._state, one.id, one.standing, self._kept, one.waits_in),
+            self._allowed,
+        )
         async with self._turn:
             try:
                 work = self._worker.run(job, self._deadline_s)

@@ -122,15 +122,18 @@ def prove(
     mounts: Sequence[Mount],
     kept: Kept,
     waits_in: File | None,
+    allowed: AbstractSet[str] = frozenset(),
 ) -> Proof:
-    """Raise Refused or OSError where what the container's program meets is not our `mounts`.
+    """Raise Refused or OSError where what the container's program meets is not our `mounts`, or it
+    can take them away.
 
     waits_in: what its process ran before its start, as in Found; None: it has been started.
     """
+    place = bundle.of(containerd_state, container_id)
     with ExitStack() as stack:
         try:
             # Held open, the process's directory never becomes that of another one of its number.
-            init = bundle.init(bundle.of(containerd_state, container_id))
+            init = bundle.init(place)
             process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
             if _runs(process) == waits_in:
                 return Proof.WAITS
@@ -139,6 +142,7 @@ def prove(
         try:
             check_volumes(process, {mount.destination for mount in mounts}, kept)
             check_view(stack.enter_context(_directory(process / "root")), mounts)
+            check_capabilities(_config(place), process, allowed)
         except (OSError, Refused):
             try:
                 _runs(process)
@@ -191,6 +195,13 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
                     continue
                 problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
         raise Refused(refuse(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem))
+
+
+def _config(place: Path) -> bundle.Config:
+    try:
+        return bundle.config(place)
+    except ValueError as error:
+        raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
 
 
 def check_capabilities(

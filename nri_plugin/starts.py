@@ -44,7 +44,11 @@ class Starts:
         self._kept = rootfs.Kept(settings.run_dir, settings.store_dir, settings.nri_socket)
         self._looks = Crew("look", _LOOKS_AT_ONCE)
         self._proofs = Proofs(
-            settings.containerd_state, self._kept, metrics, settings.work_deadline_s
+            settings.containerd_state,
+            self._kept,
+            metrics,
+            settings.work_deadline_s,
+            settings.rules.capabilities,
         )
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -148,12 +149,19 @@ def test_a_limit_that_was_hidden_while_the_agent_was_away_is_named(
     """Nobody looked before it started: it runs, with a grant of its own making, and is named."""
     (tmp_path / "grant").write_bytes(b"")
     volume = {LINKED_VOLUME: tmp_path / "grant"}
-    with lab.pod("hidden", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        container = pod.create("main", Process(LINKED_VOLUME_IMAGE, mounts=volume))
+    quarter = lab.share({"main": [(0, HALF // 2, 25)]})
+    with lab.pod("hidden", quarter) as hidden, lab.pod("strong", quarter) as strong:
+        containers = [
+            hidden.create("main", Process(LINKED_VOLUME_IMAGE, mounts=volume)),
+            strong.create("main", Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"])),
+        ]
         lab.stop_agent()
-        container.start()
+        for container in containers:
+            container.start()
         lab.start_agent()
-        lab.wait_until(lambda: said(lab, "limit not in place", container), "it to be named")
+        for container in containers:
+            named = partial(said, lab, "limit not in place", container)
+            lab.wait_until(named, "it to be named")
         lab.wait_until(lambda: said(lab, "limit in place", half), "the other's proof")
         assert not said(lab, "limit not in place", half)
 

@@ -82,6 +82,17 @@ def test_limits_of_others_that_nobody_looked_for_before_the_start(
         prove(bundle)
 
 
+def test_a_capability_that_nobody_looked_for_before_the_start(bundle: Bundle) -> None:
+    bundle.capabilities = {"bounding": ["CAP_DAC_READ_SEARCH"]}
+    bundle.create()
+    bundle.start()
+    with pytest.raises(Refused, match="with DAC_READ_SEARCH the container opens"):
+        prove(bundle)
+    (bundle.path / "config.json").write_text("{")
+    with pytest.raises(Refused, match="cannot be examined"):
+        prove(bundle)
+
+
 def test_a_file_of_the_host_that_is_gone(bundle: Bundle) -> None:
     """What cannot be compared is not proven."""
     bundle.create()
