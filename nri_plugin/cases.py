@@ -235,6 +235,13 @@ CASES: Final[Sequence[Case]] = (
         "mounts a list of ours there too, what it names behind it",
         "both files name our library first (that loader itself is not on the test's machine)",
     ),
+    Case(
+        "an_image_with_something_else_in_our_places",
+        "a file at /.gpuslice in the image, or a directory at /etc/ld.so.preload",
+        "brings the card with its limit, and the runtime cannot put it there: it mounts before"
+        " anybody may look at the image",
+        "the runtime's own words at the start: `not a directory`; without a grant it runs",
+    ),
     Case("an_image_without_etc", "no /etc in the image", _LIMITED, _SHARE),
     Case("a_read_only_root", "readOnlyRootFilesystem: true", _LIMITED, _SHARE),
     Case(

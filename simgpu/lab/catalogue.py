@@ -38,6 +38,9 @@ TWICE_IMAGE: Final = "docker.io/local/twice:1"
 PRELOADING_IMAGE: Final = "docker.io/local/preloading:1"
 """With a variable LD_PRELOAD that names libc and the driver; the next one has LD_AUDIT."""
 AUDITING_IMAGE: Final = "docker.io/local/auditing:1"
+FILE_IN_PLACE_IMAGE: Final = "docker.io/local/file-in-place:1"
+"""With a file where our directory belongs; the next one has a directory for the preload file."""
+DIRECTORY_IN_PLACE_IMAGE: Final = "docker.io/local/directory-in-place:1"
 NO_ETC_IMAGE: Final = "docker.io/local/no-etc:1"
 """Shell and tools, without a directory /etc."""
 
@@ -82,6 +85,9 @@ class Catalogue:
         dangling.add_link(names.CONTAINER_PRELOAD, "/nowhere/preload")
         volume = Layer()
         volume.add_link(LINKED_VOLUME, f"{names.CONTAINER_DIR}/{names.FILE_GRANT}")
+        file, directory = Layer(), Layer()
+        file.add_bytes(names.CONTAINER_DIR, b"")
+        directory.add_directory(names.CONTAINER_PRELOAD, 0o755)
         tools = [self._tools, self._extra]
         plain = [self._tools, self._etc, self._extra]
         visible = f"{names.ENV_VISIBLE_DEVICES}=all"
@@ -93,6 +99,8 @@ class Catalogue:
             Image(NIX_PRELOAD_IMAGE, [*plain, nix]),
             Image(LINKED_PRELOAD_IMAGE, [*plain, linked]),
             Image(DANGLING_PRELOAD_IMAGE, [*plain, dangling]),
+            Image(FILE_IN_PLACE_IMAGE, [*plain, file]),
+            Image(DIRECTORY_IN_PLACE_IMAGE, [*plain, directory]),
             Image(LINKED_VOLUME_IMAGE, [*plain, volume]),
             Image(ENVIRON_IMAGE, plain, environ=[visible, "NVIDIA_DRIVER_CAPABILITIES=all"]),
             Image(TWICE_IMAGE, plain, environ=[visible, f"{names.ENV_VISIBLE_DEVICES}=void"]),

@@ -11,6 +11,8 @@ import pytest
 from contract import names
 from simgpu.lab.catalogue import (
     DANGLING_PRELOAD_IMAGE,
+    DIRECTORY_IN_PLACE_IMAGE,
+    FILE_IN_PLACE_IMAGE,
     LINKED_PRELOAD_IMAGE,
     LINKED_VOLUME,
     LINKED_VOLUME_IMAGE,
@@ -20,7 +22,7 @@ from simgpu.lab.catalogue import (
     PRELOAD_IMAGE,
     PYTHON_IMAGE,
 )
-from simgpu.lab.cri import Process, Sandbox
+from simgpu.lab.cri import CriError, Process, Sandbox
 from simgpu.lab.lab import Lab
 
 from .conftest import probe
@@ -83,6 +85,14 @@ def test_an_image_with_a_nix_preload_file(lab: Lab) -> None:
         assert read == f"{library}{OWN_PRELOAD}\n"
         assert container.exec(["cat", names.CONTAINER_PRELOAD]).out == library
         assert container.exec(["sh", "-c", f"echo >{names.CONTAINER_PRELOAD_NIX}"]).code != 0
+
+
+@pytest.mark.parametrize("image", [FILE_IN_PLACE_IMAGE, DIRECTORY_IN_PLACE_IMAGE])
+def test_an_image_with_something_else_in_our_places(lab: Lab, image: str) -> None:
+    with lab.pod("in-the-way", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        with pytest.raises(CriError, match="not a directory"):
+            pod.run("main", Process(image))
+        assert not probe(pod.run("side", Process(image))).driver
 
 
 def test_an_image_without_etc(lab: Lab) -> None:

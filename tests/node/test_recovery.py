@@ -186,3 +186,26 @@ def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab:
             client.sendall(said)
         lab.start_agent()
         expect_room(lab)
+
+
+def test_a_thousand_dead_directories_go_beside_what_runs(lab: Lab) -> None:
+    """As after many crashes: each with the file system of a container that is no more."""
+    with lab.pod("alive", lab.share({"main": [(0, HALF, 50)]})) as pod:
+        container = pod.run("main", OWN)
+        lab.stop_agent(signal.SIGKILL)
+        made = lab.namespace.run(
+            [
+                *("sh", "-ec"),
+                "for n in $(seq 1000); do mkdir $0/dead-$n;"
+                f" mount -t tmpfs -o size=4k {names.PLUGIN_NAME} $0/dead-$n; done",
+                lab.run_dir,
+            ]
+        )
+        assert made.returncode == 0, made.stderr
+        lab.start_agent()
+        with lab.pod("meanwhile", lab.share({"main": [(0, HALF // 2, 25)]})) as other:
+            assert probe(other.run("main", OWN)).held_to(HALF // 2)
+        kept = f"{container.id}\n"
+        lab.wait_until(lambda: lab.namespace.run(["ls", lab.run_dir]).stdout == kept, "the sweep")
+        assert "dead-" not in lab.namespace.run(["cat", "/proc/mounts"]).stdout
+        assert probe(container).held_to(HALF)
