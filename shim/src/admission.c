@@ -164,11 +164,27 @@ bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 	return known;
 }
 
+/* A key that has been given again is what another call gave back meanwhile. */
+static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge)
+{
+	struct vgpu_charge gone;
+
+	switch (vgpu_ledger_put_back(kind, key, *charge)) {
+	case VGPU_LEDGER_ADDED:
+		if (!vgpu_place_lives(charge->context) && vgpu_ledger_take(kind, key, &gone))
+			give_back(&gone);
+		break;
+	case VGPU_LEDGER_REPLACED:
+		give_back(charge);
+		break;
+	case VGPU_LEDGER_NO_MEMORY:
+		break;
+	}
+}
+
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
 		  CUresult driver_said)
 {
-	struct vgpu_charge other;
-
 	if (charge->card < 0)
 		return;
 	VGPU_AT(FREE_CALLED);
@@ -181,9 +197,8 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 	 * does just now. What cannot be written down is charged until we end. */
 	if (driver_said == CUDA_SUCCESS || !vgpu_place_lives(charge->context))
 		give_back(charge);
-	else if (vgpu_ledger_put(kind, key, *charge, &other) != VGPU_LEDGER_NO_MEMORY &&
-		 !vgpu_place_lives(charge->context) && vgpu_ledger_take(kind, key, &other))
-		give_back(&other);
+	else
+		put_back(kind, key, charge);
 	VGPU_AT(FREE_REFUNDED);
 }
 

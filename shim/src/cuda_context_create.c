@@ -39,7 +39,7 @@ static uint64_t largest_on(int card)
  * turn must have room for the largest. */
 static uint64_t unknown_bytes(struct creation *creation, int card)
 {
-	return vgpu_turn_take(card, &creation->turn) ? 1 : FIRST_MOST_BYTES;
+	return vgpu_turn_take(card, &creation->turn, true) ? 1 : FIRST_MOST_BYTES;
 }
 
 static void leave(struct creation *creation)

@@ -82,21 +82,28 @@ static CUresult bring(CUfunction function, struct vgpu_reservation *reservation)
 }
 
 /* A kernel's own function in the current context; to ask for it may load it. */
-static CUresult resolve(CUfunction *function)
+static CUresult resolve(CUfunction *function, bool *waited)
 {
 	CUkernel kernel = (CUkernel)(void *)*function;
+	struct vgpu_load load;
 	CUresult result;
 
 	if (!vgpu_is_kernel(*function))
 		return CUDA_SUCCESS;
-	VGPU_CALL_LOADING(result, real_cuKernelGetFunction(function, kernel));
+	result = vgpu_load_begin(&load, &vgpu_code_needs);
+	if (result != CUDA_SUCCESS)
+		return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_SUCCESS;
+	*waited = load.turn.fd < 0;
+	result = real_cuKernelGetFunction(function, kernel);
+	vgpu_load_end(&load);
 	return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_SUCCESS;
 }
 
-CUresult vgpu_load_ahead(CUfunction *function)
+/* All that a call loads waits in vain for a turn once. */
+static CUresult load_ahead(CUfunction *function, bool *waited)
 {
 	struct vgpu_needs needs = vgpu_code_needs;
-	CUresult result = resolve(function);
+	CUresult result = resolve(function, waited);
 	struct vgpu_load load;
 	enum state state;
 
@@ -107,14 +114,23 @@ CUresult vgpu_load_ahead(CUfunction *function)
 		return CUDA_SUCCESS;
 	if (state == STATE_ABSENT)
 		needs.takes = VGPU_TAKES_SURELY;
+	needs.waited = *waited;
 	result = vgpu_load_begin(&load, &needs);
 	if (result != CUDA_SUCCESS)
 		return result;
+	*waited = load.turn.fd < 0;
 	result = bring(*function, &load.reservation);
 	vgpu_load_end(&load);
 	if (state_of(*function) != STATE_LOADED)
 		__atomic_store_n(&some_are_behind, true, __ATOMIC_RELAXED);
 	return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_SUCCESS;
+}
+
+CUresult vgpu_load_ahead(CUfunction *function)
+{
+	bool waited = false;
+
+	return load_ahead(function, &waited);
 }
 
 bool vgpu_all_are_ahead(void)
@@ -156,7 +172,8 @@ static CUresult begin_here(struct vgpu_first *first, CUfunction function, CUstre
 {
 	struct vgpu_local local;
 	struct vgpu_needs needs;
-	CUresult result = vgpu_load_ahead(&function);
+	bool waited = false;
+	CUresult result = load_ahead(&function, &waited);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -168,6 +185,7 @@ static CUresult begin_here(struct vgpu_first *first, CUfunction function, CUstre
 		return CUDA_SUCCESS;
 	}
 	needs = needs_of(&local, function);
+	needs.waited = waited;
 	return vgpu_load_begin(&first->load, &needs);
 }
 

@@ -43,6 +43,24 @@ enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct v
 	return result;
 }
 
+enum vgpu_ledger_put vgpu_ledger_put_back(enum vgpu_kind kind, uint64_t key,
+					  struct vgpu_charge charge)
+{
+	struct vgpu_shard *shard = vgpu_shard_enter(kind, key, true);
+	enum vgpu_ledger_put result = VGPU_LEDGER_NO_MEMORY;
+
+	if (!shard)
+		return result;
+	if (vgpu_shard_grow(shard)) {
+		struct vgpu_entry *entry = vgpu_shard_find(shard, kind, key);
+		result = entry->kind ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED;
+		if (result == VGPU_LEDGER_ADDED)
+			enter(shard, entry, kind, key, charge);
+	}
+	vgpu_shard_leave(shard);
+	return result;
+}
+
 bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 {
 	struct vgpu_shard *shard = vgpu_shard_enter(kind, key, false);

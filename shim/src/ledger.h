@@ -41,6 +41,10 @@ enum vgpu_ledger_put {
 enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct vgpu_charge charge,
 				     struct vgpu_charge *replaced);
 
+/* Enter what was taken; a key that is known again stays as it is, and says REPLACED. */
+enum vgpu_ledger_put vgpu_ledger_put_back(enum vgpu_kind kind, uint64_t key,
+					  struct vgpu_charge charge);
+
 /* Take an entry out; false where the key is unknown. */
 bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
 

@@ -3,7 +3,7 @@
 
 #define CODE_MOST_BYTES (INT64_C(1) << 30)
 
-const struct vgpu_needs vgpu_code_needs = {0, CODE_MOST_BYTES, VGPU_TAKES_MAYBE};
+const struct vgpu_needs vgpu_code_needs = {0, CODE_MOST_BYTES, VGPU_TAKES_MAYBE, false};
 
 static bool is_over(int card)
 {
@@ -34,7 +34,7 @@ CUresult vgpu_load_begin(struct vgpu_load *load, const struct vgpu_needs *needs)
 	if (vgpu_measuring() || vgpu_place_current(&place) != CUDA_SUCCESS || place.card < 0)
 		return CUDA_SUCCESS;
 	/* Also to measure alone: another's load would be taken for ours. */
-	(void)vgpu_turn_take(place.card, &load->turn);
+	(void)vgpu_turn_take(place.card, &load->turn, !needs->waited);
 	vgpu_window_open(&load->window);
 	if (load->window.open && refusable)
 		result = reserve(load, needs, load->turn.fd >= 0);

@@ -21,6 +21,7 @@ struct vgpu_needs {
 		VGPU_TAKES_SURELY,    /* something: not at the limit either */
 		VGPU_TAKES_NO_REFUSAL /* nothing that is known of: measured alone */
 	} takes;
+	bool waited; /* in vain, for another turn of the same call: not once more */
 };
 
 /* A module's code and variables, which no call tells beforehand. */

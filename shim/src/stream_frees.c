@@ -7,6 +7,7 @@
 
 #include "device_memory.h"
 #include "hooks.h"
+#include "lives.h"
 #include "lock.h"
 #include "step.h"
 #include "vgpu/region.h"
@@ -186,6 +187,9 @@ void vgpu_freed_in_stream(enum vgpu_kind kind, uint64_t key, const struct vgpu_c
 			refund(&waiting);
 		else
 			keep(&waiting);
+	} else if (!vgpu_place_lives(waiting.event_context)) {
+		/* Who ended it has looked already. */
+		vgpu_frees_context_ended(waiting.event_context, true);
 	}
 	unrelax(relaxed, mode);
 }

@@ -18,6 +18,9 @@
 
 _Static_assert(VGPU_LOCK_TURN + VGPU_MOST_CARDS < VGPU_LOCK_LIMITS, "a byte for each card");
 
+/* Or waits for it: a signal handler of this thread's would wait for its own thread. */
+static __thread bool has_one;
+
 static bool lock_as(int fd, int card, int cards, short type)
 {
 	struct flock lock = {
@@ -30,13 +33,13 @@ static bool lock_as(int fd, int card, int cards, short type)
 	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
 }
 
-static bool await(int fd, int card)
+static bool await(int fd, int card, uint64_t wait_ns)
 {
 	uint64_t since_ns = vgpu_now_ns();
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS};
 
 	while (!lock_as(fd, card, 1, F_WRLCK)) {
-		if ((errno != EAGAIN && errno != EACCES) || vgpu_now_ns() - since_ns > WAIT_NS)
+		if ((errno != EAGAIN && errno != EACCES) || vgpu_now_ns() - since_ns >= wait_ns)
 			return false;
 		syscall(SYS_nanosleep, &pause, NULL);
 		if (pause.tv_nsec < LAST_PAUSE_NS)
@@ -45,16 +48,17 @@ static bool await(int fd, int card)
 	return true;
 }
 
-bool vgpu_turn_take(int card, struct vgpu_turn *turn)
+bool vgpu_turn_take(int card, struct vgpu_turn *turn, bool waits)
 {
 	struct vgpu_process *process = vgpu_process();
 	int os_errno;
 
 	*turn = VGPU_NO_TURN;
-	if (!process || !vgpu_is_mapped(process) ||
+	if (has_one || !process || !vgpu_is_mapped(process) ||
 	    vgpu_reopen(process, &turn->fd, &os_errno) != VGPU_OK)
 		return false;
-	if (await(turn->fd, card))
+	has_one = true;
+	if (await(turn->fd, card, waits ? WAIT_NS : 0))
 		return true;
 	vgpu_turn_end(turn);
 	return false;
@@ -68,4 +72,5 @@ void vgpu_turn_end(struct vgpu_turn *turn)
 	(void)lock_as(turn->fd, 0, VGPU_MOST_CARDS, F_UNLCK);
 	syscall(SYS_close, turn->fd);
 	turn->fd = -1;
+	has_one = false;
 }

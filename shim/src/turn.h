@@ -16,8 +16,9 @@ struct vgpu_turn {
 
 #define VGPU_NO_TURN ((struct vgpu_turn){-1})
 
-/* False: somebody held it for ten seconds, or there is nothing to lock. Never twice by a thread. */
-bool vgpu_turn_take(int card, struct vgpu_turn *turn);
+/* False: somebody held it for ten seconds (without a wait: holds it), the thread has one already
+ * (its signal handler asks), or there is nothing to lock. */
+bool vgpu_turn_take(int card, struct vgpu_turn *turn, bool waits);
 void vgpu_turn_end(struct vgpu_turn *turn);
 
 #endif

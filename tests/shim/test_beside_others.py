@@ -31,16 +31,19 @@ def slow(**calls):
     finally:
         for call in calls:
             assert control(op="latency", card=0, call=call, ns=0)["ok"]
-def until(reached):
+def until(reached, pause=0.01):
     deadline = time.monotonic() + 60
     while not reached():
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(pause)
 def turn_is_taken():
     with open(os.environ["GPUSLICE_DIR"] + "/{names.FILE_REGION}", "r+b") as file:
         wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, {region_file.LOCK_TURN}, 1, 0)
         seen = struct.unpack("hhqqi4x", fcntl.fcntl(file, {F_OFD_GETLK}, wanted))
     return seen[0] != fcntl.F_UNLCK
+def sleeps(thread):
+    with open(f"/proc/self/task/{{thread}}/wchan") as file:
+        return "nanosleep" in file.read()
 def beside(work):
     def run():
         use(0)
@@ -162,12 +165,9 @@ def end_inside():
     use(0)
     begun.append(_thread.get_native_id())
     library.cuModuleLoadData(ctypes.byref(ctypes.c_void_p()), text(1))
-def is_inside():
-    with open(f"/proc/self/task/{{begun[0]}}/wchan") as file:
-        return "nanosleep" in file.read()
 with slow(cuModuleLoadData=9000):
     _thread.start_new_thread(end_inside, ())
-    until(lambda: begun and is_inside())
+    until(lambda: begun and sleeps(begun[0]))
     libc.tgkill(os.getpid(), begun[0], 12)
     until(lambda: not os.path.exists(f"/proc/self/task/{{begun[0]}}"))
 neighbour = subprocess.Popen(
@@ -211,6 +211,61 @@ for _ in range(8):
     assert held() <= charged(), ((held() - charged()) / MIB, "are not charged")
     for module in here:
         must(d.cuModuleUnload(d.CUmodule(module.value)))
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_a_context_that_ends_as_a_free_of_its_memory_begins_to_wait(
+    card_host: Host, grants: Grants
+) -> None:
+    card_host.python(
+        _BEGIN
+        + """
+HOUR = text(0).replace(b".visible", b"// simgpu: duration_ns=3600000000000\\n.visible", 1)
+context, stream = must(d.cuCtxCreate(None, 0, 0)), must(d.cuStreamCreate(1))
+address = must(d.cuMemAlloc(64 * MIB))
+assert run(entry(must(d.cuModuleLoadData(HOUR))), stream) == OK
+def free():
+    library.cuCtxSetCurrent(ctypes.c_void_p(int(context)))
+    library.cuMemFreeAsync(ctypes.c_uint64(int(address)), ctypes.c_void_p(int(stream)))
+with slow(cuEventQuery=3000):
+    thread = threading.Thread(target=free)
+    thread.start()
+    until(lambda: sleeps(thread.native_id))
+    must(d.cuCtxDestroy(context))
+    thread.join()
+use(0)
+exact(CONTEXT)
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_a_free_that_is_refused_when_its_address_was_given_again(
+    card_host: Host, grants: Grants
+) -> None:
+    """Another thread freed it first: charged is who has the address now, and nobody else."""
+    card_host.python(
+        _BEGIN
+        + """
+address = must(d.cuMemAlloc(64 * MIB))
+with slow(cuMemFree_v2=6000):
+    assert control(op="fail", card=0, call="cuMemFree_v2", code=1, count=1)["ok"]
+    thread = beside(lambda: library.cuMemFree_v2(ctypes.c_uint64(int(address))))
+    until(lambda: sleeps(thread.native_id))
+    again = address
+    def allocate_anew():
+        global again
+        must(d.cuMemFreeAsync(again, 0))
+        must(d.cuStreamSynchronize(0))
+        again = must(d.cuMemAlloc(64 * MIB))
+        return int(again) == int(address)
+    until(allocate_anew, pause=0)
+    thread.join()
+exact(CONTEXT + 64 * MIB)
+must(d.cuMemFree(again))
+exact(CONTEXT)
 """,
         grants.make(2 * GIB),
     )
