@@ -86,6 +86,9 @@ void vgpu_claims_end_context(uint32_t context);
 /* A descriptor that the driver has exported, here or elsewhere, holds the memory as long as it is
  * open. */
 void vgpu_keep_export(uint32_t claim, int fd);
+/* It has been imported again. The memory of that charge that nothing but the descriptor holds is
+ * this, or its descriptor was closed: one more claim on it. 0: there is none. */
+uint32_t vgpu_claim_export(int fd, int card, uint64_t bytes);
 /* The driver has made a descriptor of this number: what had it before is closed. */
 void vgpu_forget_exports(int fd);
 /* Nobody tells when a descriptor is closed: look. True where memory may have come free. The second

@@ -33,6 +33,23 @@ void vgpu_keep_export(uint32_t claim, int fd)
 	vgpu_claim_end(claim, open ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND, to);
 }
 
+uint32_t vgpu_claim_export(int fd, int card, uint64_t bytes)
+{
+	struct vgpu_claim_table *table = vgpu_claim_table_if_any();
+	const struct vgpu_claimed *memory;
+	uint32_t claim = 0, number;
+
+	if (!table || !vgpu_lock(&table->lock))
+		return 0;
+	number = table->claim[*vgpu_claim_find(table, VGPU_CLAIM_EXPORT, (uint64_t)fd)].memory;
+	memory = &table->memory[number];
+	if (number && memory->claims == 1 && memory->charge.place.card == card &&
+	    memory->charge.bytes == bytes)
+		claim = vgpu_claim_number(table, number);
+	vgpu_unlock(&table->lock);
+	return claim;
+}
+
 static bool is_closed(const struct vgpu_claim_table *table, const struct vgpu_claim *claim,
 		      const struct vgpu_chosen *wanted)
 {

@@ -102,20 +102,26 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 }
 
 /* What the driver has no properties of is a multicast object. */
-static CUresult claim_new_import(CUmemGenericAllocationHandle handle, uint32_t *claim)
+static CUresult claim_new_import(CUmemGenericAllocationHandle handle, int fd, uint32_t *claim)
 {
 	struct vgpu_reservation charge = {.place = {.card = VGPU_CARD_UNMANAGED}};
 	struct vgpu_place place;
 	CUmemAllocationProp prop;
 	CUdevice device;
+	uint64_t bytes;
 	CUresult result = real_cuMemGetAllocationPropertiesFromHandle(&prop, handle);
 
 	if (result == CUDA_SUCCESS)
 		result = vgpu_place_of_location(&prop.location, &place, &device);
 	else if (result == CUDA_ERROR_INVALID_VALUE)
 		place = charge.place, result = CUDA_SUCCESS;
-	if (result == CUDA_SUCCESS && place.card >= 0)
-		result = vgpu_reserve_at(place, vgpu_import_bytes(handle, &prop, device), &charge);
+	if (result == CUDA_SUCCESS && place.card >= 0) {
+		bytes = vgpu_import_bytes(handle, &prop, device);
+		*claim = fd >= 0 ? vgpu_claim_export(fd, place.card, bytes) : 0;
+		if (*claim)
+			return CUDA_SUCCESS;
+		result = vgpu_reserve_at(place, bytes, &charge);
+	}
 	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_NOT_GRANTED)
 		return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 	*claim = vgpu_claim_new(&charge, place.card >= 0 ? device : VGPU_MULTICAST);
@@ -125,7 +131,7 @@ static CUresult claim_new_import(CUmemGenericAllocationHandle handle, uint32_t *
 }
 
 /* The handle of an import may be one that we know: one more reference to the same memory. */
-static CUresult claim_import(CUmemGenericAllocationHandle handle)
+static CUresult claim_import(CUmemGenericAllocationHandle handle, int fd)
 {
 	CUresult result = CUDA_SUCCESS;
 	uint32_t claim;
@@ -133,7 +139,7 @@ static CUresult claim_import(CUmemGenericAllocationHandle handle)
 	if (!vgpu_claim_handle(handle, &claim))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!claim)
-		result = claim_new_import(handle, &claim);
+		result = claim_new_import(handle, fd, &claim);
 	if (!claim)
 		return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
 	vgpu_claim_end(claim, CUDA_SUCCESS, by_handle(handle));
@@ -147,6 +153,7 @@ static CUresult claim_descriptor(CUmemGenericAllocationHandle handle, int fd)
 
 	if (!vgpu_claim_handle(handle, &claim))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	vgpu_forget_exports(fd);
 	if (claim)
 		vgpu_keep_export(claim, fd);
 	return CUDA_SUCCESS;
@@ -156,6 +163,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 					int type)
 {
 	CUmemGenericAllocationHandle given = 0;
+	int fd = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? (int)(intptr_t)shareable : -1;
 	CUresult exchanged, result;
 	int mode = RELAXED; /* a capture must not mind */
 
@@ -163,9 +171,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	if (result != CUDA_SUCCESS)
 		return result;
 	exchanged = real_cuThreadExchangeStreamCaptureMode(&mode);
-	result = claim_import(given);
-	if (result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-		result = claim_descriptor(given, (int)(intptr_t)shareable);
+	result = claim_import(given, fd);
+	if (result == CUDA_SUCCESS && fd >= 0) {
+		result = claim_descriptor(given, fd);
 		if (result != CUDA_SUCCESS)
 			vgpu_settle_claims(vgpu_take_handle(given), CUDA_SUCCESS);
 	}

@@ -393,6 +393,49 @@ took(0)
     )
 
 
+def test_a_descriptor_is_imported_over_and_over(host: Host, grants: Grants) -> None:
+    """It holds what it held before: one charge while it is open, also where two would not fit."""
+    _run(
+        host,
+        grants,
+        """
+import sys
+ours, theirs = socket.socketpair()
+os.set_inheritable(theirs.fileno(), True)
+child = os.fork()
+if child == 0:
+    os.execv(sys.executable, [sys.executable, "-c", EXPORTER, str(theirs.fileno())])
+theirs.close()
+fd = socket.recv_fds(ours, 1, 1)[1][0]
+handle = must(d.cuMemImportFromShareableHandle(fd, FD))
+ours.send(b"x"); os.waitpid(child, 0)
+assert refused(800 * MIB)
+took(600 * MIB)
+release(handle)
+filler = create(500 * MIB)
+for again in range(4):
+    handle = must(d.cuMemImportFromShareableHandle(fd, FD))
+    took(1100 * MIB)
+    release(handle)
+    took(1100 * MIB)
+release(filler)
+at = reserve(600 * MIB)
+handle = must(d.cuMemImportFromShareableHandle(fd, FD))
+map(at, handle, 600 * MIB)
+release(handle)
+handle = must(d.cuMemImportFromShareableHandle(fd, FD))
+assert charged() - before[0][1] == 1200 * MIB, "nobody can tell that it is the one that is mapped"
+unmap(at, 600 * MIB)
+took(600 * MIB)
+release(handle)
+os.close(fd)
+must(d.cuMemRelease(create(BLOCK)))
+took(0)
+""".replace("EXPORTER", repr(_EXPORTER)),
+        1300 * MIB,
+    )
+
+
 def test_bound_memory_stays_charged_until_it_is_unbound(host: Host, grants: Grants) -> None:
     _run(
         host,
