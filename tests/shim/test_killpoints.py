@@ -8,6 +8,7 @@ itself says is the judge.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,14 @@ PATHS = {
 UNCHARGED_BYTES = {"module": 100 * MIB}
 """What a stopped program may hold and not be charged for: what is measured is known after."""
 STEPS = [step for step in ALL_STEPS if not any(step in steps for steps in PATHS.values())]
+
+
+@pytest.fixture(scope="session")
+def steps_library(build_dir: Path) -> Path:
+    """The library with the seams; a sanitizer's build has it for those who ask."""
+    build = ["cmake", "--build", str(build_dir), "--target", "vgpu-steps", "--parallel", "2"]
+    subprocess.run(build, check=True, capture_output=True)
+    return build_dir / "lib" / "tests" / "libvgpu-steps.so"
 
 
 @contextmanager
@@ -114,13 +123,12 @@ def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, pass
 
 @pytest.mark.parametrize("step", STEPS)
 def test_row_21_killed_at_any_step_of_a_call(
-    host: Host, grants: Grants, build_dir: Path, step: str
+    host: Host, grants: Grants, steps_library: Path, step: str
 ) -> None:
     directory = grants.make(64 * GIB)
-    library = build_dir / "lib" / "tests" / "libvgpu-steps.so"
-    assert _stop_once(host, library, directory, step, 1), f"the script never passes {step}"
+    assert _stop_once(host, steps_library, directory, step, 1), f"the script never passes {step}"
     for passage in range(2, PASSAGES + 1):
-        _stop_once(host, library, directory, step, passage)
+        _stop_once(host, steps_library, directory, step, passage)
 
 
 _OBEY = """
@@ -202,11 +210,11 @@ _LINES: dict[str, tuple[str, tuple[str, ...]]] = {
     ("path", "step"), [(path, step) for path, steps in PATHS.items() for step in steps]
 )
 def test_row_21_killed_on_any_path(
-    card_host: Host, grants: Grants, build_dir: Path, path: str, step: str
+    card_host: Host, grants: Grants, steps_library: Path, path: str, step: str
 ) -> None:
     """Stopped there the process has no more than is charged; killed, it leaves nothing."""
     directory = grants.make(64 * GIB, context_bytes=300 * MIB)
-    steps = sanitizers.preload(build_dir / "lib" / "tests" / "libvgpu-steps.so")
+    steps = sanitizers.preload(steps_library)
     begin, lines = _LINES[path]
     command = [sys.executable, "-c", begin + _OBEY]
     own = {**card_host.environment(directory), "LD_PRELOAD": steps}
