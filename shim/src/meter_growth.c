@@ -20,10 +20,12 @@ static CUresult undo(struct vgpu_meter *meter, const struct vgpu_metered_call *c
 	return undone ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* What the call may take: what is reserved, and a chunk of a taker's. */
+/* What the call may take: what is reserved of the bytes that it needs, or a chunk of a taker's. */
 struct allowance {
 	struct vgpu_reservation reservation;
+	uint64_t bytes;
 	bool chunk;
+	bool refused; /* there is no room for it, and the driver was not asked */
 	bool settled;
 };
 
@@ -56,37 +58,6 @@ static CUresult settle(struct vgpu_meter *meter, struct allowance *allowed,
 		return undo(meter, call);
 	vgpu_meter_set_charged(meter, after_bytes);
 	return CUDA_SUCCESS;
-}
-
-static CUresult attempt(struct vgpu_meter *meter, struct allowance *allowed,
-			const struct vgpu_metered_call *call)
-{
-	CUresult result = CUDA_ERROR_INVALID_VALUE;
-
-	if (!vgpu_lock(&meter->lock))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (call->moved)
-		*call->moved = !vgpu_meter_is_current(meter);
-	if (!call->moved || !*call->moved)
-		result = call->take(call);
-	if (result == CUDA_SUCCESS) {
-		VGPU_AT(METER_GREW);
-		result = settle(meter, allowed, call);
-		VGPU_AT(METER_CHARGED);
-	}
-	vgpu_unlock(&meter->lock);
-	return result;
-}
-
-static CUresult call_within(struct allowance allowed, struct vgpu_meter *meter,
-			    const struct vgpu_metered_call *call)
-{
-	CUresult result;
-
-	VGPU_CALL_RESERVED(result, &allowed.reservation, attempt(meter, &allowed, call));
-	if (!allowed.settled && allowed.reservation.bytes)
-		vgpu_cancel(&allowed.reservation);
-	return result;
 }
 
 /* A captured call takes no memory: it becomes a node of a graph. */
@@ -124,6 +95,61 @@ static bool reserve_growth(struct vgpu_reservation *reservation, uint64_t bytes,
 	       try_reserve(reservation, bytes);
 }
 
+static bool reserve_call(struct allowance *allowed, const struct vgpu_metered_call *call)
+{
+	if (!allowed->bytes || reserve_growth(&allowed->reservation, allowed->bytes, call))
+		return true;
+	allowed->reservation.bytes = 0;
+	return is_capturing(call);
+}
+
+/*
+ * Reserved within the lock: of those who wait for the meter each would hold a chunk, and have the
+ * others refused for it.
+ */
+static CUresult attempt(struct vgpu_meter *meter, struct allowance *allowed,
+			const struct vgpu_metered_call *call)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+	bool moved;
+
+	if (!vgpu_lock(&meter->lock))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	moved = call->moved && !vgpu_meter_is_current(meter);
+	if (call->moved)
+		*call->moved = moved;
+	allowed->refused = !moved && !reserve_call(allowed, call);
+	if (allowed->refused)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	else if (!moved)
+		result = call->take(call);
+	if (result == CUDA_SUCCESS) {
+		VGPU_AT(METER_GREW);
+		result = settle(meter, allowed, call);
+		VGPU_AT(METER_CHARGED);
+	}
+	if (!allowed->settled && allowed->reservation.bytes) {
+		vgpu_cancel(&allowed->reservation);
+		allowed->reservation.bytes = 0;
+	}
+	vgpu_unlock(&meter->lock);
+	return result;
+}
+
+/* As long as the driver's refusal may be due to the dead. */
+static CUresult call_within(struct allowance allowed, struct vgpu_meter *meter,
+			    const struct vgpu_metered_call *call)
+{
+	CUresult result;
+	int round = 0;
+
+	do
+		result = attempt(meter, &allowed, call);
+	while (!allowed.refused && vgpu_await_teardown(&allowed.reservation, result, &round));
+	VGPU_AT(ADMIT_CALLED);
+	return result;
+}
+
 /*
  * Most calls are served by what a pool holds: far below the limit they are made by a taker of a
  * chunk. If the pool then grows by more and that does not fit, the call is undone.
@@ -141,21 +167,16 @@ static bool call_as_taker(struct vgpu_meter *meter, uint64_t bytes,
 	return *result != CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* False: there is no room for it, and the driver was not asked. */
-static bool call_once(struct vgpu_meter *meter, uint64_t bytes,
-		      const struct vgpu_metered_call *call, CUresult *result)
+static CUresult call_once(struct vgpu_meter *meter, uint64_t bytes,
+			  const struct vgpu_metered_call *call)
 {
-	struct allowance allowed = {.reservation = {.place = {.card = meter->card}}};
+	struct allowance allowed = {.reservation = {.place = {.card = meter->card}},
+				    .bytes = bytes};
+	CUresult result;
 
-	if (bytes && call_as_taker(meter, bytes, call, result))
-		return true;
-	if (bytes && !reserve_growth(&allowed.reservation, bytes, call)) {
-		if (!is_capturing(call))
-			return false;
-		allowed.reservation.bytes = 0;
-	}
-	*result = call_within(allowed, meter, call);
-	return true;
+	if (bytes && call_as_taker(meter, bytes, call, &result))
+		return result;
+	return call_within(allowed, meter, call);
 }
 
 CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
@@ -169,15 +190,16 @@ CUresult vgpu_meter_call(struct vgpu_meter *meter, uint64_t bytes,
 		return call->take(call);
 	if (meter->card < 0)
 		return result;
-	if (call_once(meter, bytes, call, &result) && result != CUDA_ERROR_OUT_OF_MEMORY)
+	result = call_once(meter, bytes, call);
+	if (result != CUDA_ERROR_OUT_OF_MEMORY)
 		return result;
 	more = bytes && vgpu_meters_trim(meter->card);
 	more |= bytes && vgpu_drop_closed_exports();
 	if (more)
-		call_once(meter, bytes, call, &result);
+		result = call_once(meter, bytes, call);
 	while (bytes && result == CUDA_ERROR_OUT_OF_MEMORY &&
 	       bytes <= vgpu_limit_bytes(meter->card) &&
 	       vgpu_await_frees(meter->card, bytes, &round))
-		call_once(meter, bytes, call, &result);
+		result = call_once(meter, bytes, call);
 	return result;
 }

@@ -480,6 +480,29 @@ same(2 * CHUNK + GIB // 2)
     )
 
 
+def test_threads_that_wait_for_a_pool_do_not_refuse_one_another(host: Host, grants: Grants) -> None:
+    """What the pool holds serves them all, and there is room for one chunk more."""
+    _run(
+        host,
+        grants,
+        """
+import threading
+must(d.cuMemAllocAsync(MIB, 0)); must(d.cuMemAlloc(GIB - 2 * CHUNK))
+assert control(op="latency", card=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
+codes, together = [], threading.Barrier(4)
+def take():
+    use(0); together.wait()
+    codes.append(d.cuMemAllocAsync(MIB, 0)[0])
+threads = [threading.Thread(target=take) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert control(op="latency", card=0, call="cuMemAllocAsync", ns=0).get("ok")
+assert codes == [OK] * 4, codes
+same(GIB - CHUNK)
+""",
+    )
+
+
 def test_managed_and_local_pools_are_device_memory(host: Host, grants: Grants) -> None:
     """A part of a device's memory is that device's; managed memory may go there."""
     _run(
