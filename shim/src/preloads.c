@@ -50,6 +50,33 @@ bool vgpu_preloads_names(const char *entry, const char *library, int last)
 	return false;
 }
 
+/* The loader puts directories before a name, and in place of what it expands. */
+static bool ends_alike(const char *name, size_t length, const char *path)
+{
+	size_t path_length = strlen(path), same = 0;
+
+	while (same < length && same < path_length &&
+	       name[length - 1 - same] == path[path_length - 1 - same]) {
+		if (name[length - 1 - same] == '/')
+			return true;
+		same++;
+	}
+	return same == length && (same == path_length || path[path_length - 1 - same] == '/');
+}
+
+int vgpu_preloads_place(const char *entry, const char *path, int first)
+{
+	size_t length;
+	const char *name = next_name(names_of(entry), &length);
+
+	for (int number = 0; length; number++) {
+		if (number >= first && ends_alike(name, length, path))
+			return number;
+		name = next_name(name + length, &length);
+	}
+	return first;
+}
+
 uint64_t vgpu_preloads_room(const char *entry, const char *library)
 {
 	return sizeof(NAME) + strlen(names_of(entry)) + strlen(library) + sizeof("::");

@@ -19,6 +19,10 @@ const char *vgpu_preloads_find(char *const *environment);
 /* Is the library among the names up to number `last`, from 0. */
 bool vgpu_preloads_names(const char *entry, const char *library, int last);
 
+/* Which name, from 0, the library at that path was loaded by. So many were loaded before it, but
+ * names that led to nothing stand among theirs; where no name looks like it, `first`. */
+int vgpu_preloads_place(const char *entry, const char *path, int first);
+
 /* Room for what the two below write, `entry` being what there is now, or NULL. */
 uint64_t vgpu_preloads_room(const char *entry, const char *library);
 

@@ -138,12 +138,13 @@ static void start_anew(char **argv, char **environment, const struct vgpu_rank *
 {
 	const char *old = vgpu_preloads_find(environment);
 	char *entry = fresh(vgpu_preloads_room(old, rank->ours));
+	int place = vgpu_preloads_place(old, rank->theirs, rank->others);
 
 	if (!getauxval(AT_BASE)) /* the kernel started the loader itself */
 		argv = kernels_arguments();
-	if (!argv || !entry || vgpu_preloads_names(old, rank->ours, rank->others))
+	if (!argv || !entry || vgpu_preloads_names(old, rank->ours, place))
 		return;
-	vgpu_preloads_insert(old, rank->ours, rank->others, entry);
+	vgpu_preloads_insert(old, rank->ours, place, entry);
 	execute(argv, with_preloads(environment, entry));
 	vgpu_preloads_alone(rank->ours, entry);
 	if (old)

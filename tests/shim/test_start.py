@@ -318,7 +318,7 @@ def test_a_sanitizers_runtime_stays_first(tried: Tried, grants: Grants, tmp_path
     source = _SOURCES / "strict_program.c"
     program = tmp_path / "program"
     subprocess.run(["gcc", "-fsanitize=address", source, "-o", program, "-ldl"], check=True)
-    for listed in (runtime, f"{runtime} libc.so.6"):
+    for listed in (runtime, f"{runtime} libc.so.6", f"/no/such.so {runtime} libc.so.6"):
         environment = tried.environment(
             listed, grants.make(GIB, GIB), ASAN_OPTIONS="detect_leaks=0"
         )
