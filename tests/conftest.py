@@ -11,6 +11,7 @@ import fcntl
 import functools
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def _own_mounts() -> None:
 
 _LONG = ("test_fuzz.py", "test_wheel.py")
 """Files that begin first: as the last one, a long file would have one worker wait for the other."""
+
+
+def pytest_configure() -> None:
+    """A shell's background and nohup leave signals ignored, and what the tests start would inherit
+    that: a signal that has a handler here has its default there."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
