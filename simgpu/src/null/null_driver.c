@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include "null_driver.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,22 +56,29 @@ void null_take_time(void)
 	}
 }
 
-CUresult cuInit(unsigned int flags)
+static bool begin(void)
 {
 	const char *how = getenv("NULL_DRIVER_LATENCY");
 
-	if (flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (device.ready)
-		return CUDA_SUCCESS;
 	device.total_bytes = number("NULL_DRIVER_BYTES", 40ull << 30);
 	device.latency_ns = number("NULL_DRIVER_LATENCY_NS", 0);
 	device.fail_every = number("NULL_DRIVER_FAIL_EVERY", 0);
 	device.sleeps = how && strcmp(how, "sleep") == 0;
-	if (!null_memory_begin(device.total_bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	device.ready = true;
-	return CUDA_SUCCESS;
+	return null_memory_begin(device.total_bytes);
+}
+
+/* Threads may call it at once, as they may a real one: the first begins, the others wait for it. */
+CUresult cuInit(unsigned int flags)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	bool ready;
+
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	ready = device.ready = device.ready || begin();
+	pthread_mutex_unlock(&lock);
+	return ready ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuDriverGetVersion(int *version)
