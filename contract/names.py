@@ -58,6 +58,10 @@ ANNOTATION_DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated
 ANNOTATION_GRANTS: Final = "gpuslice.io/grants"
 """Pod annotation: which container gets how much of which card (see contract.grants)."""
 
+ANNOTATION_WRITER: Final = "gpuslice.io/writer"
+"""Pod annotation: who bound it, and in which term: the Lease's holderIdentity and leaseTransitions,
+with a blank between. A policy of the API server holds the Binding to the Lease by it."""
+
 ANNOTATION_REQUIRED_PLUGINS: Final = "required-plugins.noderesource.dev"
 """What NRI's default validator reads, with a scope behind it (see contract.required_plugins)."""
 SCOPE_POD: Final = "/pod"
@@ -91,8 +95,13 @@ NAMESPACE: Final = "gpuslice-system"
 """Where our own objects live."""
 LEASE_AGENT_PREFIX: Final = "agent-"
 """Followed by the node's name: the Lease that the node's agent renews, in our namespace."""
-LEASE_SCHEDULER: Final = "scheduler"
-"""The Lease, in our namespace, without which nobody of us binds."""
+LEASE_SCHEDULER: Final = "gpuslice-scheduler"
+"""The Lease, in our namespace, without which nobody of us binds. kube-scheduler's own election has
+another one."""
+ANNOTATION_ASKED: Final = "gpuslice.io/asked"
+"""Annotation of that Lease: who else is asked by its kube-scheduler, and wants to bind."""
+ANNOTATION_INSTALLATION: Final = "gpuslice.io/installation"
+"""Annotation of that Lease: of which installation the holder is."""
 ANNOTATION_READY: Final = "gpuslice.io/ready"
 """Annotation of the agent's Lease: `true`, or why the agent can serve no container."""
 

@@ -44,15 +44,23 @@ def _entry(peak: Peak) -> allocation.DeviceEntry:
 
 
 def binding(
-    namespace: str, name: str, uid: str, node: str, placement: Placement | None
+    namespace: str,
+    name: str,
+    uid: str,
+    node: str,
+    placement: Placement | None,
+    writer: str = "",
 ) -> Mapping[str, Any]:
     """The Binding of a pod to a node; None: a pod that asks for no share.
 
-    The UID makes the API server refuse it where another pod has taken the name.
+    The UID makes the API server refuse it where another pod has taken the name; writer, of
+    `scheduler.gate`, where another process may write by now.
     """
     metadata: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}
     if placement is not None:
         metadata["annotations"] = dict(annotations_of(placement))
+        if writer:
+            metadata["annotations"][names.ANNOTATION_WRITER] = writer
     return {
         "apiVersion": "v1",
         "kind": "Binding",

@@ -65,3 +65,11 @@ def test_the_binding_names_pod_uid_and_node() -> None:
     }
     plain = written.binding("default", "pod", "u-1", "n1", None)
     assert "annotations" not in plain["metadata"]
+
+
+def test_the_binding_says_who_writes_it() -> None:
+    made = written.binding("default", "pod", "u-1", "n1", PLACEMENT, "somebody 7")
+    annotations = {**written.annotations_of(PLACEMENT), names.ANNOTATION_WRITER: "somebody 7"}
+    assert made["metadata"]["annotations"] == annotations
+    plain = written.binding("default", "pod", "u-1", "n1", None, "somebody 7")
+    assert "annotations" not in plain["metadata"]
