@@ -7,18 +7,25 @@ run(quick) and is named in __main__'s table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Result:
-    """Figures by name (the unit in the name), what each must not exceed, and rows for people."""
+    """Figures by name (the unit in the name), the goals that some have, and rows for people."""
 
     figures: Mapping[str, float]
     at_most: Mapping[str, float]
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    at_least: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:
-        return all(self.figures[name] <= goal for name, goal in self.at_most.items())
+        small = all(self.figures[name] <= goal for name, goal in self.at_most.items())
+        return small and all(self.figures[name] >= goal for name, goal in self.at_least.items())
+
+    @property
+    def goals(self) -> Mapping[str, str]:
+        small = {name: f"<= {goal}" for name, goal in self.at_most.items()}
+        return small | {name: f">= {goal}" for name, goal in self.at_least.items()}

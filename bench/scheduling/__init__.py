@@ -1,0 +1,1 @@
+"""The scheduler measured: its core, its verbs over HTTP, kube-scheduler with it, its memory."""

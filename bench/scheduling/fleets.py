@@ -1,0 +1,66 @@
+"""A fleet that is in use, as the scheduler's state has it: equal cards, pods of a few sizes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.core.fleet import Card
+from scheduler.core.request import Ask, Request
+from scheduler.facts import DeviceFacts, HeldCard, LeaseFacts, NodeFacts, PodFacts
+from scheduler.state import State
+
+CARD_BYTES: Final = 80 << 30
+CARDS: Final = 8
+_PERCENTS: Final = (5, 10, 15)
+"""What each pod holds of its card. Five to a card leave a quarter of it at least."""
+ASKED: Final = Request([Ask("main", core_percent=20, memory_percent=20)], isolation=True)
+_SEED: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    nodes: int
+    pods: int
+
+    def node_names(self) -> list[str]:
+        return [f"node-{number:04}" for number in range(self.nodes)]
+
+
+SMALL: Final = Size(100, 4_000)
+MIDDLE: Final = Size(1_000, 40_000)
+LARGE: Final = Size(5_000, 40_000)
+
+
+def card_uuid(node: int, minor: int) -> str:
+    return f"GPU-{node:08x}-{minor:04x}-4000-8000-000000000000"
+
+
+def held(size: Size) -> Iterator[tuple[int, int, int]]:
+    """Of each pod that is there: its node's number, its card's minor, percent of core and memory.
+    Evenly over all cards."""
+    chance = random.Random(_SEED)
+    for number in range(size.pods):
+        node, minor = divmod(number % (size.nodes * CARDS), CARDS)
+        yield node, minor, chance.choice(_PERCENTS)
+
+
+def filled(size: Size) -> State:
+    state = State()
+    for number, name in enumerate(size.node_names()):
+        cards = tuple(
+            Card(card_uuid(number, minor), minor, CARD_BYTES, numa=minor // 4, root=f"pci{minor}")
+            for minor in range(CARDS)
+        )
+        state.see_device(DeviceFacts(name, f"uid-{name}", cards))
+        state.see_node(NodeFacts(name, f"uid-{name}", isolates=True))
+        state.see_lease(LeaseFacts(name, "now"), 0.0)
+    names = size.node_names()
+    for number, (node, minor, percent) in enumerate(held(size)):
+        uuid, taken = card_uuid(node, minor), CARD_BYTES * percent // 100
+        holds = (HeldCard(uuid, minor, taken, percent, percent),)
+        facts = PodFacts(f"there-{number}", "there", f"p{number}", names[node], False, holds)
+        state.see_pod(facts)
+    return state
