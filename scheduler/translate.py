@@ -151,6 +151,19 @@ def pod(raw: Json) -> PodFacts:
     )
 
 
+def uid(raw: Json) -> str:
+    return str(_at(raw, "metadata").get("uid", ""))
+
+
+def mark(raw: Json) -> int:
+    """Another one where anything has changed that `pod` and `request` read of a pod: not of all
+    that may be written, since a container's shares stay as they are while the pod is there."""
+    metadata = _at(raw, "metadata")
+    written = (frozenset(_texts(metadata, key).items()) for key in ("labels", "annotations"))
+    node = _at(raw, "spec").get("nodeName")
+    return hash((node, _at(raw, "status").get("phase") in _FINISHED, *written))
+
+
 def _held(raw: Json) -> tuple[Held, str]:
     """Ours says which container has what; Koordinator's says what the pod has together."""
     annotations = _texts(_at(raw, "metadata"), "annotations")

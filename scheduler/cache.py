@@ -1,0 +1,212 @@
+"""Brings what the API server knows to `scheduler.state`: pods, nodes, devices, agents' Leases.
+
+The only writer of State beside the binder, on the same event loop. Keeps facts and no JSON. Of pods
+that are not bound it keeps what they ask for, by UID, until they are; of the others a number that
+tells whether anything has changed that we read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from contract import names
+from scheduler import translate
+from scheduler.core.request import Request
+from scheduler.dialects import RequestError
+from scheduler.facts import PodFacts
+from scheduler.follow import Follower
+from scheduler.kube import METADATA_ONLY, Kube
+from scheduler.state import State
+
+Json = Mapping[str, Any]
+Asked = Request | RequestError | None
+"""What a pod asks for; an error: nothing that can be granted; None: no share."""
+
+PODS: Final = "/api/v1/pods"
+NODES: Final = "/api/v1/nodes"
+DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+
+_UNFINISHED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+"""A pod that has finished is, to us, gone: so the server tells it."""
+_TICK_S: Final = 1.0
+
+
+class Cache:
+    """See the module. After this somebody must `run` it. clock: the one that State is told."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        state: State,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.requests: dict[str, Asked] = {}
+        """By UID, of the pods that are there and were not seen bound. Read only."""
+        self.on_pod_bound: list[Callable[[str], None]] = []
+        """Called with the UID of a pod that was known before, once State knows it bound."""
+        self._state = state
+        self._clock = clock
+        shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
+        self._followers: Final[Mapping[str, Follower]] = {
+            "nodes": Follower(kube, NODES, _Nodes(state), only=METADATA_ONLY, **shared),
+            "devices": Follower(kube, DEVICES, _Devices(state), **shared),
+            "leases": Follower(kube, LEASES, _Leases(state, clock), **shared),
+            "pods": Follower(kube, PODS, _Pods(self, state), query=_UNFINISHED, **shared),
+        }
+
+    async def run(self) -> None:
+        """Until cancelled. What an object can do wrong is in State's problems; what raises here is
+        a fault of ours, and nobody may go on as if State were kept."""
+        async with asyncio.TaskGroup() as group:
+            for name, follower in self._followers.items():
+                group.create_task(follower.run(), name=f"watch {name}")
+            group.create_task(self._tick(), name="tick")
+
+    @property
+    def synced(self) -> bool:
+        """All has been listed once. Before that nothing may be decided."""
+        return all(follower.synced for follower in self._followers.values())
+
+    async def wait_synced(self) -> None:
+        await asyncio.gather(*(each.wait_synced() for each in self._followers.values()))
+
+    async def relist(self) -> None:
+        """Returns once State has been told fresh lists of all, begun after this call."""
+        await asyncio.gather(*(each.relist() for each in self._followers.values()))
+
+    def ages(self) -> Mapping[str, float]:
+        """By kind, seconds since the API server last said something; inf: never. Where all is well
+        at most about a minute: its bookmarks come that often."""
+        now_s = self._clock()
+        return {
+            name: float("inf") if each.heard_s is None else now_s - each.heard_s
+            for name, each in self._followers.items()
+        }
+
+    def lists(self) -> Mapping[str, int]:
+        """By kind, how often all of it was listed."""
+        return {name: each.lists for name, each in self._followers.items()}
+
+    def problems(self) -> Sequence[str]:
+        """Of which kinds it is not known what happens now, and why."""
+        return [f"{name}: {each.problem}" for name, each in self._followers.items() if each.problem]
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._state.tick(self._clock())
+
+
+class _Nodes:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def seen(self, raw: Json) -> str:
+        facts = translate.node(raw)
+        self._state.see_node(facts)
+        return facts.name
+
+    def lost(self, raw: Json) -> None:
+        self._state.lose_node(translate.node(raw).name)
+
+    def listed(self, keys: set[str]) -> None:
+        self._state.keep_nodes(keys)
+
+
+class _Devices:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def seen(self, raw: Json) -> str:
+        facts = translate.device(raw)
+        self._state.see_device(facts)
+        return facts.name
+
+    def lost(self, raw: Json) -> None:
+        self._state.lose_device(translate.device(raw).name)
+
+    def listed(self, keys: set[str]) -> None:
+        self._state.keep_devices(keys)
+
+
+class _Leases:
+    def __init__(self, state: State, clock: Callable[[], float]) -> None:
+        self._state = state
+        self._clock = clock
+
+    def seen(self, raw: Json) -> str:
+        facts = translate.lease(raw)
+        if facts is None:
+            return ""
+        self._state.see_lease(facts, self._clock())
+        return facts.node
+
+    def lost(self, raw: Json) -> None:
+        facts = translate.lease(raw)
+        if facts is not None:
+            self._state.lose_lease(facts.node)
+
+    def listed(self, keys: set[str]) -> None:
+        self._state.keep_leases(keys)
+
+
+class _Pods:
+    """marks: by UID, a digest of all that may change of a pod and is read of it. A container's
+    shares cannot change while the pod is there."""
+
+    def __init__(self, cache: Cache, state: State) -> None:
+        self._cache = cache
+        self._state = state
+        self._marks: dict[str, int] = {}
+
+    def seen(self, raw: Json) -> str:
+        uid, mark = translate.uid(raw), translate.mark(raw)
+        if self._marks.get(uid) == mark:
+            return uid
+        facts = translate.pod(raw)
+        if facts.finished:
+            self._forget(uid)
+            return ""
+        self._marks[uid] = mark
+        if facts.node:
+            self._bound(facts)
+        else:
+            self._cache.requests[uid] = _asked(raw)
+        return uid
+
+    def lost(self, raw: Json) -> None:
+        self._forget(translate.uid(raw))
+
+    def listed(self, keys: set[str]) -> None:
+        """Those that we have heard of and the list lacks are gone, whatever was assumed of them:
+        it is newer than all that was heard. State keeps what was assumed for others."""
+        for uid in self._marks.keys() - keys:
+            self._forget(uid)
+        self._state.keep_pods(keys)
+
+    def _bound(self, facts: PodFacts) -> None:
+        waited_for = facts.uid in self._cache.requests or self._state.assumed(facts.uid) is not None
+        self._state.see_pod(facts)
+        self._cache.requests.pop(facts.uid, None)
+        if waited_for:
+            for call in self._cache.on_pod_bound:
+                call(facts.uid)
+
+    def _forget(self, uid: str) -> None:
+        self._marks.pop(uid, None)
+        self._cache.requests.pop(uid, None)
+        self._state.lose_pod(uid)
+
+
+def _asked(raw: Json) -> Asked:
+    try:
+        return translate.request(raw)
+    except RequestError as error:
+        # Without its traceback, which would keep the pod's JSON.
+        return RequestError(str(error))

@@ -1,0 +1,177 @@
+"""Keeps somebody told of all objects of one kind: a list, then what happens after it, for ever.
+
+Who is told (a `Sink`) hears of every object as it was last, and of those that are gone; after each
+list of all that are there, so that what was missed in between is put right. It hears no object's
+older state after a newer one. A watch that ends is taken up where it ended; where that is not
+possible any more (410), or it failed in a way that leaves doubt, the list is read anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, Protocol
+
+from scheduler.kube import Kube, KubeError
+
+Json = Mapping[str, Any]
+
+_FIRST_S: Final = 0.1
+_LONGEST_S: Final = 10.0
+_LIVED_S: Final = 1.0
+"""A watch that lived for less did not help: the next one waits longer."""
+_WATCH_S: Final = 300
+"""After which the server ends a watch, so that connections do not pile up on one server."""
+_RESUMABLE: Final = frozenset({0, 401, 403, 429, 503})
+"""No answer, or nobody to give one: the version that was reached is as good as it was."""
+_AT_ONCE: Final = 100
+"""Objects between two turns of whoever else waits for the loop."""
+
+
+class Sink(Protocol):
+    """Called on the event loop; neither waits nor raises."""
+
+    def seen(self, raw: Json) -> str:
+        """It is there, as it is now. Its key; "" for one that is nobody's business."""
+
+    def lost(self, raw: Json) -> None:
+        """It is gone; raw: as it was last."""
+
+    def listed(self, keys: set[str]) -> None:
+        """All that are there have been `seen`; others are gone."""
+
+
+class Backoff:
+    """How long to wait before the next try: twice as long each time, up to a bound. jitter: 0 to 1,
+    random, so that many do not come back at once."""
+
+    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
+        self._jitter = jitter
+        self._next_s = _FIRST_S
+
+    def reset(self) -> None:
+        self._next_s = _FIRST_S
+
+    def next_s(self) -> float:
+        wait_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_S)
+        return wait_s * (0.5 + self._jitter() / 2)
+
+
+class Follower:
+    """One kind of objects. path: of its list. only: see Kube.list. query: selectors."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        path: str,
+        sink: Sink,
+        *,
+        only: str = "",
+        query: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.problem = "has not been listed yet"
+        """Why it is not known what happens now; "" while all is well."""
+        self.lists = 0
+        self.heard_s: float | None = None
+        """When the API server said something last; None: never."""
+        self._kube = kube
+        self._path = path
+        self._sink = sink
+        self._only = only
+        self._query = dict(query or {})
+        self._clock = clock
+        self._jitter = jitter
+        self._backoff = Backoff(jitter)
+        self._version = ""
+        self._wanted = 1
+        self._listed = asyncio.Condition()
+        self._answered = 0
+        self._cycle: asyncio.Task[None] | None = None
+
+    @property
+    def synced(self) -> bool:
+        """All objects have been heard of once."""
+        return self._answered > 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._cycle = asyncio.create_task(self._follow(), name=f"follow {self._path}")
+            try:
+                await asyncio.wait({self._cycle})
+            except asyncio.CancelledError:
+                self._cycle.cancel()
+                await asyncio.wait({self._cycle})
+                raise
+            if not self._cycle.cancelled():
+                self._cycle.result()
+
+    async def relist(self) -> None:
+        """Returns once a list that was begun after this call has been told."""
+        self._wanted = wanted = self._wanted + 1
+        if self._cycle is not None:
+            self._cycle.cancel()
+        async with self._listed:
+            await self._listed.wait_for(lambda: self._answered >= wanted)
+
+    async def wait_synced(self) -> None:
+        async with self._listed:
+            await self._listed.wait_for(lambda: self.synced)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                if not self._version or self._answered < self._wanted:
+                    await self._list()
+                began_s = self._clock()
+                await self._watch()
+                if self._clock() - began_s >= _LIVED_S:
+                    self._backoff.reset()
+                    continue
+            except KubeError as error:
+                self.problem = str(error)
+                if error.status not in _RESUMABLE:
+                    self._version = ""
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _list(self) -> None:
+        wanted, keys, version = self._wanted, set[str](), ""
+        pages = self._kube.list(self._path, only=self._only, **self._query)
+        async with aclosing(pages):
+            async for items, listed_at in pages:
+                version = listed_at
+                for start in range(0, len(items), _AT_ONCE):
+                    keys.update(map(self._sink.seen, items[start : start + _AT_ONCE]))
+                    await asyncio.sleep(0)
+                self.heard_s = self._clock()
+        keys.discard("")
+        self._sink.listed(keys)
+        self._version, self.problem = version, ""
+        self.lists += 1
+        async with self._listed:
+            self._answered = wanted
+            self._listed.notify_all()
+
+    async def _watch(self) -> None:
+        seconds = int(_WATCH_S * (0.5 + self._jitter() / 2))
+        batches = self._kube.watch(
+            self._path, self._version, only=self._only, timeoutSeconds=seconds, **self._query
+        )
+        async with aclosing(batches):
+            async for batch in batches:
+                self.heard_s, self.problem = self._clock(), ""
+                for event in batch:
+                    self._tell(event)
+
+    def _tell(self, event: Json) -> None:
+        kind, raw = event.get("type"), event["object"]
+        if kind == "DELETED":
+            self._sink.lost(raw)
+        elif kind != "BOOKMARK":
+            self._sink.seen(raw)
+        self._version = raw["metadata"]["resourceVersion"]

@@ -1,0 +1,343 @@
+"""A thin client of the API server: JSON in and out over aiohttp, one method per verb.
+
+Knows paths, timeouts and Kubernetes' way of saying no, and nothing of any object. Every request has
+a deadline. A write is sent with the same deadline for the server (`timeout=`), so that what was not
+done by then is not done later either. POST and PATCH are never sent twice: what became of one that
+was not answered is for the caller to ask (`KubeError.undecided`). GET, PUT and DELETE are, by
+aiohttp, where a connection that was kept turns out to be dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+import aiohttp
+import orjson
+from aiohttp import hdrs
+from multidict import CIMultiDict
+from yarl import URL
+
+from scheduler.access import Access, AccessError
+
+Json = Mapping[str, Any]
+
+TIMEOUT_S: Final = 10.0
+"""Of one request, from its start to the last byte of the answer, unless the caller says."""
+WATCH_SILENT_S: Final = 150.0
+"""The API server sends a bookmark about every minute: a watch that says nothing for longer is
+dead, whatever TCP believes."""
+PAGE: Final = 500
+"""Objects of one page of a list: a few megabytes of text, some tens of objects."""
+UNREACHABLE: Final = "Unreachable"
+"""Reason of an error of ours: no connection, so that nothing was asked."""
+NO_ANSWER: Final = "NoAnswer"
+"""Reason of an error of ours: asked, and the answer did not come."""
+
+METADATA_ONLY: Final = "PartialObjectMetadata"
+"""For `only`: the server leaves out all but the objects' metadata."""
+
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_CREDENTIALS_S: Final = 60.0
+_CONNECTIONS: Final = 256
+_KEEP_S: Final = 60.0
+_TEXT_MOST: Final = 500
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+"""A host that is gone without a word is noticed after half a minute."""
+
+
+class KubeError(Exception):
+    """The API server said no, or nothing.
+
+    status: HTTP's; 0 where no answer came. reason: Kubernetes' word for it (NotFound, Conflict,
+    Expired, ...), or UNREACHABLE or NO_ANSWER.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}" if message else reason)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a write may have been done all the same."""
+        return self.reason == NO_ANSWER or self.status >= 500
+
+
+class Kube:
+    """See the module. After this you must `close`, or use it as a context.
+
+    load: gives the access anew; it may block and is called in a thread. Raises AccessError there.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        load: Callable[[], Access] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._load = load
+        self._clock = clock
+        self.problem = ""
+        """Why the credentials could not be read again; those read last serve until they can."""
+        self._session: aiohttp.ClientSession | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._use(access)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._session is not None:
+            await self._session.close()
+
+    # --- reading
+
+    async def get(self, path: str, *, timeout_s: float = TIMEOUT_S, **query: object) -> Any:
+        return await self._ask("GET", path, query, timeout_s=timeout_s)
+
+    async def list(
+        self, path: str, *, only: str = "", page: int = PAGE, **query: object
+    ) -> AsyncGenerator[tuple[Sequence[Json], str], None]:
+        """Its pages: the objects and the list's resourceVersion, the same for all pages.
+
+        As fresh as the store itself. Raises KubeError, in the middle too: 410 where the list took
+        longer than the server keeps it, and is to be begun anew.
+        """
+        query["limit"] = page
+        while True:
+            found = await self._ask("GET", path, query, only=only and f"{only}List")
+            metadata = found.get("metadata") or {}
+            yield found.get("items") or (), metadata.get("resourceVersion", "")
+            if not metadata.get("continue"):
+                return
+            query["continue"] = metadata["continue"]
+
+    async def watch(
+        self, path: str, resource_version: str, *, only: str = "", **query: object
+    ) -> AsyncGenerator[Sequence[Json], None]:
+        """What happens after that version, as it comes: {"type": ..., "object": ...}, bookmarks
+        among them, until the server ends it. First, once it is being watched, an empty batch.
+        Raises KubeError, 410 where the version is gone."""
+        query.update(watch="true", allowWatchBookmarks="true", resourceVersion=resource_version)
+        timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=WATCH_SILENT_S)
+        try:
+            async with self._request("GET", path, query, None, timeout, only) as response:
+                if response.status != 200:
+                    raise _refusal(response.status, await response.read())
+                yield ()
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if lines:
+                        yield [_event(line) for line in lines if line]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _failure(error) from error
+
+    # --- writing
+
+    async def post(
+        self, path: str, body: Json, *, timeout_s: float = TIMEOUT_S, **query: object
+    ) -> Any:
+        return await self._write("POST", path, query, body, timeout_s)
+
+    async def put(
+        self, path: str, body: Json, *, timeout_s: float = TIMEOUT_S, **query: object
+    ) -> Any:
+        return await self._write("PUT", path, query, body, timeout_s)
+
+    async def patch(
+        self,
+        path: str,
+        body: Json,
+        *,
+        kind: str = _MERGE_PATCH,
+        timeout_s: float = TIMEOUT_S,
+        **query: object,
+    ) -> Any:
+        """A merge patch unless `kind` names another content type."""
+        return await self._write("PATCH", path, query, body, timeout_s, kind)
+
+    async def delete(
+        self, path: str, body: Json | None = None, *, timeout_s: float = TIMEOUT_S, **query: object
+    ) -> Any:
+        return await self._write("DELETE", path, query, body, timeout_s)
+
+    # --- inside
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, object],
+        body: Json | None,
+        timeout_s: float,
+        kind: str = "",
+    ) -> Any:
+        query["timeout"] = f"{timeout_s:.3f}s"
+        return await self._ask(method, path, query, body, timeout_s=timeout_s, kind=kind)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        body: Json | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        only: str = "",
+        kind: str = "",
+    ) -> Any:
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        data = None if body is None else orjson.dumps(body)
+        try:
+            async with self._request(method, path, query, data, timeout, only, kind) as response:
+                said = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _failure(error) from error
+        if response.status >= 300:
+            if response.status == 401:
+                self._renewed_s = 0.0
+            raise _refusal(response.status, said)
+        try:
+            return orjson.loads(said)
+        except ValueError as error:
+            raise KubeError(0, NO_ANSWER, f"{path}: not JSON: {said[:80]!r}") from error
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        data: bytes | None,
+        timeout: aiohttp.ClientTimeout,
+        only: str = "",
+        kind: str = "",
+    ) -> aiohttp.client._RequestContextManager:
+        self._renew()
+        if self._session is None:
+            self._session = _session()
+        headers = self._headers
+        if only or kind:
+            headers = headers.copy()
+            if only:
+                headers[hdrs.ACCEPT] = f"application/json;as={only};g=meta.k8s.io;v=v1"
+            if kind:
+                headers[hdrs.CONTENT_TYPE] = kind
+        text = f"{self._access.server}{path}"
+        url = URL(f"{text}?{urlencode(query)}" if query else text, encoded=True)
+        return self._session.request(
+            method,
+            url,
+            data=data,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+            ssl=True if self._context is None else self._context,
+            server_hostname=self._access.server_name or None,
+            proxy=self._access.proxy or None,
+        )
+
+    def _use(self, access: Access) -> None:
+        self._access = access
+        self._context = access.context()
+        self._renewed_s = self._clock()
+        self._headers = CIMultiDict(
+            {
+                hdrs.ACCEPT: "application/json",
+                # Between two programs of one cluster it costs both more than it saves.
+                hdrs.ACCEPT_ENCODING: "identity",
+                hdrs.CONTENT_TYPE: "application/json",
+                hdrs.USER_AGENT: "gpuslice-scheduler",
+            }
+        )
+        if access.authorization:
+            self._headers[hdrs.AUTHORIZATION] = access.authorization
+
+    def _renew(self) -> None:
+        due = self._renewed_s + _CREDENTIALS_S <= self._clock()
+        if self._load is not None and self._renewing is None and due:
+            self._renewing = asyncio.create_task(self._read_again(), name="read credentials")
+
+    async def _read_again(self) -> None:
+        assert self._load is not None
+        try:
+            access = await asyncio.to_thread(self._load)
+            if access != self._access:
+                self._use(access)
+            self.problem = ""
+        except (AccessError, OSError) as error:
+            self.problem = f"credentials: {error}"
+        finally:
+            self._renewed_s = self._clock()
+            self._renewing = None
+
+
+def _session() -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=_CONNECTIONS, keepalive_timeout=_KEEP_S, socket_factory=_socket
+    )
+    return aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+    )
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    for level, option, value in _KEEPALIVE:
+        made.setsockopt(level, option, value)
+    return made
+
+
+def _event(line: bytes) -> Json:
+    try:
+        event = orjson.loads(line)
+    except ValueError as error:
+        raise KubeError(0, NO_ANSWER, f"a watch's line is not JSON: {line[:80]!r}") from error
+    if event.get("type") == "ERROR":
+        said = event.get("object") or {}
+        raise KubeError(int(said.get("code") or 0), *_words(said))
+    return event  # type: ignore[no-any-return]
+
+
+def _refusal(status: int, said: bytes) -> KubeError:
+    """The API server answers with a Status; what stands before it, with anything."""
+    try:
+        return KubeError(status, *_words(orjson.loads(said)))
+    except (ValueError, AttributeError):
+        return KubeError(status, f"HTTP {status}", said[:_TEXT_MOST].decode(errors="replace"))
+
+
+def _words(status: Json) -> tuple[str, str]:
+    reason = status.get("reason") or f"HTTP {status.get('code')}"
+    return str(reason), str(status.get("message") or "")[:_TEXT_MOST]
+
+
+def _failure(error: Exception) -> KubeError:
+    unasked = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+    reason = UNREACHABLE if isinstance(error, unasked) else NO_ANSWER
+    return KubeError(0, reason, str(error) or type(error).__name__)

@@ -1,0 +1,87 @@
+"""An HTTP server that answers as it is told: what a test needs of an API server that misbehaves in
+ways a real one cannot be made to. What a real one does is tested with a real one (tests/cluster).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from scheduler.access import Access
+from scheduler.kube import Kube
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def status(code: int, reason: str, message: str = "") -> dict[str, Any]:
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": message,
+    }
+
+
+def refuse(code: int, reason: str, message: str = "") -> web.Response:
+    return json(status(code, reason, message), code)
+
+
+def json(body: object, code: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=code, content_type="application/json")
+
+
+def listed(*items: dict[str, Any], version: str = "1", more: str = "") -> web.Response:
+    metadata = {"resourceVersion": version, **({"continue": more} if more else {})}
+    return json({"kind": "List", "metadata": metadata, "items": items})
+
+
+def event(kind: str, raw: dict[str, Any], version: str) -> dict[str, Any]:
+    metadata = {**raw.get("metadata", {}), "resourceVersion": version}
+    return {"type": kind, "object": {**raw, "metadata": metadata}}
+
+
+async def stream(request: web.Request, *chunks: bytes, hold: bool = False) -> web.StreamResponse:
+    """A watch that says this, byte for byte, and ends; hold: or says no more."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for chunk in chunks:
+        await response.write(chunk)
+        await asyncio.sleep(0.01)
+    if hold:
+        await asyncio.sleep(60)
+    return response
+
+
+def lines(*events: dict[str, Any]) -> bytes:
+    return b"".join(orjson.dumps(each) + b"\n" for each in events)
+
+
+@asynccontextmanager
+async def serving(answer: Answer) -> AsyncIterator[Access]:
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, web.BaseRequest)
+        return await answer(request)  # type: ignore[arg-type]
+
+    runner = web.ServerRunner(web.Server(handle), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        host, port = runner.addresses[0][:2]
+        yield Access(f"http://{host}:{port}", authorization="Bearer secret")
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def client_of(answer: Answer) -> AsyncIterator[Kube]:
+    async with serving(answer) as access, Kube(access) as kube:
+        yield kube

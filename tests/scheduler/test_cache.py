@@ -1,0 +1,202 @@
+"""What State is told, over an API server that does what a real one is hard to be made to do.
+
+The rest, with a real one: tests/cluster/test_cache.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from contract import names
+from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
+from scheduler.dialects import RequestError
+from scheduler.follow import Backoff
+from scheduler.state import State
+from tests.scheduler.api_server import client_of, event, lines, listed, refuse, stream
+from tests.scheduler.objects import allocated, card, container, device, lease, node, pod, resources
+
+HALF = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="12Gi")))}
+
+
+def bound(uid: str, **fields: Any) -> dict[str, Any]:
+    return pod(container("main", ratio=50), uid=uid, node="n1", annotations=HALF, **fields)
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+class Server:
+    """The objects of a cluster of one node; watches say what is put into `events` by path, each
+    entry one watch: a list of lines, or a status with which it is refused."""
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self.objects: dict[str, list[dict[str, Any]]] = {
+            NODES: [node("n1")],
+            DEVICES: [device("n1", card("GPU-a", 0))],
+            LEASES: [lease("n1")],
+            PODS: list(pods),
+        }
+        self.watches: dict[str, list[list[dict[str, Any]] | int]] = {}
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.refused: dict[str, int] = {}
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        self.asked.append((request.path, query))
+        if request.path in self.refused:
+            return refuse(self.refused[request.path], "Refused")
+        if "watch" not in query:
+            return listed(*self.objects[request.path], version="10")
+        scripts = self.watches.get(request.path) or [[]]
+        script = scripts.pop(0)
+        if isinstance(script, int):
+            return refuse(script, "Refused")
+        return await stream(request, lines(*script), hold=not scripts)
+
+    def versions(self, path: str) -> list[str]:
+        """From which version it was watched; "" for each list."""
+        return [query.get("resourceVersion", "") for asked, query in self.asked if asked == path]
+
+
+@asynccontextmanager
+async def running(server: Server, clock: Callable[[], float] = lambda: 0.0) -> Any:
+    state = State()
+    async with client_of(server.answer) as kube:
+        cache = Cache(kube, state, clock, jitter=lambda: 0.0)
+        task = asyncio.create_task(cache.run())
+        try:
+            yield cache, state
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+def scene(server: Server, play: Callable[[Cache, State], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with running(server) as (cache, state):
+            await play(cache, state)
+
+    asyncio.run(whole())
+
+
+def test_all_is_known_once_it_is_synced() -> None:
+    async def play(cache: Cache, state: State) -> None:
+        assert not cache.synced
+        assert set(cache.ages().values()) == {float("inf")}
+        await cache.wait_synced()
+        assert cache.synced
+        assert state.is_bound("u-1")
+        assert set(cache.ages().values()) == {0.0}
+        await until(lambda: not cache.problems())
+        assert set(cache.lists().values()) == {1}
+
+    scene(Server(bound("u-1")), play)
+
+
+def test_what_pods_ask_for_is_known_until_they_are_bound() -> None:
+    malformed = pod(container("main", ratio=150), uid="wrong")
+    server = Server(pod(container("main", ratio=50), uid="half"), pod(uid="plain"), malformed)
+    server.watches[PODS] = [[event("MODIFIED", bound("half"), "11")]]
+    calls: list[str] = []
+
+    async def play(cache: Cache, state: State) -> None:
+        cache.on_pod_bound.append(calls.append)
+        await cache.wait_synced()
+        assert cache.requests["plain"] is None
+        wrong = cache.requests["wrong"]
+        assert isinstance(wrong, RequestError)
+        assert wrong.__traceback__ is None
+        await until(lambda: state.is_bound("half"))
+        assert "half" not in cache.requests
+
+    scene(server, play)
+    assert calls == ["half"]
+
+
+def test_a_watch_goes_on_where_it_ended() -> None:
+    server = Server()
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "33"}}}
+    server.watches[PODS] = [[event("ADDED", bound("u-1"), "11"), bookmark], [], 503, []]
+
+    async def play(cache: Cache, state: State) -> None:
+        await until(lambda: len(server.versions(PODS)) >= 5)
+        assert server.versions(PODS)[:5] == ["", "10", "33", "33", "33"]
+        assert state.is_bound("u-1")
+
+    scene(server, play)
+
+
+@pytest.mark.parametrize("code", [410, 500, 504])
+def test_a_watch_that_leaves_doubt_is_begun_with_a_list(code: int) -> None:
+    server = Server(bound("u-1"))
+    server.watches[PODS] = [code, []]
+
+    async def play(cache: Cache, state: State) -> None:
+        await cache.wait_synced()
+        server.objects[PODS] = [bound("u-2")]
+        await until(lambda: state.is_bound("u-2"))
+        assert not state.is_bound("u-1")
+        assert cache.synced
+
+    scene(server, play)
+
+
+def test_a_relist_is_begun_after_it_was_asked_for() -> None:
+    server = Server(bound("u-1"))
+
+    async def play(cache: Cache, state: State) -> None:
+        await cache.wait_synced()
+        server.objects[PODS] = [bound("u-2")]
+        await cache.relist()
+        assert not state.is_bound("u-1")
+        assert state.is_bound("u-2")
+        assert set(cache.lists().values()) == {2}
+
+    scene(server, play)
+
+
+def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
+    server = Server()
+    server.refused[DEVICES] = 404
+
+    async def play(cache: Cache, state: State) -> None:
+        await until(lambda: "devices: Refused" in cache.problems())
+        assert not cache.synced
+        del server.refused[DEVICES]
+        await cache.wait_synced()
+        await until(lambda: not cache.problems())
+
+    scene(server, play)
+
+
+def test_the_waits_double_up_to_a_bound_and_differ_by_chance() -> None:
+    waits = Backoff(jitter=lambda: 1.0)
+    assert [round(waits.next_s(), 1) for _ in range(9)] == [
+        *(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0)
+    ]
+    waits.reset()
+    assert waits.next_s() == 0.1
+    assert Backoff(jitter=lambda: 0.0).next_s() == 0.05
+
+
+def test_agents_fall_silent_by_our_clock() -> None:
+    now = [0.0]
+
+    async def whole() -> None:
+        async with running(Server(), lambda: now[0]) as (cache, state):
+            await cache.wait_synced()
+            row = state.fleet.row_of("n1")
+            assert state.fleet.bar[row] == 0
+            now[0] = 41.0
+            await until(lambda: state.fleet.bar[row] != 0)
+
+    asyncio.run(whole())

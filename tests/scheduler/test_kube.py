@@ -1,0 +1,173 @@
+"""The client of the API server: what is sent, and what each kind of answer becomes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from scheduler.access import Access
+from scheduler.kube import METADATA_ONLY, NO_ANSWER, UNREACHABLE, Kube, KubeError
+from tests.scheduler.api_server import client_of, event, json, lines, listed, refuse, stream
+
+
+def test_a_write_carries_its_body_its_deadline_and_the_credentials() -> None:
+    seen: list[Any] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append((request.method, request.path, dict(request.query), await request.json()))
+        seen.append((request.headers["Authorization"], request.headers["Content-Type"]))
+        return json({"kind": "Status"}, 201)
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            assert await kube.post("/p", {"a": 1}, timeout_s=2) == {"kind": "Status"}
+            assert await kube.patch("/p", {"b": None}, fieldManager="x y") == {"kind": "Status"}
+
+    asyncio.run(scene())
+    assert seen == [
+        ("POST", "/p", {"timeout": "2.000s"}, {"a": 1}),
+        ("Bearer secret", "application/json"),
+        ("PATCH", "/p", {"fieldManager": "x y", "timeout": "10.000s"}, {"b": None}),
+        ("Bearer secret", "application/merge-patch+json"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "undecided"), [(404, False), (409, False), (429, False), (500, True), (504, True)]
+)
+def test_a_refusal_says_what_the_server_said(code: int, undecided: bool) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return refuse(code, "Because", "of this")
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            with pytest.raises(KubeError, match="Because: of this") as raised:
+                await kube.post("/p", {})
+            assert (raised.value.status, raised.value.reason) == (code, "Because")
+            assert raised.value.undecided is undecided
+
+    asyncio.run(scene())
+
+
+def test_an_answer_of_something_before_the_server_is_an_error_with_its_text() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.Response(text="<html>hello")
+        return web.Response(text="<html>Bad Gateway", status=502)
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            with pytest.raises(KubeError, match="HTTP 502: <html>Bad Gateway"):
+                await kube.put("/p", {})
+            with pytest.raises(KubeError, match="not JSON") as raised:
+                await kube.get("/p")
+            assert raised.value.undecided
+
+    asyncio.run(scene())
+
+
+def test_nobody_there_is_told_from_no_answer() -> None:
+    hang = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/reset":
+            assert request.transport is not None
+            request.transport.abort()
+        else:
+            await hang.wait()
+        return json({})
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            for path in ("/reset", "/hang"):
+                with pytest.raises(KubeError) as raised:
+                    await kube.post(path, {}, timeout_s=0.5)
+                assert (raised.value.reason, raised.value.undecided) == (NO_ANSWER, True)
+            hang.set()
+        async with Kube(Access("http://127.0.0.1:1")) as nobody:
+            with pytest.raises(KubeError) as raised:
+                await nobody.post("/p", {})
+            assert (raised.value.reason, raised.value.undecided) == (UNREACHABLE, False)
+
+    asyncio.run(scene())
+
+
+def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.method)
+        if len(seen) > 1:
+            assert request.transport is not None
+            request.transport.abort()
+        return json({})
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            await kube.get("/p")
+            for write in (kube.post("/p", {}), kube.patch("/p", {})):
+                with pytest.raises(KubeError):
+                    await write
+
+    asyncio.run(scene())
+    assert seen == ["GET", "POST", "PATCH"]
+
+
+def test_a_list_comes_in_pages_of_metadata_alone_where_that_is_asked() -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append((dict(request.query), request.headers["Accept"]))
+        if "continue" in request.query:
+            return listed({"n": 3}, version="7")
+        return listed({"n": 1}, {"n": 2}, version="7", more="a/b")
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            found = [each async for each in kube.list("/p", only=METADATA_ONLY, page=2)]
+            assert found == [([{"n": 1}, {"n": 2}], "7"), ([{"n": 3}], "7")]
+
+    asyncio.run(scene())
+    accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+    assert seen == [({"limit": "2"}, accept), ({"limit": "2", "continue": "a/b"}, accept)]
+
+
+def test_a_watch_is_the_same_in_whatever_pieces_it_comes() -> None:
+    events = [event("ADDED", {"n": n, "text": "x" * n}, str(n)) for n in (1, 2000, 200_000)]
+    whole = lines(*events)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        size = int(request.query["size"])
+        return await stream(request, *(whole[i : i + size] for i in range(0, len(whole), size)))
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            for size in (7919, 65536, len(whole)):
+                batches = [each async for each in kube.watch("/p", "1", size=size)]
+                assert batches[0] == ()
+                assert [each for batch in batches for each in batch] == events
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+def test_a_version_that_is_gone_is_an_error_of_410(as_event: bool) -> None:
+    gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if as_event:
+            return await stream(request, orjson.dumps({"type": "ERROR", "object": gone}) + b"\n")
+        return json(gone, 410)
+
+    async def scene() -> None:
+        async with client_of(answer) as kube:
+            with pytest.raises(KubeError, match="Expired: too old") as raised:
+                async for _ in kube.watch("/p", "1"):
+                    pass
+            assert raised.value.status == 410
+
+    asyncio.run(scene())
