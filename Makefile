@@ -4,13 +4,16 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-node demo-faults test gpu lint sanitize fuzz bench faults clean
+.PHONY: help setup base build demo demo-node demo-faults test gpu lint sanitize fuzz bench faults clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## install what is missing (.venv, Debian packages as root, containerd), build the C
+setup:  ## install what is missing (.venv, Debian packages as root, containerd, Kubernetes), build the C
 	@$(PYTHON) -m simgpu.lab.setup
+
+base:  # the same without Kubernetes, which the cluster tests alone need
+	@$(PYTHON) -m simgpu.lab.setup --without-kubernetes
 
 build:  ## the C libraries alone, on a machine that is set up
 	@cmake --preset dev
@@ -18,32 +21,33 @@ build:  ## the C libraries alone, on a machine that is set up
 
 demo: demo-node  ## the product's main job, shown on this machine (same as demo-node for now)
 
-demo-node: setup  ## one card, two pods of half a card each, on a private containerd (root)
+demo-node: base  ## one card, two pods of half a card each, on a private containerd (root)
 	@$(VENV)/python -m simgpu.lab.demo $(ARGS)
 
-demo-faults: setup  ## the agent stopped, the agent hung, an annotation forged: what happens to pods (root)
+demo-faults: base  ## the agent stopped, the agent hung, an annotation forged: what happens to pods (root)
 	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
 
-lint: setup  ## ruff, mypy --strict, import contracts, clang-format
+lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m simgpu.lab.lint
 
-test: lint  ## lint, then every test that this machine can run (as root: all of them)
+test: setup  ## lint, then every test that this machine can run (as root: all of them)
+	@$(VENV)/python -m simgpu.lab.lint
 	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-gpu: setup  ## the matrix's rows on this machine's own card, and a table of them (ARGS="--card 1")
+gpu: base  ## the matrix's rows on this machine's own card, and a table of them (ARGS="--card 1")
 	@$(VENV)/python -m tests.gpu $(ARGS)
 
-sanitize: setup  ## the rows of the library's matrix with ASan and UBSan, then with TSan
+sanitize: base  ## the rows of the library's matrix with ASan and UBSan, then with TSan
 	@GPUSLICE_PRESET=asan $(VENV)/python -m pytest tests/shim -k test_row_ $(ARGS)
 	@GPUSLICE_PRESET=tsan $(VENV)/python -m pytest tests/shim -k test_row_ $(ARGS)
 
-fuzz: setup  ## fuzz the parsers for 5 minutes each (ARGS="--seconds 3600 session")
+fuzz: base  ## fuzz the parsers for 5 minutes each (ARGS="--seconds 3600 session")
 	@$(VENV)/python -m tests.fuzz $(ARGS)
 
-faults: setup  ## the fault matrix on five containerds, built once (root; ARGS=--help)
+faults: base  ## the fault matrix on five containerds, built once (root; ARGS=--help)
 	@$(VENV)/python -m bench.faults $(ARGS)
 
-bench: setup  ## measure what the library costs, beside the same without it (ARGS=--quick)
+bench: base  ## measure what the library costs, beside the same without it (ARGS=--quick)
 	@$(VENV)/python -m bench shim $(ARGS)
 
 clean:  ## remove what was built here; the cache of programs stays

@@ -1,7 +1,7 @@
 """What tests of several areas share: the C build, and which tiers this machine can run.
 
-A tier that cannot run is skipped with the reason; under CI=true the sim and node tiers may not
-skip: there the same reason is an error.
+A tier that cannot run is skipped with the reason; under CI=true the sim, node and cluster tiers may
+not skip: there the same reason is an error.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from simgpu.lab import kubernetes
 from tests import sanitizers
 
 _CLONE_NEWNS = 0x20000
@@ -36,6 +38,13 @@ def _why_no_node() -> str | None:
         return "a private containerd needs root: sudo make test"
     missing = [tool for tool in ("runc", "unshare", "busybox") if shutil.which(tool) is None]
     return f"not installed: {', '.join(missing)} (make setup installs them)" if missing else None
+
+
+@functools.cache
+def _why_no_cluster() -> str | None:
+    if kubernetes.find() is None:
+        return "no etcd, kube-apiserver, kube-scheduler or kubectl: make setup builds them"
+    return None
 
 
 @functools.cache
@@ -68,7 +77,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in _LONG)
 
 
-_TIERS = {"sim": _why_no_sim, "node": _why_no_node}
+_TIERS: dict[str, Callable[[], str | None]] = {
+    "sim": _why_no_sim,
+    "node": _why_no_node,
+    "cluster": _why_no_cluster,
+}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

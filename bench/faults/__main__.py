@@ -16,6 +16,7 @@ from bench.faults.cases import FAULTS, ROWS, Fault
 from bench.faults.outcome import Cell
 from bench.faults.report import Column
 from simgpu.lab import programs
+from simgpu.lab.building import ProgramsError
 from simgpu.lab.containerd import ContainerdError
 from simgpu.lab.containerd_config import Options
 from simgpu.lab.cri import CriError
@@ -87,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_CANNOT_GO_ON: Final = (LabError, CriError, ContainerdError, NamespaceError, programs.ProgramsError)
+_CANNOT_GO_ON: Final = (LabError, CriError, ContainerdError, NamespaceError, ProgramsError)
 
 if __name__ == "__main__":
     if os.geteuid() != 0:

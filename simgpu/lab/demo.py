@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from contract import names
-from simgpu.lab import programs
+from simgpu.lab.building import ProgramsError
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.claims import Story
 from simgpu.lab.containerd import ContainerdError
@@ -259,7 +259,7 @@ _CANNOT_GO_ON: Final = (
     CriError,
     ContainerdError,
     NamespaceError,
-    programs.ProgramsError,
+    ProgramsError,
 )
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from contract import allocation, grants, names, required_plugins
 from simgpu import config
-from simgpu.lab import images, programs
+from simgpu.lab import building, images, programs
 from simgpu.lab.catalogue import Catalogue
 from simgpu.lab.containerd import Containerd
 from simgpu.lab.containerd_config import Options
@@ -98,7 +98,7 @@ class Lab:
         built = programs.ensure(release=self.release)
         self.containerd = Containerd(self.namespace, built, self.release, self._options)
         self.containerd.start()
-        packed = images.archive(Catalogue(self._files).images(), programs.cache_dir() / "images")
+        packed = images.archive(Catalogue(self._files).images(), building.cache_dir() / "images")
         self.containerd.import_image(packed)
         self.cri = Cri(self.containerd.paths.socket, self.directory / "pods", self.namespace.cgroup)
         self.version = self.cri.version()

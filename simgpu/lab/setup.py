@@ -13,10 +13,12 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from simgpu.lab import programs
+from simgpu.lab import kubernetes, programs
+from simgpu.lab.building import ProgramsError
 from simgpu.lab.progress import step
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -142,7 +144,8 @@ def c_libraries() -> None:
         _run(["cmake", "--build", "--preset", "dev", "--parallel", str(os.cpu_count() or 1)])
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
+    """`--without-kubernetes`: not the programs that the cluster tests alone need."""
     if sys.version_info < _PYTHON_MINIMUM:
         sys.stderr.write(
             f"Python {_PYTHON_MINIMUM[0]}.{_PYTHON_MINIMUM[1]} or newer is needed, this is "
@@ -155,7 +158,9 @@ def main() -> int:
         c_libraries()
         if os.geteuid() == 0:
             programs.ensure()
-    except (SetupError, programs.ProgramsError) as error:
+        if "--without-kubernetes" not in arguments:
+            kubernetes.ensure()
+    except (SetupError, ProgramsError) as error:
         sys.stderr.write(f"\nsetup: {error}\n")
         return 1
     except KeyboardInterrupt:
@@ -165,4 +170,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

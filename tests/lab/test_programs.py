@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import programs
+from simgpu.lab import building, programs
+from simgpu.lab.building import ProgramsError
 from simgpu.lab.releases import DEFAULT, RELEASES, of_machine
 
 NAMES = ("containerd", "containerd-shim-runc-v2", "ctr")
@@ -31,7 +32,7 @@ def _fake(directory: Path, names: tuple[str, ...] = NAMES) -> Path:
 )
 def test_cache_dir(environ: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", environ["HOME"])
-    assert programs.cache_dir(environ) == Path(expected)
+    assert building.cache_dir(environ) == Path(expected)
 
 
 def test_a_named_directory_comes_first(tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ def test_a_named_directory_comes_first(tmp_path: Path) -> None:
 
 def test_a_named_directory_without_the_programs_is_an_error(tmp_path: Path) -> None:
     named = _fake(tmp_path / "named", NAMES[:2])
-    with pytest.raises(programs.ProgramsError, match="no ctr there"):
+    with pytest.raises(ProgramsError, match="no ctr there"):
         programs.find({"GPUSLICE_BIN": str(named)})
 
 
@@ -86,7 +87,7 @@ def _go(tmp_path: Path, script: str) -> dict[str, str]:
 
 
 def test_a_failed_build_leaves_nothing_and_says_what_go_said(tmp_path: Path) -> None:
-    with pytest.raises(programs.ProgramsError, match="no such module"):
+    with pytest.raises(ProgramsError, match="no such module"):
         programs.ensure(_go(tmp_path, _FAILING_GO))
     assert list((tmp_path / "cache" / "bin").iterdir()) == []
 
@@ -146,7 +147,7 @@ def test_an_own_containerd_that_does_not_say_its_version_is_an_error(
 ) -> None:
     own = _fake(tmp_path)
     (own / "containerd").write_text(f"#!/bin/sh\necho '{said}'\n")
-    with pytest.raises(programs.ProgramsError, match="does not say its version"):
+    with pytest.raises(ProgramsError, match="does not say its version"):
         programs.of_machine(own)
 
 

@@ -1,0 +1,340 @@
+"""A Kubernetes control plane of the lab's own: etcd and kube-apiserver, kube-schedulers on demand.
+
+Everything is in one directory and on ports of 127.0.0.1 that were free; it ends with its owner,
+however that ends. There is no controller-manager and no kubelet: nobody makes default service
+accounts, taints new nodes or lifts their taints, so the admission that counts on them is off; a
+deleted namespace is finalised by `remove_namespace`; a bound pod is deleted without grace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import yaml
+
+from contract import names
+from simgpu.lab import kubernetes
+from simgpu.lab.kept import Process
+from simgpu.lab.kubernetes import Kubernetes
+
+USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "admin": ("admin", ("system:masters",)),
+    "kube-scheduler": ("system:kube-scheduler", ()),
+    "scheduler": (
+        f"system:serviceaccount:{names.NAMESPACE}:{names.SCHEDULER_NAME}",
+        ("system:serviceaccounts", f"system:serviceaccounts:{names.NAMESPACE}"),
+    ),
+    "tenant": ("tenant", ("tenants",)),
+}
+"""What each may be called in `kubeconfig`: its name and groups at the API server. `scheduler` is to
+RBAC the service account of the manifests; `tenant` has no rights but those that a test gives it."""
+
+_FREE_PORTS: Final = range(20000, 32000)
+"""Below those that Linux gives to outgoing connections, so that none of these takes one first."""
+_START_S: Final = 90.0
+_TRIES: Final = 5
+_IN_USE: Final = "address already in use"
+_KUBECTL_S: Final = 120.0
+_TOKEN_S: Final = 24 * 3600
+
+
+class ControlPlaneError(RuntimeError):
+    """A program does not come up, or kubectl is refused; the text is what they say."""
+
+
+class ControlPlane:
+    """etcd and kube-apiserver in `directory`, which is made, and removed by `stop`."""
+
+    def __init__(self, directory: Path, programs: Kubernetes | None = None) -> None:
+        self.directory = directory.resolve()
+        self.programs = programs or kubernetes.ensure()
+        self.server = ""
+        self._tokens = {user: secrets.token_hex(16) for user in USERS}
+        self._etcd: Process | None = None
+        self._apiserver: Process | None = None
+        self._schedulers: list[Process] = []
+
+    def __enter__(self) -> ControlPlane:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- its life
+
+    def start(self) -> None:
+        """Return when the API server is ready. Raises ControlPlaneError."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._write_credentials()
+        self._etcd_url = self._on_a_free_port(self._start_etcd)
+        self.server = self._on_a_free_port(self._start_apiserver)
+
+    def stop(self) -> None:
+        """Everything ends, the directory is removed. Idempotent."""
+        for process in (*self._schedulers, self._apiserver, self._etcd):
+            if process is not None:
+                process.kill()
+        self._schedulers.clear()
+        self._apiserver = self._etcd = None
+        subprocess.run(["rm", "-rf", "--", self.directory], check=False)
+
+    @property
+    def apiserver(self) -> Process:
+        """To be stopped and continued by tests of its silence."""
+        assert self._apiserver is not None
+        return self._apiserver
+
+    def restart_apiserver(self) -> None:
+        """Killed, and started anew at the same address; what is in etcd stays."""
+        self.apiserver.kill()
+        self._start_apiserver(int(self.server.rpartition(":")[2]))
+
+    def start_kube_scheduler(
+        self,
+        config: Path | None = None,
+        kubeconfig: Path | None = None,
+        name: str = "kube-scheduler",
+        *options: str,
+    ) -> Process:
+        """A kube-scheduler of that configuration (the stock one if None), as that user.
+
+        Its configuration file alone says how it reaches the API server, so it gets a copy of
+        `config` that says `kubeconfig`. `name` is of its log.
+        """
+        written: dict[str, Any] = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+        }
+        if config is not None:
+            written = yaml.safe_load(config.read_text())
+        own = kubeconfig or self.kubeconfig("kube-scheduler")
+        written.setdefault("clientConnection", {})["kubeconfig"] = str(own)
+        copy = self.directory / f"{name}.config.yaml"
+        copy.write_text(yaml.safe_dump(written))
+        command: list[str | Path] = [
+            *(self.programs.kube_scheduler, f"--config={copy}", "--secure-port=0"),
+            *(f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}"),
+            *options,
+        ]
+        process = Process(command, self.directory / f"{name}.log", self._environ())
+        self._schedulers.append(process)
+        return process
+
+    # --- who may ask
+
+    def kubeconfig(self, user: str = "admin") -> Path:
+        """A kubeconfig of one of USERS."""
+        return self._write_kubeconfig(user, self._tokens[user])
+
+    def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
+        """A kubeconfig of a service account that exists, with a token as its pods would get."""
+        raw = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": _TOKEN_S},
+        }
+        answer = self.kubectl("create", "--raw", raw, "-f", "-", given=json.dumps(asked))
+        token = str(json.loads(answer)["status"]["token"])
+        return self._write_kubeconfig(f"{namespace}.{name}", token)
+
+    @property
+    def ca(self) -> Path:
+        """The certificate that the API server signed for itself."""
+        return self.directory / "certificates" / "apiserver.crt"
+
+    def token(self, user: str = "admin") -> str:
+        return self._tokens[user]
+
+    # --- what may be asked
+
+    def kubectl(self, *arguments: str | Path, user: str = "admin", given: str = "") -> str:
+        """What kubectl prints; `given` is its input. Raises ControlPlaneError with what it says."""
+        done = self.try_kubectl(*arguments, user=user, given=given)
+        if done.returncode != 0:
+            raise ControlPlaneError(f"kubectl {' '.join(map(str, arguments))}: {done.stderr}")
+        return done.stdout
+
+    def try_kubectl(
+        self, *arguments: str | Path, user: str = "admin", given: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """As `kubectl`, for those who expect a refusal."""
+        command = [self.programs.kubectl, f"--kubeconfig={self.kubeconfig(user)}", *arguments]
+        return subprocess.run(
+            command,
+            env={**os.environ, **self._environ()},
+            input=given,
+            text=True,
+            capture_output=True,
+            timeout=_KUBECTL_S,
+        )
+
+    def apply(self, *paths: Path, user: str = "admin") -> None:
+        """`kubectl apply` of files or directories, in their order."""
+        for path in paths:
+            self.kubectl("apply", "--server-side", "-f", path, user=user)
+
+    def apply_json(self, *objects: Mapping[str, Any], user: str = "admin") -> None:
+        for each in objects:
+            self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(each))
+
+    def remove_namespace(self, name: str) -> None:
+        """With its pods; nobody but us would finish its deletion."""
+        self.kubectl("delete", "pods", "--all", f"-n={name}", "--force", "--grace-period=0")
+        self.kubectl("delete", "namespace", name, "--wait=false")
+        live = json.loads(self.kubectl("get", "namespace", name, "-o", "json"))
+        live["spec"]["finalizers"] = []
+        raw = f"/api/v1/namespaces/{name}/finalize"
+        self.kubectl("replace", "--raw", raw, "-f", "-", given=json.dumps(live))
+
+    # --- inside
+
+    def _write_credentials(self) -> None:
+        rows = [
+            f'{self._tokens[user]},{name},{name},"{",".join(groups)}"\n'
+            for user, (name, groups) in USERS.items()
+        ]
+        (self.directory / "tokens.csv").write_text("".join(rows))
+        (self.directory / "service-accounts.key").write_text(_private_key())
+
+    def _start_etcd(self, port: int) -> str:
+        url = f"http://127.0.0.1:{port}"
+        self._etcd = Process(
+            [
+                *(self.programs.etcd, f"--data-dir={self.directory / 'etcd'}"),
+                *("--unsafe-no-fsync", "--log-level=warn", "--listen-peer-urls=http://127.0.0.1:0"),
+                *(f"--listen-client-urls={url}", f"--advertise-client-urls={url}"),
+            ],
+            self.directory / "etcd.log",
+            removed_after_owner=self.directory,
+        )
+        _wait_until(f"{url}/readyz", self._etcd, None, "")
+        return url
+
+    def _start_apiserver(self, port: int) -> str:
+        key = self.directory / "service-accounts.key"
+        self._apiserver = Process(
+            [
+                self.programs.kube_apiserver,
+                f"--etcd-servers={self._etcd_url}",
+                *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"),
+                f"--secure-port={port}",
+                f"--cert-dir={self.directory / 'certificates'}",
+                f"--token-auth-file={self.directory / 'tokens.csv'}",
+                *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
+                "--service-account-issuer=https://kubernetes.default.svc",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--authorization-mode=Node,RBAC",
+                "--allow-privileged",
+                "--endpoint-reconciler-type=none",
+                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            ],
+            self.directory / "kube-apiserver.log",
+            self._environ(),
+        )
+        url = f"https://127.0.0.1:{port}"
+        _wait_until(f"{url}/readyz", self._apiserver, self.ca, self._tokens["admin"])
+        return url
+
+    def _on_a_free_port(self, start: Callable[[int], str]) -> str:
+        """Between our look and the program's, somebody else may take the port: then another."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return start(_free_port())
+            except ControlPlaneError as error:
+                if _IN_USE not in str(error) or not left:
+                    raise
+        raise AssertionError
+
+    def _write_kubeconfig(self, user: str, token: str) -> Path:
+        path = self.directory / f"{user}.kubeconfig"
+        cluster = {"server": self.server, "certificate-authority": str(self.ca)}
+        text = json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "lab", "cluster": cluster}],
+                "users": [{"name": user, "user": {"token": token}}],
+                "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
+                "current-context": "lab",
+            }
+        )
+        # Others may be reading it: it changes whole, or not at all.
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        fresh.touch(mode=0o600)
+        fresh.write_text(text)
+        fresh.rename(path)
+        return path
+
+    def _environ(self) -> dict[str, str]:
+        """Where its programs would write beside their directory, and a proxy nobody meant."""
+        return {"HOME": str(self.directory), "KUBECONFIG": "", "NO_PROXY": "127.0.0.1"}
+
+
+def _private_key() -> str:
+    """A key on P-256 in SEC 1's form; who reads it computes the public half."""
+    secret = b"\0" + secrets.token_bytes(31)  # surely below the curve's order
+    curve = bytes.fromhex("a00a06082a8648ce3d030107")
+    inner = b"\x02\x01\x01\x04\x20" + secret + curve
+    encoded = ssl.DER_cert_to_PEM_cert(b"\x30" + bytes([len(inner)]) + inner)
+    return encoded.replace("CERTIFICATE", "EC PRIVATE KEY")
+
+
+def _free_port() -> int:
+    for port in random.sample(_FREE_PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ControlPlaneError(f"no free port among {_FREE_PORTS.start} to {_FREE_PORTS.stop}")
+
+
+def _wait_until(url: str, process: Process, ca: Path | None, token: str) -> None:
+    """Until it answers 200. Raises ControlPlaneError with its log when it ends, or never does."""
+    deadline = time.monotonic() + _START_S
+    while not _answers(url, ca, token):
+        if not process.running or time.monotonic() > deadline:
+            text = process.log_tail()
+            process.kill()
+            raise ControlPlaneError(f"{url} does not come up:\n{text}")
+        time.sleep(0.05)
+
+
+def _answers(url: str, ca: Path | None, token: str) -> bool:
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    direct = urllib.request.ProxyHandler({})
+    try:
+        handlers: Sequence[urllib.request.BaseHandler] = (direct,)
+        if ca is not None:
+            tls = ssl.create_default_context(cafile=str(ca))
+            handlers = (direct, urllib.request.HTTPSHandler(context=tls))
+        with urllib.request.build_opener(*handlers).open(asked, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ssl.SSLError):
+        return False

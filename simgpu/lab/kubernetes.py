@@ -1,0 +1,161 @@
+"""etcd, kube-apiserver, kube-scheduler and kubectl: where they are looked for, how they are built.
+
+Order, for each by itself: the directory that $KUBEBUILDER_ASSETS names; PATH, if it is of the
+release that we would build; the cache; else built (building.py says how). Programs alone:
+controlplane.py runs them. Standard library only: setup runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simgpu.lab.building import Build, ProgramsError, build, cache_dir, runs
+
+VERSION: Final = "1.36.3"
+ETCD_VERSION: Final = "3.6.5"
+_MODULE: Final = "k8s.io/kubernetes"
+_ETCD_MODULE: Final = "go.etcd.io/etcd/server/v3"
+_STAGED: Final = re.compile(r"=> \./staging/src/(\S+)")
+_DEBUG: Final = re.compile(r"^godebug \(.*?^\)|^godebug .*?$", re.MULTILINE | re.DOTALL)
+_STRIPPED: Final = "-s -w"
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """Programs that are built together."""
+
+    title: str
+    directory: str
+    names: tuple[str, ...]
+    version: re.Pattern[str]
+    """How `NAME --version` says that it will do as well as one that we build."""
+    taken: str
+    """Of disk, for modules, Go's build cache and the programs: measured."""
+    free_bytes_wanted: int
+
+
+_KUBERNETES: Final = _Set(
+    title=f"kube-apiserver, kube-scheduler and kubectl {VERSION}",
+    directory=f"kubernetes-{VERSION}",
+    names=("kube-apiserver", "kube-scheduler", "kubectl"),
+    version=re.compile(r"v1\.36\.\d+\b"),
+    taken="4 GB",
+    free_bytes_wanted=5_000_000_000,
+)
+_ETCD: Final = _Set(
+    title=f"etcd {ETCD_VERSION}",
+    directory=f"etcd-{ETCD_VERSION}",
+    names=("etcd",),
+    version=re.compile(r"\b3\.[56]\.\d+\b"),
+    taken="0.6 GB",
+    free_bytes_wanted=1_000_000_000,
+)
+_SETS: Final = (_KUBERNETES, _ETCD)
+
+
+@dataclass(frozen=True, slots=True)
+class Kubernetes:
+    """The programs, each where it was found."""
+
+    etcd: Path
+    kube_apiserver: Path
+    kube_scheduler: Path
+    kubectl: Path
+
+
+def find(environ: Mapping[str, str] = os.environ) -> Kubernetes | None:
+    """The programs as they are on this machine, or None; builds nothing."""
+    found = {name: _find(name, each, environ) for each in _SETS for name in each.names}
+    there = {name.replace("-", "_"): path for name, path in found.items() if path is not None}
+    return Kubernetes(**there) if len(there) == len(found) else None
+
+
+def ensure(environ: Mapping[str, str] = os.environ) -> Kubernetes:
+    """The programs, those built that this machine has not. Raises ProgramsError."""
+    for each, fill in ((_KUBERNETES, _kubernetes), (_ETCD, _etcd)):
+        if any(_find(name, each, environ) is None for name in each.names):
+            final = cache_dir(environ) / "bin" / each.directory
+            title = f"building {each.title} with Go, once, in {each.taken} of disk"
+            with build(final, title, each.free_bytes_wanted, environ) as under_way:
+                fill(under_way)
+    found = find(environ)
+    assert found is not None
+    return found
+
+
+def _find(name: str, each: _Set, environ: Mapping[str, str]) -> Path | None:
+    if assets := environ.get("KUBEBUILDER_ASSETS"):
+        named = Path(assets) / name
+        if runs(named):
+            return named
+    on_path = shutil.which(name, path=environ.get("PATH", ""))
+    if on_path is not None and _version_will_do(Path(on_path), each.version):
+        return Path(on_path)
+    cached = cache_dir(environ) / "bin" / each.directory / name
+    return cached if runs(cached) else None
+
+
+def _version_will_do(program: Path, wanted: re.Pattern[str]) -> bool:
+    option = ("version", "--client") if program.name == "kubectl" else ("--version",)
+    said = subprocess.run([program, *option], text=True, capture_output=True)
+    return said.returncode == 0 and wanted.search(said.stdout) is not None
+
+
+def _kubernetes(under_way: Build) -> None:
+    """Kubernetes requires its own libraries at v0.0.0 and replaces them by directories of its
+    repository, which its published module lacks. They are published beside it, as v0.MINOR.PATCH:
+    our module replaces each by that."""
+    download = under_way.output("mod", "download", "-json", f"{_MODULE}@v{VERSION}")
+    described = re.search(r'"GoMod": "([^"]+)"', download)
+    if described is None:
+        raise ProgramsError(f"go mod download does not say where {_MODULE} is:\n{download}")
+    theirs = Path(described[1]).read_text()
+    staged = sorted(set(_STAGED.findall(theirs)))
+    library_version = "v0." + VERSION.partition(".")[2]
+    tools = [f"{_MODULE}/cmd/{name}" for name in _KUBERNETES.names]
+    debug = _DEBUG.search(theirs)
+    lines = [
+        "module gpuslice.io/lab",
+        "go 1.26",
+        debug[0] if debug else "",
+        *(f"tool {tool}" for tool in tools),
+        f"require {_MODULE} v{VERSION}",
+        *(f"replace {name} => {name} {library_version}" for name in staged),
+    ]
+    (under_way.module / "go.mod").write_text("\n".join(lines) + "\n")
+    under_way.go("mod", "tidy")
+    said = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
+    under_way.go("install", "-v", "-trimpath", "-ldflags", f"{_STRIPPED} {said}", *tools)
+
+
+def _etcd(under_way: Build) -> None:
+    """etcd's program is the root of its module, which a Go install would call v3."""
+    under_way.go("mod", "init", "gpuslice.io/lab")
+    under_way.go("get", f"{_ETCD_MODULE}@v{ETCD_VERSION}")
+    into = str(under_way.into / "etcd")
+    options = ("-v", "-mod=mod", "-trimpath", "-ldflags", _STRIPPED, "-o", into)
+    under_way.go("build", *options, _ETCD_MODULE)
+
+
+def main() -> int:
+    """Build what is missing into the cache; print where each program is."""
+    try:
+        found = ensure()
+    except ProgramsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    for path in (found.etcd, found.kube_apiserver, found.kube_scheduler, found.kubectl):
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The control plane that the cluster tests stand on: it comes up, it asks who one is, it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simgpu.lab.controlplane import ControlPlane, ControlPlaneError
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "c", "image": "none"}]},
+}
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "smoke"},
+    "status": {
+        "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"},
+        "capacity": {"cpu": "4", "memory": "8Gi", "pods": "10"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    },
+}
+
+
+def test_a_stock_kube_scheduler_binds_a_pod(control_plane: ControlPlane, namespace: str) -> None:
+    control_plane.kubectl("create", "-f", "-", given=json.dumps(NODE))
+    scheduler = control_plane.start_kube_scheduler()
+    try:
+        control_plane.kubectl("create", f"-n={namespace}", "-f", "-", given=json.dumps(POD))
+        path = ("get", "pod", "p", f"-n={namespace}", "-o=jsonpath={.spec.nodeName}")
+        until(lambda: control_plane.kubectl(*path) == "smoke", "the pod is bound")
+    finally:
+        scheduler.kill()
+        control_plane.kubectl("delete", "node", "smoke")
+
+
+def test_a_user_is_who_his_kubeconfig_says(control_plane: ControlPlane) -> None:
+    def name(user: str) -> str:
+        said = control_plane.kubectl("auth", "whoami", "-o=json", user=user)
+        return str(json.loads(said)["status"]["userInfo"]["username"])
+
+    assert name("admin") == "admin"
+    assert name("kube-scheduler") == "system:kube-scheduler"
+    assert name("scheduler") == "system:serviceaccount:gpuslice-system:gpuslice-scheduler"
+    with pytest.raises(ControlPlaneError, match='User "tenant" cannot list resource "nodes"'):
+        control_plane.kubectl("get", "nodes", user="tenant")
+
+
+def test_a_service_account_has_a_real_token(control_plane: ControlPlane, namespace: str) -> None:
+    control_plane.kubectl("create", "serviceaccount", "robot", f"-n={namespace}")
+    own = control_plane.service_account_kubeconfig(namespace, "robot")
+    kubectl = str(control_plane.programs.kubectl)
+    whoami = [kubectl, f"--kubeconfig={own}", "auth", "whoami", "-o=json"]
+    said = subprocess.run(whoami, text=True, capture_output=True, check=True).stdout
+    who = json.loads(said)["status"]["userInfo"]
+    assert who["username"] == f"system:serviceaccount:{namespace}:robot"
+    assert f"system:serviceaccounts:{namespace}" in who["groups"]
+
+
+_OWNER = """
+import sys, time
+from pathlib import Path
+from simgpu.lab.controlplane import ControlPlane
+plane = ControlPlane(Path(sys.argv[1]))
+plane.start()
+plane.start_kube_scheduler()
+print(plane._etcd.pid, plane._apiserver.pid, plane._schedulers[0].pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_all_of_it_ends_with_an_owner_who_is_killed(tmp_path: Path) -> None:
+    directory = tmp_path / "owned"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    with owner:
+        assert owner.stdout is not None
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        assert len(pids) == 3
+        owner.kill()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all have ended")
+    until(lambda: not directory.exists(), "their directory is removed")
+
+
+def test_a_restarted_api_server_has_what_it_had(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    control_plane.kubectl("create", "configmap", "kept", f"-n={namespace}")
+    before = control_plane.apiserver.pid
+    control_plane.restart_apiserver()
+    assert control_plane.apiserver.pid != before
+    control_plane.kubectl("get", "configmap", "kept", f"-n={namespace}")
