@@ -241,6 +241,16 @@ void vgpu_forget_context(uint32_t context)
 			vgpu_refund(card, bytes[card]);
 }
 
+void vgpu_forget_unowned(int card)
+{
+	uint64_t key = (uint32_t)card;
+	struct vgpu_charge charge;
+
+	if (vgpu_ledger_has(VGPU_KIND_MEASURED, key) && vgpu_place_none_on(card) &&
+	    vgpu_take(VGPU_KIND_MEASURED, key, &charge))
+		vgpu_release(VGPU_KIND_MEASURED, key, &charge, CUDA_SUCCESS);
+}
+
 struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t free_bytes)
 {
 	struct vgpu_memory_view view = {0};

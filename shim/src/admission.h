@@ -95,6 +95,9 @@ void vgpu_commit_measured(struct vgpu_reservation *reservation, struct vgpu_plac
 /* The driver has destroyed the context: whatever it held is refunded. */
 void vgpu_forget_context(uint32_t context);
 
+/* What was measured of no context in particular, where none is left on the card. */
+void vgpu_forget_unowned(int card);
+
 /* What a card may look like to this process: limits applied to what the driver said of it. */
 struct vgpu_memory_view {
 	uint64_t total_bytes, used_bytes, free_bytes;

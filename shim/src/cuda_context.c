@@ -57,7 +57,7 @@ static void end_life(const struct vgpu_life *life, bool ended)
 	vgpu_frees_context_ended(life->id, ended);
 	if (!ended || !life->id)
 		return;
-	vgpu_forget_provisional(life->id);
+	vgpu_measured_ended(life->id);
 	vgpu_forget_context(life->id);
 	vgpu_claims_end_context(life->id);
 }

@@ -27,6 +27,7 @@ struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t lives, written; /* numbers given so far */
+	bool numberless;	 /* some context had no place left */
 	struct handle handles[HANDLES];
 };
 
@@ -108,6 +109,8 @@ void vgpu_lives_begin(CUcontext context, struct vgpu_place *place)
 		table->lives += 1 + (table->lives == UINT32_MAX);
 		place->context = table->lives;
 		write_down(table, handle, context, meaning_of(*place));
+	} else {
+		__atomic_store_n(&table->numberless, true, __ATOMIC_RELAXED);
 	}
 	vgpu_unlock(&table->lock);
 }
@@ -192,6 +195,8 @@ void vgpu_place_join(CUcontext context, struct vgpu_place place)
 	handle = place_for(table, context);
 	if (handle)
 		write_down(table, handle, context, meaning_of(place));
+	else
+		__atomic_store_n(&table->numberless, true, __ATOMIC_RELAXED);
 	vgpu_unlock(&table->lock);
 }
 
@@ -223,4 +228,12 @@ CUcontext vgpu_place_context_on(int card)
 			found = table->handles[i].context;
 	vgpu_unlock(&table->lock);
 	return found;
+}
+
+bool vgpu_place_none_on(int card)
+{
+	struct table *table = get_table();
+
+	return table && !__atomic_load_n(&table->numberless, __ATOMIC_RELAXED) &&
+	       !vgpu_place_context_on(card);
 }

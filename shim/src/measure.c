@@ -303,13 +303,17 @@ int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes
 	return own_bytes;
 }
 
-void vgpu_forget_provisional(uint32_t context)
+/* Within the lock, since what is charged to no context in particular is charged within it. */
+void vgpu_measured_ended(uint32_t context)
 {
-	for (struct account *account = accounts; account < accounts + VGPU_MOST_CARDS; account++) {
+	for (int card = 0; card < VGPU_MOST_CARDS; card++) {
+		struct account *account = &accounts[card];
+
 		if (!vgpu_lock(&account->lock))
 			continue;
 		if (provisional_context(account) == context)
 			set_provisional(account, (struct vgpu_place){0});
+		vgpu_forget_unowned(card);
 		vgpu_unlock(&account->lock);
 	}
 }

@@ -65,8 +65,9 @@ bool vgpu_took_too_much(const struct vgpu_window *window, int64_t taken_bytes);
 int64_t vgpu_charge_unexplained(struct vgpu_place place, uint64_t reserved_bytes,
 				uint64_t most_bytes);
 
-/* The context has ended before its charge was certain. */
-void vgpu_forget_provisional(uint32_t context);
+/* The context has ended: its charge need be certain no more, and what was charged to none in
+ * particular goes with the last one on the card. */
+void vgpu_measured_ended(uint32_t context);
 
 /*
  * A reservation did not fit: was a context on that card charged for what the dead still held, and

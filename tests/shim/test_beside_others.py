@@ -216,6 +216,34 @@ for _ in range(8):
     )
 
 
+def test_what_is_of_no_context_in_particular_goes_with_the_last_one(
+    card_host: Host, grants: Grants
+) -> None:
+    """Loads of two contexts that take longer than one waits for the other: nobody can tell whose
+    what was found is, as long as there is a context that may have it."""
+    card_host.python(
+        _BEGIN
+        + """
+os.environ["CUDA_MODULE_LOADING"] = "EAGER"
+def load_in(context):
+    library.cuCtxSetCurrent(ctypes.c_void_p(int(context)))
+    both.wait()
+    assert library.cuModuleLoadData(ctypes.byref(ctypes.c_void_p()), text(8)) == 0
+both = threading.Barrier(2)
+second, third = [must(d.cuCtxCreate(None, 0, 0)) for _ in range(2)]
+with slow(cuModuleLoadData=2500):
+    threads = [threading.Thread(target=load_in, args=(one,)) for one in (second, third)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+for one in (second, third): must(d.cuCtxDestroy(one))
+assert charged() > CONTEXT and held() == CONTEXT, (charged() / MIB, held() / MIB)
+must(d.cuDevicePrimaryCtxReset(0))
+assert charged() == held() == 0, (charged(), held())
+""",
+        grants.make(2 * GIB),
+    )
+
+
 def test_a_context_that_ends_as_a_free_of_its_memory_begins_to_wait(
     card_host: Host, grants: Grants
 ) -> None:
