@@ -139,7 +139,7 @@ def test_no_room_in_the_environment_is_no_way_around(
         except OSError:
             high = middle - 1
             continue
-        assert done.stdout == _LIMITED
+        assert (done.returncode, done.stdout, done.stderr) == (0, _LIMITED, ""), middle
         low = middle
     assert 0 < high < 131000, "the environment was never full"
 
