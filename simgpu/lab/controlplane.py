@@ -51,6 +51,36 @@ _KUBECTL_S: Final = 120.0
 _TOKEN_S: Final = 24 * 3600
 
 
+_GROUP, _, _VERSION = names.DEVICE_API_VERSION.partition("/")
+_DEVICE_CRD: Final[dict[str, Any]] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"{names.DEVICE_PLURAL}.{_GROUP}"},
+    "spec": {
+        "group": _GROUP,
+        "scope": "Cluster",
+        "names": {
+            "kind": names.DEVICE_KIND,
+            "plural": names.DEVICE_PLURAL,
+            "singular": names.DEVICE_KIND.lower(),
+        },
+        "versions": [
+            {
+                "name": _VERSION,
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
 class ControlPlaneError(RuntimeError):
     """A program does not come up, or kubectl is refused; the text is what they say."""
 
@@ -202,9 +232,24 @@ class ControlPlane:
         for each in objects:
             self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(each))
 
+    def install_kinds(self) -> None:
+        """What all of us stand on: our namespace, and Device as a kind; if they are not there."""
+        there = self.try_kubectl("get", "namespace", names.NAMESPACE).returncode == 0
+        if not there:
+            self.kubectl("create", "namespace", names.NAMESPACE)
+        if self.try_kubectl("get", "crd", _DEVICE_CRD["metadata"]["name"]).returncode != 0:
+            self.apply_json(_DEVICE_CRD)
+        name = f"crd/{_DEVICE_CRD['metadata']['name']}"
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", name)
+
+    def remove_pods(self, namespace: str) -> None:
+        """All of them, at once and without grace."""
+        path = f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0"
+        self.kubectl("delete", "--raw", path)
+
     def remove_namespace(self, name: str) -> None:
         """With its pods; nobody but us would finish its deletion."""
-        self.kubectl("delete", "pods", "--all", f"-n={name}", "--force", "--grace-period=0")
+        self.remove_pods(name)
         self.kubectl("delete", "namespace", name, "--wait=false")
         live = json.loads(self.kubectl("get", "namespace", name, "-o", "json"))
         live["spec"]["finalizers"] = []
@@ -251,6 +296,7 @@ class ControlPlane:
                 "--authorization-mode=Node,RBAC",
                 "--allow-privileged",
                 "--endpoint-reconciler-type=none",
+                "--delete-collection-workers=8",
                 "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             ],
             self.directory / "kube-apiserver.log",

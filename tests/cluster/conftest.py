@@ -1,19 +1,24 @@
-"""A control plane for the worker's tests, and a namespace for each."""
+"""A control plane for the worker's tests; a namespace and a fleet for each test."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import RENEW_S, Fleet
+from simgpu.lab.fleet_objects import Shape
 
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """etcd and kube-apiserver, one for each pytest worker; what a test leaves there, others see."""
     with ControlPlane(tmp_path_factory.mktemp("control-plane")) as started:
+        started.install_kinds()
         yield started
 
 
@@ -24,3 +29,15 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     control_plane.kubectl("create", "namespace", name)
     yield name
     control_plane.remove_namespace(name)
+
+
+@pytest.fixture
+def fleet(control_plane: ControlPlane) -> Iterator[Callable[..., Fleet]]:
+    """Makes fleets of a Shape's fields, gone with the test: `fleet(nodes=2, cards=2)`."""
+    with ExitStack() as until_the_end:
+
+        def make(renew_s: float | None = RENEW_S, **shape: Any) -> Fleet:
+            nodes = Shape(**shape).all_nodes()
+            return until_the_end.enter_context(Fleet(control_plane, nodes, renew_s))
+
+        yield make

@@ -1,0 +1,82 @@
+"""A plain client of the lab's API server, for much at once; what is done once goes by kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import aiohttp
+import orjson
+
+from simgpu.lab.controlplane import ControlPlane
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+_JSON: Final = "application/json"
+_AT_ONCE: Final = 64
+_ANSWER_S: Final = 60.0
+
+Json = dict[str, Any]
+_T = TypeVar("_T")
+
+
+class ApiError(RuntimeError):
+    """The server's refusal. status: HTTP's."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Api:
+    """As one of the control plane's users; to be entered in the event loop that asks."""
+
+    def __init__(self, plane: ControlPlane, user: str = "admin") -> None:
+        self._plane = plane
+        self._user = user
+
+    async def __aenter__(self) -> Api:
+        tls = ssl.create_default_context(cafile=str(self._plane.ca))
+        self._session = aiohttp.ClientSession(
+            self._plane.server,
+            connector=aiohttp.TCPConnector(limit=_AT_ONCE, ssl=tls),
+            headers={"Authorization": f"Bearer {self._plane.token(self._user)}"},
+            timeout=aiohttp.ClientTimeout(_ANSWER_S),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def ask(
+        self, method: str, path: str, body: Json | None = None, content: str = _JSON
+    ) -> Json:
+        """Raises ApiError, and aiohttp.ClientError or TimeoutError where there is no answer."""
+        data = None if body is None else orjson.dumps(body)
+        headers = {"Content-Type": content}
+        async with self._session.request(method, path, data=data, headers=headers) as answer:
+            text = await answer.read()
+            if answer.status >= 300:
+                raise ApiError(answer.status, f"{method} {path}: {text.decode(errors='replace')}")
+            found: Json = orjson.loads(text)
+            return found
+
+
+async def each(what: Iterable[_T], act: Callable[[_T], Awaitable[None]]) -> None:
+    """`act` of each, some at once; the first failure ends it, when those under way are done."""
+    left = iter(what)
+
+    async def work() -> None:
+        for one in left:
+            await act(one)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(_AT_ONCE):
+            tasks.create_task(work())

@@ -1,0 +1,264 @@
+"""A fleet at an API server: nodes with cards whose agents renew their Leases, and its misfortunes.
+
+There is no kubelet behind a node: its objects are all of it. An agent here is a Lease that is
+renewed. All is done in a thread of its own, so that the Leases move whatever its owner waits for;
+the methods return when the API server has written what they say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import aiohttp
+import uvloop
+
+from contract import names
+from simgpu.lab.api import MERGE_PATCH, Api, ApiError, each
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet_objects import Card, Json, Node, device_json, lease_json, node_json
+
+RENEW_S: Final = 10.0
+"""Between two renewals of an agent's Lease."""
+_NODES: Final = "/api/v1/nodes"
+_DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+_ANSWER_S: Final = 900.0
+_T = TypeVar("_T")
+
+
+def now() -> str:
+    """As the API server writes a Lease's renewal."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Fleet:
+    """`nodes`, at the control plane, from entering to leaving. renew_s None: no Lease moves."""
+
+    def __init__(
+        self, plane: ControlPlane, nodes: Iterable[Node], renew_s: float | None = RENEW_S
+    ) -> None:
+        self.nodes: dict[str, Node] = {node.name: node for node in nodes}
+        self._api = Api(plane)
+        self._uids: dict[str, str] = {}
+        self._ready = dict.fromkeys(self.nodes, "true")
+        self._dead: set[str] = set()
+        self._renew_s = renew_s
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
+        self._renewing: asyncio.Task[None] | None = None
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._replaced = 0
+
+    def __enter__(self) -> Fleet:
+        self._thread.start()
+        try:
+            self._call(self._begin())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nodes, Devices and Leases go. Idempotent."""
+        if self._loop.is_closed():
+            return
+        try:
+            self._call(self._end())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def node_uid(self, name: str) -> str:
+        return self._uids[name]
+
+    # --- the agent
+
+    def kill_agent(self, name: str) -> None:
+        """Its Lease does not move any more."""
+        self._call(self._set_dead(name, True))
+
+    def start_agent(self, name: str) -> None:
+        self._call(self._set_dead(name, False))
+
+    def set_ready(self, name: str, ready: str = "true") -> None:
+        """ "true", or why it can serve no container."""
+        self._ready[name] = ready
+        self._call(self._renew(name))
+
+    # --- the node
+
+    def cordon(self, name: str, unschedulable: bool = True) -> None:
+        self._change(name, unschedulable=unschedulable)
+
+    def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
+        """Beside its own; those that it had stay."""
+        self._change(name, labels={**self.nodes[name].labels, **labels})
+
+    def set_isolates(self, name: str, isolates: bool) -> None:
+        self._change(name, isolates=isolates)
+
+    def remove_node(self, name: str) -> None:
+        """With its inventory and its agent."""
+        self._call(self._remove(name))
+
+    def replace_node(self, name: str, cards: Iterable[Card] | None = None) -> Node:
+        """Another machine under its name: another UID and, unless said, other cards of its kind."""
+        node = self.nodes[name]
+        fresh = [self._fresh(card) for card in node.cards] if cards is None else cards
+        self._call(self._remove(name))
+        node = replace(node, cards=tuple(fresh), cordoned_cards=(), excluded_cards=())
+        self.nodes[name], self._ready[name] = node, "true"
+        self._call(self._create(node))
+        return node
+
+    # --- its cards
+
+    def set_cards(self, name: str, cards: Iterable[Card]) -> None:
+        """The inventory as it is from now on, and the node's totals with it."""
+        self._change(name, cards=tuple(cards))
+
+    def replace_card(self, name: str, minor: int) -> Card:
+        """Another card of its kind in its place."""
+        fresh = self._fresh(self.card(name, minor))
+        self._exchange(name, minor, fresh)
+        return fresh
+
+    def fail_card(self, name: str, minor: int) -> None:
+        self._exchange(name, minor, replace(self.card(name, minor), healthy=False))
+
+    def heal_card(self, name: str, minor: int) -> None:
+        self._exchange(name, minor, replace(self.card(name, minor), healthy=True))
+
+    def renumber(self, name: str, minors: Mapping[int, int]) -> None:
+        """Other numbers for the same cards, as a reboot may give them: old number: new one."""
+        cards = (replace(card, minor=minors[card.minor]) for card in self.nodes[name].cards)
+        self.set_cards(name, sorted(cards, key=lambda card: card.minor))
+
+    def cordon_cards(self, name: str, *uuids: str) -> None:
+        """These, and no others, take no new share."""
+        self._change(name, cordoned_cards=uuids)
+
+    def exclude_cards(self, name: str, *uuids: str) -> None:
+        """These, and no others, are not ours to give."""
+        self._change(name, excluded_cards=uuids)
+
+    def card(self, name: str, minor: int) -> Card:
+        return next(card for card in self.nodes[name].cards if card.minor == minor)
+
+    # --- inside: what its owner's thread does
+
+    def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_S)
+
+    def _change(self, name: str, **fields: Any) -> None:
+        self.nodes[name] = replace(self.nodes[name], **fields)
+        self._call(self._update(self.nodes[name]))
+
+    def _exchange(self, name: str, minor: int, fresh: Card) -> None:
+        cards = self.nodes[name].cards
+        self.set_cards(name, [fresh if card.minor == minor else card for card in cards])
+
+    def _fresh(self, card: Card) -> Card:
+        self._replaced += 1
+        return replace(card, uuid=f"{card.uuid[:-12]}{self._replaced:012x}", healthy=True)
+
+    # --- inside: what its own thread does
+
+    async def _begin(self) -> None:
+        await self._api.__aenter__()
+        await each(self.nodes.values(), self._create)
+        if self._renew_s is not None:
+            self._renewing = asyncio.create_task(self._keep_renewing(self._renew_s))
+
+    async def _end(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, *self._under_way.values(), return_exceptions=True)
+        await each(tuple(self._uids), self._remove)
+        await self._api.__aexit__(None, None, None)
+
+    async def _create(self, node: Node) -> None:
+        made = await self._api.ask("POST", _NODES, node_json(node))
+        self._uids[node.name] = made["metadata"]["uid"]
+        await self._api.ask("POST", _DEVICES, device_json(node, self._uids[node.name]))
+        await self._api.ask("POST", _LEASES, lease_json(node.name, now(), self._ready[node.name]))
+
+    async def _update(self, node: Node) -> None:
+        """Node and Device to what they are to be, whatever else others wrote there."""
+        wanted = node_json(node)
+        nothing: Json = {
+            names.ANNOTATION_CORDONED_CARDS: None,
+            names.ANNOTATION_EXCLUDED_CARDS: None,
+        }
+        metadata = {
+            "labels": {names.LABEL_ISOLATION_PROVIDER: None, **wanted["metadata"]["labels"]},
+            "annotations": {**nothing, **wanted["metadata"]["annotations"]},
+        }
+        spec = {"unschedulable": node.unschedulable or None}
+        status = {key: wanted["status"][key] for key in ("capacity", "allocatable")}
+        devices = {"spec": device_json(node, "")["spec"]}
+        at = f"{_NODES}/{node.name}"
+        await self._patch(at, {"metadata": metadata, "spec": spec})
+        await self._patch(f"{at}/status", {"status": status})
+        await self._patch(f"{_DEVICES}/{node.name}", devices)
+
+    async def _remove(self, name: str) -> None:
+        self._uids.pop(name, None)
+        lease = f"{_LEASES}/{names.LEASE_AGENT_PREFIX}{name}"
+        for path in (lease, f"{_DEVICES}/{name}", f"{_NODES}/{name}"):
+            try:
+                await self._api.ask("DELETE", path)
+            except ApiError as error:
+                if error.status != 404:  # a test may have taken it away
+                    raise
+
+    async def _set_dead(self, name: str, dead: bool) -> None:
+        if dead:
+            self._dead.add(name)
+        else:
+            self._dead.discard(name)
+            await self._renew(name)
+
+    async def _renew(self, name: str) -> None:
+        said = lease_json(name, now(), self._ready[name])
+        annotations = {"annotations": said["metadata"]["annotations"]}
+        path = f"{_LEASES}/{names.LEASE_AGENT_PREFIX}{name}"
+        await self._patch(path, {"metadata": annotations, "spec": said["spec"]})
+
+    async def _keep_renewing(self, every_s: float) -> None:
+        """Each in its turn, evenly over the time; an API server that is away misses some."""
+        loop = asyncio.get_running_loop()
+        while True:
+            begun_s, living = loop.time(), [name for name in self._uids if name not in self._dead]
+            for number, name in enumerate(living):
+                await asyncio.sleep(begun_s + every_s * number / len(living) - loop.time())
+                if name not in self._under_way:
+                    self._under_way[name] = loop.create_task(self._renew_if_it_can(name))
+            await asyncio.sleep(begun_s + every_s - loop.time())
+
+    async def _renew_if_it_can(self, name: str) -> None:
+        try:
+            if name in self._uids and name not in self._dead:
+                await self._renew(name)
+        except (ApiError, aiohttp.ClientError, TimeoutError):
+            return
+        finally:
+            del self._under_way[name]
+
+    async def _patch(self, path: str, body: Json) -> None:
+        await self._api.ask("PATCH", path, body, MERGE_PATCH)

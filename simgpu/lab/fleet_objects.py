@@ -1,0 +1,163 @@
+"""Nodes with cards, as the objects that stand for them: Node, Device, and the agent's Lease.
+
+Pure: what they are like, and the JSON of each, without a server too. fleet.py keeps them at an API
+server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from contract import names
+
+Json = dict[str, Any]
+
+_SHARERS: Final = 100
+"""Of one card, as Koordinator counts `gpu.shared` in a node's totals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """numa, root: where it is on the board; link: cards of equal links share an NVLink."""
+
+    uuid: str
+    minor: int
+    memory_bytes: int
+    healthy: bool = True
+    numa: int = 0
+    root: str = "pci0000:00"
+    link: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """isolates: its agent limits what a share may take; cordoned_cards take no new share,
+    excluded_cards are not ours to give: UUIDs."""
+
+    name: str
+    cards: tuple[Card, ...]
+    isolates: bool = True
+    unschedulable: bool = False
+    cordoned_cards: tuple[str, ...] = ()
+    excluded_cards: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cpu: str = "64"
+    memory: str = "512Gi"
+    pods: int = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A fleet of equal nodes."""
+
+    nodes: int
+    cards: int = 8
+    memory_bytes: int = 80 << 30
+    """Of a card."""
+    prefix: str = "node-"
+    """Of the nodes' names; two fleets of one cluster need two."""
+
+    def node_names(self) -> Sequence[str]:
+        return [f"{self.prefix}{number:04}" for number in range(self.nodes)]
+
+    def all_nodes(self) -> Sequence[Node]:
+        return [self._node(number, name) for number, name in enumerate(self.node_names())]
+
+    def _node(self, number: int, name: str) -> Node:
+        cards = tuple(
+            Card(
+                card_uuid(number, minor),
+                minor,
+                self.memory_bytes,
+                numa=2 * minor // self.cards,
+                root=f"pci0000:{minor:02x}",
+            )
+            for minor in range(self.cards)
+        )
+        return Node(name, cards)
+
+
+def card_uuid(node: int, minor: int, replaced: int = 0) -> str:
+    """Of the card that came to that place as the `replaced`-th after the first."""
+    return f"GPU-{node:08x}-{minor:04x}-4000-8000-{replaced:012x}"
+
+
+def node_json(node: Node) -> Json:
+    """Ready, with totals of all its cards: one that fails may be held by pods, whose kubelet would
+    refuse them should the totals shrink."""
+    label = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER} if node.isolates else {}
+    listed = {
+        names.ANNOTATION_CORDONED_CARDS: ",".join(node.cordoned_cards),
+        names.ANNOTATION_EXCLUDED_CARDS: ",".join(node.excluded_cards),
+    }
+    percent = str(100 * len(node.cards))
+    totals = {
+        "cpu": node.cpu,
+        "memory": node.memory,
+        "pods": str(node.pods),
+        names.RESOURCE_GPU: percent,
+        names.RESOURCE_CORE: percent,
+        names.RESOURCE_MEMORY_RATIO: percent,
+        names.RESOURCE_MEMORY: str(sum(card.memory_bytes for card in node.cards)),
+        names.RESOURCE_SHARED: str(_SHARERS * len(node.cards)),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": node.name,
+            "labels": {"kubernetes.io/hostname": node.name, **label, **node.labels},
+            "annotations": {key: value for key, value in listed.items() if value},
+        },
+        "spec": {"unschedulable": True} if node.unschedulable else {},
+        "status": {
+            "capacity": totals,
+            "allocatable": totals,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    }
+
+
+def device_json(node: Node, node_uid: str) -> Json:
+    """The inventory; a Node of another UID is not the one that it is of."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid}
+    return {
+        "apiVersion": names.DEVICE_API_VERSION,
+        "kind": names.DEVICE_KIND,
+        "metadata": {"name": node.name, "ownerReferences": [owner]},
+        "spec": {"devices": [_card_json(card) for card in node.cards]},
+    }
+
+
+def _card_json(card: Card) -> Json:
+    link = {names.LABEL_CARD_LINK: card.link} if card.link else {}
+    return {
+        "type": names.DEVICE_TYPE_GPU,
+        "id": card.uuid,
+        "minor": card.minor,
+        "health": card.healthy,
+        "labels": {**link, **card.labels},
+        "resources": {
+            names.RESOURCE_CORE: "100",
+            names.RESOURCE_MEMORY: str(card.memory_bytes),
+            names.RESOURCE_MEMORY_RATIO: "100",
+        },
+        "topology": {"socketID": -1, "nodeID": card.numa, "pcieID": card.root},
+    }
+
+
+def lease_json(node: str, renewed: str, ready: str = "true") -> Json:
+    """The agent's sign of life. renewed: as renew_time gives it; ready: "true", or why not."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "namespace": names.NAMESPACE,
+            "name": f"{names.LEASE_AGENT_PREFIX}{node}",
+            "annotations": {names.ANNOTATION_READY: ready},
+        },
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renewed},
+    }
