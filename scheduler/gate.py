@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-POST_S: Final = 5.0
+POST_S: Final = 4.0
 """A POST of a Binding is over by then, one way or the other."""
 
 

@@ -1,0 +1,304 @@
+"""Keeps the Lease: the one process that holds it may bind. Decisions are `election`'s.
+
+Fed by the API server (the Lease is read, renewed, asked for) and by the extender (`admit`: our
+kube-scheduler asks, so it leads, and the Lease should follow it). Read by the binder, right before
+each POST. One task; it never gives up but when it is told to leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from scheduler import lease
+from scheduler.election import Candidate, Do, Election, Role, Terms
+from scheduler.gate import POST_S
+from scheduler.kube import KubeError
+from scheduler.lease import Record
+from scheduler.log import Line
+from scheduler.metrics import Metrics
+
+_LOG: Final = logging.getLogger(__name__)
+
+LEASE_CALL_S: Final = 2.0
+"""Two renewals can fail within a window."""
+PATIENCE_S: Final = 2.5
+"""How long a verb waits for the Lease: kube-scheduler waits 5 s for the verb."""
+_RETRY_S: Final = 0.5
+
+
+class Client(Protocol):
+    """What is needed of `kube.Kube`."""
+
+    async def get(self, path: str, *, timeout_s: float = ...) -> Any: ...
+    async def post(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
+    async def put(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
+    async def patch(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
+
+
+def boot_clock() -> float:
+    """Seconds that go on while the host sleeps, and that nobody can set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Leader:
+    """Keeps the Gate (`scheduler.gate`). `run` until it is left, or cancelled: then nothing is
+    given back, and the others wait the Lease out.
+
+    relist: lists all that is there afresh; awaited before the first write of each term.
+    """
+
+    def __init__(
+        self,
+        kube: Client,
+        me: Candidate,
+        relist: Callable[[], Awaitable[None]],
+        metrics: Metrics,
+        clock: Callable[[], float] = boot_clock,
+        terms: Terms | None = None,
+    ) -> None:
+        self._kube = kube
+        self._relist = relist
+        self._metrics = metrics
+        self._clock = clock
+        self._election = Election(me, terms)
+        self._under_way = 0
+        self._unsure_until_s = float("-inf")
+        self._wake = asyncio.Event()
+        self._open = asyncio.Event()
+        self._listing: asyncio.Task[None] | None = None
+        self._role = Role.STANDBY
+        self._trouble = ""
+        self._rival = ""
+
+    # --- the gate
+
+    async def admit(self) -> str:
+        now_s = self._clock()
+        wanted = self._election.wants(now_s)
+        self._election.asked(now_s)
+        if self.may_write():
+            return ""
+        if not wanted:
+            self._wake.set()
+        if self._election.is_rivals(now_s):
+            return self.refusal()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._open.wait()
+        return "" if self.may_write() else self.refusal()
+
+    def may_write(self) -> bool:
+        return self._election.may_write(self._clock())
+
+    def refusal(self) -> str:
+        election, now_s = self._election, self._clock()
+        if election.may_write(now_s):
+            return ""
+        return f"gpuslice does not bind here: {self.standing}"
+
+    @property
+    def writer(self) -> str:
+        record = self._election.record
+        return "" if record is None else record.writer
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        self._under_way += 1
+        try:
+            yield
+        except BaseException:
+            # Given up here, it may be under way at the server, which gives up as late.
+            self._unsure_until_s = self._clock() + POST_S
+            raise
+        finally:
+            self._under_way -= 1
+            if self._role is Role.YIELDING:
+                self._wake.set()
+
+    # --- for people
+
+    @property
+    def role(self) -> Role:
+        return self._election.role
+
+    @property
+    def standing(self) -> str:
+        """Who may bind, and what we do about it: one line."""
+        election, now_s = self._election, self._clock()
+        record = election.record
+        if election.may_write(now_s):
+            return f"this process ({election.me.identity}) holds the Lease {lease.NAME}"
+        if election.is_silent(now_s):
+            said = self._trouble or "no answer"
+            return f"its Lease {lease.NAME} could not be renewed in time: {said}"
+        if election.role is Role.TAKING:
+            return f"it has just taken the Lease {lease.NAME}, and looks at what is there first"
+        if election.role is Role.YIELDING:
+            return f"it is giving the Lease {lease.NAME} back"
+        if self._trouble:
+            return f"the Lease {lease.NAME} cannot be had: {self._trouble}"
+        if record is None or not record.holder:
+            return f"on standby; nobody holds the Lease {lease.NAME}"
+        rival = record.installation != election.me.installation
+        installation = record.installation or "unnamed"
+        whose = f"another installation, {installation}," if rival else "another replica"
+        return (
+            f"on standby; {whose} holds the Lease {lease.NAME}: {record.holder},"
+            f" which moved it {election.quiet_s(now_s):.0f} s ago"
+        )
+
+    @property
+    def rival(self) -> str:
+        """The other installation that holds the Lease; "" for none."""
+        record = self._election.record
+        return record.installation if record and self._election.is_rivals(self._clock()) else ""
+
+    # --- the loop
+
+    async def run(self) -> None:
+        """Until `leave`, and what was under way is done and the Lease given back."""
+        election = self._election
+        try:
+            while True:
+                pause_s = await self._step()
+                self._settle()
+                if election.leaving and election.role is not Role.YIELDING:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+                self._wake.clear()
+        finally:
+            await self._list_no_more()
+
+    def leave(self) -> None:
+        """From now on nothing new is written; `run` ends when what is under way is done."""
+        self._election.leaving = True
+        self._settle()
+        self._wake.set()
+
+    async def _step(self) -> float:
+        """The next step, and after how many seconds the one behind it is due."""
+        election = self._election
+        self._settle()
+        sent_s = self._clock()
+        do = election.step(sent_s, self._under_way > 0 or sent_s < self._unsure_until_s)
+        try:
+            await self._do(do, sent_s)
+        except KubeError as error:
+            if error.status in (404, 409) and do is not Do.LOOK:
+                return await self._look_again(do, error)
+            self._fail(do, error)
+            return _RETRY_S
+        self._trouble = ""
+        now_s = self._clock()
+        unsure_s = self._unsure_until_s - now_s
+        pause_s = election.pause_s(now_s)
+        return min(pause_s, unsure_s) if unsure_s > 0 else pause_s
+
+    async def _look_again(self, do: Do, error: KubeError) -> float:
+        """Somebody else has written, or there is no Lease (any more)."""
+        try:
+            await self._do(Do.LOOK, self._clock())
+        except KubeError as again:
+            self._fail(Do.LOOK, again)
+            return _RETRY_S
+        if error.status == 404 and do is Do.TAKE:
+            self._fail(do, error)
+            return _RETRY_S
+        return 0.0
+
+    async def _do(self, do: Do, sent_s: float) -> None:
+        election = self._election
+        if do is Do.LOOK:
+            record = await self._read()
+            election.saw(record, self._clock())
+            return
+        if do is Do.CAMPAIGN:
+            wish = lease.wish(election.campaign())
+            said = await self._kube.patch(lease.PATH, wish, timeout_s=LEASE_CALL_S)
+            election.saw(lease.read(said), self._clock())
+            election.said(self._clock())
+            return
+        at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        record = election.record_for(do, at)
+        body = lease.written(record)
+        if record.raw is None:
+            said = await self._kube.post(lease.COLLECTION, body, timeout_s=LEASE_CALL_S)
+        else:
+            said = await self._kube.put(lease.PATH, body, timeout_s=LEASE_CALL_S)
+        election.wrote(do, lease.read(said), sent_s, self._clock())
+
+    async def _read(self) -> Record | None:
+        try:
+            return lease.read(await self._kube.get(lease.PATH, timeout_s=LEASE_CALL_S))
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _fail(self, do: Do, error: KubeError) -> None:
+        self._metrics.lease_failures.labels(do.value.replace(" ", "_")).inc()
+        if str(error) != self._trouble:
+            _LOG.warning(Line("lease", failed=do.value, error=error))
+        self._trouble = str(error)
+
+    # --- what follows from the role
+
+    def _settle(self) -> None:
+        """Decide by what is known now, and make everything else follow."""
+        election, now_s = self._election, self._clock()
+        election.settle(now_s)
+        if election.role is not self._role:
+            _LOG.info(
+                Line("lease", role=election.role.value, was=self._role.value, holder=self._holder)
+            )
+            self._metrics.lease_changes.labels(election.role.value).inc()
+            self._role = election.role
+        self._metrics.lease_held.set(election.holds)
+        if election.role is Role.HOLDING:
+            self._open.set()
+        else:
+            self._open.clear()
+        self._tell_of_rivals()
+        if election.must_list(now_s) and self._listing is None:
+            self._listing = asyncio.create_task(self._list(), name="list for the new term")
+        elif election.role is not Role.TAKING and self._listing is not None:
+            self._listing.cancel()
+            self._listing = None
+
+    async def _list(self) -> None:
+        while True:
+            try:
+                await self._relist()
+                break
+            except KubeError as error:
+                _LOG.warning(Line("lease", failed="list afresh", error=error))
+                await asyncio.sleep(_RETRY_S)
+        self._election.listed()
+        self._settle()
+
+    async def _list_no_more(self) -> None:
+        if self._listing is not None:
+            self._listing.cancel()
+            await asyncio.wait([self._listing])
+
+    def _tell_of_rivals(self) -> None:
+        wants = self._election.wants(self._clock())
+        rival = self.rival if wants else ""
+        self._metrics.lease_rival.set(bool(rival))
+        if rival and rival != self._rival:
+            _LOG.warning(Line("second installation", standing=self.standing))
+        if rival or not wants:
+            self._rival = rival
+
+    @property
+    def _holder(self) -> str:
+        record = self._election.record
+        return record.holder if record else ""

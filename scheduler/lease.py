@@ -1,0 +1,141 @@
+"""Our own Lease between Kubernetes' JSON and a value: who may bind, in which term, since when.
+
+Pure. What is not ours in the object (labels, others' annotations) is written back as it was read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from contract import names
+
+Json = Mapping[str, Any]
+
+COLLECTION: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+PATH: Final = f"{COLLECTION}/{names.LEASE_SCHEDULER}"
+NAME: Final = f"{names.NAMESPACE}/{names.LEASE_SCHEDULER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Who is asked by its kube-scheduler, and wants to bind. count: moves while it wants to."""
+
+    identity: str
+    installation: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The Lease as it was read, or is to be written. holder "": given back. term: changes with the
+    holder. renewed: a text that changes with each renewal; nobody's clock is compared with it."""
+
+    holder: str
+    term: int
+    installation: str
+    duration_s: float
+    renewed: str
+    acquired: str = ""
+    campaign: Campaign | None = None
+    raw: Json | None = None
+    """The object that was read, the resourceVersion in it."""
+
+    @property
+    def writer(self) -> str:
+        """As a Binding says it; a policy of the API server makes the same text of the Lease."""
+        return f"{self.holder} {self.term}"
+
+
+def read(raw: Json) -> Record:
+    """Never raises: what somebody else wrote into it, and cannot be read, is nothing."""
+    metadata, spec = _at(raw, "metadata"), _at(raw, "spec")
+    annotations = _at(metadata, "annotations")
+    return Record(
+        holder=str(spec.get("holderIdentity") or ""),
+        term=_number(spec.get("leaseTransitions")),
+        installation=str(annotations.get(names.ANNOTATION_INSTALLATION) or ""),
+        duration_s=_number(spec.get("leaseDurationSeconds")),
+        renewed=str(spec.get("renewTime") or ""),
+        acquired=str(spec.get("acquireTime") or ""),
+        campaign=_campaign(annotations.get(names.ANNOTATION_ASKED)),
+        raw=raw,
+    )
+
+
+def written(record: Record) -> Json:
+    """What is PUT (or POSTed, where there was none): as it was read, but for what the record says.
+    Nobody's campaign is kept where the record has none."""
+    raw = record.raw or {}
+    metadata = dict(_at(raw, "metadata"))
+    metadata.pop("managedFields", None)
+    annotations = dict(_at(metadata, "annotations"))
+    annotations[names.ANNOTATION_INSTALLATION] = record.installation
+    annotations.pop(names.ANNOTATION_ASKED, None)
+    if record.campaign is not None:
+        annotations[names.ANNOTATION_ASKED] = asking(record.campaign)
+    spec: dict[str, Any] = {
+        **_at(raw, "spec"),
+        "holderIdentity": record.holder,
+        "leaseTransitions": record.term,
+        "leaseDurationSeconds": int(record.duration_s),
+        "renewTime": record.renewed,
+        "acquireTime": record.acquired,
+    }
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            **metadata,
+            "namespace": names.NAMESPACE,
+            "name": names.LEASE_SCHEDULER,
+            "annotations": annotations,
+        },
+        "spec": spec,
+    }
+
+
+def given_back(record: Record) -> Record:
+    """The next one may bind at once. The term stays: no term ever comes again."""
+    return replace(record, holder="", campaign=None)
+
+
+def asking(campaign: Campaign) -> str:
+    return json.dumps(
+        {
+            "by": campaign.identity,
+            "installation": campaign.installation,
+            "count": campaign.count,
+        }
+    )
+
+
+def wish(campaign: Campaign) -> Json:
+    """A merge patch: it touches nothing that the holder writes."""
+    return {"metadata": {"annotations": {names.ANNOTATION_ASKED: asking(campaign)}}}
+
+
+def _campaign(text: object) -> Campaign | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict):
+        return None
+    by, installation = said.get("by"), said.get("installation")
+    if not isinstance(by, str) or not isinstance(installation, str):
+        return None
+    return Campaign(by, installation, _number(said.get("count")))
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _at(raw: Json, key: str) -> Json:
+    found = raw.get(key)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,80 @@
+"""Log lines that programs read: one record, one line, in logfmt or JSON.
+
+Pure formatting: __main__ sets it up, everybody logs through `Line`. A tenant's text comes in here
+(names, annotations), so every value is capped and printed in ASCII: no line break, terminal code or
+right-to-left mark of his reaches the log. The node agent's log looks the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+VALUE_CHARS_MAX: Final = 1000
+TRACEBACK_CHARS_MAX: Final = 8000
+"""Its last part is kept: there stands the error."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./:@%+,\[\]-]+")
+
+
+class Format(StrEnum):
+    """How lines are written; the values are those of the setting."""
+
+    LOGFMT = "logfmt"
+    JSON = "json"
+
+
+class Line:
+    """A message with fields: `Line("bound", node="n1")`. None leaves a field out."""
+
+    def __init__(self, text: str, /, **fields: object) -> None:
+        self.text = text
+        self.fields = {key: value for key, value in fields.items() if value is not None}
+
+    def __str__(self) -> str:
+        return " ".join((self.text, *(f"{k}={_word(v)}" for k, v in self.fields.items())))
+
+
+class Formatter(logging.Formatter):
+    """A record as one line: time (UTC), level, logger, msg, then the line's own fields."""
+
+    def __init__(self, style: Format) -> None:
+        super().__init__()
+        self._format = style
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = record.msg if isinstance(record.msg, Line) else Line(record.getMessage())
+        at = datetime.fromtimestamp(record.created, UTC)
+        values: dict[str, object] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": said.text,
+            **said.fields,
+        }
+        if record.exc_info:
+            values["traceback"] = self.formatException(record.exc_info)[-TRACEBACK_CHARS_MAX:]
+        if self._format is Format.JSON:
+            whole = {key: _value(value, key) for key, value in values.items()}
+            return json.dumps(whole).replace("\x7f", "\\u007f")
+        return " ".join(f"{key}={_word(value, key)}" for key, value in values.items())
+
+
+def _value(value: object, key: str = "") -> object:
+    """As JSON has it: numbers and truth as they are, the rest as capped text."""
+    if isinstance(value, bool | int | float):
+        return value
+    text = str(value)
+    if len(text) <= VALUE_CHARS_MAX or key == "traceback":
+        return text
+    return text[:VALUE_CHARS_MAX] + "..."
+
+
+def _word(value: object, key: str = "") -> str:
+    value = _value(value, key)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text).replace("\x7f", "\\u007f")

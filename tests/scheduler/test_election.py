@@ -1,0 +1,399 @@
+"""Who may bind, decided from the Lease and a clock: by cases, and by chance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from scheduler.election import MARGIN, Candidate, Do, Election, Role, Terms
+from scheduler.gate import POST_S
+from scheduler.lease import Campaign, Record
+
+TERMS = Terms()
+HOLDER = Record("other", 4, "here", 8, "t0", raw={})
+
+
+def standby(record: Record | None = HOLDER, at_s: float = 0.0, **me: str) -> Election:
+    election = Election(Candidate("me", "here", **me))
+    election.saw(record, at_s)
+    return election
+
+
+def holding(at_s: float = 0.0) -> Election:
+    election = standby(replace(HOLDER, holder=""), at_s)
+    election.asked(at_s)
+    take(election, at_s)
+    assert election.must_list(at_s)
+    election.listed()
+    return election
+
+
+def take(election: Election, at_s: float) -> None:
+    assert election.step(at_s) is Do.TAKE
+    election.wrote(Do.TAKE, election.record_for(Do.TAKE, f"t{at_s}"), at_s, at_s)
+
+
+def renew(election: Election, at_s: float) -> None:
+    record = election.record_for(Do.RENEW, f"t{at_s}")
+    election.wrote(Do.RENEW, record, at_s, at_s)
+
+
+def campaign(by: str = "heir", installation: str = "here", count: int = 0) -> Campaign:
+    return Campaign(by, installation, count)
+
+
+def test_the_times_leave_room_for_clocks_that_run_unequally_fast() -> None:
+    after_taking = (TERMS.lease_s + TERMS.wait_s) * (1 - MARGIN)
+    assert after_taking >= TERMS.window_s + 2 * POST_S
+    assert TERMS.dead_wait_s > POST_S
+    assert TERMS.window_s > 2 * 2.0 + TERMS.renew_s - 0.1  # two calls of the Lease may fail
+
+
+def test_it_looks_before_it_does_anything() -> None:
+    election = Election(Candidate("me", "here"))
+    election.asked(0)
+    assert election.step(0) is Do.LOOK
+
+
+def test_who_is_not_asked_takes_nothing() -> None:
+    election = standby(replace(HOLDER, holder=""))
+    assert election.step(100) is Do.LOOK
+    election.asked(100)
+    assert election.step(100) is Do.TAKE
+    assert election.step(100 + TERMS.asked_s + 1) is Do.LOOK
+
+
+def test_what_was_given_back_is_had_at_once() -> None:
+    election = holding(5)
+    assert election.may_write(5) and election.role is Role.HOLDING
+    assert election.record is not None
+    assert election.record.writer == "me 5"
+
+
+def test_a_renewal_is_good_from_when_it_was_sent() -> None:
+    election = holding(0)
+    renew(election, 4)
+    assert election.may_write(4 + TERMS.window_s - 0.01)
+    assert not election.may_write(4 + TERMS.window_s)
+    assert election.is_silent(4 + TERMS.window_s)
+    assert election.step(60) is Do.RENEW
+    renew(election, 60)
+    assert election.may_write(60)
+
+
+def test_a_holder_that_moves_is_left_alone() -> None:
+    election = standby()
+    for at_s in range(1, 60):
+        election.asked(at_s)
+        election.saw(replace(HOLDER, renewed=f"t{at_s}"), at_s)
+        assert election.step(at_s + 0.9) in (Do.LOOK, Do.CAMPAIGN)
+
+
+def test_one_that_does_not_is_replaced_and_what_it_sent_is_waited_out() -> None:
+    election = standby(at_s=10)
+    over_s = 10 + TERMS.lease_s
+    election.asked(over_s)
+    assert election.step(over_s - 0.1) is not Do.TAKE
+    take(election, over_s)
+    assert election.role is Role.TAKING and not election.may_write(over_s)
+    assert not election.must_list(over_s + TERMS.wait_s - 0.1)
+    assert election.must_list(over_s + TERMS.wait_s)
+    assert not election.may_write(over_s + TERMS.wait_s)
+    renew(election, over_s + TERMS.wait_s)
+    election.listed()
+    assert election.may_write(over_s + TERMS.wait_s)
+
+
+def test_one_that_was_silent_for_long_is_not_waited_for_any_more() -> None:
+    election = standby(at_s=0)
+    election.asked(500)
+    take(election, 500)
+    assert election.must_list(500)
+
+
+def test_a_longer_lease_of_another_release_is_respected() -> None:
+    election = standby(replace(HOLDER, duration_s=60))
+    election.asked(59)
+    assert election.step(59) is not Do.TAKE
+    assert election.step(60) is Do.TAKE
+
+
+def test_a_campaign_does_not_make_the_holder_look_alive() -> None:
+    election = standby(at_s=0)
+    for at_s in range(1, 9):
+        election.asked(at_s)
+        election.saw(replace(HOLDER, campaign=campaign(count=at_s)), at_s)
+    assert election.step(8) is Do.TAKE
+
+
+def test_one_that_is_known_to_be_dead_is_replaced_at_once() -> None:
+    election = standby(predecessor="other")
+    election.asked(1)
+    take(election, 1)
+    assert not election.must_list(1 + POST_S)
+    assert election.must_list(1 + TERMS.dead_wait_s)
+
+
+def test_a_lease_that_is_gone_is_made_anew_and_whoever_held_it_is_waited_out() -> None:
+    election = standby(None)
+    election.asked(0)
+    take(election, 0)
+    assert not election.must_list(TERMS.lease_s + TERMS.wait_s - 0.1)
+    assert election.must_list(TERMS.lease_s + TERMS.wait_s)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        replace(HOLDER, term=6),
+        replace(HOLDER, holder="", term=5),
+        Record("me", 6, "here", 8, "t9"),
+    ],
+    ids=["deleted", "taken", "given back by hand", "another term"],
+)
+def test_who_lost_it_may_not_write(record: Record | None) -> None:
+    election = holding(0)
+    election.saw(record, 1)
+    assert election.role is Role.STANDBY and not election.may_write(1)
+
+
+def test_whose_taking_was_not_answered_takes_again_and_waits() -> None:
+    election = standby(replace(HOLDER, holder=""))
+    election.asked(0)
+    election.saw(replace(HOLDER, holder="me", term=5), 2)
+    take(election, 2)
+    assert election.record is not None and election.record.term == 6
+    assert not election.must_list(2)
+
+
+def test_it_yields_to_a_replica_that_is_asked_when_it_is_not() -> None:
+    election = holding(0)
+    assert election.record is not None
+    election.saw(replace(election.record, campaign=campaign()), 1)
+    election.settle(TERMS.quiet_s - 0.1)
+    assert election.role is Role.HOLDING
+    election.settle(TERMS.quiet_s)
+    assert not election.may_write(TERMS.quiet_s)
+    assert election.role.value == "yielding"
+    assert election.step(TERMS.quiet_s, under_way=True) is Do.RENEW
+    assert election.step(TERMS.quiet_s) is Do.GIVE_BACK
+    back = election.record_for(Do.GIVE_BACK, "t")
+    assert back.holder == "" and back.campaign is None and back.term == election.record.term
+    election.wrote(Do.GIVE_BACK, back, 3, 3)
+    assert not election.holds
+    assert election.step(3) is Do.LOOK
+
+
+def test_it_does_not_yield_while_it_is_asked() -> None:
+    election = holding(0)
+    for at_s in range(1, 100):
+        assert election.record is not None
+        election.saw(replace(election.record, campaign=campaign(count=at_s)), at_s)
+        if at_s % 2:
+            election.asked(at_s)
+        election.settle(at_s)
+        assert election.role is Role.HOLDING
+
+
+def test_it_does_not_yield_to_one_that_wanted_it_a_while_ago() -> None:
+    election = holding(0)
+    assert election.record is not None
+    election.saw(replace(election.record, campaign=campaign()), 1)
+    election.asked(2)
+    election.saw(replace(election.record, campaign=campaign()), 20)
+    election.settle(20)
+    assert election.role is Role.HOLDING
+    election.saw(replace(election.record, campaign=campaign()), 1)
+    assert not election._has_heir(100)
+
+
+def test_it_yields_to_another_installation_only_where_its_own_is_dead() -> None:
+    election = holding(0)
+    for at_s in range(1, int(TERMS.rival_quiet_s) + 1):
+        assert election.role is Role.HOLDING
+        assert election.record is not None
+        said = campaign("rival", "elsewhere", at_s)
+        election.saw(replace(election.record, campaign=said), at_s)
+        election.settle(at_s)
+    assert election.role is Role.YIELDING
+
+
+def test_a_second_installation_knows_that_there_is_no_use_in_waiting() -> None:
+    election = standby(replace(HOLDER, installation="elsewhere"))
+    assert election.is_rivals(1)
+    assert not election.is_rivals(TERMS.lease_s)
+    assert not standby().is_rivals(1)
+    assert not standby(None).is_rivals(1)
+
+
+def test_it_says_that_it_is_asked_every_other_second() -> None:
+    election = standby()
+    election.asked(1)
+    assert election.step(1) is Do.CAMPAIGN
+    first = election.campaign()
+    election.said(1)
+    assert election.step(2) is Do.LOOK
+    assert election.step(3.1) is Do.CAMPAIGN
+    assert election.campaign() != first
+
+
+def test_who_leaves_gives_it_back_and_never_takes_it_again() -> None:
+    election = holding(0)
+    election.leaving = True
+    election.settle(0)
+    assert election.step(0) is Do.GIVE_BACK
+    election.wrote(Do.GIVE_BACK, election.record_for(Do.GIVE_BACK, "t"), 0, 0)
+    election.asked(1)
+    assert election.step(1) is Do.LOOK
+
+
+def test_who_has_not_waited_out_its_predecessor_does_not_give_it_back() -> None:
+    """The next one would take it as clean."""
+    election = standby(at_s=0)
+    election.asked(TERMS.lease_s)
+    take(election, TERMS.lease_s)
+    election.leaving = True
+    election.settle(TERMS.lease_s)
+    assert election.role is Role.TAKING
+    election.settle(TERMS.lease_s + TERMS.wait_s)
+    assert election.role.value == "yielding"
+
+
+def test_pauses_are_short_where_somebody_waits() -> None:
+    election = standby()
+    assert election.pause_s(0) == TERMS.look_s
+    election.asked(0)
+    assert election.pause_s(0) == TERMS.want_s
+    assert holding(0).pause_s(0) == TERMS.renew_s
+    taking = standby(at_s=0)
+    taking.asked(TERMS.lease_s)
+    take(taking, TERMS.lease_s)
+    assert taking.pause_s(TERMS.lease_s + TERMS.wait_s - 0.5) == pytest.approx(0.5)
+
+
+# --- by chance -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Store:
+    """The API server: one Lease, changed by comparison of versions."""
+
+    record: Record | None = field(default_factory=lambda: Record("", 0, "", 8, "", raw={"v": 0}))
+    version: int = 0
+
+    def put(self, record: Record) -> Record | None:
+        """None: a conflict."""
+        if record.raw != {"v": self.version}:
+            return None
+        self.version += 1
+        self.record = replace(record, raw={"v": self.version})
+        return self.record
+
+    def ask(self, said: Campaign) -> Record:
+        assert self.record is not None
+        self.version += 1
+        self.record = replace(self.record, campaign=said, raw={"v": self.version})
+        return self.record
+
+
+@dataclass
+class Process:
+    """Runs at its own speed; may stop anywhere but between the check and the POST (ADR 18)."""
+
+    name: str
+    speed: float
+    chance: random.Random
+    store: Store
+    election: Election = field(init=False)
+    listed_s: float = 0.0
+    """When the list of this term was begun."""
+    writes: list[tuple[float, float, float]] = field(default_factory=list)
+    """Of each: the list before it, when it was begun, when it was over at last."""
+    wakes_s: float = 0.0
+    posts_over_s: float = 0.0
+    work: Generator[float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.election = Election(Candidate(self.name, "here"))
+        self.work = self.run()
+
+    def now_s(self, true_s: float) -> float:
+        return 1000 + true_s * self.speed
+
+    def travel_s(self) -> float:
+        """Mostly milliseconds; sometimes the process stops, or the network does."""
+        return self.chance.choice([0.001, 0.01, 0.1, 0.5, self.chance.uniform(0, 25)])
+
+    def run(self) -> Generator[float, float]:
+        """Yields how long it does something else; sent back is the true time."""
+        true_s = yield 0.0
+        election = self.election
+        while True:
+            election.settle(self.now_s(true_s))
+            sent_s = self.now_s(true_s)
+            do = election.step(sent_s, under_way=true_s < self.posts_over_s)
+            record = None if do in (Do.LOOK, Do.CAMPAIGN) else election.record_for(do, f"{true_s}")
+            true_s = yield self.travel_s()
+            if do is Do.CAMPAIGN:
+                seen: Record | None = self.store.ask(election.campaign())
+            elif record is not None:
+                seen = self.store.put(record)
+            else:
+                seen = self.store.record
+            true_s = yield self.travel_s()
+            lost = self.chance.random() < 0.1
+            if lost or seen is None:
+                do = Do.LOOK
+                seen = self.store.record
+            if do in (Do.LOOK, Do.CAMPAIGN):
+                election.saw(seen, self.now_s(true_s))
+                if do is Do.CAMPAIGN:
+                    election.said(self.now_s(true_s))
+            else:
+                assert seen is not None
+                election.wrote(do, seen, sent_s, self.now_s(true_s))
+            if election.must_list(self.now_s(true_s)):
+                term = election.record and election.record.term
+                begun_s = true_s
+                true_s = yield self.chance.uniform(0, 2)
+                if election.record and election.record.term == term:
+                    election.listed()
+                    self.listed_s = begun_s
+            true_s = yield self.chance.choice([0.0, 0.0, self.chance.uniform(0, TERMS.window_s)])
+            if election.may_write(self.now_s(true_s)):
+                # Both deadlines of the POST, one behind the other, by a clock of the usual speed.
+                over_s = true_s + self.chance.choice([0.01, 2 * POST_S])
+                self.writes.append((self.listed_s, true_s, over_s))
+                self.posts_over_s = max(self.posts_over_s, over_s)
+            true_s = yield self.chance.choice([0.05, 0.3, 1.0, 30.0])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_of_a_former_holder_comes_after_the_lists_of_the_next(seed: int) -> None:
+    chance = random.Random(seed)
+    store = Store()
+    some = [
+        Process(f"p{n}", chance.uniform(0.98, 1.02), random.Random(chance.random()), store)
+        for n in range(3)
+    ]
+    for each in some:
+        next(each.work)
+    asked, changes_s = some[0], 0.0
+    for _ in range(4000):
+        process = min(some, key=lambda each: each.wakes_s)
+        true_s = process.wakes_s
+        if true_s > changes_s:
+            asked, changes_s = chance.choice(some), true_s + chance.choice([1, 10, 60])
+        asked.election.asked(asked.now_s(true_s))
+        process.wakes_s = true_s + process.work.send(true_s)
+    assert sum(len(each.writes) for each in some) > 20
+    writes = [(*write, each.name) for each in some for write in each.writes]
+    assert len({each[-1] for each in writes}) > 1
+    for listed_s, begun_s, _, writer in writes:
+        for _, earlier_s, over_s, other in writes:
+            if other != writer and earlier_s < begun_s:
+                assert over_s <= listed_s, (writer, listed_s, begun_s, other, earlier_s, over_s)

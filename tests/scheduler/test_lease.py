@@ -1,0 +1,93 @@
+"""Our Lease between JSON and a value: what comes in, and what is written over it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from contract import names
+from scheduler import lease
+from scheduler.lease import Campaign, Record
+
+RAW: dict[str, Any] = {
+    "metadata": {
+        "name": names.LEASE_SCHEDULER,
+        "namespace": names.NAMESPACE,
+        "resourceVersion": "17",
+        "uid": "u",
+        "labels": {"kept": "yes"},
+        "managedFields": [{}],
+        "annotations": {
+            "kept": "too",
+            names.ANNOTATION_INSTALLATION: "here",
+            names.ANNOTATION_ASKED: '{"by": "b", "installation": "there", "count": 3}',
+        },
+    },
+    "spec": {
+        "holderIdentity": "a",
+        "leaseTransitions": 4,
+        "leaseDurationSeconds": 8,
+        "renewTime": "t1",
+        "acquireTime": "t0",
+        "strategy": "kept",
+    },
+}
+
+
+def test_it_is_read() -> None:
+    found = lease.read(RAW)
+    said = Campaign("b", "there", 3)
+    assert found == Record("a", 4, "here", 8, "t1", "t0", said, RAW)
+    assert found.writer == "a 4"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["{", "[" * 100_000, "[]", '{"by": 1, "installation": ""}', '{"by": "b"}'],
+    ids=["not JSON", "deep", "a list", "a number", "half"],
+)
+def test_a_campaign_that_cannot_be_read_is_none(said: str) -> None:
+    raw = {"metadata": {"annotations": {names.ANNOTATION_ASKED: said}}}
+    assert lease.read(raw).campaign is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [{}, {"metadata": None, "spec": []}, {"spec": {"leaseTransitions": "4", "renewTime": None}}],
+    ids=["empty", "of other types", "of other values"],
+)
+def test_what_is_not_there_is_nothing(raw: lease.Json) -> None:
+    assert lease.read(raw) == Record("", 0, "", 0, "", raw=raw)
+
+
+def test_what_is_not_ours_is_written_back() -> None:
+    body = lease.written(lease.read(RAW))
+    assert body["spec"] == RAW["spec"]
+    metadata = dict(RAW["metadata"])
+    del metadata["managedFields"]
+    assert body["metadata"] == metadata
+    assert body["kind"] == "Lease"
+
+
+def test_a_new_one_has_all_that_it_needs() -> None:
+    body = lease.written(Record("a", 1, "here", 8.0, "t0", "t0"))
+    assert body["metadata"] == {
+        "namespace": names.NAMESPACE,
+        "name": names.LEASE_SCHEDULER,
+        "annotations": {names.ANNOTATION_INSTALLATION: "here"},
+    }
+    assert body["spec"]["leaseDurationSeconds"] == 8
+
+
+def test_what_is_given_back_keeps_its_term() -> None:
+    back = lease.written(lease.given_back(lease.read(RAW)))
+    assert back["spec"]["holderIdentity"] == "" and back["spec"]["leaseTransitions"] == 4
+    assert names.ANNOTATION_ASKED not in back["metadata"]["annotations"]
+
+
+def test_a_wish_touches_the_annotation_alone() -> None:
+    said = Campaign("b", "there", 3)
+    wish = lease.wish(said)
+    assert list(wish) == ["metadata"] and list(wish["metadata"]) == ["annotations"]
+    assert lease.read(wish).campaign == said
