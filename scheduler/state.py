@@ -148,7 +148,8 @@ class State:
         After this you must bind it, and `forget` it where that has certainly failed. Not for a pod
         that `is_bound`.
         """
-        held = [HeldCard(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in placement.peaks]
+        peaks = placement.peaks
+        held = tuple(HeldCard(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
         self._hold(uid, _Holding(placement.node, whose, held, "", placement, deadline_s))
 
     def forget(self, uid: str) -> None:
@@ -230,14 +231,18 @@ class State:
     # --- inside
 
     def _hold(self, uid: str, holding: _Holding) -> None:
-        if self._holdings.get(uid) == holding:
-            return
-        self._drop(uid)
-        self._holdings[uid] = holding
-        self._on_node.setdefault(holding.node, {})[uid] = None
+        had = self._holdings.get(uid)
+        if had is not None and had.node == holding.node and had.held == holding.held:
+            # As when a binding is seen: nothing changes on the cards.
+            self._holdings[uid] = holding
+            self._assumed.pop(uid, None)
+        else:
+            self._drop(uid)
+            self._holdings[uid] = holding
+            self._on_node.setdefault(holding.node, {})[uid] = None
+            self._enter(uid)
         if holding.placement is not None:
             self._assumed[uid] = None
-        self._enter(uid)
 
     def _drop(self, uid: str) -> None:
         holding = self._holdings.pop(uid, None)

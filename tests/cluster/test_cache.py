@@ -1,0 +1,423 @@
+"""What the scheduler knows of a real API server's objects, whatever becomes of either."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from contract import names
+from scheduler import access, written
+from scheduler.cache import DEVICES, LEASES, NODES, Cache
+from scheduler.core.place import place
+from scheduler.core.placement import Placement
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Ask, Request
+from scheduler.kube import Kube, KubeError
+from scheduler.state import State
+from simgpu.lab.controlplane import ControlPlane
+from tests.scheduler.objects import (
+    Gi,
+    allocated,
+    card,
+    container,
+    device,
+    lease,
+    node,
+    pod,
+    resources,
+)
+
+pytestmark = pytest.mark.cluster
+
+HALF = {"memory": "12Gi", "core": 50, "ratio": 50}
+_DEADLINE_S = 120.0
+
+
+class World:
+    """One node of two cards of 24 GiB, `cards` to begin with, and pods of one namespace."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, kube: Kube) -> None:
+        self.plane = plane
+        self.node = f"node-{namespace}"
+        self.cards = [card("GPU-a", 0), card("GPU-b", 1)]
+        self.kube = kube
+        self.state = State()
+        self.cache = Cache(kube, self.state)
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._task: asyncio.Task[None] | None = None
+        self._beat = 0
+
+    # --- what is written
+
+    async def make_node(self) -> None:
+        made = await self.kube.post(NODES, {"apiVersion": "v1", "kind": "Node", **node(self.node)})
+        self.node_uid = made["metadata"]["uid"]
+
+    async def make_device(self) -> None:
+        await self.kube.post(DEVICES, device(self.node, *self.cards, node_uid=self.node_uid))
+
+    async def change_device(self, *cards: dict[str, Any]) -> None:
+        path = f"{DEVICES}/{self.node}"
+        now = await self.kube.get(path)
+        fresh = device(self.node, *cards, node_uid=self.node_uid)
+        now["metadata"]["ownerReferences"] = fresh["metadata"]["ownerReferences"]
+        await self.kube.put(path, {**now, "spec": fresh["spec"]})
+
+    async def renew(self) -> None:
+        self._beat += 1
+        raw = lease(self.node, self._beat)
+        path = f"{LEASES}/{raw['metadata']['name']}"
+        whole = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **raw}
+        if self._beat == 1:
+            await self.kube.post(LEASES, whole)
+        else:
+            await self.kube.patch(path, whole)
+
+    async def make_pod(
+        self, name: str, *, bound: bool = True, annotations: dict[str, str] | None = None
+    ) -> str:
+        """Its UID. bound: by hand, at its creation."""
+        raw = pod(
+            {**container("main", core=50, ratio=50), "image": "none"},
+            node=self.node if bound else "",
+            annotations=annotations,
+        )
+        raw["metadata"] = {"name": name, "annotations": raw["metadata"]["annotations"]}
+        made = await self.kube.post(self._pods, {"apiVersion": "v1", "kind": "Pod", **raw})
+        return str(made["metadata"]["uid"])
+
+    async def bind(self, name: str, uid: str, placement: Placement) -> None:
+        namespace = self._pods.split("/")[4]
+        body = written.binding(namespace, name, uid, self.node, placement)
+        await self.kube.post(f"{self._pods}/{name}/binding", body)
+
+    async def finish_pod(self, name: str) -> None:
+        await self.kube.patch(f"{self._pods}/{name}/status", {"status": {"phase": "Succeeded"}})
+
+    async def delete_pod(self, name: str, grace_s: int = 0) -> None:
+        await self.kube.delete(f"{self._pods}/{name}", {"gracePeriodSeconds": grace_s})
+
+    async def annotate_pod(self, name: str, key: str, value: str) -> None:
+        await self.kube.patch(f"{self._pods}/{name}", {"metadata": {"annotations": {key: value}}})
+
+    async def remove(self) -> None:
+        lease_path = f"{LEASES}/{names.LEASE_AGENT_PREFIX}{self.node}"
+        for path in (f"{NODES}/{self.node}", f"{DEVICES}/{self.node}", lease_path):
+            try:
+                await self.kube.delete(path)
+            except KubeError as error:
+                assert error.status == 404, error
+
+    # --- what is known
+
+    async def follow(self) -> None:
+        self._task = asyncio.create_task(self.cache.run())
+        await self.cache.wait_synced()
+
+    async def leave(self) -> None:
+        """Follow no more; what is known stays."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    def used(self) -> dict[str, int]:
+        """GiB of each card of the node."""
+        fleet, row = self.state.fleet, self.state.fleet.row_of(self.node)
+        return {
+            each.uuid: int(fleet.used_bytes[row, slot]) // Gi
+            for slot, each in enumerate(fleet.cards[row])
+        }
+
+    def bar(self) -> Reason:
+        return Reason(int(self.state.fleet.bar[self.state.fleet.row_of(self.node)]))
+
+    def problems(self) -> list[str]:
+        return [each.text for each in self.state.problems() if each.node == self.node]
+
+    async def until(self, true: Callable[[], object], what: str) -> None:
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                while not true():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            told = (self.used(), self.bar(), self.problems(), self.cache.problems())
+            raise AssertionError(f"never: {what}; known: {told}") from None
+
+    async def until_used(self, **gib: int) -> None:
+        wanted = {f"GPU-{key}": value for key, value in gib.items()}
+        await self.until(lambda: self.used() == wanted, f"used: {wanted}")
+
+
+@asynccontextmanager
+async def _world(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
+    kubeconfig = str(plane.kubeconfig("admin"))
+    async with Kube(access.load(kubeconfig)) as kube:
+        world = World(plane, namespace, kube)
+        try:
+            await world.make_node()
+            await world.make_device()
+            await world.renew()
+            await world.follow()
+            assert world.bar() is Reason.FITS
+            yield world
+        finally:
+            await world.leave()
+            await world.remove()
+
+
+Play = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def play(control_plane: ControlPlane, namespace: str) -> Play:
+    """Runs a scene in a world of its own."""
+
+    def run(scene: Callable[[World], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with _world(control_plane, namespace) as world:
+                await scene(world)
+
+        asyncio.run(whole())
+
+    return run
+
+
+def by_koordinator(uuid: str = "GPU-a", minor: int = 0) -> dict[str, str]:
+    return {names.ANNOTATION_DEVICE_ALLOCATED: allocated((uuid, minor, resources(**HALF)))}
+
+
+# --- pods
+
+
+def test_a_pod_is_known_from_its_creation_through_our_binding_to_its_end(play: Play) -> None:
+    async def scene(world: World) -> None:
+        bound: list[str] = []
+        world.cache.on_pod_bound.append(bound.append)
+        uid = await world.make_pod("ours", bound=False)
+        await world.until(lambda: uid in world.cache.requests, "what it asks for")
+        asked = world.cache.requests[uid]
+        assert asked == Request([Ask("main", core_percent=50, memory_percent=50)])
+        placement = place(world.state.fleet, asked, world.state.fleet.row_of(world.node))
+        assert isinstance(placement, Placement)
+        world.state.assume(uid, placement, deadline_s=0.0)
+        await world.bind("ours", uid, placement)
+        await world.until(lambda: world.state.is_bound(uid), "that it is bound")
+        assert bound == [uid]
+        assert uid not in world.cache.requests
+        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
+        await world.delete_pod("ours")
+        await world.until_used(a=0, b=0)
+
+    play(scene)
+
+
+def test_pods_bound_by_koordinator_and_by_hand_count(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("koordinators", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+        assert not world.problems()
+        await world.make_pod("by-hand")
+        await world.until(lambda: world.problems(), "that it has no card")
+        assert world.problems() == ["bound without an allocation: it has no card"]
+        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
+
+    play(scene)
+
+
+def test_a_pod_that_is_being_deleted_holds_until_it_is_gone(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("slow", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+        await world.delete_pod("slow", grace_s=600)
+        # What comes after the deletion in the watch has come: so has the deletion.
+        await world.make_pod("after", annotations=by_koordinator("GPU-b", 1))
+        await world.until_used(a=12, b=12)
+        await world.delete_pod("slow")
+        await world.until_used(a=0, b=12)
+
+    play(scene)
+
+
+def test_a_pod_that_has_finished_holds_nothing(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("brief", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+        await world.finish_pod("brief")
+        await world.until_used(a=0, b=0)
+        await world.cache.relist()
+        assert world.used() == {"GPU-a": 0, "GPU-b": 0}
+
+    play(scene)
+
+
+def test_what_cannot_be_read_keeps_its_room_and_is_told(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("odd", annotations={names.ANNOTATION_DEVICE_ALLOCATED: "{"})
+        await world.until_used(a=12, b=12)
+        (problem,) = world.problems()
+        assert names.ANNOTATION_DEVICE_ALLOCATED in problem
+        # An annotation that is put right is read anew.
+        for key, value in by_koordinator("GPU-b", 1).items():
+            await world.annotate_pod("odd", key, value)
+        await world.until_used(a=0, b=12)
+        assert not world.problems()
+
+    play(scene)
+
+
+# --- nodes and cards
+
+
+def test_a_node_that_is_replaced_under_its_name_needs_an_inventory_of_its_own(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("stays", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+        await world.kube.delete(f"{NODES}/{world.node}")
+        await world.make_node()
+        await world.until(lambda: world.bar() is Reason.DEVICE_STALE, "the Device is stale")
+        await world.change_device(*world.cards)
+        await world.until(lambda: world.bar() is Reason.FITS, "the node's own Device")
+        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
+
+    play(scene)
+
+
+def test_a_card_that_is_replaced_leaves_its_holder_without_room_and_told(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("stays", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+        await world.change_device(card("GPU-c", 0), card("GPU-b", 1))
+        await world.until_used(c=0, b=0)
+        assert world.problems() == ["holds a card that its node has not: GPU-a"]
+        await world.change_device(*world.cards)
+        await world.until_used(a=12, b=0)
+        assert not world.problems()
+
+    play(scene)
+
+
+def test_minors_that_are_renumbered_leave_each_grant_on_its_card(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("stays", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+        await world.change_device(card("GPU-b", 0), card("GPU-a", 1))
+        fleet = world.state.fleet
+        await world.until(
+            lambda: fleet.cards[fleet.row_of(world.node)][0].uuid == "GPU-b",
+            "the new order",
+        )
+        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
+
+    play(scene)
+
+
+def test_cards_are_cordoned_by_an_annotation_and_agents_say_that_they_are_not_ready(
+    play: Play,
+) -> None:
+    async def scene(world: World) -> None:
+        cordon = {names.ANNOTATION_CORDONED_CARDS: "GPU-a"}
+        await world.kube.patch(f"{NODES}/{world.node}", {"metadata": {"annotations": cordon}})
+        fleet = world.state.fleet
+        row = fleet.row_of(world.node)
+        await world.until(lambda: list(fleet.usable[row][:2]) == [False, True], "the cordon")
+        path = f"{LEASES}/{names.LEASE_AGENT_PREFIX}{world.node}"
+        for said, bar in (("no driver", Reason.AGENT_NOT_READY), ("true", Reason.FITS)):
+            change = {"metadata": {"annotations": {names.ANNOTATION_READY: said}}}
+            await world.kube.patch(path, change)
+            await world.until(lambda bar=bar: world.bar() is bar, f"an agent that says {said}")  # type: ignore[misc]
+        await world.kube.delete(path)
+        await world.until(lambda: world.bar() is Reason.AGENT_MISSING, "no Lease")
+        world._beat = 0
+        await world.renew()
+
+    play(scene)
+
+
+# --- the API server
+
+
+def test_the_api_server_is_killed_and_comes_back(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("before", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+        await asyncio.to_thread(world.plane.restart_apiserver)
+        await world.make_pod("after", annotations=by_koordinator("GPU-b", 1))
+        await world.until_used(a=12, b=12)
+        await world.until(lambda: not world.cache.problems(), "all is watched again")
+        assert world.cache.synced
+
+    play(scene)
+
+
+def test_a_version_that_is_compacted_away_is_listed_anew_without_what_is_gone(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("gone", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+        before = world.cache.lists()["pods"]
+        await world.leave()
+        await world.delete_pod("gone")
+        await world.make_pod("new", annotations=by_koordinator("GPU-b", 1))
+        await asyncio.to_thread(_compact, world.plane)
+        # A server's own memory of what has happened ends with it.
+        await asyncio.to_thread(world.plane.restart_apiserver)
+        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
+        await world.follow()
+        await world.until_used(a=0, b=12)
+        assert world.cache.lists()["pods"] > before
+
+    play(scene)
+
+
+def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.make_pod("gone", annotations=by_koordinator())
+        waiting = await world.make_pod("waiting", bound=False)
+        await world.until(lambda: waiting in world.cache.requests, "what it asks for")
+        await world.until_used(a=12, b=0)
+        await world.leave()
+        await world.delete_pod("gone")
+        await world.delete_pod("waiting")
+        await world.make_pod("gone", annotations=by_koordinator("GPU-b", 1))
+        await world.kube.delete(f"{NODES}/{world.node}")
+        await world.make_node()
+        world._task = asyncio.create_task(world.cache.run())
+        await world.cache.relist()
+        assert world.used() == {"GPU-a": 0, "GPU-b": 12}
+        assert waiting not in world.cache.requests
+        assert world.bar() is Reason.DEVICE_STALE
+
+    play(scene)
+
+
+def test_heartbeats_of_nodes_are_small(play: Play) -> None:
+    """The server sends metadata alone: not the images and conditions that heartbeats carry."""
+
+    async def scene(world: World) -> None:
+        seen: list[Any] = []
+        images = [{"names": [f"image-{n}"], "sizeBytes": n} for n in range(50)]
+        path = f"{NODES}/{world.node}"
+        await world.kube.patch(f"{path}/status", {"status": {"images": images}})
+        async for items, _ in world.kube.list(NODES, only="PartialObjectMetadata"):
+            seen += items
+        assert seen
+        assert not any("status" in each or "spec" in each for each in seen)
+
+    play(scene)
+
+
+def _compact(plane: ControlPlane) -> None:
+    def ask(path: str, body: dict[str, Any]) -> Any:
+        url = f"{plane._etcd_url}{path}"
+        asked = urllib.request.Request(url, data=json.dumps(body).encode())
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(asked, timeout=30) as answer:
+            return json.load(answer)
+
+    now = ask("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
+    ask("/v3/kv/compaction", {"revision": now, "physical": True})
