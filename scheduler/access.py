@@ -11,9 +11,22 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
+import yaml
 from kubernetes import config
 from kubernetes.client import Configuration
+from kubernetes.config.incluster_config import InClusterConfigLoader
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where the kubelet puts a pod's token and keeps it fresh."""
+
+_UNUSABLE: Final = (
+    *(config.ConfigException, yaml.YAMLError, OSError),
+    *(AttributeError, LookupError, TypeError, ValueError),
+)
+"""What the loader raises for files that are not what they should be."""
 
 
 class AccessError(RuntimeError):
@@ -48,7 +61,11 @@ class Access:
         return context
 
 
-def load(kubeconfig: str = "", environ: Mapping[str, str] = os.environ) -> Access:
+def load(
+    kubeconfig: str = "",
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> Access:
     """By the kubeconfig where one is named, else as a pod of the cluster, else as kubectl does.
 
     Raises AccessError.
@@ -56,13 +73,15 @@ def load(kubeconfig: str = "", environ: Mapping[str, str] = os.environ) -> Acces
     found = Configuration()
     try:
         if not kubeconfig and environ.get("KUBERNETES_SERVICE_HOST"):
-            config.load_incluster_config(found)  # type: ignore[no-untyped-call]
+            token, ca = str(service_account / "token"), str(service_account / "ca.crt")
+            loader = InClusterConfigLoader(token, ca, True, environ)  # type: ignore[no-untyped-call]
+            loader.load_and_set(found)  # type: ignore[no-untyped-call]
         else:
             config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=kubeconfig or None, client_configuration=found
             )
         authorization = str(found.get_api_key_with_prefix("BearerToken") or "").strip()
-    except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+    except _UNUSABLE as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig or service account"
         raise AccessError(f"{where}: {error}") from error
     files = [str(each or "") for each in (found.ssl_ca_cert, found.cert_file, found.key_file)]

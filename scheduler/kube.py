@@ -10,6 +10,7 @@ aiohttp, where a connection that was kept turns out to be dead.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -219,7 +220,7 @@ class Kube:
             raise _failure(error) from error
         if response.status >= 300:
             if response.status == 401:
-                self._renewed_s = 0.0
+                self._renewed_s = -math.inf
             raise _refusal(response.status, said)
         try:
             return orjson.loads(said)

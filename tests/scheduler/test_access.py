@@ -1,0 +1,149 @@
+"""Where credentials come from, and that they are read again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from scheduler import access
+from scheduler.access import Access, AccessError
+from scheduler.kube import Kube, KubeError
+from tests.scheduler.api_server import json as answered
+from tests.scheduler.api_server import refuse, serving
+
+
+def kubeconfig(at: Path, user: dict[str, Any], **cluster: Any) -> str:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/", **cluster}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path = at / "kubeconfig"
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def test_a_kubeconfig_that_is_named_outranks_the_pods_own(tmp_path: Path) -> None:
+    named = kubeconfig(tmp_path, {"token": "one"})
+    found = access.load(named, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert (found.server, found.authorization) == ("http://127.0.0.1:1", "Bearer one")
+    assert found.context() is None
+
+
+def test_a_token_in_a_file_is_what_the_file_says_now(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    named = kubeconfig(tmp_path, {"tokenFile": str(token)})
+    for text in ("one", "two\n"):
+        token.write_text(text)
+        assert access.load(named, {}).authorization == f"Bearer {text.strip()}"
+
+
+def test_a_pod_of_the_cluster_has_its_service_account(tmp_path: Path) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    (tmp_path / "token").write_text("one")
+    (tmp_path / "ca.crt").write_text("a certificate")
+    before = access.load("", environ, tmp_path)
+    assert (before.server, before.ca_file) == ("https://[fd00::1]:443", str(tmp_path / "ca.crt"))
+    assert before.authorization.lower() == "bearer one"
+    assert access.load("", environ, tmp_path) == before
+    (tmp_path / "token").write_text("two")
+    assert access.load("", environ, tmp_path) != before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "kubeconfig .*/kubeconfig: "),
+        ("", "kubeconfig .*/kubeconfig: "),
+        ("[1]", "kubeconfig .*/kubeconfig: "),
+        ("{", "kubeconfig .*/kubeconfig: "),
+    ],
+)
+def test_what_is_no_kubeconfig_is_refused_with_its_name(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(AccessError, match=said):
+        access.load(str(path), {})
+
+
+def test_a_service_account_without_its_files_is_refused_with_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(AccessError, match="token file does not exist"):
+        access.load("", environ, tmp_path)
+
+
+def test_a_token_that_the_server_refuses_is_read_again_at_once() -> None:
+    current = ["Bearer old"]
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.headers["Authorization"] != "Bearer new":
+            return refuse(401, "Unauthorized")
+        return answered({})
+
+    async def scene() -> None:
+        async with serving(answer) as found:
+
+            def load() -> Access:
+                if not current:
+                    raise AccessError("the file is not there")
+                return Access(found.server, current[0])
+
+            async with Kube(load(), load) as kube:
+                for _ in range(3):
+                    with pytest.raises(KubeError, match="Unauthorized"):
+                        await kube.get("/p")
+                current.clear()
+                async with asyncio.timeout(30):
+                    while not kube.problem:
+                        with pytest.raises(KubeError, match="Unauthorized"):
+                            await kube.get("/p")
+                assert kube.problem == "credentials: the file is not there"
+                current.append("Bearer new")
+                async with asyncio.timeout(30):
+                    while True:
+                        try:
+                            assert await kube.get("/p") == {}
+                            break
+                        except KubeError:
+                            await asyncio.sleep(0.01)
+                assert kube.problem == ""
+
+    asyncio.run(scene())
+
+
+def test_credentials_are_read_again_every_minute() -> None:
+    now, reads = [1000.0], [0]
+
+    async def answer(request: web.Request) -> web.Response:
+        return answered({"as": request.headers["Authorization"]})
+
+    async def scene() -> None:
+        async with serving(answer) as found:
+
+            def load() -> Access:
+                reads[0] += 1
+                return Access(found.server, f"Bearer {reads[0]}")
+
+            async with Kube(found, load, lambda: now[0]) as kube:
+                assert await kube.get("/p") == {"as": "Bearer secret"}
+                assert reads == [0]
+                now[0] += 61
+                async with asyncio.timeout(30):
+                    while (await kube.get("/p"))["as"] != "Bearer 1":
+                        pass
+                assert reads == [1]
+
+    asyncio.run(scene())
