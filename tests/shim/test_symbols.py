@@ -58,6 +58,7 @@ def _ask(host: Host, bases: Path, *, preload: bool, inner: bool) -> list[list[st
     return [line.split() for line in done.stdout.splitlines()]
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     ("generation", "inner"),
     [*((generation, False) for generation in GENERATIONS), *((g, True) for g in GENERATIONS[::2])],
@@ -84,6 +85,7 @@ def test_row_31_get_proc_address_of_every_name(
     assert wrapped == cuda_hooks
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_row_33_drivers_of_every_generation(
     generation: int, build_dir: Path, library: Path
@@ -112,6 +114,7 @@ print([name for name in names if hasattr(cuda, name)
     assert eval(wrapped) == sorted(hooks & had)
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_row_33_the_limit_holds_over_every_generation(
     generation: int, build_dir: Path, host: Host, grants: Grants, tmp_path: Path
