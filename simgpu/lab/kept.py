@@ -39,6 +39,7 @@ class Process:
         assert self._keeper.stdout is not None
         said = self._keeper.stdout.readline()
         if not said:
+            self._close()
             raise OSError(f"{command[0]} cannot be started; its keeper says why above")
         self.pid = int(said)
 
@@ -58,7 +59,10 @@ class Process:
             self._keeper.wait(within_s)
         except subprocess.TimeoutExpired:
             self.send(signal.SIGKILL)
-            self._keeper.wait(_END_S)
+        self._close()
+
+    def _close(self) -> None:
+        self._keeper.wait(_END_S)
         for pipe in (self._keeper.stdin, self._keeper.stdout):
             assert pipe is not None
             pipe.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import setup
+from simgpu.lab import kubernetes, programs, setup
 
 
 def test_an_empty_path_lacks_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,3 +74,18 @@ def test_interrupted_it_says_so(
     monkeypatch.setattr(setup, "system_packages", interrupted)
     assert setup.main() == 128 + signal.SIGINT
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "built"), [([], ["kubernetes"]), (["--without-kubernetes"], [])]
+)
+def test_what_the_cluster_tests_alone_need_may_be_left_out(
+    arguments: list[str], built: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("system_packages", "virtual_environment", "c_libraries"):
+        monkeypatch.setattr(setup, name, lambda: None)
+    monkeypatch.setattr(programs, "ensure", lambda: None)
+    monkeypatch.setattr(kubernetes, "ensure", lambda: asked.append("kubernetes"))
+    assert setup.main(arguments) == 0
+    assert asked == built
