@@ -1,8 +1,8 @@
 """Brings what the API server knows to `scheduler.state`: pods, nodes, devices, agents' Leases.
 
-The only writer of State beside the binder, on the same event loop. Keeps facts and no JSON. Of pods
-that are not bound it keeps what they ask for, by UID, until they are; of the others a number that
-tells whether anything has changed that we read.
+The only writer of State beside the binder, on the same event loop. Keeps facts and no JSON; of a
+pod, beside what State has, a number that tells whether anything has changed that we read. What a
+pod asks for that is not bound yet is not kept: kube-scheduler brings it with each verb.
 """
 
 from __future__ import annotations
@@ -15,16 +15,11 @@ from typing import Any, Final
 
 from contract import names
 from scheduler import translate
-from scheduler.core.request import Request
-from scheduler.dialects import RequestError
-from scheduler.facts import PodFacts
 from scheduler.follow import Follower
 from scheduler.kube import METADATA_ONLY, Kube
 from scheduler.state import State
 
 Json = Mapping[str, Any]
-Asked = Request | RequestError | None
-"""What a pod asks for; an error: nothing that can be granted; None: no share."""
 
 PODS: Final = "/api/v1/pods"
 NODES: Final = "/api/v1/nodes"
@@ -46,10 +41,8 @@ class Cache:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self.requests: dict[str, Asked] = {}
-        """By UID, of the pods that are there and were not seen bound. Read only."""
         self.on_pod_bound: list[Callable[[str], None]] = []
-        """Called with the UID of a pod that was known before, once State knows it bound."""
+        """Called with the UID of a pod that was assumed, once State knows it bound."""
         self._state = state
         self._clock = clock
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
@@ -57,7 +50,9 @@ class Cache:
             "nodes": Follower(kube, NODES, _Nodes(state), only=METADATA_ONLY, **shared),
             "devices": Follower(kube, DEVICES, _Devices(state), **shared),
             "leases": Follower(kube, LEASES, _Leases(state, clock), **shared),
-            "pods": Follower(kube, PODS, _Pods(self, state), query=_UNFINISHED, **shared),
+            "pods": Follower(
+                kube, PODS, _Pods(state, self.on_pod_bound), query=_UNFINISHED, **shared
+            ),
         }
 
     async def run(self) -> None:
@@ -157,27 +152,26 @@ class _Leases:
 
 
 class _Pods:
-    """marks: by UID, a digest of all that may change of a pod and is read of it. A container's
-    shares cannot change while the pod is there."""
+    """marks: by UID, translate.mark of it as it was seen last."""
 
-    def __init__(self, cache: Cache, state: State) -> None:
-        self._cache = cache
+    def __init__(self, state: State, on_bound: Sequence[Callable[[str], None]]) -> None:
         self._state = state
+        self._on_bound = on_bound
         self._marks: dict[str, int] = {}
 
     def seen(self, raw: Json) -> str:
         uid, mark = translate.uid(raw), translate.mark(raw)
         if self._marks.get(uid) == mark:
             return uid
-        facts = translate.pod(raw)
-        if facts.finished:
-            self._forget(uid)
-            return ""
         self._marks[uid] = mark
-        if facts.node:
-            self._bound(facts)
-        else:
-            self._cache.requests[uid] = _asked(raw)
+        if mark == translate.UNBOUND:
+            return uid
+        assumed = self._state.assumed(uid) is not None
+        facts = translate.pod(raw)
+        self._state.see_pod(facts)
+        if assumed and not facts.finished:
+            for call in self._on_bound:
+                call(uid)
         return uid
 
     def lost(self, raw: Json) -> None:
@@ -190,23 +184,6 @@ class _Pods:
             self._forget(uid)
         self._state.keep_pods(keys)
 
-    def _bound(self, facts: PodFacts) -> None:
-        waited_for = facts.uid in self._cache.requests or self._state.assumed(facts.uid) is not None
-        self._state.see_pod(facts)
-        self._cache.requests.pop(facts.uid, None)
-        if waited_for:
-            for call in self._cache.on_pod_bound:
-                call(facts.uid)
-
     def _forget(self, uid: str) -> None:
         self._marks.pop(uid, None)
-        self._cache.requests.pop(uid, None)
         self._state.lose_pod(uid)
-
-
-def _asked(raw: Json) -> Asked:
-    try:
-        return translate.request(raw)
-    except RequestError as error:
-        # Without its traceback, which would keep the pod's JSON.
-        return RequestError(str(error))

@@ -29,6 +29,7 @@ from scheduler.hints import read_hints
 Json = Mapping[str, Any]
 
 _FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
+UNBOUND: Final = 0
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTHING: Final[Json] = {}
 
@@ -156,12 +157,15 @@ def uid(raw: Json) -> str:
 
 
 def mark(raw: Json) -> int:
-    """Another one where anything has changed that `pod` and `request` read of a pod: not of all
-    that may be written, since a container's shares stay as they are while the pod is there."""
+    """Another one where anything has changed that `pod` reads of a pod: not of all that may be
+    written, since a container's shares stay as they are while the pod is there. UNBOUND for one
+    that is on no node."""
+    node = _at(raw, "spec").get("nodeName")
+    if not node:
+        return UNBOUND
     metadata = _at(raw, "metadata")
     written = (frozenset(_texts(metadata, key).items()) for key in ("labels", "annotations"))
-    node = _at(raw, "spec").get("nodeName")
-    return hash((node, _at(raw, "status").get("phase") in _FINISHED, *written))
+    return hash((node, _at(raw, "status").get("phase") in _FINISHED, *written)) or 1
 
 
 def _held(raw: Json) -> tuple[Held, str]:

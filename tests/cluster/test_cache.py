@@ -200,16 +200,13 @@ def test_a_pod_is_known_from_its_creation_through_our_binding_to_its_end(play: P
         bound: list[str] = []
         world.cache.on_pod_bound.append(bound.append)
         uid = await world.make_pod("ours", bound=False)
-        await world.until(lambda: uid in world.cache.requests, "what it asks for")
-        asked = world.cache.requests[uid]
-        assert asked == Request([Ask("main", core_percent=50, memory_percent=50)])
-        placement = place(world.state.fleet, asked, world.state.fleet.row_of(world.node))
+        half = Request([Ask("main", core_percent=50, memory_percent=50)])
+        placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
         assert isinstance(placement, Placement)
         world.state.assume(uid, placement, deadline_s=0.0)
         await world.bind("ours", uid, placement)
         await world.until(lambda: world.state.is_bound(uid), "that it is bound")
         assert bound == [uid]
-        assert uid not in world.cache.requests
         assert world.used() == {"GPU-a": 12, "GPU-b": 0}
         await world.delete_pod("ours")
         await world.until_used(a=0, b=0)
@@ -376,10 +373,14 @@ def test_a_version_that_is_compacted_away_is_listed_anew_without_what_is_gone(pl
 
 def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -> None:
     async def scene(world: World) -> None:
-        await world.make_pod("gone", annotations=by_koordinator())
         waiting = await world.make_pod("waiting", bound=False)
-        await world.until(lambda: waiting in world.cache.requests, "what it asks for")
+        await world.make_pod("gone", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
+        half = Request([Ask("main", core_percent=50, memory_percent=50)])
+        placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
+        assert isinstance(placement, Placement)
+        world.state.assume(waiting, placement, deadline_s=0.0)
+        assert world.used() == {"GPU-a": 24, "GPU-b": 0}
         await world.leave()
         await world.delete_pod("gone")
         await world.delete_pod("waiting")
@@ -389,7 +390,7 @@ def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -
         world._task = asyncio.create_task(world.cache.run())
         await world.cache.relist()
         assert world.used() == {"GPU-a": 0, "GPU-b": 12}
-        assert waiting not in world.cache.requests
+        assert world.state.assumed(waiting) is None
         assert world.bar() is Reason.DEVICE_STALE
 
     play(scene)

@@ -15,11 +15,21 @@ from aiohttp import web
 
 from contract import names
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
-from scheduler.dialects import RequestError
+from scheduler.core.placement import Peak, Placement
 from scheduler.follow import Backoff
 from scheduler.state import State
 from tests.scheduler.api_server import client_of, event, lines, listed, refuse, stream
-from tests.scheduler.objects import allocated, card, container, device, lease, node, pod, resources
+from tests.scheduler.objects import (
+    Gi,
+    allocated,
+    card,
+    container,
+    device,
+    lease,
+    node,
+    pod,
+    resources,
+)
 
 HALF = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="12Gi")))}
 
@@ -68,8 +78,10 @@ class Server:
 
 
 @asynccontextmanager
-async def running(server: Server, clock: Callable[[], float] = lambda: 0.0) -> Any:
-    state = State()
+async def running(
+    server: Server, clock: Callable[[], float] = lambda: 0.0, state: State | None = None
+) -> Any:
+    state = state or State()
     async with client_of(server.answer) as kube:
         cache = Cache(kube, state, clock, jitter=lambda: 0.0)
         task = asyncio.create_task(cache.run())
@@ -80,10 +92,14 @@ async def running(server: Server, clock: Callable[[], float] = lambda: 0.0) -> A
             await asyncio.wait({task})
 
 
-def scene(server: Server, play: Callable[[Cache, State], Awaitable[None]]) -> None:
+def scene(
+    server: Server,
+    play: Callable[[Cache, State], Awaitable[None]],
+    state: State | None = None,
+) -> None:
     async def whole() -> None:
-        async with running(server) as (cache, state):
-            await play(cache, state)
+        async with running(server, state=state) as (cache, known):
+            await play(cache, known)
 
     asyncio.run(whole())
 
@@ -102,24 +118,20 @@ def test_all_is_known_once_it_is_synced() -> None:
     scene(Server(bound("u-1")), play)
 
 
-def test_what_pods_ask_for_is_known_until_they_are_bound() -> None:
-    malformed = pod(container("main", ratio=150), uid="wrong")
-    server = Server(pod(container("main", ratio=50), uid="half"), pod(uid="plain"), malformed)
-    server.watches[PODS] = [[event("MODIFIED", bound("half"), "11")]]
-    calls: list[str] = []
+def test_a_binding_that_was_waited_for_is_told_once_it_is_seen() -> None:
+    server, state, calls = Server(pod(uid="ours")), State(), list[str]()
+    others, ours = event("ADDED", bound("others"), "11"), event("MODIFIED", bound("ours"), "12")
+    again = event("MODIFIED", {**bound("ours"), "status": {"phase": "Running"}}, "13")
+    server.watches[PODS] = [[others, ours, again]]
+    placement = Placement("n1", (), (Peak("GPU-a", 0, 12 * Gi, 50, None),))
+    state.assume("ours", placement, deadline_s=9.0)
 
     async def play(cache: Cache, state: State) -> None:
-        cache.on_pod_bound.append(calls.append)
-        await cache.wait_synced()
-        assert cache.requests["plain"] is None
-        wrong = cache.requests["wrong"]
-        assert isinstance(wrong, RequestError)
-        assert wrong.__traceback__ is None
-        await until(lambda: state.is_bound("half"))
-        assert "half" not in cache.requests
+        cache.on_pod_bound.append(lambda uid: calls.append(f"{uid}: {state.is_bound(uid)}"))
+        await until(lambda: state.is_bound("ours"))
 
-    scene(server, play)
-    assert calls == ["half"]
+    scene(server, play, state)
+    assert calls == ["ours: True"]
 
 
 def test_a_watch_goes_on_where_it_ended() -> None:
