@@ -28,11 +28,24 @@ SILENT_AFTER_S: Final = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should look at. about: a pod's NAMESPACE/NAME, or "" for the node."""
+    """Something that a person should look at. about, uid: a pod's NAMESPACE/NAME and UID, or ""
+    for the node."""
 
     node: str
     about: str
     text: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod that holds cards of a node. whose: NAMESPACE/NAME. cards: of those that are there,
+    (UUID, bytes, percent of core or None). assumed: its binding was not seen yet."""
+
+    uid: str
+    whose: str
+    cards: Sequence[tuple[str, int, int | None]]
+    assumed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +213,30 @@ class State:
 
     # --- for people
 
+    @property
+    def assumed_count(self) -> int:
+        """Pods whose binding was not seen yet."""
+        return len(self._assumed)
+
+    def holders(self, node: str) -> Sequence[Holder]:
+        """Who holds cards of the node, by name."""
+        row = self.fleet.row_of(node)
+        found = []
+        for uid in self._on_node.get(node, ()):
+            cards = tuple(
+                (self.fleet.cards[row][each.slot].uuid, each.memory_bytes, each.core_percent)
+                for each in self._taken[uid]
+            )
+            if cards:
+                found.append(Holder(uid, self._holdings[uid].whose, cards, uid in self._assumed))
+        return sorted(found, key=lambda each: (each.whose, each.uid))
+
     def problems(self) -> Sequence[Problem]:
         """All that is wrong now, by node."""
         found = self._overfull()
         for uid, holding in self._holdings.items():
             texts = (holding.problem, self._vanished.get(uid, ""))
-            found += [Problem(holding.node, holding.whose, text) for text in texts if text]
+            found += [Problem(holding.node, holding.whose, text, uid) for text in texts if text]
         for name, device in self._devices.items():
             found += [Problem(name, "", text) for text in device.problems]
         for name, heard in self._leases.items():

@@ -1,0 +1,164 @@
+"""`python -m scheduler simulate`: reads files or the cluster, and prints the account."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from scheduler import access, cache
+from scheduler.access import AccessError
+from scheduler.core.request import Policy
+from scheduler.kube import Kube, KubeError
+from scheduler.simulate import (
+    Account,
+    SimulationError,
+    as_json,
+    fleet,
+    names_shown,
+    objects,
+    pods,
+    simulate,
+    size,
+)
+
+Json = Mapping[str, Any]
+
+_KINDS: Final = {
+    cache.NODES: "Node",
+    cache.DEVICES: "Device",
+    cache.LEASES: "Lease",
+    cache.PODS: "Pod",
+}
+_SHOWN: Final = 10
+
+
+def asking(
+    file: Annotated[
+        list[Path],
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="Pods, or what has a pod's template, as YAML or JSON; - is standard input.",
+        ),
+    ],
+    fleet_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--fleet",
+            metavar="FILE",
+            help="Nodes and Devices, and Leases and Pods if there are any: what"
+            " `kubectl get nodes,devices,leases,pods -A -o yaml` prints. Without a Lease, every"
+            " node's agent is taken as ready.",
+        ),
+    ] = None,
+    from_cluster: Annotated[
+        bool, typer.Option("--from-cluster", help="Ask the cluster what is there; reads only.")
+    ] = False,
+    copies: Annotated[
+        int, typer.Option("--copies", min=1, max=10_000, help="Of each pod, one after another.")
+    ] = 1,
+    policy: Annotated[
+        Policy, typer.Option("--policy", help="Of pods that name none by annotation.")
+    ] = Policy.BINPACK,
+    json_: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    kubeconfig: Annotated[
+        str, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster.")
+    ] = "",
+) -> None:
+    """Say where pods would go, card by card, and why not elsewhere. Changes nothing.
+
+    The decision is the scheduler's own. What kube-scheduler weighs beside it (affinity, taints,
+    processors, volumes) is not asked: a node that is listed here may be ruled out there.
+
+    The exit status is 1 where a pod finds no place, 2 where the input cannot be read.
+    """
+    try:
+        if from_cluster == (fleet_file is not None):
+            raise SimulationError("give either --fleet FILE or --from-cluster")
+        asked = pods(objects(each for path in file for each in _documents(path)))
+        if fleet_file is not None:
+            state = fleet(objects(_documents(fleet_file)))
+        else:
+            state = fleet(asyncio.run(_from_cluster(kubeconfig)))
+    except (SimulationError, AccessError, KubeError, OSError, yaml.YAMLError) as error:
+        sys.stderr.write(f"simulate: {error}\n")
+        raise typer.Exit(2) from None
+    repeated = [pod for pod in asked for _ in range(copies)]
+    accounts = [simulate(state, pod, n, policy) for n, pod in enumerate(repeated)]
+    if json_:
+        sys.stdout.write(json.dumps([as_json(each) for each in accounts], indent=2) + "\n")
+    else:
+        _show(accounts)
+    if not all(each.placed for each in accounts):
+        raise typer.Exit(1)
+
+
+def _documents(path: Path) -> Iterable[object]:
+    text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return list(yaml.load_all(text, loader))
+
+
+async def _from_cluster(kubeconfig: str) -> Sequence[Json]:
+    found: list[Json] = []
+    async with Kube(access.load(kubeconfig)) as kube:
+        for path, kind in _KINDS.items():
+            async for items, _ in kube.list(path):
+                found += [{**item, "kind": kind} for item in items]
+    return found
+
+
+def _show(accounts: Sequence[Account]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for account in accounts:
+        _show_one(console, account)
+
+
+def _show_one(console: Console, account: Account) -> None:
+    if account.error:
+        console.print(f"{account.pod}: refused, on every node", markup=False)
+        console.print(f"  {account.error}", markup=False)
+        return
+    if not account.asks:
+        console.print(f"{account.pod}: asks for no share of a card; any node will do", markup=False)
+        return
+    if account.candidates:
+        console.print(f"{account.pod}: {account.candidates[0].node}", markup=False)
+        console.print(_candidates(account))
+    else:
+        console.print(f"{account.pod}: no node has room", markup=False)
+    for refusal in account.refusals:
+        count = f"{len(refusal.nodes)} node" + ("s" if len(refusal.nodes) > 1 else "")
+        shown = names_shown(refusal.nodes)
+        console.print(f"  {count}: {refusal.text}: {shown}", markup=False)
+
+
+def _candidates(account: Account) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("  node", "score", "container", "card", "memory", "core"):
+        table.add_column(heading, no_wrap=True)
+    for candidate in account.candidates[:_SHOWN]:
+        for number, share in enumerate(candidate.placement.shares):
+            core = "no cap" if share.core_percent is None else f"{share.core_percent} %"
+            table.add_row(
+                f"  {candidate.node}" if not number else "",
+                f"{candidate.score:.2f}" if not number else "",
+                share.container,
+                f"{share.minor} {share.uuid}",
+                size(share.memory_bytes),
+                core,
+            )
+    more = len(account.candidates) - _SHOWN
+    if more > 0:
+        table.add_row(f"  and {more} more")
+    return table

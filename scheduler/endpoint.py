@@ -1,0 +1,171 @@
+"""What is told to probes, Prometheus and people: GET /livez, /readyz, /metrics, /debug/fleet.
+
+On the same event loop as everything else: that /livez is answered is what it says. Nothing can be
+changed through it. What it tells of pods is their names and what they hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import orjson
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from scheduler import view
+from scheduler.log import Line
+from scheduler.metrics import Metrics
+from scheduler.settings import Address
+from scheduler.state import State
+
+_LOG: Final = logging.getLogger(__name__)
+
+PAGES: Final = ("/livez", "/readyz", "/metrics", "/debug/fleet")
+LEAVE_S: Final = 1.0
+_RETRY_S: Final = 5.0
+_AT_ONCE: Final = 50
+"""Nodes between two turns of whoever else waits for the loop."""
+_LAG_S: Final = 150.0
+"""The API server sends a bookmark about every minute."""
+
+
+class Source(Protocol):
+    """What is needed of `cache.Cache`."""
+
+    @property
+    def synced(self) -> bool: ...
+    def problems(self) -> Sequence[str]: ...
+    def ages(self) -> Mapping[str, float]: ...
+    def lists(self) -> Mapping[str, int]: ...
+
+
+class Endpoint:
+    """standing: who may bind, and what we do about it, as one line."""
+
+    def __init__(
+        self, state: State, source: Source, metrics: Metrics, standing: Callable[[], str]
+    ) -> None:
+        self._state = state
+        self._source = source
+        self._metrics = metrics
+        self._standing = standing
+        self._listed: dict[str, int] = {}
+
+    async def run(self, address: Address, served: Callable[[str], None]) -> None:
+        """Until cancelled. The address is tried again while another process has it: pods are bound
+        whether or not it is served. served: told where, once it is."""
+        app = web.Application()
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics_page)
+        app.router.add_get("/debug/fleet", self._fleet)
+        app.router.add_get("/{other:.*}", self._other)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=LEAVE_S)
+        await runner.setup()
+        try:
+            await _listen(runner, address)
+            host, port = runner.addresses[0][:2]
+            served(f"{host}:{port}")
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Why not ready; empty: ready."""
+        found = list(self._source.problems())
+        for kind, age_s in self._source.ages().items():
+            if _LAG_S < age_s < float("inf"):
+                found.append(f"{kind}: the API server has said nothing for {age_s:.0f} s")
+        if not self._source.synced and not found:
+            found.append("what the API server knows has not been read yet")
+        return found
+
+    async def _livez(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        problems = self.problems
+        lines = [*(problems or ["ok"]), self._standing()]
+        return web.Response(text="\n".join(lines) + "\n", status=503 if problems else 200)
+
+    async def _metrics_page(self, request: web.Request) -> web.Response:
+        self.refresh()
+        body = self._metrics.render()
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _fleet(self, request: web.Request) -> web.StreamResponse:
+        """A JSON object, written node by node: a large one must not halt the scheduler."""
+        names = view.names_of(self._state, request.query.get("node"))
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        problems = orjson.dumps(view.problems(self._state))
+        await response.write(b'{"problems":' + problems + b',"nodes":[\n')
+        for start in range(0, len(names), _AT_ONCE):
+            some = [
+                orjson.dumps(each) for each in view.nodes(self._state, names[start:][:_AT_ONCE])
+            ]
+            if some:
+                await response.write((b",\n" if start else b"") + b",\n".join(some))
+            await asyncio.sleep(0)
+        await response.write(b"\n]}\n")
+        return response
+
+    async def _other(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"there are {', '.join(PAGES)}\n", status=404)
+
+    def refresh(self) -> None:
+        """Numbers that are read off, not counted as things happen."""
+        metrics, told = self._metrics, view.summary(self._state.fleet)
+        metrics.ready.set(not self.problems)
+        for kind, age_s in self._source.ages().items():
+            metrics.watch_age.labels(kind).set(age_s)
+        for kind, count in self._source.lists().items():
+            metrics.lists.labels(kind).inc(count - self._listed.get(kind, 0))
+            self._listed[kind] = count
+        metrics.nodes.clear()
+        for reason, count in told.nodes.items():
+            metrics.nodes.labels(reason.name).set(count)
+        metrics.cards.labels("usable").set(told.usable_cards)
+        metrics.cards.labels("unusable").set(told.unusable_cards)
+        metrics.memory_bytes.labels("total").set(told.total_bytes)
+        metrics.memory_bytes.labels("granted").set(told.granted_bytes)
+        metrics.memory_bytes.labels("free").set(told.free_bytes)
+        metrics.core_ratio.set(told.granted_core_ratio)
+        metrics.largest_free.set(told.largest_free_bytes)
+        metrics.assumed.set(self._state.assumed_count)
+        metrics.problems.set(len(self._state.problems()))
+
+
+async def _listen(runner: web.AppRunner, address: Address) -> None:
+    said = False
+    while True:
+        try:
+            await web.TCPSite(runner, *address).start()
+            return
+        except OSError as error:
+            if not said:
+                written = f"{address[0]}:{address[1]}"
+                _LOG.error(Line("endpoint not served", address=written, error=error.strerror))
+            said = True
+            await asyncio.sleep(_RETRY_S)
+
+
+Told = Callable[[str, float, str], None]
+
+
+def counting(metrics: Metrics) -> Told:
+    """To be told of each verb: its name, seconds, and the error that was answered, "" for none."""
+
+    def told(verb: str, duration_s: float, error: str) -> None:
+        outcome = "error" if error else "answered"
+        metrics.verb_duration.labels(verb, outcome).observe(duration_s)
+        if error:
+            _LOG.info(Line("verb", verb=verb, outcome=outcome, text=error))
+        else:
+            _LOG.debug(Line("verb", verb=verb, outcome=outcome, duration_ms=duration_s * 1000))
+
+    return told

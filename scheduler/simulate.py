@@ -1,0 +1,244 @@
+"""Where a pod would go, card by card, and why not elsewhere.
+
+Pure: objects in, an account out. The same code decides as in the scheduler; kube-scheduler's own
+part (affinity, taints, processors, volumes) is not asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from contract import names
+from scheduler import translate
+from scheduler.core.explain import texts
+from scheduler.core.fit import fit
+from scheduler.core.place import place
+from scheduler.core.placement import Placement
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Policy, Request
+from scheduler.core.score import best, score
+from scheduler.dialects import RequestError
+from scheduler.facts import LeaseFacts
+from scheduler.state import State
+
+Json = Mapping[str, Any]
+
+_POD_KINDS: Final = frozenset({"Pod"})
+_TEMPLATE_KINDS: Final = frozenset(
+    {
+        "Deployment",
+        "ReplicaSet",
+        "StatefulSet",
+        "DaemonSet",
+        "Job",
+        "ReplicationController",
+        "PodTemplate",
+    }
+)
+_SHOWN: Final = 10
+"""Names of nodes for each reason."""
+
+
+class SimulationError(ValueError):
+    """The input cannot be used; the text names what, and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that has room. score: 0 to 1."""
+
+    node: str
+    score: float
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Nodes that have not, for one reason. nodes: all of them, by name."""
+
+    text: str
+    nodes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What became of one pod. error: it can go nowhere, as it asks for what it may not. asks False:
+    it asks for no share, and may go anywhere. candidates: the best first; it is placed on that."""
+
+    pod: str
+    asks: bool
+    candidates: Sequence[Candidate] = ()
+    refusals: Sequence[Refusal] = ()
+    error: str = ""
+
+    @property
+    def placed(self) -> bool:
+        return not self.error and (bool(self.candidates) or not self.asks)
+
+
+# --- what is there -------------------------------------------------------------------------------
+
+
+def objects(documents: Iterable[object]) -> Iterator[Json]:
+    """Those in the documents, of lists too. Raises SimulationError."""
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+            raise SimulationError("a document without a kind; allowed are Kubernetes objects")
+        items = document.get("items")
+        if document["kind"].endswith("List") and isinstance(items, list):
+            inner = document["kind"].removesuffix("List")
+            yield from objects({"kind": inner, **item} for item in items if isinstance(item, dict))
+        else:
+            yield document
+
+
+def fleet(found: Iterable[Json]) -> State:
+    """The state of a fleet that is told by Node, Device, Lease and Pod objects. Where there is no
+    Lease at all, as in a fleet that was written by hand, every agent is taken as ready."""
+    state = State()
+    leases = 0
+    nodes = []
+    for raw in found:
+        kind = raw["kind"]
+        if kind == "Node":
+            node = translate.node(raw)
+            state.see_node(node)
+            nodes.append(node.name)
+        elif kind == names.DEVICE_KIND:
+            state.see_device(translate.device(raw))
+        elif kind == "Pod":
+            state.see_pod(translate.pod(raw))
+        elif kind == "Lease" and (lease := translate.lease(raw)) is not None:
+            state.see_lease(lease, 0.0)
+            leases += 1
+    if not nodes:
+        raise SimulationError("the fleet has no Node; allowed are Nodes with their Devices")
+    if not leases:
+        for name in nodes:
+            state.see_lease(LeaseFacts(name, "assumed"), 0.0)
+    return state
+
+
+def pods(found: Iterable[Json]) -> Sequence[Json]:
+    """The pods in them, or those that become of them. Raises SimulationError."""
+    made = []
+    for raw in found:
+        kind = raw["kind"]
+        if kind in _POD_KINDS:
+            made.append(raw)
+        elif kind in _TEMPLATE_KINDS:
+            made.append(_of_template(raw, raw))
+        elif kind == "CronJob":
+            job = (raw.get("spec") or {}).get("jobTemplate") or {}
+            made.append(_of_template(raw, job))
+    if not made:
+        raise SimulationError("there is no pod; allowed are a Pod, and what has a pod's template")
+    return made
+
+
+def _of_template(owner: Json, holder: Json) -> Json:
+    spec = holder.get("spec") or {}
+    template = holder.get("template") if owner["kind"] == "PodTemplate" else spec.get("template")
+    if not isinstance(template, dict):
+        raise SimulationError(f"{owner['kind']} without a pod's template")
+    name = (owner.get("metadata") or {}).get("name", "")
+    namespace = (owner.get("metadata") or {}).get("namespace", "default")
+    metadata = {**(template.get("metadata") or {}), "name": name, "namespace": namespace}
+    return {**template, "kind": "Pod", "metadata": metadata}
+
+
+# --- where it would go ---------------------------------------------------------------------------
+
+
+def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.BINPACK) -> Account:
+    """Where it would go. It is held there from then on, so that the next pod sees it. number: of
+    this one among those that are asked about."""
+    metadata = pod.get("metadata") or {}
+    whose = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
+    try:
+        request = translate.request(pod)
+    except RequestError as error:
+        return Account(whose, True, error=str(error))
+    if request is None:
+        return Account(whose, False)
+    account = _look(state, whose, request, policy)
+    if account.candidates:
+        state.assume(f"simulated-{number}", account.candidates[0].placement, 0.0, whose)
+    return account
+
+
+def _look(state: State, whose: str, request: Request, policy: Policy) -> Account:
+    fleet, rows = state.fleet, state.fleet.all_rows()
+    fits, reasons = fit(fleet, request, rows)
+    fitting = rows[fits]
+    candidates = []
+    if len(fitting):
+        scores = score(fleet, request, fitting, policy)
+        for index in best(fleet, scores, fitting, len(fitting)).tolist():
+            row = int(fitting[index])
+            found = place(fleet, request, row, policy)
+            assert not isinstance(found, Reason)  # `fit` has said that there is room
+            candidates.append(Candidate(fleet.names[row], float(scores[index]), found))
+    left_out = rows[~fits]
+    refusals = []
+    if len(left_out):
+        for reason, text in texts(fleet, request, left_out, reasons[~fits]).items():
+            there = [fleet.names[row] for row in rows[reasons == reason].tolist()]
+            refusals.append(Refusal(text, there))
+    refusals.sort(key=lambda each: (-len(each.nodes), each.text))
+    return Account(whose, True, candidates, refusals)
+
+
+# --- for people and programs ---------------------------------------------------------------------
+
+
+def as_json(account: Account) -> Json:
+    return {
+        "pod": account.pod,
+        "asks": account.asks,
+        "placed": account.placed,
+        "error": account.error or None,
+        "node": account.candidates[0].node if account.candidates else None,
+        "candidates": [
+            {
+                "node": each.node,
+                "score": round(each.score, 4),
+                "containers": [
+                    {
+                        "container": share.container,
+                        "minor": share.minor,
+                        "uuid": share.uuid,
+                        "memory_bytes": share.memory_bytes,
+                        "core_percent": share.core_percent,
+                    }
+                    for share in each.placement.shares
+                ],
+            }
+            for each in account.candidates
+        ],
+        "refused": [{"text": each.text, "nodes": list(each.nodes)} for each in account.refusals],
+    }
+
+
+def size(amount: int) -> str:
+    """Exact where it is whole, else three digits."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if amount >= unit:
+            return f"{amount / unit:.4g} {name}"
+    return f"{amount} B"
+
+
+def names_shown(nodes: Sequence[str]) -> str:
+    """A few names, and how many more there are; in the order of their numbers."""
+    ordered = sorted(nodes, key=lambda name: [int(t) if t.isdigit() else t for t in _parts(name)])
+    more = len(ordered) - _SHOWN
+    return ", ".join(ordered[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _parts(name: str) -> list[str]:
+    return re.split("([0-9]+)", name)

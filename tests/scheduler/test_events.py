@@ -1,0 +1,102 @@
+"""Events of problems: what is written, how often, and what happens where it is not taken."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, Events, event
+from scheduler.kube import KubeError
+from scheduler.metrics import Metrics
+from scheduler.state import Problem
+
+
+class Api:
+    """Takes what is posted, or refuses all."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, Any]] = []
+        self.refuses = False
+
+    async def post(self, path: str, body: Any, *, timeout_s: float = 0) -> Any:
+        if self.refuses:
+            raise KubeError(403, "Forbidden", "no")
+        self.written.append((path, body))
+        return body
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.api = Api()
+        self.metrics = Metrics()
+        self.events = Events(self.api, self.metrics, lambda: self.now_s, "me")
+
+    def tell(self, *problems: Problem) -> list[Any]:
+        seen = len(self.api.written)
+        asyncio.run(self.events.problems(problems))
+        return self.api.written[seen:]
+
+    def count(self, outcome: str) -> float | None:
+        labels = {"outcome": outcome}
+        return self.metrics.registry.get_sample_value("gpuslice_scheduler_events_total", labels)
+
+
+def test_of_a_pod_and_of_a_node() -> None:
+    scene = Scene()
+    (path, of_pod), (other, of_node) = scene.tell(
+        Problem("n1", "team/train", "unreadable", "u-1"), Problem("n1", "", "a card is gone")
+    )
+    assert path == "/apis/events.k8s.io/v1/namespaces/team/events"
+    assert other == "/apis/events.k8s.io/v1/namespaces/default/events"
+    assert of_pod["regarding"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": "train",
+        "namespace": "team",
+        "uid": "u-1",
+    }
+    assert (of_pod["reason"], of_pod["note"]) == ("GPUShareUnclear", "unreadable")
+    assert (of_node["regarding"]["kind"], of_node["regarding"]["uid"]) == ("Node", "n1")
+    assert scene.count("written") == 2
+
+
+def test_the_same_is_told_once_an_hour() -> None:
+    scene, problem = Scene(), Problem("n1", "", "a card is gone")
+    assert len(scene.tell(problem)) == 1
+    assert len(scene.tell(problem)) == 0
+    scene.now_s += AGAIN_S
+    assert len(scene.tell(problem)) == 1
+
+
+def test_there_are_never_more_than_the_bucket_gives() -> None:
+    scene = Scene()
+    many = [Problem(f"n{n}", "", "broken") for n in range(BURST + 10)]
+    assert len(scene.tell(*many)) == BURST
+    assert scene.count("dropped") == 10
+    scene.now_s += 2 / PER_S
+    assert len(scene.tell(*many)) == 2
+
+
+def test_one_that_is_not_taken_is_counted_and_let_go() -> None:
+    scene = Scene()
+    scene.api.refuses = True
+    assert scene.tell(Problem("n1", "", "broken")) == []
+    assert scene.count("failed") == 1
+
+
+def test_a_second_installation_is_told_of_at_the_lease() -> None:
+    scene = Scene()
+    asyncio.run(scene.events.second_installation("another installation, a, holds it: 3 s ago"))
+    asyncio.run(scene.events.second_installation("another installation, a, holds it: 9 s ago"))
+    ((path, body),) = scene.api.written
+    assert path.endswith("/namespaces/gpuslice-system/events")
+    assert body["regarding"]["kind"] == "Lease"
+
+
+def test_a_tenants_text_is_cut_and_printable() -> None:
+    regarding = {"namespace": "a", "name": "b", "uid": ""}
+    note = event("R", regarding, "\x1b[31m\u202e" + "x" * 5000, "me", datetime.now(UTC))["note"]
+    assert len(note) == NOTE_BYTES and note.endswith("...")
+    assert note.startswith("\\x1b[31m\\u202e")
