@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import proxy_bypass
 
 import yaml
 from kubernetes import config
@@ -71,8 +73,9 @@ def load(
     Raises AccessError.
     """
     found = Configuration()
+    in_pod = not kubeconfig and bool(environ.get("KUBERNETES_SERVICE_HOST"))
     try:
-        if not kubeconfig and environ.get("KUBERNETES_SERVICE_HOST"):
+        if in_pod:
             token, ca = str(service_account / "token"), str(service_account / "ca.crt")
             loader = InClusterConfigLoader(token, ca, True, environ)  # type: ignore[no-untyped-call]
             loader.load_and_set(found)  # type: ignore[no-untyped-call]
@@ -92,7 +95,15 @@ def load(
         certificate_file=files[1],
         key_file=files[2],
         server_name=str(found.tls_server_name or ""),
-        proxy=str(found.proxy or ""),
+        proxy="" if in_pod else _proxy(found),
         verify=bool(found.verify_ssl),
         changed=tuple(os.stat(each).st_mtime_ns for each in files if each),
     )
+
+
+def _proxy(found: Configuration) -> str:
+    """The kubeconfig's or the environment's; none within a cluster, where the address is a
+    service's, and none for hosts that NO_PROXY names."""
+    host = urlsplit(str(found.host)).hostname or ""
+    bypassed = proxy_bypass(host, {"no": str(found.no_proxy or "")})
+    return "" if bypassed else str(found.proxy or "")

@@ -77,6 +77,23 @@ def test_what_is_no_kubeconfig_is_refused_with_its_name(
         access.load(str(path), {})
 
 
+def test_a_proxy_is_used_where_it_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://proxy:1")
+    assert access.load(kubeconfig(tmp_path, {}), {}).proxy == "http://proxy:1"
+    monkeypatch.setenv("no_proxy", "example.com,127.0.0.1")
+    assert access.load(kubeconfig(tmp_path, {}), {}).proxy == ""
+    own = {"proxy-url": "http://own:2"}
+    monkeypatch.setenv("no_proxy", "example.com")
+    assert access.load(kubeconfig(tmp_path, {}, **own), {}).proxy == "http://own:2"
+    monkeypatch.setenv("https_proxy", "http://proxy:1")
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    (tmp_path / "token").write_text("one")
+    (tmp_path / "ca.crt").write_text("a certificate")
+    assert access.load("", environ, tmp_path).proxy == ""
+
+
 def test_a_service_account_without_its_files_is_refused_with_what_is_missing(
     tmp_path: Path,
 ) -> None:
