@@ -8,6 +8,7 @@ deleted namespace is finalised by `remove_namespace`; a bound pod is deleted wit
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
@@ -18,7 +19,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -267,17 +268,18 @@ class ControlPlane:
         (self.directory / "service-accounts.key").write_text(_private_key())
 
     def _start_etcd(self, port: int) -> str:
-        url = f"http://127.0.0.1:{port}"
+        url, name = f"http://127.0.0.1:{port}", secrets.token_hex(8)
         self._etcd = Process(
             [
-                *(self.programs.etcd, f"--data-dir={self.directory / 'etcd'}"),
+                *(self.programs.etcd, f"--data-dir={self.directory / 'etcd'}", f"--name={name}"),
                 *("--unsafe-no-fsync", "--log-level=warn", "--listen-peer-urls=http://127.0.0.1:0"),
                 *(f"--listen-client-urls={url}", f"--advertise-client-urls={url}"),
             ],
             self.directory / "etcd.log",
             removed_after_owner=self.directory,
         )
-        _wait_until(f"{url}/readyz", self._etcd, None, "")
+        # Whoever else has the port would say that he is ready, but not by our name.
+        _wait_until(lambda: name in _answer(f"{url}/v3/cluster/member/list", b"{}"), self._etcd)
         return url
 
     def _start_apiserver(self, port: int) -> str:
@@ -303,7 +305,8 @@ class ControlPlane:
             self._environ(),
         )
         url = f"https://127.0.0.1:{port}"
-        _wait_until(f"{url}/readyz", self._apiserver, self.ca, self._tokens["admin"])
+        admin = self._tokens["admin"]
+        _wait_until(lambda: _answer(f"{url}/readyz", None, self.ca, admin) == "ok", self._apiserver)
         return url
 
     def _on_a_free_port(self, start: Callable[[int], str]) -> str:
@@ -329,6 +332,8 @@ class ControlPlane:
                 "current-context": "lab",
             }
         )
+        if path.exists() and path.read_text() == text:
+            return path
         # Others may be reading it: it changes whole, or not at all.
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         fresh.touch(mode=0o600)
@@ -361,26 +366,26 @@ def _free_port() -> int:
     raise ControlPlaneError(f"no free port among {_FREE_PORTS.start} to {_FREE_PORTS.stop}")
 
 
-def _wait_until(url: str, process: Process, ca: Path | None, token: str) -> None:
-    """Until it answers 200. Raises ControlPlaneError with its log when it ends, or never does."""
+def _wait_until(ready: Callable[[], bool], process: Process) -> None:
+    """Raises ControlPlaneError with its log when it ends, or never is."""
     deadline = time.monotonic() + _START_S
-    while not _answers(url, ca, token):
+    while not ready():
         if not process.running or time.monotonic() > deadline:
             text = process.log_tail()
             process.kill()
-            raise ControlPlaneError(f"{url} does not come up:\n{text}")
+            raise ControlPlaneError(f"a program of the control plane does not come up:\n{text}")
         time.sleep(0.05)
 
 
-def _answers(url: str, ca: Path | None, token: str) -> bool:
-    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    direct = urllib.request.ProxyHandler({})
+def _answer(url: str, body: bytes | None = None, ca: Path | None = None, token: str = "") -> str:
+    """What it says; "" where it does not, or refuses."""
+    asked = urllib.request.Request(url, body, {"Authorization": f"Bearer {token}"})
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     try:
-        handlers: Sequence[urllib.request.BaseHandler] = (direct,)
         if ca is not None:
             tls = ssl.create_default_context(cafile=str(ca))
-            handlers = (direct, urllib.request.HTTPSHandler(context=tls))
+            handlers.append(urllib.request.HTTPSHandler(context=tls))
         with urllib.request.build_opener(*handlers).open(asked, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ssl.SSLError):
-        return False
+            return str(answer.read().decode())
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""

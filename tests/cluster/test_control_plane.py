@@ -101,3 +101,23 @@ def test_a_restarted_api_server_has_what_it_had(
     control_plane.restart_apiserver()
     assert control_plane.apiserver.pid != before
     control_plane.kubectl("get", "configmap", "kept", f"-n={namespace}")
+
+
+def test_a_port_that_another_has_is_not_taken_for_ours(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """His etcd would answer us, and two API servers would write there."""
+    his = int(control_plane._etcd_url.rpartition(":")[2])
+    ours = ControlPlane(tmp_path / "ours")
+    ours.directory.mkdir()
+    with pytest.raises(ControlPlaneError, match="address already in use"):
+        ours._start_etcd(his)
+    tried: list[int] = []
+
+    def start(port: int) -> str:
+        tried.append(port)
+        return ours._start_etcd(port if len(tried) > 1 else his)
+
+    url = ours._on_a_free_port(start)
+    assert url.endswith(f":{tried[1]}")
+    ours.stop()
