@@ -12,6 +12,7 @@ import pytest
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import RENEW_S, Fleet
 from simgpu.lab.fleet_objects import Shape
+from tests.cluster.installing import install
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +42,11 @@ def fleet(control_plane: ControlPlane) -> Iterator[Callable[..., Fleet]]:
             return until_the_end.enter_context(Fleet(control_plane, nodes, renew_s))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of its own with all of manifests/ applied, its policies in force."""
+    with ControlPlane(tmp_path_factory.mktemp("installed")) as started:
+        install(started)
+        yield started

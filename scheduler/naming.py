@@ -1,0 +1,120 @@
+"""The admission policy of the names served: a share is asked of us, and of no node past us.
+
+Pure. `scheduler.profiles` prints it beside kube-scheduler's configuration, which has the same
+names. The CEL by which it sees a pod in whatever becomes one, and a share in a pod, is that of the
+policies in manifests/, by a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from contract import names
+
+Json = Mapping[str, Any]
+
+POLICY: Final = "gpuslice-scheduler-names"
+LABELS: Final = {"app.kubernetes.io/part-of": "gpuslice"}
+_OLD: Final = {new: old for old, new in names.DEPRECATED_RESOURCES.items()}
+_SHARES: Final = (
+    names.RESOURCE_GPU,
+    names.RESOURCE_CORE,
+    names.RESOURCE_MEMORY,
+    names.RESOURCE_MEMORY_RATIO,
+    names.RESOURCE_SHARED,
+)
+_POD_OF: Final = (
+    "request.kind.kind == 'Pod' ? dyn({of})"
+    " : request.kind.kind == 'CronJob' ? dyn({of}).spec.jobTemplate.spec.?template.orValue({{}})"
+    " : dyn({of}).spec.?template.orValue({{}})"
+)
+TEMPLATE: Final = _POD_OF.format(of="object")
+"""CEL: the pod, or what becomes one. The policies in manifests/ have the same, by a test."""
+BEFORE: Final = "oldObject == null ? dyn({}) : " + _POD_OF.format(of="oldObject")
+CONTAINERS: Final = (
+    "variables.template.?spec.?initContainers.orValue([])"
+    " + variables.template.?spec.?containers.orValue([])"
+)
+ASKS: Final = (
+    "variables.containers.exists(c, ['limits', 'requests'].exists(kind, ["
+    + ", ".join(f"'{each}'" for each in (*_SHARES, *(_OLD[n] for n in _SHARES if n in _OLD)))
+    + "].exists(n, sign(quantity(c.?resources[?kind][?n].orValue('0'))) != 0)))"
+)
+"""CEL: whether the pod asks for a share of a card."""
+
+_TEMPLATES: Final = (
+    ("", "replicationcontrollers"),
+    ("apps", "deployments", "replicasets", "statefulsets", "daemonsets"),
+    ("batch", "jobs", "cronjobs"),
+)
+
+
+def policy(served: Sequence[str]) -> Json:
+    """A share is asked of a scheduler that allocates it, and of no node past it."""
+    listed = ", ".join(f"'{name}'" for name in served)
+    allowed = f"allowed {'is' if len(served) == 1 else 'are'} {', '.join(served)}"
+    what = "of a pod that asks for a share of a card"
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": POLICY, "labels": LABELS},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    _rule("", ["CREATE"], ["pods"]),
+                    *(_rule(g, ["CREATE", "UPDATE"], kinds) for g, *kinds in _TEMPLATES),
+                ]
+            },
+            "variables": [
+                {"name": "template", "expression": TEMPLATE},
+                {"name": "before", "expression": BEFORE},
+                {"name": "containers", "expression": CONTAINERS},
+                {"name": "asks", "expression": ASKS},
+                {
+                    "name": "judged",
+                    "expression": "variables.template != variables.before && variables.asks",
+                },
+                {
+                    "name": "scheduler",
+                    "expression": "variables.template.?spec.?schedulerName.orValue('')",
+                },
+                {
+                    "name": "node",
+                    "expression": "variables.template.?spec.?nodeName.orValue('')",
+                },
+            ],
+            "validations": [
+                {
+                    "expression": f"!variables.judged || variables.scheduler in [{listed}]",
+                    "messageExpression": '"schedulerName: \'" + variables.scheduler'
+                    f' + "\' {what}; {allowed}"',
+                },
+                {
+                    "expression": "!variables.judged || variables.node == ''",
+                    "messageExpression": '"nodeName: \'" + variables.node'
+                    f" + \"' {what}; allowed is none, as the scheduler allocates it: a nodeSelector"
+                    ' or an affinity chooses a node"',
+                },
+            ],
+        },
+    }
+
+
+def _rule(group: str, operations: Sequence[str], resources: Sequence[str]) -> Json:
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["v1"],
+        "operations": operations,
+        "resources": resources,
+    }
+
+
+def binding() -> Json:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": POLICY, "labels": LABELS},
+        "spec": {"policyName": POLICY, "validationActions": ["Deny"]},
+    }

@@ -1,0 +1,73 @@
+"""What `kubectl apply -f manifests/` does, and the wait until the API server acts by it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from contract import names
+from scheduler.naming import POLICY
+from scheduler.profiles import Profiles, manifest
+from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.server import Server
+from tests.cluster.waiting import until
+
+MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
+_PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"
+
+PROBES: Final[dict[str, dict[str, Any]]] = {
+    "gpuslice-allocations": {"annotations": {names.ANNOTATION_GRANTS: "{}"}},
+    "gpuslice-missing-agent": {"annotations": {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"}},
+    "gpuslice-requests": {"limits": {names.RESOURCE_CORE: 5}},
+    "gpuslice-environment": {
+        "limits": {names.RESOURCE_GPU: 5},
+        "env": [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}],
+    },
+    POLICY: {"limits": {names.RESOURCE_GPU: 5}, "scheduler": "default-scheduler"},
+}
+"""By policy, a pod that it alone refuses."""
+
+
+def install(plane: ControlPlane) -> None:
+    """As the documents say, in one go; returns when every policy refuses what it must."""
+    plane.kubectl("apply", "-f", MANIFESTS)
+    with Server(plane) as server:
+        for policy, probe in PROBES.items():
+            until(partial(_refuses, server, policy, probe), f"{policy} is in force")
+
+
+def serve(plane: ControlPlane, *others: str) -> None:
+    """Turns schedulerNames on and off, as an operator does."""
+    served = (names.SCHEDULER_NAME, *others)
+    plane.kubectl("apply", "-f", "-", given=manifest(Profiles(served)))
+    refused = _probe(**PROBES[POLICY])
+    with Server(plane) as server:
+        until(
+            lambda: server.ask("POST", _PODS, refused).text.endswith(f" {', '.join(served)}"),
+            f"{', '.join(served)} are served, and nobody else",
+        )
+
+
+def _refuses(server: Server, policy: str, probe: dict[str, Any]) -> bool:
+    return server.ask("POST", _PODS, _probe(**probe)).policy == policy
+
+
+def _probe(
+    annotations: dict[str, str] | None = None,
+    limits: dict[str, int] | None = None,
+    env: list[dict[str, str]] | None = None,
+    scheduler: str = names.SCHEDULER_NAME,
+) -> dict[str, Any]:
+    container = {
+        "name": "main",
+        "image": "none",
+        "env": env or [],
+        "resources": {"limits": limits or {}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe", "annotations": annotations or {}},
+        "spec": {"schedulerName": scheduler, "containers": [container]},
+    }

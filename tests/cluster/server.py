@@ -1,0 +1,82 @@
+"""The API server asked one thing after the other: any path, as anybody."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from simgpu.lab.controlplane import ControlPlane
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+_JSON: Final = "application/json"
+_ANSWER_S: Final = 120.0
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: Json
+
+    @property
+    def done(self) -> bool:
+        return self.status < 300
+
+    @property
+    def text(self) -> str:
+        """Of a refusal; of one by a policy what the policy says."""
+        message = str(self.body.get("message", ""))
+        return message.partition("denied request: ")[2] or message
+
+    @property
+    def policy(self) -> str:
+        """The ValidatingAdmissionPolicy that refused; "" where none did."""
+        return str(self.body.get("message", "")).partition("AdmissionPolicy '")[2].split("'")[0]
+
+
+class Server:
+    """user: of the control plane's; `token` in its place for others."""
+
+    def __init__(self, plane: ControlPlane, user: str = "admin", token: str = "") -> None:
+        host, _, port = plane.server.rpartition("/")[2].partition(":")
+        tls = ssl.create_default_context(cafile=str(plane.ca))
+        self._connection = http.client.HTTPSConnection(
+            host, int(port), timeout=_ANSWER_S, context=tls
+        )
+        self._token = token or plane.token(user)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content: str = _JSON,
+        user: str = "",
+        group: str = "",
+    ) -> Answer:
+        """user, and group: whom the admin passes himself off as."""
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content}
+        posing = {"Impersonate-User": user, "Impersonate-Group": group}
+        headers |= {key: value for key, value in posing.items() if value}
+        sent = None if body is None else json.dumps(body)
+        self._connection.request(method, path, sent, headers)
+        answer = self._connection.getresponse()
+        return Answer(answer.status, json.loads(answer.read() or b"{}"))

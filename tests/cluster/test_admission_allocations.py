@@ -1,0 +1,258 @@
+"""Allocations are the scheduler's alone to write, whichever way, at the real API server."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from contract import grants, names, required_plugins
+from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.server import MERGE_PATCH, STRATEGIC_PATCH, Answer, Server
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+
+ALLOCATION: Final = {
+    names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":[]}',
+    names.ANNOTATION_GRANTS: grants.encode({"main": [grants.CardGrant("GPU-a", 0, 1024, 50)]}),
+    names.ANNOTATION_WRITER: " 0",
+    **required_plugins.binding_annotations(["main"]),
+}
+"""What the scheduler writes, and nobody else."""
+RESERVED: Final = (
+    *ALLOCATION,
+    names.ANNOTATION_REQUIRED_PLUGINS,
+    f"{names.ANNOTATION_REQUIRED_PLUGINS}{names.SCOPE_CONTAINER}other",
+)
+_NODE: Final = "n1"
+
+
+@pytest.fixture(scope="module")
+def server(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed) as asked:
+        asked.ask("POST", "/api/v1/nodes", {"metadata": {"name": _NODE}})
+        yield asked
+
+
+@pytest.fixture(scope="module")
+def scheduler(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed, "scheduler") as asked:
+        yield asked
+
+
+def pod(name: str, annotations: dict[str, str] | None = None) -> Json:
+    limits = {names.RESOURCE_MEMORY_RATIO: 50}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {
+            "schedulerName": names.SCHEDULER_NAME,
+            "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
+        },
+    }
+
+
+def binding(name: str, annotations: dict[str, str] | None = None) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": _NODE},
+    }
+
+
+def at(name: str = "", subresource: str = "") -> str:
+    return "/".join(filter(None, ("/api/v1/namespaces/default/pods", name, subresource)))
+
+
+@pytest.fixture
+def pending(server: Server) -> Iterator[Json]:
+    name = f"p-{secrets.token_hex(4)}"
+    made = server.ask("POST", at(), pod(name))
+    assert made.done, made.text
+    yield made.body
+    server.ask("DELETE", f"{at(name)}?gracePeriodSeconds=0")
+
+
+@pytest.fixture
+def bound(server: Server, scheduler: Server, pending: Json) -> Json:
+    """By the scheduler, with its allocation."""
+    name = pending["metadata"]["name"]
+    answer = scheduler.ask("POST", at(name, "binding"), binding(name, dict(ALLOCATION)))
+    assert answer.done, answer.text
+    return server.ask("GET", at(name)).body
+
+
+def _put(server: Server, live: Json, annotations: dict[str, str], sub: str = "") -> Answer:
+    changed = copy.deepcopy(live)
+    changed["metadata"]["annotations"] = annotations
+    return server.ask("PUT", at(live["metadata"]["name"], sub), changed)
+
+
+def _patch(server: Server, live: Json, annotations: dict[str, str], sub: str = "") -> Answer:
+    """A merge patch names what goes, too."""
+    gone = dict.fromkeys(live["metadata"].get("annotations", {}), None)
+    body = {"metadata": {"annotations": {**gone, **annotations}}}
+    return server.ask("PATCH", at(live["metadata"]["name"], sub), body, MERGE_PATCH)
+
+
+def _strategic(server: Server, live: Json, annotations: dict[str, str], sub: str = "") -> Answer:
+    gone = dict.fromkeys(live["metadata"].get("annotations", {}), None)
+    body = {"metadata": {"annotations": {**gone, **annotations}}}
+    return server.ask("PATCH", at(live["metadata"]["name"], sub), body, STRATEGIC_PATCH)
+
+
+Write = Callable[[Server, Json, dict[str, str]], Answer]
+
+UPDATES: Final[dict[str, Write]] = {
+    "PUT pods": _put,
+    "PATCH pods": _patch,
+    "PUT pods/status": lambda s, live, a: _put(s, live, a, "status"),
+    "PATCH pods/status": lambda s, live, a: _patch(s, live, a, "status"),
+    "strategic PATCH pods/status": lambda s, live, a: _strategic(s, live, a, "status"),
+}
+"""Ways to change the annotations of a pod that is there."""
+
+BINDINGS: Final[dict[str, Write]] = {
+    "POST pods/binding": lambda s, live, a: s.ask(
+        "POST", at(live["metadata"]["name"], "binding"), binding(live["metadata"]["name"], a)
+    ),
+    "POST bindings": lambda s, live, a: s.ask(
+        "POST", "/api/v1/namespaces/default/bindings", binding(live["metadata"]["name"], a)
+    ),
+}
+HARMLESS: Final[dict[str, Write]] = {
+    "PUT pods/resize": lambda s, live, a: _put(s, live, a, "resize"),
+    "PATCH pods/resize": lambda s, live, a: _patch(s, live, a, "resize"),
+    "PUT pods/ephemeralcontainers": lambda s, live, a: _put(s, live, a, "ephemeralcontainers"),
+    "PATCH pods/ephemeralcontainers": lambda s, live, a: _patch(s, live, a, "ephemeralcontainers"),
+}
+"""Subresources whose annotations the API server of today drops by itself; the policy matches them
+should another one not."""
+
+
+def refused(answer: Answer, key: str, who: str = "admin") -> None:
+    assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
+    assert answer.text == (
+        f"annotation {key}: {who} would add, change or remove it; allowed is the account"
+        " system:serviceaccount:gpuslice-system:gpuslice-scheduler alone"
+    )
+
+
+@pytest.mark.parametrize("key", RESERVED)
+def test_a_pod_is_not_made_with_an_allocation(server: Server, key: str) -> None:
+    refused(server.ask("POST", at(), pod("forged", {key: "x"})), key)
+
+
+@pytest.mark.parametrize("key", RESERVED)
+@pytest.mark.parametrize("way", [*UPDATES, *BINDINGS])
+def test_none_is_added(server: Server, pending: Json, way: str, key: str) -> None:
+    refused({**UPDATES, **BINDINGS}[way](server, pending, {key: "x"}), key)
+
+
+@pytest.mark.parametrize("key", [names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS])
+@pytest.mark.parametrize("way", UPDATES)
+def test_none_is_changed_or_removed(server: Server, bound: Json, way: str, key: str) -> None:
+    there = bound["metadata"]["annotations"]
+    refused(UPDATES[way](server, bound, {**there, key: "x"}), key)
+    without = {name: text for name, text in there.items() if name != key}
+    refused(UPDATES[way](server, bound, without), key)
+    assert server.ask("GET", at(bound["metadata"]["name"])).body["metadata"]["annotations"] == there
+
+
+@pytest.mark.parametrize("way", HARMLESS)
+def test_no_other_way_leads_to_an_allocation(server: Server, bound: Json, way: str) -> None:
+    there = bound["metadata"]["annotations"]
+    HARMLESS[way](server, bound, {**there, names.ANNOTATION_GRANTS: "x"})
+    HARMLESS[way](server, bound, {})
+    assert server.ask("GET", at(bound["metadata"]["name"])).body["metadata"]["annotations"] == there
+
+
+def test_what_the_scheduler_binds_has_its_allocation(bound: Json) -> None:
+    assert bound["metadata"]["annotations"] == ALLOCATION
+    assert bound["spec"]["nodeName"] == _NODE
+
+
+@pytest.mark.parametrize("way", UPDATES)
+def test_an_update_that_leaves_them_as_they_are(server: Server, bound: Json, way: str) -> None:
+    """Whoever it is from: labels, other annotations, conditions."""
+    there = bound["metadata"]["annotations"]
+    answer = UPDATES[way](server, bound, {**there, "example.org/note": "mine"})
+    assert answer.done, answer.text
+    assert answer.body["metadata"]["annotations"]["example.org/note"] == "mine"
+
+
+def test_a_kubelet_reports_and_ends_its_pod(server: Server, bound: Json) -> None:
+    """Its status, its containers' statuses, the condition of an eviction; then its deletion."""
+    name = bound["metadata"]["name"]
+    user, group = f"system:node:{_NODE}", "system:nodes"
+    condition = {"type": "Ready", "status": "True"}
+    status = {"phase": "Running", "podIP": "10.0.0.9", "conditions": [condition]}
+    said = {"metadata": {"uid": bound["metadata"]["uid"]}, "status": status}
+    answer = server.ask("PATCH", at(name, "status"), said, STRATEGIC_PATCH, user, group)
+    assert answer.done, answer.text
+    ended = {"status": {"phase": "Failed", "reason": "Evicted"}}
+    assert server.ask("PATCH", at(name, "status"), ended, STRATEGIC_PATCH, user, group).done
+    assert server.ask(
+        "DELETE", f"{at(name)}?gracePeriodSeconds=0", None, MERGE_PATCH, user, group
+    ).done
+
+
+def test_a_finalizer_is_added_and_taken_away_and_the_pod_goes(server: Server, bound: Json) -> None:
+    name = bound["metadata"]["name"]
+    body = {"metadata": {"finalizers": ["example.org/wait"], "ownerReferences": []}}
+    assert server.ask("PATCH", at(name), body, MERGE_PATCH).done
+    assert server.ask("DELETE", f"{at(name)}?gracePeriodSeconds=0").done
+    assert "deletionTimestamp" in server.ask("GET", at(name)).body["metadata"]
+    assert server.ask("PATCH", at(name), {"metadata": {"finalizers": []}}, MERGE_PATCH).done
+    until(lambda: server.ask("GET", at(name)).status == 404, "the pod is gone")
+
+
+def test_an_eviction(server: Server, bound: Json) -> None:
+    name = bound["metadata"]["name"]
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": "default"},
+        "deleteOptions": {"gracePeriodSeconds": 0},
+    }
+    answer = server.ask("POST", at(name, "eviction"), eviction)
+    assert answer.done, answer.text
+
+
+def test_another_scheduler_binds_what_asks_for_no_share(server: Server, pending: Json) -> None:
+    """Without annotations a Binding is anybody's whom RBAC lets."""
+    name = pending["metadata"]["name"]
+    answer = server.ask("POST", at(name, "binding"), binding(name), user="system:kube-scheduler")
+    assert answer.done, answer.text
+
+
+# --- the annotation of what the agent needs to start
+
+
+def test_who_may_run_without_the_agent_is_in_the_operators_namespaces(server: Server) -> None:
+    key = names.ANNOTATION_TOLERATES_MISSING_AGENT
+    asked = pod("p", {key: "true"})
+    answer = server.ask("POST", f"{at()}?dryRun=All", asked)
+    assert (answer.status, answer.policy) == (403, "gpuslice-missing-agent")
+    assert answer.text == (
+        f"annotation {key}: 'true' in namespace default; allowed is in those that the binding"
+        " gpuslice-missing-agent leaves out"
+    )
+    for namespace in ("kube-system", names.NAMESPACE):
+        path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+        assert server.ask("POST", path, asked).done
+
+
+@pytest.mark.parametrize("way", [*UPDATES, *BINDINGS])
+def test_nor_is_it_added_later(server: Server, pending: Json, way: str) -> None:
+    key = names.ANNOTATION_TOLERATES_MISSING_AGENT
+    answer = {**UPDATES, **BINDINGS}[way](server, pending, {key: "true"})
+    assert (answer.status, answer.policy) == (403, "gpuslice-missing-agent"), answer.body

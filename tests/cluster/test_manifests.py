@@ -1,0 +1,343 @@
+"""The manifests say what the code says, and the API server and kube-scheduler take them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from contract import names
+from scheduler import naming, profiles
+from scheduler.core.fleet import MAX_BYTES
+from scheduler.profiles import Profiles
+from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.installing import MANIFESTS, PROBES
+from tests.cluster.server import Server
+from tests.cluster.test_admission_placement import DENIED
+from tests.cluster.waiting import until
+
+Json = dict[str, Any]
+
+FILES: Final = sorted(MANIFESTS.glob("*.yaml"))
+_NAME: Final = re.compile(
+    r"(?:required-plugins\.noderesource\.dev|(?:\w+\.)?(?:koordinator\.sh|gpuslice\.io)"
+    r"|kubernetes\.io(?=/gpu|/rdma|/fpga))(?:/[\w.-]+)?"
+)
+_GROUP: Final = names.DEVICE_API_VERSION.partition("/")[0]
+
+
+def documents(*kinds: str) -> list[Json]:
+    loaded = (each for path in FILES for each in yaml.safe_load_all(path.read_text()))
+    return [each for each in loaded if not kinds or each["kind"] in kinds]
+
+
+def named(kind: str, name: str) -> Json:
+    (only,) = (each for each in documents(kind) if each["metadata"]["name"] == name)
+    return only
+
+
+def of_the_contract() -> set[str]:
+    texts: set[str] = set(names.DEPRECATED_RESOURCES)
+    for value in vars(names).values():
+        if isinstance(value, str):
+            texts.add(value)
+        elif isinstance(value, tuple):
+            texts |= set(value)
+    return texts | {_GROUP, f"{names.DEVICE_PLURAL}.{_GROUP}"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_name_of_the_wire_is_the_contracts(path: Path) -> None:
+    without_comments = re.sub(r"^ *#.*$", "", path.read_text(), flags=re.MULTILINE)
+    found = set(_NAME.findall(without_comments))
+    prefixes = {f"{names.ANNOTATION_REQUIRED_PLUGINS}/"}
+    assert found - of_the_contract() - prefixes - {"koordinator.sh", "gpuslice.io"} == set()
+
+
+def test_what_is_generated_is_what_is_generated_now() -> None:
+    written = (MANIFESTS / "30-profiles.yaml").read_text()
+    assert written == profiles.manifest(Profiles()), "python -m scheduler profiles > manifests/..."
+
+
+def test_everything_has_its_place_and_its_label() -> None:
+    for each in documents():
+        metadata = each["metadata"]
+        assert metadata["labels"]["app.kubernetes.io/part-of"] == "gpuslice", metadata
+        assert metadata.get("namespace", names.NAMESPACE) == names.NAMESPACE, metadata
+    assert named("Namespace", names.NAMESPACE)
+
+
+# --- the policies
+
+
+def policies() -> dict[str, Json]:
+    return {each["metadata"]["name"]: each["spec"] for each in documents(_POLICY)}
+
+
+_POLICY: Final = "ValidatingAdmissionPolicy"
+
+
+def test_each_policy_denies_and_fails_closed_but_one() -> None:
+    bound = {
+        each["spec"]["policyName"]: each["spec"]["validationActions"]
+        for each in documents(f"{_POLICY}Binding")
+    }
+    assert bound == {name: ["Deny"] for name in policies()}
+    open_ones = [name for name, spec in policies().items() if spec["failurePolicy"] != "Fail"]
+    assert open_ones == ["gpuslice-writer"]
+    assert set(PROBES) | {"gpuslice-writer", "gpuslice-agents"} == set(policies())
+
+
+def test_policies_that_look_at_the_same_thing_look_alike() -> None:
+    alike = {
+        "template": naming.TEMPLATE,
+        "before": naming.BEFORE,
+        "containers": naming.CONTAINERS,
+        "asks": naming.ASKS,
+    }
+    seen = dict.fromkeys(alike, 0)
+    for name, spec in policies().items():
+        for variable in spec.get("variables", ()):
+            if variable["name"] in alike:
+                assert plain(variable["expression"]) == plain(alike[variable["name"]]), name
+                seen[variable["name"]] += 1
+    assert seen == {"template": 3, "before": 3, "containers": 3, "asks": 2}
+
+
+def plain(expression: str) -> str:
+    return re.sub(r"\s+", "", expression)
+
+
+def test_templates_are_judged_of_every_kind_of_workload() -> None:
+    kinds = {
+        name: {
+            resource
+            for rule in spec["matchConstraints"]["resourceRules"]
+            for resource in rule["resources"]
+        }
+        for name, spec in policies().items()
+    }
+    workloads = {
+        *("pods", "replicationcontrollers", "deployments", "replicasets", "statefulsets"),
+        *("daemonsets", "jobs", "cronjobs"),
+    }
+    assert kinds["gpuslice-requests"] == kinds[naming.POLICY] == workloads
+    assert kinds["gpuslice-environment"] == workloads | {"pods/ephemeralcontainers"}
+    assert kinds["gpuslice-allocations"] == {"pods", "pods/*", "bindings"}
+
+
+def texts_in(policy: str, variable: str = "") -> set[str]:
+    """The quoted texts of a policy's expressions."""
+    spec = policies()[policy]
+    found = [v["expression"] for v in spec["variables"] if not variable or v["name"] == variable]
+    found += [] if variable else [v["expression"] for v in spec["validations"]]
+    return {text for expression in found for text in re.findall(r"'([^']*)'", expression)}
+
+
+def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:
+    assert texts_in("gpuslice-allocations", "changed") == {
+        names.ANNOTATION_DEVICE_ALLOCATED,
+        names.ANNOTATION_GRANTS,
+        names.ANNOTATION_WRITER,
+        names.ANNOTATION_REQUIRED_PLUGINS,
+        f"{names.ANNOTATION_REQUIRED_PLUGINS}/",
+    }
+    (condition,) = policies()["gpuslice-allocations"]["matchConditions"]
+    account = f"system:serviceaccount:{names.NAMESPACE}:{names.SCHEDULER_NAME}"
+    assert re.findall(r"'([^']*)'", condition["expression"]) == [account]
+
+
+def test_the_denied_variables_are_those_of_the_tests() -> None:
+    said = {text for text in texts_in("gpuslice-environment", "found") if text.isupper()}
+    denied = {re.sub(r"_\d+$", "_", name) for name in DENIED}
+    # One is the text of a message.
+    assert {text for text in said if text.isidentifier()} == denied
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    text = (MANIFESTS / "51-admission-requests.yaml").read_text()
+    assert set(re.findall(r"\d{6,}", text)) == {str(MAX_BYTES), str(2**63 - 1)}
+    assert set(re.findall(r"(?<!/ )a\.cards (?:<=|>) (\d+)", text)) == {str(names.MAX_CARDS)}
+
+
+# --- the scheduler's pods
+
+
+def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
+    deployment = named("Deployment", names.SCHEDULER_NAME)["spec"]
+    pod = deployment["template"]["spec"]
+    assert deployment["replicas"] == 2
+    assert pod["serviceAccountName"] == names.SCHEDULER_NAME
+    assert pod["schedulerName"] not in profiles.NAMES
+    (volume,) = pod["volumes"]
+    assert volume["configMap"] == {"name": profiles.CONFIG_MAP}
+    first, second = pod["containers"]
+    (mount,) = first["volumeMounts"]
+    assert f"--config={mount['mountPath']}/{profiles.CONFIG_FILE}" in first["command"]
+    for container in (first, second):
+        assert container["livenessProbe"] and container["readinessProbe"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    budget = named("PodDisruptionBudget", names.SCHEDULER_NAME)["spec"]
+    assert budget["selector"] == deployment["selector"]
+
+
+def test_both_leases_and_no_other_are_the_schedulers_to_write() -> None:
+    rules = named("Role", names.SCHEDULER_NAME)["rules"]
+    written = [rule["resourceNames"] for rule in rules if "resourceNames" in rule]
+    assert written == [[names.LEASE_SCHEDULER, profiles.LEASE]]
+    unbounded = [verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]]
+    assert not {"update", "delete", "*"} & set(unbounded)
+
+
+def test_no_rule_is_a_wildcard_and_no_secret_is_read() -> None:
+    for role in documents("Role", "ClusterRole"):
+        for rule in role["rules"]:
+            listed = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert "*" not in listed and "secrets" not in listed, rule
+            assert not set(listed) & {"impersonate", "escalate", "bind"}, rule
+
+
+# --- at the API server
+
+
+@pytest.fixture(scope="module")
+def server(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed) as asked:
+        yield asked
+
+
+@pytest.mark.cluster
+def test_they_are_applied_in_one_go_and_again(installed: ControlPlane) -> None:
+    """`installed` is the first time, on a control plane with nothing in it."""
+    said = installed.kubectl("apply", "-f", MANIFESTS)
+    assert len(said.splitlines()) == len(documents())
+    installed.kubectl("apply", "--server-side", "--force-conflicts", "-f", MANIFESTS)
+
+
+KOORDLETS_DEVICE: Final[Json] = {
+    "apiVersion": names.DEVICE_API_VERSION,
+    "kind": names.DEVICE_KIND,
+    "metadata": {"name": "of-koordlet", "labels": {"node.koordinator.sh/gpu-model": "A100"}},
+    "spec": {
+        "devices": [
+            {
+                "type": "gpu",
+                "id": "GPU-8c25ea37",
+                "minor": 0,
+                "moduleID": 3,
+                "health": False,
+                "labels": {"slot": "1"},
+                "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": 5},
+                "topology": {
+                    "socketID": -1,
+                    "nodeID": 0,
+                    "pcieID": "pci0000:3a",
+                    "busID": "0000:3b:00.0",
+                },
+                "conditions": [
+                    {
+                        "type": "Healthy",
+                        "status": "False",
+                        "reason": "Xid79",
+                        "message": "Xid error detected on device, error code: 79",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }
+                ],
+            },
+            {
+                "type": "rdma",
+                "id": "0000:1f:00.0",
+                "minor": 1,
+                "health": True,
+                "vfGroups": [
+                    {"labels": {"a": "b"}, "vfs": [{"minor": 2, "busID": "0000:1f:00.2"}]}
+                ],
+                "ofANewerKoordinator": {"kept": True},
+            },
+        ]
+    },
+    "status": {"allocations": [{"type": "gpu", "entries": [{"name": "p", "minors": [0]}]}]},
+}
+"""All that Koordinator's own definition has."""
+
+
+@pytest.mark.cluster
+def test_what_koordinators_agent_writes_is_kept_whole(server: Server) -> None:
+    path = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+    answer = server.ask("POST", f"{path}?fieldValidation=Strict", KOORDLETS_DEVICE)
+    try:
+        assert answer.done, answer.text
+        read = server.ask("GET", f"{path}/of-koordlet").body
+        assert (read["spec"], read["status"]) == (
+            KOORDLETS_DEVICE["spec"],
+            KOORDLETS_DEVICE["status"],
+        )
+    finally:
+        server.ask("DELETE", f"{path}/of-koordlet")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("health", "yes"), ("minor", "0"), ("resources", {"a": [1]}), ("topology", {"nodeID": 0})],
+)
+def test_what_no_reader_could_read_is_refused(server: Server, field: str, value: Any) -> None:
+    device = copy.deepcopy(KOORDLETS_DEVICE)
+    device["spec"]["devices"][0][field] = value
+    path = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+    answer = server.ask("POST", path, device)
+    assert (answer.status, f"spec.devices[0].{field}" in answer.text) == (422, True), answer.body
+
+
+# --- kube-scheduler
+
+
+@pytest.mark.cluster
+def test_kube_scheduler_takes_the_configuration_under_the_manifests_own_rights(
+    installed: ControlPlane, server: Server, tmp_path: Path
+) -> None:
+    """Two of it: one leads, which the Lease says; another takes over when it is killed. Where the
+    extender is away a pod is not bound past it. Nothing that they ask for is forbidden."""
+    config = tmp_path / "kube-scheduler.yaml"
+    config.write_text(json.dumps(profiles.configuration(Profiles(profiles.NAMES, lease_s=4))))
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{profiles.LEASE}"
+    pods = "/api/v1/namespaces/default/pods"
+    kubeconfig = installed.kubeconfig("scheduler")
+
+    def holder() -> str:
+        return str(server.ask("GET", lease).body.get("spec", {}).get("holderIdentity", ""))
+
+    def condition() -> str:
+        status = server.ask("GET", f"{pods}/waits").body.get("status", {})
+        return str([each.get("message", "") for each in status.get("conditions", ())])
+
+    node = {"capacity": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
+    assert server.ask(
+        "POST", "/api/v1/nodes", {"metadata": {"name": "n-free"}, "status": node}
+    ).done
+    first = installed.start_kube_scheduler(config, kubeconfig, "kube-scheduler-1")
+    second = None
+    try:
+        until(lambda: holder() != "", "one leads")
+        before = holder()
+        second = installed.start_kube_scheduler(config, kubeconfig, "kube-scheduler-2")
+        container = {"name": "main", "image": "none"}
+        spec = {"schedulerName": profiles.KOORDINATOR, "containers": [container]}
+        assert server.ask("POST", pods, {"metadata": {"name": "waits"}, "spec": spec}).done
+        until(lambda: "127.0.0.1:9444" in condition(), "the pod waits for the extender")
+        first.kill()
+        until(lambda: holder() not in ("", before), "the other one leads")
+        for process in (first, second):
+            assert "forbidden" not in process.log.read_text()
+        assert "nodeName" not in server.ask("GET", f"{pods}/waits").body["spec"]
+    finally:
+        for process in filter(None, (first, second)):
+            process.kill()
+        server.ask("DELETE", f"{pods}/waits?gracePeriodSeconds=0")
+        server.ask("DELETE", "/api/v1/nodes/n-free")
