@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +13,22 @@ from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import RENEW_S, Fleet
 from simgpu.lab.fleet_objects import Shape
 from tests.cluster.installing import install
+
+_LOG_CHARS = 4000
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure comes with what the programs said: their directory goes with them."""
+    report = yield
+    if report.failed:
+        planes = {each for each in item.funcargs.values() if isinstance(each, ControlPlane)}
+        for log in sorted(log for plane in planes for log in plane.directory.glob("*.log")):
+            said = log.read_text(errors="replace")[-_LOG_CHARS:]
+            report.sections.append((f"the end of {log.name}", said))
+    return report
 
 
 @pytest.fixture(scope="session")
