@@ -88,8 +88,10 @@ class Kube:
         access: Access,
         load: Callable[[], Access] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        silent_s: float = WATCH_SILENT_S,
     ) -> None:
         self._load = load
+        self._silent_s = silent_s
         self._clock = clock
         self.problem = ""
         """Why the credentials could not be read again; those read last serve until they can."""
@@ -143,7 +145,7 @@ class Kube:
         among them, until the server ends it. First, once it is being watched, an empty batch.
         Raises KubeError, 410 where the version is gone."""
         query.update(watch="true", allowWatchBookmarks="true", resourceVersion=resource_version)
-        timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=WATCH_SILENT_S)
+        timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=self._silent_s)
         try:
             async with self._request("GET", path, query, None, timeout, only) as response:
                 if response.status != 200:
@@ -197,7 +199,7 @@ class Kube:
         timeout_s: float,
         kind: str = "",
     ) -> Any:
-        query["timeout"] = f"{timeout_s:.3f}s"
+        path = f"{path}?timeout={timeout_s:.3f}s"
         return await self._ask(method, path, query, body, timeout_s=timeout_s, kind=kind)
 
     async def _ask(
@@ -248,7 +250,9 @@ class Kube:
             if kind:
                 headers[hdrs.CONTENT_TYPE] = kind
         text = f"{self._access.server}{path}"
-        url = URL(f"{text}?{urlencode(query)}" if query else text, encoded=True)
+        if query:
+            text += f"{'&' if '?' in path else '?'}{urlencode(query)}"
+        url = URL(text, encoded=True)
         return self._session.request(
             method,
             url,

@@ -11,7 +11,16 @@ from aiohttp import web
 
 from scheduler.access import Access
 from scheduler.kube import METADATA_ONLY, NO_ANSWER, UNREACHABLE, Kube, KubeError
-from tests.scheduler.api_server import client_of, event, json, lines, listed, refuse, stream
+from tests.scheduler.api_server import (
+    client_of,
+    event,
+    json,
+    lines,
+    listed,
+    refuse,
+    serving,
+    stream,
+)
 
 
 def test_a_write_carries_its_body_its_deadline_and_the_credentials() -> None:
@@ -31,7 +40,7 @@ def test_a_write_carries_its_body_its_deadline_and_the_credentials() -> None:
     assert seen == [
         ("POST", "/p", {"timeout": "2.000s"}, {"a": 1}),
         ("Bearer secret", "application/json"),
-        ("PATCH", "/p", {"fieldManager": "x y", "timeout": "10.000s"}, {"b": None}),
+        ("PATCH", "/p", {"timeout": "10.000s", "fieldManager": "x y"}, {"b": None}),
         ("Bearer secret", "application/merge-patch+json"),
     ]
 
@@ -169,5 +178,20 @@ def test_a_version_that_is_gone_is_an_error_of_410(as_event: bool) -> None:
                 async for _ in kube.watch("/p", "1"):
                     pass
             assert raised.value.status == 410
+
+    asyncio.run(scene())
+
+
+def test_a_watch_that_says_nothing_for_too_long_is_given_up() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await stream(request, lines(event("ADDED", {}, "2")), hold=True)
+
+    async def scene() -> None:
+        async with serving(answer) as found, Kube(found, silent_s=0.5) as kube:
+            seen: list[Any] = []
+            with pytest.raises(KubeError) as raised:
+                async for batch in kube.watch("/p", "1"):
+                    seen += batch
+            assert (raised.value.reason, len(seen)) == (NO_ANSWER, 1)
 
     asyncio.run(scene())
