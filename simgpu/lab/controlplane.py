@@ -43,6 +43,7 @@ USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 """What each may be called in `kubeconfig`: its name and groups at the API server. `scheduler` is to
 RBAC the service account of the manifests; `tenant` has no rights but those that a test gives it."""
 
+_MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
 _FREE_PORTS: Final = range(20000, 32000)
 """Below those that Linux gives to outgoing connections, so that none of these takes one first."""
 _START_S: Final = 90.0
@@ -50,36 +51,6 @@ _TRIES: Final = 5
 _IN_USE: Final = "address already in use"
 _KUBECTL_S: Final = 120.0
 _TOKEN_S: Final = 24 * 3600
-
-
-_GROUP, _, _VERSION = names.DEVICE_API_VERSION.partition("/")
-_DEVICE_CRD: Final[dict[str, Any]] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": f"{names.DEVICE_PLURAL}.{_GROUP}"},
-    "spec": {
-        "group": _GROUP,
-        "scope": "Cluster",
-        "names": {
-            "kind": names.DEVICE_KIND,
-            "plural": names.DEVICE_PLURAL,
-            "singular": names.DEVICE_KIND.lower(),
-        },
-        "versions": [
-            {
-                "name": _VERSION,
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
 
 
 class ControlPlaneError(RuntimeError):
@@ -234,14 +205,10 @@ class ControlPlane:
             self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(each))
 
     def install_kinds(self) -> None:
-        """What all of us stand on: our namespace, and Device as a kind; if they are not there."""
-        there = self.try_kubectl("get", "namespace", names.NAMESPACE).returncode == 0
-        if not there:
-            self.kubectl("create", "namespace", names.NAMESPACE)
-        if self.try_kubectl("get", "crd", _DEVICE_CRD["metadata"]["name"]).returncode != 0:
-            self.apply_json(_DEVICE_CRD)
-        name = f"crd/{_DEVICE_CRD['metadata']['name']}"
-        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", name)
+        """Of our manifests what all else stands on: our namespace, and Device as a kind. Neither
+        rights nor policies."""
+        self.apply(_MANIFESTS / "00-namespace.yaml", crd := _MANIFESTS / "10-device-crd.yaml")
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", crd)
 
     def remove_pods(self, namespace: str) -> None:
         """All of them, at once and without grace."""
