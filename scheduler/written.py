@@ -50,13 +50,17 @@ def binding(
     node: str,
     placement: Placement | None,
     writer: str = "",
+    version: str = "",
 ) -> Mapping[str, Any]:
     """The Binding of a pod to a node; None: a pod that asks for no share.
 
     The UID makes the API server refuse it where another pod has taken the name; writer, of
-    `scheduler.gate`, where another process may write by now.
+    `scheduler.gate`, where another process may write by now; version, the pod's resourceVersion,
+    where the pod has changed since.
     """
     metadata: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}
+    if version:
+        metadata["resourceVersion"] = version
     if placement is not None:
         metadata["annotations"] = dict(annotations_of(placement))
         if writer:

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from scheduler.core.columns import Columns, Reasons
+from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet, Rows
 from scheduler.core.reasons import TEXTS, Reason
 from scheduler.core.request import Ask, Request
@@ -30,6 +31,14 @@ def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mappi
             near = _near(fleet, request, rows[reasons == value], reason)
         said[reason] = TEXTS[reason] + (f" ({near})" if near else "")
     return said
+
+
+def why_not(fleet: Fleet, request: Request, row: int) -> str:
+    """Of one node on which there is no room."""
+    rows = np.array([row], np.intp)
+    _, reasons = fit(fleet, request, rows)
+    (text,) = texts(fleet, request, rows, reasons).values()
+    return text
 
 
 def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:

@@ -1,0 +1,332 @@
+"""Binds: chooses the cards, holds them, and makes one write, of which it then knows the outcome.
+
+Chosen and held in one step, without an await. What is held is given back only when the Binding can
+not be done any more: the API server says that the pod is gone, or bound elsewhere, or has changed
+since the version that the Binding names. An answer that does not come, and one that says conflict,
+which the API server says of its store's failures too, decide nothing; then the pod is read. Nothing
+is given back because time has passed. See docs/adr/0019.
+
+One event loop; beside the cache the only one that changes State.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from scheduler import written
+from scheduler.arguments import BindingArguments
+from scheduler.core.explain import why_not
+from scheduler.core.place import place
+from scheduler.core.placement import Placement
+from scheduler.core.reasons import Reason
+from scheduler.core.request import Request
+from scheduler.follow import Backoff
+from scheduler.gate import POST_S, Gate
+from scheduler.kube import KubeError
+from scheduler.outcome import Seen, Verdict, verdict
+from scheduler.outcome import seen as seen_as
+from scheduler.pending import Pending
+from scheduler.state import State
+from scheduler.verbs import Verbs
+
+WORK_S: Final = 8.0
+"""Nothing is begun for a bind that came longer ago; its answer comes POST_S later at most. What
+kube-scheduler waits must be more than both."""
+GET_S: Final = 3.0
+UNSEEN_S: Final = 30.0
+"""A pod that is held for so long and was not seen bound is asked for."""
+
+_Task = asyncio.Task[str]
+_Work = Coroutine[Any, Any, str]
+
+_SHUT: Final = KubeError(0, "NotOurs", "another process may write")
+
+
+class Client(Protocol):
+    """What is needed of `kube.Kube`."""
+
+    async def get(self, path: str, *, timeout_s: float = ...) -> Any: ...
+    async def post(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """placement, request: None for a pod without a share. version: what the Binding is held to; ""
+    for a pod that holds nothing."""
+
+    wanted: BindingArguments
+    request: Request | None
+    placement: Placement | None
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A Binding that may have been done, or may be yet, while the pod has one of these versions."""
+
+    wanted: BindingArguments
+    versions: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """wanted: of a bind."""
+
+    wanted: BindingArguments | None
+    task: _Task
+
+
+class Binder:
+    """See the module. clock: the one that State is told."""
+
+    def __init__(
+        self,
+        state: State,
+        kube: Client,
+        gate: Gate,
+        verbs: Verbs,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._kube = kube
+        self._gate = gate
+        self._verbs = verbs
+        self._clock = clock
+        self._jobs: dict[str, _Job] = {}
+        self._sent: dict[str, _Sent] = {}
+
+    @property
+    def under_way(self) -> int:
+        """Pods of which the outcome is being found out."""
+        return len(self._jobs)
+
+    async def bind(self, wanted: BindingArguments) -> str:
+        """ "": the pod is bound to that node. Else why not, or that it is not known yet. Goes on
+        where the caller does not wait for it."""
+        while (job := self._jobs.get(wanted.uid)) is not None:
+            if job.wanted == wanted:
+                return await asyncio.shield(job.task)
+            await asyncio.wait((job.task,))
+        asked = self._verbs.pending(wanted.uid)
+        chosen = None if asked is None else self._choose(wanted, asked)
+        if isinstance(chosen, str):
+            return chosen
+        return await asyncio.shield(self._begin(wanted, self._bind(wanted, chosen)))
+
+    async def tend(self) -> None:
+        """To be called every few seconds. What was sent long ago and was not seen bound is looked
+        at: its pod may be gone, or its Binding not have been done."""
+        for uid in [uid for uid in self._sent if self._state.assumed(uid) is None]:
+            if uid not in self._jobs:
+                del self._sent[uid]
+        for uid in self._state.overdue(self._clock()):
+            sent = self._sent.get(uid)
+            if sent is None or uid in self._jobs:
+                continue  # settled while another was asked for, or about to be
+            if await self._begin(sent.wanted, self._check(sent), of_bind=False):
+                return  # no answer; nor would the others have one
+
+    # --- jobs: one a pod, for as long as something is asked or sent for it
+
+    def _begin(self, wanted: BindingArguments, work: _Work, of_bind: bool = True) -> _Task:
+        task = asyncio.create_task(self._run(wanted.uid, work))
+        self._jobs[wanted.uid] = _Job(wanted if of_bind else None, task)
+        return task
+
+    async def _run(self, uid: str, work: _Work) -> str:
+        try:
+            return await work
+        finally:
+            if uid not in self._sent:
+                self._state.forget(uid)
+            del self._jobs[uid]
+
+    async def _bind(self, wanted: BindingArguments, attempt: _Attempt | None) -> str:
+        until_s = self._clock() + WORK_S
+        if attempt is None:
+            seen = await self._look(wanted, until_s)
+            if isinstance(seen, str):
+                return seen
+            said = self._learn(wanted, seen)
+            if said is not None:
+                return said
+            chosen = self._choose(wanted, seen.asked)
+            if not isinstance(chosen, _Attempt):
+                return chosen or self._in_doubt(wanted.uid, "it is as it was when it was sent")
+            attempt = chosen
+        return await self._write(attempt, until_s)
+
+    async def _write(self, attempt: _Attempt, until_s: float) -> str:
+        """Sends until the outcome is known, or it is too late."""
+        wanted, uid, pause = attempt.wanted, attempt.wanted.uid, Backoff()
+        while True:
+            if attempt.placement is not None and self._state.assumed(uid) != attempt.placement:
+                return self._overtaken(wanted)
+            error = await self._post(attempt)
+            if error is None:
+                return ""
+            if error is _SHUT:
+                return self._in_doubt(uid, self._gate.refusal())
+            said_of = verdict(error)
+            if said_of is Verdict.REFUSED and uid not in self._sent:
+                return str(error)
+            wait_s = pause.next_s()
+            if said_of is not Verdict.NOT_DONE:
+                seen = await self._look(wanted, until_s)
+                if isinstance(seen, str):
+                    return self._in_doubt(uid, f"{error}; {seen}")
+                said = self._learn(wanted, seen)
+                if said is not None:
+                    return said
+                if seen.asked.request != attempt.request:
+                    return self._in_doubt(uid, "the pod was changed meanwhile")
+                if attempt.placement is not None and seen.asked.version != attempt.version:
+                    attempt.version, wait_s = seen.asked.version, 0.0
+            left_s = until_s - self._clock()
+            if left_s <= 0:
+                return self._in_doubt(uid, str(error))
+            await asyncio.sleep(min(wait_s, left_s))
+
+    async def _check(self, sent: _Sent) -> str:
+        """ "": it is clear what became of it, or is to be waited for again; else why it is not."""
+        wanted = sent.wanted
+        seen = await self._look(wanted, self._clock())
+        if isinstance(seen, str):
+            return seen
+        self._learn(wanted, seen)
+        held = self._state.assumed(wanted.uid)
+        if held is not None and wanted.uid in self._sent:
+            self._hold(wanted, held)
+        return ""
+
+    # --- steps
+
+    def _choose(self, wanted: BindingArguments, asked: Pending) -> _Attempt | str | None:
+        """What to send, held from here on; a text: why nothing; None: it must be asked first what
+        became of what was sent for another node. Awaits nothing."""
+        uid, state = wanted.uid, self._state
+        if state.is_bound(uid):
+            return _at(state.node_of(uid), wanted)
+        if asked.refusal:
+            return asked.refusal
+        if asked.request is None:
+            return _Attempt(wanted, None, None, "")
+        placement = state.assumed(uid)
+        if not asked.version or (placement is not None and placement.node != wanted.node):
+            return None
+        if placement is None:
+            row = state.fleet.row_of(wanted.node)
+            found = place(state.fleet, asked.request, row, self._verbs.policy(asked))
+            if isinstance(found, Reason):
+                return f"node {wanted.node}: {why_not(state.fleet, asked.request, row)}"
+            placement = found
+        self._hold(wanted, placement)
+        return _Attempt(wanted, asked.request, placement, asked.version)
+
+    def _hold(self, wanted: BindingArguments, placement: Placement) -> None:
+        until_s = self._clock() + UNSEEN_S
+        self._state.assume(wanted.uid, placement, until_s, f"{wanted.namespace}/{wanted.name}")
+
+    async def _post(self, attempt: _Attempt) -> KubeError | None:
+        """None: the pod is bound."""
+        wanted, uid = attempt.wanted, attempt.wanted.uid
+        before = self._sent.get(uid)
+        body = written.binding(
+            wanted.namespace,
+            wanted.name,
+            uid,
+            wanted.node,
+            attempt.placement,
+            self._gate.writer,
+            attempt.version,
+        )
+        try:
+            with self._gate.writing():
+                if not self._gate.may_write():
+                    return _SHUT
+                if attempt.placement is not None:
+                    versions = before.versions if before else frozenset[str]()
+                    self._sent[uid] = _Sent(wanted, versions | {attempt.version})
+                try:
+                    await self._kube.post(f"{_path(wanted)}/binding", body, timeout_s=POST_S)
+                except KubeError as error:
+                    if verdict(error) is Verdict.UNKNOWN:
+                        raise
+                    self._put_back(uid, before)
+                    return error
+        except KubeError as error:
+            return error
+        return None
+
+    def _put_back(self, uid: str, before: _Sent | None) -> None:
+        """What was sent last was not done."""
+        if before is None:
+            self._sent.pop(uid, None)
+        else:
+            self._sent[uid] = before
+
+    async def _look(self, wanted: BindingArguments, until_s: float) -> Seen | str:
+        """The pod as it is; a text: why that could not be found out in time."""
+        pause = Backoff()
+        while True:
+            try:
+                return seen_as(await self._kube.get(_path(wanted), timeout_s=GET_S), wanted.uid)
+            except KubeError as error:
+                if error.status == 404:
+                    return seen_as({}, wanted.uid)
+                left_s = until_s - self._clock()
+                if left_s <= 0:
+                    return f"the pod could not be read: {error}"
+                await asyncio.sleep(min(pause.next_s(), left_s))
+
+    def _learn(self, wanted: BindingArguments, seen: Seen) -> str | None:
+        """What follows for what is held; the verb's answer, None: the pod can be bound."""
+        uid, held, sent = wanted.uid, self._state.assumed(wanted.uid), self._sent.get(wanted.uid)
+        if seen.gone or (seen.deleting and not seen.node):
+            self._forget(uid)
+            return "the pod is gone" if seen.gone else "the pod is being deleted"
+        if seen.node:
+            if held is not None and held.node != seen.node:
+                self._forget(uid)
+            return _at(seen.node, wanted)
+        version = seen.asked.version
+        if sent is not None and version in sent.versions:
+            self._sent[uid] = _Sent(sent.wanted, frozenset((version,)))
+        elif sent is not None:
+            del self._sent[uid]
+            if sent.wanted.node != wanted.node:
+                self._state.forget(uid)
+        return None
+
+    def _forget(self, uid: str) -> None:
+        self._sent.pop(uid, None)
+        self._state.forget(uid)
+
+    def _overtaken(self, wanted: BindingArguments) -> str:
+        """The watch has told what became of the pod."""
+        self._sent.pop(wanted.uid, None)
+        if self._state.is_bound(wanted.uid):
+            return _at(self._state.node_of(wanted.uid), wanted)
+        return "the pod is gone"
+
+    def _in_doubt(self, uid: str, why: str) -> str:
+        """The answer where nothing more is done for now."""
+        if uid not in self._sent:
+            return why
+        held = self._state.assumed(uid)
+        node = "" if held is None else f" to {held.node}"
+        return f"it is not known yet whether the pod is bound{node}: {why}"
+
+
+def _at(node: str | None, wanted: BindingArguments) -> str:
+    return "" if node == wanted.node else f"the pod is bound to {node}"
+
+
+def _path(wanted: BindingArguments) -> str:
+    namespace, name = quote(wanted.namespace, safe=""), quote(wanted.name, safe="")
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"

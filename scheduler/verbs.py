@@ -1,0 +1,133 @@
+"""What is answered to kube-scheduler: which of its candidates have room, and how good each is.
+
+Pure, over the state. `filter` answers the best few of the nodes that fit, as kube-scheduler scores
+each of them itself, and so much is gained if they are few; all of them where the pod prefers some.
+Where none fits it says why, with one text for all nodes of a reason. Bytes in, bytes out: this runs
+for every pod, with all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from scheduler.arguments import Candidates, Reader
+from scheduler.core.explain import texts
+from scheduler.core.fit import feasible, fit
+from scheduler.core.fleet import Rows
+from scheduler.core.reasons import UNRESOLVABLE
+from scheduler.core.request import Policy, Request
+from scheduler.core.score import best, levels, score
+from scheduler.pending import Pending
+from scheduler.state import State
+
+MOST_NODES: Final = 32
+"""That `filter` answers."""
+_REMEMBERED: Final = 8192
+"""Pods between filter and bind: a few, unless bind waits for volumes."""
+_BEST: Final = 10
+"""kube-scheduler's MaxExtenderPriority."""
+
+
+class Verbs:
+    """policies: by profile (schedulerName), where a pod's own annotation names none."""
+
+    def __init__(self, state: State, policies: Mapping[str, Policy] | None = None) -> None:
+        self._state = state
+        self._policies = policies or {}
+        self._reader = Reader()
+        self._remembered: dict[str, Pending] = {}
+
+    def filter(self, body: bytes) -> bytes:
+        """ExtenderFilterResult. Raises ArgumentsError."""
+        asked, candidates = self._reader.arguments(body)
+        self._remember(asked)
+        if asked.refusal:
+            refused = dict.fromkeys(candidates.names, asked.refusal)
+            return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
+        if asked.request is None:
+            return orjson.dumps({"NodeNames": candidates.names})
+        if self._state.is_bound(asked.uid):
+            return error(f"the pod is bound to {self._state.node_of(asked.uid)}")
+        if self._kept(asked.uid, candidates):
+            return orjson.dumps({"NodeNames": [self._state.node_of(asked.uid)]})
+        return self._filter(asked, asked.request, candidates)
+
+    def prioritize(self, body: bytes) -> bytes:
+        """HostPriorityList. Raises ArgumentsError."""
+        asked, candidates = self._reader.arguments(body)
+        self._remember(asked)
+        names = candidates.names
+        if asked.request is None or not names:
+            return b"[]"
+        if self._kept(asked.uid, candidates):
+            kept = self._state.node_of(asked.uid)
+            return _priorities(names, [_BEST if name == kept else 0 for name in names])
+        fleet, rows = self._state.fleet, candidates.rows(self._state.fleet)
+        scores = score(fleet, asked.request, rows, self.policy(asked))
+        return _priorities(names, levels(scores, _BEST).tolist())
+
+    def pending(self, uid: str) -> Pending | None:
+        """The pod as it was when a verb was asked for it last; None: too long ago, or never."""
+        return self._remembered.get(uid)
+
+    def policy(self, asked: Pending) -> Policy:
+        """Where the pod names none."""
+        return self._policies.get(asked.profile, Policy.BINPACK)
+
+    def _remember(self, asked: Pending) -> None:
+        self._remembered.pop(asked.uid, None)
+        self._remembered[asked.uid] = asked
+        if len(self._remembered) > _REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+    def _kept(self, uid: str, candidates: Candidates) -> bool:
+        """Whether cards are held for the pod on one of the candidates: its binding has been sent,
+        and may have been done. It is sent there again, or it would need room twice."""
+        placement = self._state.assumed(uid)
+        if placement is None or placement.node not in candidates.names:
+            return False
+        fleet = self._state.fleet
+        return not fleet.bar[fleet.row_of(placement.node)]
+
+    def _filter(self, asked: Pending, request: Request, candidates: Candidates) -> bytes:
+        fleet, rows = self._state.fleet, candidates.rows(self._state.fleet)
+        fitting = rows[feasible(fleet, request, rows)]
+        if not len(fitting):
+            return self._refusals(request, candidates.names, rows)
+        if len(fitting) > MOST_NODES and not asked.prefers:
+            scores = score(fleet, request, fitting, self.policy(asked))
+            fitting = fitting[best(fleet, scores, fitting, MOST_NODES)]
+        return orjson.dumps({"NodeNames": [fleet.names[row] for row in fitting.tolist()]})
+
+    def _refusals(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:
+        _, reasons = fit(self._state.fleet, request, rows)
+        said = {
+            int(at): text for at, text in texts(self._state.fleet, request, rows, reasons).items()
+        }
+        failed: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for name, reason in zip(names, reasons.tolist(), strict=True):
+            there = unresolvable if reason in UNRESOLVABLE else failed
+            there[name] = said[reason]
+        return orjson.dumps(
+            {
+                "NodeNames": [],
+                "FailedNodes": failed,
+                "FailedAndUnresolvableNodes": unresolvable,
+            }
+        )
+
+
+def error(text: str) -> bytes:
+    """ExtenderFilterResult or ExtenderBindingResult of one that failed."""
+    return orjson.dumps({"Error": text})
+
+
+def _priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    listed: list[dict[str, Any]] = [
+        {"Host": name, "Score": each} for name, each in zip(names, scores, strict=True)
+    ]
+    return orjson.dumps(listed)

@@ -1,0 +1,69 @@
+"""Calls of kube-scheduler, byte for byte as Go writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scheduler.state import State
+from scheduler.translate import device, lease, node
+from tests.scheduler import objects
+
+
+def dumps(value: object) -> bytes:
+    """Without blanks, and with <, > and & escaped."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.encode()
+
+
+def arguments(pod: Mapping[str, Any], names: Sequence[str]) -> bytes:
+    """ExtenderArgs."""
+    return dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)})
+
+
+def binding(pod: Mapping[str, Any], node_name: str) -> bytes:
+    """ExtenderBindingArgs."""
+    metadata = pod["metadata"]
+    return dumps(
+        {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+            "Node": node_name,
+        }
+    )
+
+
+def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Of one container that asks for half a card, unless others are given; at version 1."""
+    asking = containers or (objects.container("main", core=50, ratio=50),)
+    made = objects.pod(*asking, uid=uid, **fields)
+    made["metadata"]["resourceVersion"] = "1"
+    made["spec"]["schedulerName"] = "gpuslice-scheduler"
+    return made
+
+
+def state(nodes: int = 2, cards: int = 2, memory: str = "24Gi") -> State:
+    """Nodes n0, n1, ... with cards GPU-n0-0, GPU-n0-1, ..., all of it as it should be."""
+    made = State()
+    for name in names(nodes):
+        made.see_node(node(objects.node(name)))
+        each = [objects.card(f"GPU-{name}-{minor}", minor, memory) for minor in range(cards)]
+        made.see_device(device(objects.device(name, *each)))
+        facts = lease(objects.lease(name))
+        assert facts is not None
+        made.see_lease(facts, 0.0)
+    return made
+
+
+def names(nodes: int) -> list[str]:
+    return [f"n{number}" for number in range(nodes)]
+
+
+def loads(answer: bytes) -> dict[str, Any]:
+    found = json.loads(answer)
+    assert isinstance(found, dict)
+    return found

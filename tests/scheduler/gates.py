@@ -1,0 +1,44 @@
+"""A Gate that is opened and closed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class HandGate:
+    """open_for: after so many questions it closes by itself; None: never."""
+
+    def __init__(self, is_open: bool = True, open_for: int | None = None) -> None:
+        self.is_open = is_open
+        self.open_for = open_for
+        self.under_way = 0
+        self.most_under_way = 0
+        self.admitted = 0
+
+    async def admit(self) -> str:
+        self.admitted += 1
+        return self.refusal()
+
+    def may_write(self) -> bool:
+        assert self.under_way, "asked within `writing`"
+        if self.open_for is not None:
+            self.is_open = self.open_for > 0
+            self.open_for -= 1
+        return self.is_open
+
+    def refusal(self) -> str:
+        return "" if self.is_open else "another replica holds the Lease: pod-7"
+
+    @property
+    def writer(self) -> str:
+        return "pod-1 3"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            yield
+        finally:
+            self.under_way -= 1

@@ -1,0 +1,137 @@
+"""The API server's pods and their binding, on a real socket, with misfortunes on demand.
+
+The rules of the binding are those of kube-apiserver's registry; tests/cluster has the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum, auto
+from typing import Any
+
+from aiohttp import web
+
+from scheduler.access import Access
+from tests.scheduler.api_server import json, refuse, serving
+
+
+class Fate(Enum):
+    """What becomes of a call; of a POST, whether the Binding is done before it."""
+
+    HANG = auto()
+    HANG_DONE = auto()
+    RESET = auto()
+    RESET_DONE = auto()
+    LATE = auto()
+    """No answer, and done when `land` is called."""
+    STORE_TIMES_OUT = auto()
+    """Not known to the server itself: it says conflict, as it does of each error of its store."""
+    STORE_TIMES_OUT_DONE = auto()
+
+
+_CODES = {400, 401, 403, 404, 408, 422, 429, 500, 503, 504}
+Misfortune = Fate | int
+
+
+class PodServer:
+    """pods: by name, of namespace default. posts, gets: what befalls the next calls, in order;
+    after that all is well."""
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self.pods = {pod["metadata"]["name"]: pod for pod in pods}
+        self.posts: list[Misfortune] = []
+        self.gets: list[Misfortune] = []
+        self.bindings: list[dict[str, Any]] = []
+        """All that were sent, done or not."""
+        self.seen_gets = 0
+        self.asked = asyncio.Event()
+        """A GET has come."""
+        self.sent = asyncio.Event()
+        """A POST has come."""
+        self.queries: list[dict[str, str]] = []
+        self._late: list[dict[str, Any]] = []
+        self._version = 100
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Access]:
+        async with serving(self._answer) as access:
+            yield access
+
+    def touch(self, name: str) -> None:
+        """Somebody changes the pod in a way that is nobody's business."""
+        self._version += 1
+        self.pods[name]["metadata"]["resourceVersion"] = str(self._version)
+
+    def land(self) -> Sequence[str]:
+        """What was sent late arrives now. Returns what the server says, "" for done."""
+        late, self._late = self._late, []
+        return [self._assign(binding) for binding in late]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        *_, name = request.path.removesuffix("/binding").split("/")
+        if request.method == "GET":
+            self.seen_gets += 1
+            self.asked.set()
+            if self.gets:
+                return await self._befall(request, self.gets.pop(0), name)
+            pod = self.pods.get(name)
+            return json(pod) if pod else refuse(404, "NotFound", f'pods "{name}" not found')
+        binding = await request.json()
+        self.bindings.append(binding)
+        self.queries.append(dict(request.query))
+        self.sent.set()
+        if self.posts:
+            return await self._befall(request, self.posts.pop(0), name, binding)
+        problem = self._assign(binding)
+        return json({"kind": "Status", "status": "Success"}, 201) if not problem else _say(problem)
+
+    async def _befall(
+        self,
+        request: web.Request,
+        fate: Misfortune,
+        name: str,
+        binding: dict[str, Any] | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(fate, int):
+            assert fate in _CODES
+            return refuse(fate, f"Code{fate}", "it is so")
+        if binding is not None and fate.name.endswith("DONE"):
+            assert self._assign(binding) == ""
+        if fate is Fate.LATE:
+            assert binding is not None
+            self._late.append(binding)
+        if fate in (Fate.STORE_TIMES_OUT, Fate.STORE_TIMES_OUT_DONE):
+            return _say("etcdserver: request timed out")
+        if fate in (Fate.RESET, Fate.RESET_DONE):
+            assert request.transport is not None
+            request.transport.abort()
+        else:
+            await asyncio.sleep(60)
+        raise ConnectionResetError
+
+    def _assign(self, binding: dict[str, Any]) -> str:
+        """Why it is refused; "" where it is done."""
+        metadata = binding["metadata"]
+        pod = self.pods.get(metadata["name"])
+        if pod is None:
+            return "not found"
+        there = pod["metadata"]
+        for key in ("uid", "resourceVersion"):
+            if metadata.get(key, there[key]) != there[key]:
+                return f"Precondition failed: {key}"
+        if there.get("deletionTimestamp"):
+            return "is being deleted, cannot be assigned to a host"
+        if pod["spec"].get("nodeName"):
+            return f'is already assigned to node "{pod["spec"]["nodeName"]}"'
+        pod["spec"]["nodeName"] = binding["target"]["name"]
+        there["annotations"] = {**there["annotations"], **metadata.get("annotations", {})}
+        self.touch(metadata["name"])
+        return ""
+
+
+def _say(problem: str) -> web.Response:
+    if problem == "not found":
+        return refuse(404, "NotFound", "pods not found")
+    return refuse(409, "Conflict", f"Operation cannot be fulfilled on pods/binding: {problem}")

@@ -1,0 +1,625 @@
+"""bind against an HTTP server that does all that an API server may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from contract import names as words
+from scheduler import translate
+from scheduler.access import Access
+from scheduler.arguments import BindingArguments
+from scheduler.binder import Binder
+from scheduler.kube import Kube
+from scheduler.state import State
+from scheduler.verbs import Verbs
+from tests.scheduler import calls, objects
+from tests.scheduler.gates import HandGate
+from tests.scheduler.pod_server import Fate, Misfortune, PodServer
+
+WHOLE = objects.container("main", gpu=100)
+
+
+class Scene:
+    """A state of two nodes of one card each, a server, and a binder between them."""
+
+    def __init__(self, server: PodServer, kube: Kube, state: State, gate: HandGate) -> None:
+        self.server = server
+        self.state = state
+        self.gate = gate
+        self.now_s = 0.0
+        self.verbs = Verbs(state)
+        self.binder = Binder(state, kube, gate, self.verbs, lambda: self.now_s)
+
+    def ask(self, raw: dict[str, Any]) -> None:
+        """kube-scheduler asks for the pod, as it knows it."""
+        self.verbs.filter(calls.arguments(raw, calls.names(2)))
+
+    async def bind(self, uid: str = "u-1", node: str = "n0") -> str:
+        return await self.binder.bind(BindingArguments("default", f"pod-{uid}", uid, node))
+
+    def watch(self, uid: str = "u-1") -> None:
+        """The watch tells the pod as it is now."""
+        self.state.see_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
+
+    def held(self, node: str = "n0") -> int:
+        """Percent of the node's card."""
+        row = self.state.fleet.row_of(node)
+        return int(self.state.fleet.used_core[row, 0])
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is too late at once, so that all is tried once; what hangs is given up soon."""
+    monkeypatch.setattr("scheduler.binder.WORK_S", 0.0)
+    monkeypatch.setattr("scheduler.binder.POST_S", 0.5)
+    monkeypatch.setattr("scheduler.binder.GET_S", 0.5)
+
+
+@asynccontextmanager
+async def scene_of(*pods: dict[str, Any], state: State | None = None) -> AsyncIterator[Scene]:
+    server = PodServer(*pods)
+    async with server.serving() as access, Kube(access) as kube:
+        yield Scene(server, kube, state or calls.state(nodes=2, cards=1), HandGate())
+
+
+def play(act: Callable[[Scene], Awaitable[None]], *pods: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with scene_of(*(pods or (calls.pod(),))) as scene:
+            await act(scene)
+
+    asyncio.run(run())
+
+
+def test_one_write_carries_the_pod_the_node_the_cards_and_who_writes() -> None:
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        assert await scene.bind() == ""
+        (binding,) = scene.server.bindings
+        metadata = binding["metadata"]
+        annotations = metadata["annotations"]
+        assert (metadata["uid"], metadata["resourceVersion"]) == ("u-1", "1")
+        assert binding["target"]["name"] == "n0"
+        assert annotations[words.ANNOTATION_WRITER] == "pod-1 3"
+        assert "GPU-n0-0" in annotations[words.ANNOTATION_GRANTS]
+        assert scene.server.queries == [{"timeout": "0.500s"}]
+        assert (scene.server.seen_gets, scene.gate.most_under_way) == (0, 1)
+        assert (scene.held(), scene.state.is_bound("u-1")) == (50, False)
+        scene.watch()
+        assert (scene.held(), scene.state.is_bound("u-1")) == (50, True)
+
+    play(act)
+
+
+def test_the_same_bind_again_is_the_same_success() -> None:
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        first, second = await asyncio.gather(scene.bind(), scene.bind())
+        assert (first, second) == ("", "")
+        assert len(scene.server.bindings) == 1
+        assert await scene.bind() == ""
+        scene.watch()
+        assert await scene.bind() == ""
+        assert len(scene.server.bindings) == 2
+        assert scene.held() == 50
+        assert await scene.bind(node="n1") == "the pod is bound to n0"
+        assert scene.held("n1") == 0
+
+    play(act)
+
+
+def test_two_binds_of_one_pod_for_two_nodes_end_in_one_place() -> None:
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        first, second = await asyncio.gather(scene.bind(node="n0"), scene.bind(node="n1"))
+        assert (first, second) == ("", "the pod is bound to n0")
+        assert (scene.held("n0"), scene.held("n1")) == (50, 0)
+
+    play(act)
+
+
+def test_chosen_and_held_before_anything_is_awaited() -> None:
+    """Pods that are bound at once get different room."""
+
+    async def act(scene: Scene) -> None:
+        for number in range(4):
+            scene.ask(calls.pod(f"u-{number}"))
+        one, two, *others = await asyncio.gather(*(scene.bind(f"u-{n}") for n in range(4)))
+        assert (one, two) == ("", "")
+        assert others == ["node n0: no GPU card with enough free memory and core at once"] * 2
+        assert scene.held() == 100
+
+    play(act, *(calls.pod(f"u-{number}") for number in range(4)))
+
+
+def test_a_pod_without_a_share_is_bound_plainly() -> None:
+    plain = calls.pod("u-1", objects.container("main"))
+
+    async def act(scene: Scene) -> None:
+        scene.ask(plain)
+        assert await scene.bind(node="unknown") == ""
+        (binding,) = scene.server.bindings
+        assert binding["metadata"] == {"namespace": "default", "name": "pod-u-1", "uid": "u-1"}
+        assert scene.server.seen_gets == 0
+
+    play(act, plain)
+
+
+def test_a_pod_of_which_nothing_is_known_is_read_first() -> None:
+    """The extender was restarted between filter and bind."""
+
+    async def act(scene: Scene) -> None:
+        assert await scene.bind() == ""
+        assert (scene.server.seen_gets, len(scene.server.bindings)) == (1, 1)
+        assert scene.server.bindings[0]["metadata"]["resourceVersion"] == "1"
+        assert scene.held() == 50
+
+    play(act)
+
+
+@pytest.mark.parametrize("fate", [Fate.HANG, Fate.RESET, 500, 503, 404])
+def test_a_pod_that_cannot_be_read_is_not_bound(fate: Misfortune) -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp asks twice
+        assert await scene.bind() != ""
+        assert (scene.server.bindings, scene.held()) == ([], 0)
+        assert await scene.bind() == ""
+
+    play(act)
+
+
+def test_a_request_that_is_refused_is_not_bound() -> None:
+    bad = calls.pod("u-1", objects.container("main", gpu=150))
+
+    async def act(scene: Scene) -> None:
+        scene.ask(bad)
+        assert (await scene.bind()).startswith("container main: koordinator.sh/gpu: 150")
+        assert scene.server.bindings == []
+
+    play(act, bad)
+
+
+# --- the gate
+
+
+def test_who_may_not_write_sends_nothing_and_holds_nothing() -> None:
+    async def act(scene: Scene) -> None:
+        scene.gate.is_open = False
+        scene.ask(calls.pod())
+        assert await scene.bind() == "another replica holds the Lease: pod-7"
+        assert (scene.server.bindings, scene.held()) == ([], 0)
+
+    play(act)
+
+
+@pytest.mark.parametrize(("fate", "held"), [(429, 0), (500, 50)])
+def test_the_gate_is_asked_before_each_post(
+    fate: Misfortune, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
+
+    async def act(scene: Scene) -> None:
+        scene.gate.open_for = 1
+        scene.server.posts = [fate]
+        scene.ask(calls.pod())
+        said = await scene.bind()
+        assert said.endswith("another replica holds the Lease: pod-7")
+        assert said.startswith("it is not known yet whether the pod is bound to n0") is bool(held)
+        assert (len(scene.server.bindings), scene.held()) == (1, held)
+
+    play(act)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("code", [400, 403, 404, 422])
+def test_a_refusal_gives_the_cards_back(code: int) -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [code]
+        scene.ask(calls.pod())
+        assert await scene.bind() == f"Code{code}: it is so"
+        assert (scene.server.seen_gets, scene.held(), scene.binder.under_way) == (0, 0, 0)
+
+    play(act)
+
+
+@pytest.mark.parametrize("code", [401, 429])
+def test_what_was_not_looked_at_is_sent_again(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
+
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [code, code]
+        scene.ask(calls.pod())
+        assert await scene.bind() == ""
+        assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
+
+    play(act)
+
+
+def test_what_was_not_looked_at_in_time_holds_nothing() -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [429]
+        scene.ask(calls.pod())
+        assert await scene.bind() == "Code429: it is so"
+        assert scene.held() == 0
+
+    play(act)
+
+
+def test_nobody_there_holds_nothing() -> None:
+    async def run() -> None:
+        state = calls.state(nodes=2, cards=1)
+        async with Kube(Access("http://127.0.0.1:1")) as kube:
+            scene = Scene(PodServer(), kube, state, HandGate())
+            scene.ask(calls.pod())
+            assert (await scene.bind()).startswith("Unreachable")
+            assert scene.held() == 0
+
+    asyncio.run(run())
+
+
+def test_a_pod_of_the_name_that_is_another_is_not_bound() -> None:
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        other = calls.pod("u-2")
+        other["metadata"]["name"] = "pod-u-1"
+        scene.server.pods["pod-u-1"] = other
+        assert await scene.bind() == "the pod is gone"
+        assert (scene.held(), other["spec"].get("nodeName")) == (0, None)
+
+    play(act)
+
+
+def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        scene.server.pods["pod-u-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        assert await scene.bind() == "the pod is being deleted"
+        assert scene.held() == 0
+
+    play(act)
+
+
+@pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
+def test_somebody_else_was_faster(node: str, said: str) -> None:
+    """Ours is held on, where it is bound there, until the watch tells what it really has."""
+
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        scene.server.pods["pod-u-1"]["spec"]["nodeName"] = node
+        assert await scene.bind() == said
+        assert scene.held() == (50 if node == "n0" else 0)
+        scene.watch()
+        assert (scene.held("n0"), scene.held("n1")) == (0, 0)
+
+    play(act)
+
+
+def test_a_pod_that_has_changed_since_filter_is_bound_as_it_is_now() -> None:
+    """kube-scheduler itself writes a pod's status between two tries."""
+
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        scene.server.touch("pod-u-1")
+        assert "Precondition" in await scene.bind()
+        assert scene.held() == 0
+
+    async def in_time(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        scene.server.touch("pod-u-1")
+        assert await scene.bind() == ""
+        versions = [each["metadata"]["resourceVersion"] for each in scene.server.bindings]
+        assert (versions, scene.server.seen_gets, scene.held()) == (["1", "101"], 1, 50)
+
+    play(act)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler.binder.WORK_S", 60.0)
+        play(in_time)
+
+
+def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
+
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {
+            words.ANNOTATION_POLICY: "spread"
+        }
+        scene.server.touch("pod-u-1")
+        assert await scene.bind() == "the pod was changed meanwhile"
+        assert scene.held() == 0
+
+    play(act)
+
+
+# --- outcomes that are not known
+
+
+@pytest.mark.parametrize("fate", [Fate.HANG_DONE, Fate.RESET_DONE, Fate.STORE_TIMES_OUT_DONE])
+def test_done_without_an_answer_is_found_out(fate: Fate) -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [fate]
+        scene.ask(calls.pod())
+        assert await scene.bind() == ""
+        assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 1)
+        scene.watch()
+        assert scene.held() == 50
+
+    play(act)
+
+
+UNDONE: list[Misfortune] = [Fate.HANG, Fate.RESET, Fate.STORE_TIMES_OUT, 408, 500, 503, 504]
+
+
+@pytest.mark.parametrize("fate", UNDONE)
+def test_not_done_without_an_answer_is_sent_again(
+    fate: Misfortune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
+
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [fate]
+        scene.ask(calls.pod())
+        assert await scene.bind() == ""
+        first, second = scene.server.bindings
+        assert (first, scene.held()) == (second, 50)
+
+    play(act)
+
+
+@pytest.mark.parametrize("fate", UNDONE)
+def test_what_may_be_done_yet_keeps_its_room(fate: Misfortune) -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [fate]
+        scene.ask(calls.pod())
+        assert (await scene.bind()).startswith("it is not known yet whether the pod is bound to n0")
+        assert scene.held() == 50
+
+    play(act)
+
+
+def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [Fate.LATE]
+        scene.ask(calls.pod("u-1", WHOLE))
+        assert "not known yet" in await scene.bind()
+        scene.now_s = 1e6
+        await scene.binder.tend()
+        scene.ask(calls.pod("u-2"))
+        assert (await scene.bind("u-2")).startswith("node n0: no GPU card")
+        assert scene.server.land() == [""]
+        assert await scene.bind() == ""
+        scene.watch()
+        assert scene.held() == 100
+
+    play(act, calls.pod("u-1", WHOLE), calls.pod("u-2"))
+
+
+def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done() -> None:
+    """kube-scheduler writes the failed bind into the pod's status: that gives the room back."""
+
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [Fate.LATE]
+        scene.ask(calls.pod())
+        assert "not known yet" in await scene.bind()
+        scene.server.touch("pod-u-1")
+        scene.now_s = 1e6
+        await scene.binder.tend()
+        assert (scene.held(), scene.binder.under_way) == (0, 0)
+        (said,) = scene.server.land()
+        assert "Precondition failed" in said
+
+    play(act)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_for_another_node_it_is_asked_first_what_became_of_the_first(changed: bool) -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [Fate.LATE]
+        scene.ask(calls.pod())
+        assert "not known yet" in await scene.bind(node="n0")
+        if changed:
+            scene.server.touch("pod-u-1")
+        said = await scene.bind(node="n1")
+        assert len(scene.server.bindings) == (2 if changed else 1)
+        assert (said == "") is changed
+        assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
+        scene.server.land()
+        scene.watch()
+        assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
+
+    play(act)
+
+
+def test_for_another_node_it_may_turn_out_to_be_bound_or_gone() -> None:
+    async def bound(scene: Scene) -> None:
+        scene.server.posts, scene.server.gets = [Fate.RESET_DONE], [500]
+        scene.ask(calls.pod())
+        assert "could not be read" in await scene.bind(node="n0")
+        assert await scene.bind(node="n1") == "the pod is bound to n0"
+        assert (scene.held("n0"), scene.held("n1")) == (50, 0)
+
+    async def gone(scene: Scene) -> None:
+        scene.server.posts = [Fate.RESET]
+        scene.ask(calls.pod())
+        assert "not known yet" in await scene.bind(node="n0")
+        scene.server.pods.clear()
+        assert await scene.bind(node="n1") == "the pod is gone"
+        assert (scene.held("n0"), scene.held("n1")) == (0, 0)
+
+    async def unread(scene: Scene) -> None:
+        scene.server.posts = [Fate.RESET]
+        scene.ask(calls.pod())
+        assert "not known yet" in await scene.bind(node="n0")
+        scene.server.gets = [500]
+        assert "could not be read" in await scene.bind(node="n1")
+        assert (scene.held("n0"), scene.held("n1")) == (50, 0)
+
+    play(bound)
+    play(gone)
+    play(unread)
+
+
+def test_a_refusal_after_doubt_decides_nothing() -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [Fate.LATE, 403]
+        scene.ask(calls.pod())
+        assert "not known yet" in await scene.bind()
+        assert "not known yet" in await scene.bind()
+        assert scene.held() == 50
+        assert scene.server.land() == [""]
+
+    play(act)
+
+
+def test_it_is_sent_again_as_the_pod_is_now() -> None:
+    """Asked again for the same node, after kube-scheduler has written the failure."""
+
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [Fate.LATE]
+        scene.ask(calls.pod())
+        assert "not known yet" in await scene.bind()
+        scene.server.touch("pod-u-1")
+        scene.ask(scene.server.pods["pod-u-1"])
+        assert await scene.bind() == ""
+        assert [each["metadata"]["resourceVersion"] for each in scene.server.bindings] == [
+            "1",
+            "101",
+        ]
+        assert scene.held() == 50
+        assert scene.server.land()[0] != ""
+
+    play(act)
+
+
+def test_an_older_view_of_the_pod_does_not_hide_what_was_sent() -> None:
+    """kube-scheduler may be told by another API server that lags behind."""
+
+    async def act(scene: Scene) -> None:
+        older = calls.pod()
+        scene.server.touch("pod-u-1")
+        scene.server.posts = [Fate.LATE]
+        scene.ask(scene.server.pods["pod-u-1"])
+        assert "not known yet" in await scene.bind()
+        scene.ask(older)
+        assert "not known yet" in await scene.bind()
+        scene.now_s = 1e6
+        await scene.binder.tend()
+        assert scene.held() == 50
+        assert scene.server.land() == [""]
+
+    play(act)
+
+
+# --- what the watch tells meanwhile
+
+
+def test_the_watch_may_be_faster_than_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
+
+    async def act(scene: Scene) -> None:
+        scene.server.posts, scene.server.gets = [Fate.RESET], []
+        scene.ask(calls.pod())
+        binding = asyncio.create_task(scene.bind())
+        await scene.server.asked.wait()
+        scene.server.pods["pod-u-1"]["spec"]["nodeName"] = "n0"
+        scene.watch()
+        assert await binding == ""
+
+    async def gone(scene: Scene) -> None:
+        scene.server.posts = [429]
+        scene.ask(calls.pod())
+        binding = asyncio.create_task(scene.bind())
+        await scene.server.sent.wait()
+        scene.state.lose_pod("u-1")
+        assert await binding == "the pod is gone"
+        assert (len(scene.server.bindings), scene.held()) == (1, 0)
+
+    play(act)
+    play(gone)
+
+
+def test_a_caller_that_goes_away_does_not_end_the_work() -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [Fate.HANG]
+        scene.ask(calls.pod())
+        caller = asyncio.create_task(scene.bind())
+        await scene.server.sent.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+        assert scene.binder.under_way == 1
+        assert "not known yet" in await scene.bind()
+        assert scene.server.seen_gets == 1
+
+    play(act)
+
+
+# --- tending
+
+
+def test_what_was_bound_and_deleted_unseen_is_given_back() -> None:
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        assert await scene.bind() == ""
+        scene.server.pods.clear()
+        await scene.binder.tend()
+        assert (scene.held(), scene.server.seen_gets) == (50, 0)
+        scene.now_s = 1e6
+        await scene.binder.tend()
+        assert (scene.held(), scene.server.seen_gets) == (0, 1)
+
+    play(act)
+
+
+def test_what_is_bound_is_held_until_the_watch_sees_it() -> None:
+    async def act(scene: Scene) -> None:
+        scene.ask(calls.pod())
+        assert await scene.bind() == ""
+        scene.now_s = 1e6
+        await scene.binder.tend()
+        await scene.binder.tend()
+        assert (scene.held(), scene.server.seen_gets) == (50, 1)
+        scene.watch()
+        scene.now_s = 2e6
+        await scene.binder.tend()
+        assert (scene.held(), scene.server.seen_gets) == (50, 1)
+
+    play(act)
+
+
+def test_where_the_server_is_silent_one_is_asked_for_and_all_are_held() -> None:
+    pods = [calls.pod(f"u-{number}") for number in range(2)]
+
+    async def act(scene: Scene) -> None:
+        for raw in pods:
+            scene.ask(raw)
+            assert await scene.bind(raw["metadata"]["uid"]) == ""
+        scene.now_s = 1e6
+        scene.server.gets = [500]
+        await scene.binder.tend()
+        assert (scene.held(), scene.server.seen_gets) == (100, 1)
+        await scene.binder.tend()
+        assert (scene.held(), scene.server.seen_gets) == (100, 3)
+
+    play(act, *pods)
+
+
+def test_what_is_being_bound_is_not_tended() -> None:
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [Fate.HANG]
+        scene.ask(calls.pod())
+        binding = asyncio.create_task(scene.bind())
+        await scene.server.sent.wait()
+        scene.now_s = 1e6
+        await scene.binder.tend()
+        assert scene.server.seen_gets == 0
+        assert "not known yet" in await binding
+
+    play(act)

@@ -1,0 +1,233 @@
+"""Whatever the order of binds, outcomes and watch events: no card is over, nothing is leaked, and
+no pod has two places.
+
+Played with a store that is slow, forgets to answer, says conflict for what it has done, and does
+things long after it was given up on. Time is the loop's, and jumps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from contract import grants
+from contract import names as words
+from scheduler import translate
+from scheduler.arguments import BindingArguments
+from scheduler.binder import Binder
+from scheduler.kube import NO_ANSWER, UNREACHABLE, KubeError
+from scheduler.state import State
+from scheduler.verbs import Verbs
+from tests.scheduler import calls, objects, virtual_time
+from tests.scheduler.gates import HandGate
+
+NODES, CARDS = 2, 1
+PODS = 12
+CARD_BYTES = 24 * objects.Gi
+LONGEST_S = 120.0
+"""So late a Binding may be done that was given up on."""
+
+
+class Store:
+    """Pods, and a watch of them that is late but in order. What is asked for takes any time."""
+
+    def __init__(self, chance: random.Random, state: State) -> None:
+        self.chance = chance
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.late: set[asyncio.Task[None]] = set()
+        self.calm = False
+        self.bound_to: dict[str, str] = {}
+        self.views: dict[str, list[dict[str, Any]]] = {}
+        """By name, how each pod was once."""
+        self._state = state
+        self._version = 0
+
+    # --- what the scheduler asks
+
+    async def get(self, path: str, *, timeout_s: float = 0) -> Any:
+        await self._take(timeout_s)
+        if not self.calm and self.chance.random() < 0.3:
+            raise KubeError(*self.chance.choice(((0, NO_ANSWER, ""), (500, "Internal", ""))))
+        pod = self.pods.get(path.rsplit("/", 1)[1])
+        if pod is None:
+            raise KubeError(404, "NotFound", "")
+        found = _copy(pod)
+        await self._take(timeout_s)
+        return found
+
+    async def post(self, path: str, body: Any, *, timeout_s: float = 0) -> Any:
+        await self._take(timeout_s / 2)
+        fate = 0.0 if self.calm else self.chance.random()
+        if fate < 0.25:
+            self._assign(body)
+        elif fate < 0.4:
+            refused = ((0, UNREACHABLE, ""), (429, "TooManyRequests", ""), (403, "Forbidden", ""))
+            raise KubeError(*self.chance.choice(refused))
+        else:
+            after_s = self.chance.choice((0.0, 5.0, 30.0, LONGEST_S)) * self.chance.random()
+            task = asyncio.create_task(self._do_later(body, after_s))
+            self.late.add(task)
+            task.add_done_callback(self.late.discard)
+            await self._take(timeout_s)
+            lost = ((0, NO_ANSWER, ""), (500, "Internal", ""), (409, "Conflict", ""))
+            raise KubeError(*self.chance.choice(lost))
+        await self._take(timeout_s / 2)
+        return {}
+
+    async def _take(self, most_s: float) -> None:
+        await asyncio.sleep(most_s * self.chance.random() ** 3)
+
+    async def _do_later(self, body: Any, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        if self.chance.random() < 0.7:
+            try:
+                self._assign(body)
+            except KubeError:
+                return
+
+    def _assign(self, body: Any) -> None:
+        metadata = body["metadata"]
+        pod = self.pods.get(metadata["name"])
+        if pod is None:
+            raise KubeError(404, "NotFound", "")
+        there = pod["metadata"]
+        same = all(metadata[key] == there[key] for key in ("uid", "resourceVersion"))
+        if not same or pod["spec"].get("nodeName"):
+            raise KubeError(409, "Conflict", "")
+        pod["spec"]["nodeName"] = body["target"]["name"]
+        there["annotations"] = metadata["annotations"]
+        assert there["uid"] not in self.bound_to
+        self.bound_to[there["uid"]] = body["target"]["name"]
+        self.change(pod)
+
+    # --- what others do
+
+    def create(self, uid: str, raw: dict[str, Any]) -> None:
+        raw["metadata"]["name"] = uid
+        self.pods[uid] = raw
+        self.change(raw)
+
+    def change(self, pod: dict[str, Any]) -> None:
+        self._version += 1
+        pod["metadata"]["resourceVersion"] = str(self._version)
+        self.views.setdefault(pod["metadata"]["name"], []).append(_copy(pod))
+        self.events.append(("MODIFIED", _copy(pod)))
+
+    def delete(self, uid: str) -> None:
+        pod = self.pods.pop(uid)
+        self.events.append(("DELETED", pod))
+
+    def tell(self, most: int) -> None:
+        """The watch's next events."""
+        for _ in range(min(most, len(self.events))):
+            kind, pod = self.events.pop(0)
+            if kind == "DELETED":
+                self._state.lose_pod(pod["metadata"]["uid"])
+            else:
+                self._state.see_pod(translate.pod(pod))
+
+    def over(self) -> list[str]:
+        """Cards of which more is given out, by what stands on the pods, than there is."""
+        held: dict[str, int] = {}
+        for pod in self.pods.values():
+            text = pod["metadata"]["annotations"].get(words.ANNOTATION_GRANTS)
+            if text and pod["spec"].get("nodeName"):
+                for shares in grants.decode(text).values():
+                    for share in shares:
+                        held[share.id] = held.get(share.id, 0) + share.memory_bytes
+        return [card for card, size in held.items() if size > CARD_BYTES]
+
+
+def _copy(pod: dict[str, Any]) -> dict[str, Any]:
+    metadata = {**pod["metadata"], "annotations": dict(pod["metadata"]["annotations"])}
+    return {**pod, "metadata": metadata, "spec": dict(pod["spec"])}
+
+
+async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
+    """What kube-scheduler does with a pod, one time, of which it may have heard nothing new for a
+    while. Failures it writes into the pod, sometimes."""
+    chance, views = store.chance, store.views[uid]
+    raw = views[-1] if chance.random() < 0.7 else chance.choice(views[-3:])
+    if raw["spec"].get("nodeName"):
+        return
+    among = chance.sample(calls.names(NODES), chance.randint(1, NODES))
+    found = calls.loads(verbs.filter(calls.arguments(raw, among))).get("NodeNames") or []
+    if not found:
+        return
+    node = chance.choice(found if chance.random() < 0.8 else among)
+    await asyncio.sleep(chance.random())
+    wanted = BindingArguments("default", uid, uid, node)
+    patience_s = chance.choice((0.5, 5.0, 30.0))
+    try:
+        async with asyncio.timeout(patience_s):
+            said = await binder.bind(wanted)
+    except TimeoutError:
+        said = "no answer"
+    pod = store.pods.get(uid)
+    if said and pod and not pod["spec"].get("nodeName") and chance.random() < 0.3:
+        store.change(pod)
+    if not said:
+        assert store.bound_to[uid] == node
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_no_card_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> None:
+    async def play() -> None:
+        chance = random.Random(seed)
+        state = calls.state(NODES, CARDS)
+        store, verbs = Store(chance, state), Verbs(state)
+        gate = HandGate()
+        binder = Binder(state, store, gate, verbs, virtual_time.now)
+        tries: set[asyncio.Task[None]] = set()
+        for number in range(PODS):
+            share = chance.choice((100, 50, 60, 30))
+            raw = calls.pod(f"u-{number}", objects.container("main", gpu=share))
+            store.create(f"u-{number}", raw)
+        for _ in range(120):
+            uid = f"u-{chance.randrange(PODS)}"
+            step = chance.random()
+            if step < 0.6:
+                tries.add(asyncio.create_task(_place(store, verbs, binder, uid)))
+            elif step < 0.68 and uid in store.pods:
+                store.delete(uid)
+            elif step < 0.7 and uid in store.pods:
+                store.change(store.pods[uid])
+            elif step < 0.85:
+                tries.add(asyncio.create_task(binder.tend()))
+            elif step < 0.9:
+                gate.is_open = not gate.is_open
+            store.tell(chance.randrange(4))
+            await asyncio.sleep(chance.choice((0.0, 0.3, 3.0, 40.0)) * chance.random())
+            assert store.over() == []
+        store.calm = gate.is_open = True
+        await asyncio.gather(*tries)
+        await asyncio.sleep(LONGEST_S)
+        assert store.over() == []
+        store.tell(10**6)
+        await _settle(store, state, binder)
+
+    virtual_time.run(play())
+
+
+async def _settle(store: Store, state: State, binder: Binder) -> None:
+    """All is calm: every pod is changed once more, as kube-scheduler's retries do, and the binder
+    tends. Then what is held is exactly what bound pods hold."""
+    for pod in store.pods.values():
+        store.change(pod)
+    for _ in range(3):
+        await asyncio.sleep(60)
+        await binder.tend()
+        store.tell(10**6)
+    fresh = calls.state(NODES, CARDS)
+    for pod in store.pods.values():
+        fresh.see_pod(translate.pod(pod))
+    assert binder.under_way == 0
+    assert state.overdue(1e9) == []
+    for name in calls.names(NODES):
+        row, other = state.fleet.row_of(name), fresh.fleet.row_of(name)
+        assert state.fleet.used_bytes[row].tolist() == fresh.fleet.used_bytes[other].tolist()
+        assert state.fleet.used_core[row].tolist() == fresh.fleet.used_core[other].tolist()

@@ -1,0 +1,185 @@
+"""The verbs over HTTP, as kube-scheduler speaks it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from scheduler.binder import Binder
+from scheduler.extender import NOT_SYNCED, Extender
+from scheduler.kube import Kube
+from scheduler.metrics import Metrics
+from scheduler.verbs import Verbs
+from tests.scheduler import calls, objects
+from tests.scheduler.gates import HandGate
+from tests.scheduler.pod_server import PodServer
+
+
+class Source:
+    synced = True
+
+
+class Client:
+    """An extender over HTTP: `post(verb, body)` is the status and the answer."""
+
+    def __init__(self, server: PodServer, gate: HandGate, source: Source) -> None:
+        self.server = server
+        self.gate = gate
+        self.source = source
+        self.metrics = Metrics()
+        self.state = calls.state(nodes=2, cards=1)
+        self.verbs = Verbs(self.state)
+        self.url = ""
+
+    async def ask(self, verb: str, body: bytes, method: str = "POST") -> tuple[int, Any]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, f"{self.url}/{verb}", data=io.BytesIO(body)) as response,
+        ):
+            said = await response.read()
+            return response.status, calls.loads(said) if said[:1] == b"{" else said
+
+    def counted(self, verb: str, outcome: str) -> float | None:
+        name = "gpuslice_scheduler_verb_duration_seconds_count"
+        labels = {"verb": verb, "outcome": outcome}
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+@asynccontextmanager
+async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
+    client = Client(PodServer(*pods), HandGate(), Source())
+    async with client.server.serving() as access, Kube(access) as kube:
+        binder = Binder(client.state, kube, client.gate, client.verbs)
+        extender = Extender(client.verbs, binder, client.gate, client.source, client.metrics)
+        runner = await extender.serve("127.0.0.1", 0)
+        host, port = runner.addresses[0][:2]
+        client.url = f"http://{host}:{port}"
+        try:
+            yield client
+        finally:
+            await runner.cleanup()
+
+
+def test_a_pod_goes_through_the_verbs_to_its_card() -> None:
+    async def scene() -> None:
+        raw = calls.pod()
+        async with serving(raw) as client:
+            body = calls.arguments(raw, calls.names(2))
+            assert await client.ask("filter", body) == (200, {"NodeNames": ["n0", "n1"]})
+            status, scores = await client.ask("prioritize", body)
+            assert (status, scores[:16]) == (200, b'[{"Host":"n0","S')
+            assert await client.ask("bind", calls.binding(raw, "n1")) == (200, {"Error": ""})
+            (binding,) = client.server.bindings
+            assert binding["target"]["name"] == "n1"
+            counted = [
+                client.counted(verb, "answered") for verb in ("filter", "prioritize", "bind")
+            ]
+            assert counted == [1, 1, 1]
+            assert client.gate.admitted == 2
+
+    asyncio.run(scene())
+
+
+def test_what_was_not_heard_of_yet_is_no_answer() -> None:
+    """Never an empty success, of which kube-scheduler would conclude that nothing fits, or all."""
+
+    async def scene() -> None:
+        raw = calls.pod()
+        async with serving(raw) as client:
+            client.source.synced = False
+            body = calls.arguments(raw, calls.names(2))
+            for verb in ("filter", "prioritize"):
+                assert await client.ask(verb, body) == (200, {"Error": NOT_SYNCED})
+                assert client.counted(verb, "error") == 1
+            said = await client.ask("bind", calls.binding(raw, "n1"))
+            assert (said, client.server.bindings) == ((200, {"Error": NOT_SYNCED}), [])
+
+    asyncio.run(scene())
+
+
+def test_on_standby_it_says_who_may_bind() -> None:
+    async def scene() -> None:
+        raw = calls.pod()
+        async with serving(raw) as client:
+            client.gate.is_open = False
+            answer = (200, {"Error": "another replica holds the Lease: pod-7"})
+            assert await client.ask("filter", calls.arguments(raw, calls.names(2))) == answer
+            assert await client.ask("bind", calls.binding(raw, "n1")) == answer
+            assert client.server.bindings == []
+
+    asyncio.run(scene())
+
+
+def test_a_failed_bind_says_why_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        raw = calls.pod()
+        async with serving() as client:
+            await client.ask("filter", calls.arguments(raw, calls.names(2)))
+            answer = await client.ask("bind", calls.binding(raw, "n1"))
+            assert answer == (200, {"Error": "NotFound: pods not found"})
+            assert client.counted("bind", "error") == 1
+
+    asyncio.run(scene())
+    (line,) = [
+        record.getMessage() for record in caplog.records if record.name == "scheduler.extender"
+    ]
+    assert line == 'not bound pod=default/pod-u-1 node=n1 error="NotFound: pods not found"'
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+def test_what_is_no_call_is_an_error_of_the_verb(verb: str) -> None:
+    async def scene() -> None:
+        async with serving() as client:
+            status, answer = await client.ask(verb, b"{")
+            assert (status, answer["Error"][:18]) == (200, "the body: not JSON")
+
+    asyncio.run(scene())
+
+
+def test_a_fault_of_ours_is_an_error_of_the_verb(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError("so")
+
+    monkeypatch.setattr("scheduler.verbs.feasible", fail)
+
+    async def scene() -> None:
+        async with serving() as client:
+            body = calls.arguments(calls.pod(), calls.names(2))
+            answer = await client.ask("filter", body)
+            assert answer == (200, {"Error": "gpuslice failed: ZeroDivisionError('so')"})
+
+    asyncio.run(scene())
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.exc_info is not None
+
+
+@pytest.mark.parametrize(("method", "verb"), [("GET", "filter"), ("POST", "preempt"), ("POST", "")])
+def test_there_are_three_verbs(method: str, verb: str) -> None:
+    async def scene() -> None:
+        async with serving() as client:
+            status, said = await client.ask(verb, b"", method)
+            assert (status, said) == (404, b"there are POST /filter, /prioritize, /bind\n")
+
+    asyncio.run(scene())
+
+
+def test_a_call_may_be_large() -> None:
+    """Fifty thousand nodes, and the largest pod."""
+
+    async def scene() -> None:
+        raw = calls.pod("u-1", objects.container("main"), annotations={"note": "x" * 250_000})
+        among = [f"ip-10-0-0-{number}.eu-west-1.compute.internal" for number in range(50_000)]
+        async with serving(raw) as client:
+            status, answer = await client.ask("filter", calls.arguments(raw, among))
+            assert (status, answer) == (200, {"NodeNames": among})
+
+    asyncio.run(scene())

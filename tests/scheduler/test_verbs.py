@@ -1,0 +1,220 @@
+"""filter and prioritize over a state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from contract import names as words
+from scheduler.core.place import place
+from scheduler.core.placement import Placement
+from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
+from scheduler.core.request import Policy
+from scheduler.state import State
+from scheduler.translate import device, node, pod, request
+from scheduler.verbs import MOST_NODES, Verbs
+from scheduler.written import annotations_of
+from tests.scheduler import calls, objects
+from tests.scheduler.calls import arguments, names
+
+
+def chosen(state: State, raw: dict[str, Any], name: str) -> Placement:
+    asked = request(raw)
+    assert asked is not None
+    found = place(state.fleet, asked, state.fleet.row_of(name))
+    assert isinstance(found, Placement)
+    return found
+
+
+def bound(state: State, raw: dict[str, Any], name: str) -> None:
+    annotations = dict(annotations_of(chosen(state, raw, name)))
+    raw = {**raw, "metadata": {**raw["metadata"], "annotations": annotations}}
+    state.see_pod(pod({**raw, "spec": {**raw["spec"], "nodeName": name}}))
+
+
+def filtered(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, Any]:
+    answer = json.loads(verbs.filter(arguments(raw, among)))
+    assert isinstance(answer, dict)
+    return answer
+
+
+def scored(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, int]:
+    answer = json.loads(verbs.prioritize(arguments(raw, among)))
+    return {each["Host"]: each["Score"] for each in answer}
+
+
+WHOLE = objects.container("main", gpu=100)
+
+
+def test_nodes_with_room_are_named_and_others_are_not() -> None:
+    state = calls.state(nodes=3, cards=1)
+    bound(state, calls.pod("other", WHOLE), "n1")
+    assert filtered(Verbs(state), calls.pod(), names(3)) == {"NodeNames": ["n0", "n2"]}
+
+
+def test_of_many_that_fit_the_best_are_named() -> None:
+    state = calls.state(nodes=100, cards=1)
+    for number in range(40, 80):
+        bound(state, calls.pod(f"other-{number}"), f"n{number}")
+    found = filtered(Verbs(state), calls.pod(), names(100))["NodeNames"]
+    assert len(found) == MOST_NODES
+    assert {int(name[1:]) for name in found} <= set(range(40, 80))
+
+
+def test_the_same_of_every_order() -> None:
+    state = calls.state(nodes=100, cards=1)
+    straight = filtered(Verbs(state), calls.pod(), names(100))
+    assert filtered(Verbs(state), calls.pod(), names(100)[::-1]) == straight
+
+
+PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+
+
+@pytest.mark.parametrize(
+    "likes",
+    [
+        {"affinity": {"nodeAffinity": PREFERRED}},
+        {"affinity": {"podAffinity": PREFERRED}},
+        {"affinity": {"podAntiAffinity": PREFERRED}},
+        {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
+    ],
+)
+def test_all_are_named_where_the_pod_prefers_some(likes: dict[str, Any]) -> None:
+    state = calls.state(nodes=100, cards=1)
+    raw = calls.pod()
+    raw["spec"].update(likes)
+    assert len(filtered(Verbs(state), raw, names(100))["NodeNames"]) == 100
+
+
+@pytest.mark.parametrize(
+    "demands",
+    [
+        {"affinity": None, "topologySpreadConstraints": None},
+        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}},
+        {"affinity": {"podAffinity": None}},
+        {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
+    ],
+)
+def test_what_is_required_is_no_preference(demands: dict[str, Any]) -> None:
+    state = calls.state(nodes=100, cards=1)
+    raw = calls.pod()
+    raw["spec"].update(demands)
+    assert len(filtered(Verbs(state), raw, names(100))["NodeNames"]) == MOST_NODES
+
+
+def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> None:
+    state = calls.state(nodes=4, cards=1)
+    for name in ("n0", "n1"):
+        bound(state, calls.pod(f"on-{name}"), name)
+    state.see_device(device(objects.device("n2", objects.card("GPU-small", 0, "8Gi"))))
+    state.see_node(node(objects.node("n3", isolates=False)))
+    raw = calls.pod("u-1", objects.container("main", memory="20Gi", core=10))
+    raw["metadata"]["labels"] = {words.LABEL_ISOLATION_PROVIDER: "hami-core"}
+    near = "largest free slice 12 GiB of the 20 GiB asked"
+    assert filtered(Verbs(state), raw, [*names(4), "n4"]) == {
+        "NodeNames": [],
+        "FailedNodes": {
+            "n0": f"{TEXTS[Reason.MEMORY]} ({near})",
+            "n1": f"{TEXTS[Reason.MEMORY]} ({near})",
+            "n4": TEXTS[Reason.NODE_UNKNOWN],
+        },
+        "FailedAndUnresolvableNodes": {
+            "n2": TEXTS[Reason.CARD_TOO_SMALL],
+            "n3": TEXTS[Reason.NOT_ISOLATING],
+        },
+    }
+    assert {Reason.CARD_TOO_SMALL, Reason.NOT_ISOLATING} <= UNRESOLVABLE
+
+
+def test_a_request_that_is_refused_is_unresolvable_on_every_node() -> None:
+    raw = calls.pod("u-1", objects.container("main", gpu=150))
+    answer = filtered(Verbs(calls.state()), raw, names(2))
+    (text,) = set(answer["FailedAndUnresolvableNodes"].values())
+    assert text.startswith("container main: koordinator.sh/gpu: 150")
+    assert (answer["NodeNames"], len(answer["FailedAndUnresolvableNodes"])) == ([], 2)
+    assert scored(Verbs(calls.state()), raw, names(2)) == {}
+
+
+def test_a_pod_without_a_share_may_go_anywhere_even_where_we_know_nothing() -> None:
+    raw = calls.pod("u-1", objects.container("main"))
+    verbs = Verbs(calls.state())
+    assert filtered(verbs, raw, ["n0", "unknown"]) == {"NodeNames": ["n0", "unknown"]}
+    assert scored(verbs, raw, ["n0", "unknown"]) == {}
+
+
+def test_no_candidates_is_no_error() -> None:
+    verbs = Verbs(calls.state())
+    assert filtered(verbs, calls.pod(), [])["NodeNames"] == []
+    assert scored(verbs, calls.pod(), []) == {}
+
+
+def test_the_fuller_card_scores_more_and_spread_has_it_the_other_way() -> None:
+    state = calls.state(nodes=3, cards=1)
+    bound(state, calls.pod("other"), "n1")
+    assert scored(Verbs(state), calls.pod(), names(3)) == {"n0": 0, "n1": 10, "n2": 0}
+    spread = Verbs(state, {"gpuslice-scheduler": Policy.SPREAD})
+    assert scored(spread, calls.pod(), names(3)) == {"n0": 10, "n1": 0, "n2": 10}
+    asks = calls.pod(annotations={words.ANNOTATION_POLICY: "binpack"})
+    assert scored(spread, asks, names(3)) == {"n0": 0, "n1": 10, "n2": 0}
+
+
+def test_a_profile_without_a_policy_packs() -> None:
+    state = calls.state(nodes=2, cards=1)
+    bound(state, calls.pod("other"), "n1")
+    verbs = Verbs(state, {"another": Policy.SPREAD})
+    assert scored(verbs, calls.pod(), names(2)) == {"n0": 0, "n1": 10}
+
+
+# --- pods of which the binding is in doubt
+
+
+def test_cards_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
+    """Its Binding was sent, and nobody knows yet what became of it: the last room, its own."""
+    state = calls.state(nodes=2, cards=1)
+    raw = calls.pod("u-1", WHOLE)
+    state.assume("u-1", chosen(state, raw, "n1"), 30.0)
+    verbs = Verbs(state)
+    assert filtered(verbs, raw, names(2)) == {"NodeNames": ["n1"]}
+    assert scored(verbs, raw, names(2)) == {"n0": 0, "n1": 10}
+    assert filtered(verbs, calls.pod("u-2", WHOLE), names(2)) == {"NodeNames": ["n0"]}
+
+
+def test_where_that_node_may_not_be_used_any_more_others_are_named() -> None:
+    state = calls.state(nodes=3, cards=1)
+    raw = calls.pod("u-1", WHOLE)
+    state.assume("u-1", chosen(state, raw, "n1"), 30.0)
+    verbs = Verbs(state)
+    assert filtered(verbs, raw, ["n0", "n2"]) == {"NodeNames": ["n0", "n2"]}
+    state.lose_lease("n1")
+    assert filtered(verbs, raw, names(3)) == {"NodeNames": ["n0", "n2"]}
+
+
+def test_a_pod_that_is_bound_is_an_error() -> None:
+    state = calls.state()
+    bound(state, calls.pod(), "n1")
+    answer = filtered(Verbs(state), calls.pod(), names(2))
+    assert answer == {"Error": "the pod is bound to n1"}
+
+
+# --- what is remembered until bind
+
+
+def test_pods_are_remembered_as_they_were_last_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.verbs._REMEMBERED", 3)
+    verbs = Verbs(calls.state())
+    for uid in ("a", "b", "c"):
+        verbs.filter(arguments(calls.pod(uid), names(2)))
+    changed = calls.pod("a")
+    changed["metadata"]["resourceVersion"] = "2"
+    verbs.filter(arguments(changed, names(2)))
+    verbs.prioritize(arguments(calls.pod("d"), names(2)))
+    known = {uid: verbs.pending(uid) for uid in "abcd"}
+    assert {uid: each.version for uid, each in known.items() if each} == {
+        "a": "2",
+        "c": "1",
+        "d": "1",
+    }
