@@ -7,6 +7,7 @@ import json
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,18 +38,21 @@ pytestmark = pytest.mark.cluster
 
 HALF = {"memory": "12Gi", "core": 50, "ratio": 50}
 _DEADLINE_S = 120.0
+_MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 
 
 class World:
-    """One node of two cards of 24 GiB, `cards` to begin with, and pods of one namespace."""
+    """One node of two cards of 24 GiB, `cards` to begin with, and pods of one namespace. kube: of
+    who writes all that; ours: of the scheduler, with the rights that the manifests give it."""
 
-    def __init__(self, plane: ControlPlane, namespace: str, kube: Kube) -> None:
+    def __init__(self, plane: ControlPlane, namespace: str, kube: Kube, ours: Kube) -> None:
         self.plane = plane
+        self.ours = ours
         self.node = f"node-{namespace}"
         self.cards = [card("GPU-a", 0), card("GPU-b", 1)]
         self.kube = kube
         self.state = State()
-        self.cache = Cache(kube, self.state)
+        self.cache = Cache(ours, self.state)
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._task: asyncio.Task[None] | None = None
         self._beat = 0
@@ -95,7 +99,7 @@ class World:
     async def bind(self, name: str, uid: str, placement: Placement) -> None:
         namespace = self._pods.split("/")[4]
         body = written.binding(namespace, name, uid, self.node, placement)
-        await self.kube.post(f"{self._pods}/{name}/binding", body)
+        await self.ours.post(f"{self._pods}/{name}/binding", body)
 
     async def finish_pod(self, name: str) -> None:
         await self.kube.patch(f"{self._pods}/{name}/status", {"status": {"phase": "Succeeded"}})
@@ -156,9 +160,9 @@ class World:
 
 @asynccontextmanager
 async def _world(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
-    kubeconfig = str(plane.kubeconfig("admin"))
-    async with Kube(access.load(kubeconfig)) as kube:
-        world = World(plane, namespace, kube)
+    admin, ours = (str(plane.kubeconfig(user)) for user in ("admin", "scheduler"))
+    async with Kube(access.load(admin)) as kube, Kube(access.load(ours)) as scheduler:
+        world = World(plane, namespace, kube, scheduler)
         try:
             await world.make_node()
             await world.make_device()
@@ -174,13 +178,19 @@ async def _world(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
 Play = Callable[[Callable[[World], Awaitable[None]]], None]
 
 
+@pytest.fixture(scope="module")
+def with_rights(control_plane: ControlPlane) -> ControlPlane:
+    control_plane.apply(_MANIFESTS / "20-scheduler-rbac.yaml")
+    return control_plane
+
+
 @pytest.fixture
-def play(control_plane: ControlPlane, namespace: str) -> Play:
+def play(with_rights: ControlPlane, namespace: str) -> Play:
     """Runs a scene in a world of its own."""
 
     def run(scene: Callable[[World], Awaitable[None]]) -> None:
         async def whole() -> None:
-            async with _world(control_plane, namespace) as world:
+            async with _world(with_rights, namespace) as world:
                 await scene(world)
 
         asyncio.run(whole())
