@@ -152,17 +152,18 @@ class ControlPlane:
         """A kubeconfig of one of USERS."""
         return self._write_kubeconfig(user, self._tokens[user])
 
-    def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """A kubeconfig of a service account that exists, with a token as its pods would get."""
+    def service_account_kubeconfig(self, namespace: str, name: str, node: str = "") -> Path:
+        """A kubeconfig of a service account that exists, with a token as its pods would get; bound
+        to that node, if one is named, so that the API server says of its bearer where he is."""
         raw = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        asked = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": _TOKEN_S},
-        }
+        spec: dict[str, Any] = {"expirationSeconds": _TOKEN_S}
+        if node:
+            uid = self.kubectl("get", "node", node, "-o=jsonpath={.metadata.uid}")
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         answer = self.kubectl("create", "--raw", raw, "-f", "-", given=json.dumps(asked))
         token = str(json.loads(answer)["status"]["token"])
-        return self._write_kubeconfig(f"{namespace}.{name}", token)
+        return self._write_kubeconfig(".".join(filter(None, (namespace, name, node))), token)
 
     @property
     def ca(self) -> Path:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.cluster.waiting import until
 
 pytestmark = pytest.mark.cluster
 
+ON_NODE = "authentication.kubernetes.io/node-name"
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -57,14 +59,23 @@ def test_a_user_is_who_his_kubeconfig_says(control_plane: ControlPlane) -> None:
 
 
 def test_a_service_account_has_a_real_token(control_plane: ControlPlane, namespace: str) -> None:
+    def who(kubeconfig: Path) -> Any:
+        whoami = [control_plane.programs.kubectl, f"--kubeconfig={kubeconfig}", "auth", "whoami"]
+        command = [*map(str, whoami), "-o=json"]
+        said = subprocess.run(command, text=True, capture_output=True, check=True).stdout
+        return json.loads(said)["status"]["userInfo"]
+
     control_plane.kubectl("create", "serviceaccount", "robot", f"-n={namespace}")
-    own = control_plane.service_account_kubeconfig(namespace, "robot")
-    kubectl = str(control_plane.programs.kubectl)
-    whoami = [kubectl, f"--kubeconfig={own}", "auth", "whoami", "-o=json"]
-    said = subprocess.run(whoami, text=True, capture_output=True, check=True).stdout
-    who = json.loads(said)["status"]["userInfo"]
-    assert who["username"] == f"system:serviceaccount:{namespace}:robot"
-    assert f"system:serviceaccounts:{namespace}" in who["groups"]
+    anywhere = who(control_plane.service_account_kubeconfig(namespace, "robot"))
+    assert anywhere["username"] == f"system:serviceaccount:{namespace}:robot"
+    assert f"system:serviceaccounts:{namespace}" in anywhere["groups"]
+    assert ON_NODE not in anywhere["extra"]
+    control_plane.kubectl("create", "-f", "-", given=json.dumps(NODE))
+    try:
+        there = who(control_plane.service_account_kubeconfig(namespace, "robot", "smoke"))
+        assert there["extra"][ON_NODE] == ["smoke"]
+    finally:
+        control_plane.kubectl("delete", "node", "smoke")
 
 
 _OWNER = """
