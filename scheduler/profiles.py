@@ -31,12 +31,18 @@ LEASE: Final = "gpuslice-kube-scheduler"
 EXTENDER_PORT: Final = 9444
 """On 127.0.0.1, within the pod."""
 
-PACKING_WEIGHT: Final = 11
+PACKING_WEIGHT: Final = 31
 """Of the extender's scores, 0 to 10, each worth 10 points of kube-scheduler's and multiplied by
-this. One step is 110 points, more than LeastAllocated can say against it: 100."""
-PREFERENCE_WEIGHT: Final = 12
-"""Of what a pod prefers by itself, each 0 to 100 points: 1200 outweigh our 1100."""
-_PREFERENCES: Final = ("NodeAffinity", "InterPodAffinity", "PodTopologySpread", "TaintToleration")
+this. One step is 310 points: more than LeastAllocated, BalancedAllocation and ImageLocality, of 100
+each, can say against it together."""
+PREFERENCE_WEIGHTS: Final = {
+    "NodeAffinity": 32,
+    "InterPodAffinity": 32,
+    "PodTopologySpread": 32,
+    "TaintToleration": 48,
+}
+"""Of what pods and nodes prefer by themselves, each 0 to 100 points: 3200 outweigh our 3100. To
+each other they are as kube-scheduler has them."""
 
 
 class ProfilesError(ValueError):
@@ -117,7 +123,8 @@ def _profile(name: str) -> Json:
         "plugins": {
             "multiPoint": {
                 "enabled": [
-                    {"name": plugin, "weight": PREFERENCE_WEIGHT} for plugin in _PREFERENCES
+                    {"name": plugin, "weight": weight}
+                    for plugin, weight in PREFERENCE_WEIGHTS.items()
                 ]
             }
         },

@@ -55,6 +55,12 @@ def verdict(raw: Json) -> str:
 
 # --- malformed requests
 
+
+def hint(scope: str) -> dict[str, str]:
+    text = '{"gpu": {"selector": {"matchLabels": {"a": "b"}}, "requiredTopologyScope": %s}}'
+    return {names.ANNOTATION_ALLOCATE_HINT: text % scope}
+
+
 WRONG: Final[dict[str, Json]] = {
     "two names of one thing": pod(asking({GPU: 50, "kubernetes.io/gpu": 50})),
     "gpu and anything": pod(asking({GPU: 50, CORE: 50})),
@@ -88,6 +94,8 @@ WRONG: Final[dict[str, Json]] = {
     "its old name": pod(asking({**HALF, "kubernetes.io/rdma": 100})),
     "another policy": pod(asking(HALF), annotations={names.ANNOTATION_POLICY: "Spread"}),
     "joint allocation": pod(asking(HALF), annotations={names.ANNOTATION_JOINT_ALLOCATE: "{}"}),
+    "a scope that there is not": pod(asking(HALF), annotations=hint('"Socket"')),
+    "two cards on one": pod(asking({SHARED: 2, RATIO: 100}), annotations=hint('  \n"Device"')),
     "partitions": pod(asking(HALF), annotations={names.ANNOTATION_PARTITION_SPEC: "{}"}),
 }
 
@@ -143,6 +151,28 @@ def test_the_api_server_and_the_scheduler_agree(server: Server, seed: int) -> No
     assert same > _SEEDED // 10
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(hint(f'"{scope}"')[names.ANNOTATION_ALLOCATE_HINT] for scope in ("NUMANode", "Device")),
+        '{"gpu":{"requiredTopologyScope":""}}',
+        '{"gpu":{"requiredTopologyScope":"Socket","requiredTopologyScope":"Node"}}',
+        "{}",
+    ],
+)
+def test_hints_that_are_honoured(server: Server, text: str) -> None:
+    raw = pod(asking(HALF), annotations={names.ANNOTATION_ALLOCATE_HINT: text})
+    assert verdict(raw) == ""
+    assert tried(server, raw).done
+
+
+def test_what_cannot_be_seen_of_a_hint_is_the_schedulers_to_refuse(server: Server) -> None:
+    for text in ("{", '{"rdma":{"selector":{"a":1}}}', '{"gpu":{"requiredTopologyScope":1}}'):
+        raw = pod(asking(HALF), annotations={names.ANNOTATION_ALLOCATE_HINT: text})
+        assert tried(server, raw).done
+        assert verdict(raw)
+
+
 @pytest.mark.parametrize("raw", [{"limits": HALF}, {"requests": HALF, "limits": HALF}])
 def test_limits_alone_are_a_request(server: Server, raw: Json) -> None:
     assert tried(server, pod(container(resources=raw))).done
@@ -158,6 +188,7 @@ def test_the_label_and_the_annotation_are_judged_where_they_change(server: Serve
             ("labels", {names.LABEL_ISOLATION_PROVIDER: "mps"}),
             ("annotations", {names.ANNOTATION_POLICY: "Spread"}),
             ("annotations", {names.ANNOTATION_PARTITION_SPEC: ""}),
+            ("annotations", hint('"Socket"')),
         ):
             answer = server.ask("PATCH", at, {"metadata": {key: value}}, MERGE_PATCH)
             assert (answer.status, answer.policy) == (422, "gpuslice-requests"), answer.body

@@ -175,11 +175,14 @@ def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
     assert deployment["replicas"] == 2
     assert pod["serviceAccountName"] == names.SCHEDULER_NAME
     assert pod["schedulerName"] not in profiles.NAMES
-    (volume,) = pod["volumes"]
-    assert volume["configMap"] == {"name": profiles.CONFIG_MAP}
+    config, state = pod["volumes"]
+    assert config["configMap"] == {"name": profiles.CONFIG_MAP}
     first, second = pod["containers"]
     (mount,) = first["volumeMounts"]
     assert f"--config={mount['mountPath']}/{profiles.CONFIG_FILE}" in first["command"]
+    (mount,) = second["volumeMounts"]
+    assert (mount["name"], "emptyDir" in state) == (state["name"], True)
+    assert f"--state-dir={mount['mountPath']}" in second["command"]
     for container in (first, second):
         assert container["livenessProbe"] and container["readinessProbe"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True

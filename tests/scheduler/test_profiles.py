@@ -13,7 +13,7 @@ from scheduler.profiles import (
     KOORDINATOR,
     NAMES,
     PACKING_WEIGHT,
-    PREFERENCE_WEIGHT,
+    PREFERENCE_WEIGHTS,
     Profiles,
     ProfilesError,
     configuration,
@@ -46,14 +46,14 @@ def test_the_extender_is_asked_about_every_pod_by_names_and_never_passed_over() 
     ]
 
 
-def test_packing_outranks_least_allocated_and_what_the_pod_prefers_outranks_packing() -> None:
+def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
     """Its plugins say 0 to 100 points; it multiplies an extender's 0 to 10 by 10."""
     one_step, all_steps = 10 * PACKING_WEIGHT, 100 * PACKING_WEIGHT
-    assert one_step > 100
-    assert all_steps < 100 * PREFERENCE_WEIGHT
+    assert one_step > 3 * 100
+    assert all_steps < 100 * min(PREFERENCE_WEIGHTS.values())
     (profile,) = configuration(Profiles())["profiles"]
     weights = {each["name"]: each["weight"] for each in profile["plugins"]["multiPoint"]["enabled"]}
-    assert set(weights.values()) == {PREFERENCE_WEIGHT}
+    assert weights == PREFERENCE_WEIGHTS
     assert "NodeResourcesFit" not in weights
 
 
