@@ -89,7 +89,7 @@ def asking(
         if fleet_file is not None:
             state = fleet(objects(_documents(fleet_file)))
         else:
-            state = fleet(asyncio.run(_from_cluster(kubeconfig)))
+            state = fleet(asyncio.run(everything(kubeconfig)))
     except (SimulationError, AccessError, KubeError, OSError, yaml.YAMLError) as error:
         sys.stderr.write(f"simulate: {error}\n")
         raise typer.Exit(2) from None
@@ -109,12 +109,13 @@ def _documents(path: Path) -> Iterable[object]:
     return list(yaml.load_all(text, loader))
 
 
-async def _from_cluster(kubeconfig: str) -> Sequence[Json]:
+async def everything(kubeconfig: str, paths: Iterable[str] = _KINDS) -> Sequence[Json]:
+    """All objects of the cluster that are at these paths. Raises AccessError, KubeError."""
     found: list[Json] = []
     async with Kube(access.load(kubeconfig)) as kube:
-        for path, kind in _KINDS.items():
+        for path in paths:
             async for items, _ in kube.list(path):
-                found += [{**item, "kind": kind} for item in items]
+                found += [{**item, "kind": _KINDS[path]} for item in items]
     return found
 
 

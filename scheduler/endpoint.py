@@ -152,20 +152,3 @@ async def _listen(runner: web.AppRunner, address: Address) -> None:
                 _LOG.error(Line("endpoint not served", address=written, error=error.strerror))
             said = True
             await asyncio.sleep(_RETRY_S)
-
-
-Told = Callable[[str, float, str], None]
-
-
-def counting(metrics: Metrics) -> Told:
-    """To be told of each verb: its name, seconds, and the error that was answered, "" for none."""
-
-    def told(verb: str, duration_s: float, error: str) -> None:
-        outcome = "error" if error else "answered"
-        metrics.verb_duration.labels(verb, outcome).observe(duration_s)
-        if error:
-            _LOG.info(Line("verb", verb=verb, outcome=outcome, text=error))
-        else:
-            _LOG.debug(Line("verb", verb=verb, outcome=outcome, duration_ms=duration_s * 1000))
-
-    return told

@@ -1,0 +1,104 @@
+"""A process that would bind, and does what it is told on its input: for tests that stop it, kill
+it, and ask it whether it may write.
+
+A line in is a JSON list, the command and its arguments; a line out is a JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from scheduler import access, written
+from scheduler.core.placement import Peak, Placement, Share
+from scheduler.gate import POST_S
+from scheduler.incarnation import Incarnation
+from scheduler.kube import Kube, KubeError
+from scheduler.leader import Leader
+from scheduler.metrics import Metrics
+
+
+def placement(node: str) -> Placement:
+    return Placement(node, (Share("c", "GPU-a", 0, 2**30, 50),), (Peak("GPU-a", 0, 2**30, 50, 50),))
+
+
+class Told:
+    def __init__(self, kube: Kube, leader: Leader) -> None:
+        self._kube = kube
+        self._leader = leader
+        self._asking: asyncio.Task[None] | None = None
+
+    async def ask(self) -> dict[str, Any]:
+        return {"refusal": await self._leader.admit()}
+
+    async def keep_asking(self, on: bool) -> dict[str, Any]:
+        if self._asking is not None:
+            self._asking.cancel()
+        self._asking = asyncio.create_task(self._ask_on()) if on else None
+        return {}
+
+    async def _ask_on(self) -> None:
+        while True:
+            await self._leader.admit()
+            await asyncio.sleep(0.2)
+
+    async def may(self) -> dict[str, Any]:
+        leader = self._leader
+        return {"may": leader.may_write(), "standing": leader.standing, "writer": leader.writer}
+
+    async def bind(self, namespace: str, name: str, node: str, stop: bool) -> dict[str, Any]:
+        """stop: between the look at the clock and the write."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        uid = (await self._kube.get(path))["metadata"]["uid"]
+        writer = self._leader.writer
+        body = written.binding(namespace, name, uid, node, placement(node), writer)
+        with contextlib.suppress(KubeError), self._leader.writing():
+            if not self._leader.may_write():
+                return {"error": self._leader.refusal()}
+            if stop:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            try:
+                await self._kube.post(f"{path}/binding", body, timeout_s=POST_S)
+            except KubeError as error:
+                return {"error": str(error)}
+        return {"error": ""}
+
+    async def leave(self) -> dict[str, Any]:
+        self._leader.leave()
+        return {}
+
+
+async def main(kubeconfig: str, installation: str, state_dir: str) -> None:
+    who = Incarnation(installation, Path(state_dir) if state_dir else None)
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async with Kube(access.load(kubeconfig)) as kube:
+        listed = 0
+
+        async def relist() -> None:
+            nonlocal listed
+            listed += 1
+
+        leader = Leader(kube, who.candidate, relist, Metrics())
+        running = asyncio.create_task(leader.run())
+        told = Told(kube, leader)
+        print(json.dumps({"identity": who.candidate.identity}), flush=True)  # noqa: T201
+        while line := await reader.readline():
+            command, *arguments = json.loads(line)
+            answer = await getattr(told, command)(*arguments)
+            print(json.dumps({**answer, "listed": listed}), flush=True)  # noqa: T201
+            if command == "leave":
+                await running
+                return
+        running.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

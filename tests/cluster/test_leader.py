@@ -1,0 +1,260 @@
+"""One writer, on a real API server: processes that are stopped, killed, cut off, asked at once.
+
+What is proved by cases and by chance without a server is in tests/scheduler/test_election.py.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from contract import names
+from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST = ROOT / "manifests/22-scheduler-lease.yaml"
+LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
+
+
+class Candidate:
+    """`tests.cluster.leading`, as a process."""
+
+    def __init__(self, plane: ControlPlane, installation: str, state_dir: str = "") -> None:
+        kubeconfig = str(plane.kubeconfig("scheduler"))
+        command = [sys.executable, "-m", "tests.cluster.leading", kubeconfig, installation]
+        self.process = subprocess.Popen(
+            [*command, state_dir],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self.identity = self._answer()["identity"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def send(self, *command: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, *command: object) -> dict[str, Any]:
+        self.send(*command)
+        return self._answer()
+
+    def may(self) -> bool:
+        return bool(self.ask("may")["may"])
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def proceed(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the process ended: {self.process.wait()}"
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    @property
+    def is_stopped(self) -> bool:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.fixture
+def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
+    """With the manifests' rights and policies, and a Lease that nobody holds."""
+    installed.kubectl("delete", *LEASE, "--ignore-not-found")
+    installed.apply(MANIFEST)
+    yield installed
+    installed.kubectl("delete", *LEASE, "--ignore-not-found")
+
+
+def holder(plane: ControlPlane) -> str:
+    return plane.kubectl("get", *LEASE, "-o=jsonpath={.spec.holderIdentity}")
+
+
+def holds(candidate: Candidate) -> None:
+    until(candidate.may, f"{candidate.identity} may write")
+
+
+def test_the_lease_follows_who_is_asked(plane: ControlPlane) -> None:
+    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+        for asked, other in ((first, second), (second, first), (first, second)):
+            other.ask("keep_asking", False)
+            asked.ask("keep_asking", True)
+            holds(asked)
+            plane.kubectl("apply", "-f", MANIFEST)  # again, as in an upgrade
+            assert asked.may() and not other.may()
+            assert holder(plane) == asked.identity
+        first.ask("leave")
+        until(lambda: holder(plane) == "", "the Lease is given back")
+        second.ask("keep_asking", True)
+        holds(second)
+        first.process.communicate()
+
+
+def test_one_that_is_killed_is_replaced_after_its_lease(plane: ControlPlane) -> None:
+    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+        first.ask("keep_asking", True)
+        holds(first)
+        first.kill()
+        second.ask("keep_asking", True)
+        assert not second.may()
+        holds(second)
+        assert second.ask("may")["listed"] == 1
+
+
+def test_one_that_replaces_its_own_killed_predecessor_knows_it(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    with Candidate(plane, "here", str(tmp_path)) as first:
+        first.ask("keep_asking", True)
+        holds(first)
+        first.kill()
+    with Candidate(plane, "here", str(tmp_path)) as second:
+        second.ask("ask")
+        # Taken at the first look: the other's Lease has not run out.
+        assert "just taken" in second.ask("may")["standing"]
+        second.ask("keep_asking", True)
+        holds(second)
+
+
+def test_one_that_was_halted_knows_at_once_that_it_may_not(plane: ControlPlane) -> None:
+    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+        first.ask("keep_asking", True)
+        holds(first)
+        first.stop()
+        until(lambda: first.is_stopped, "it is stopped")
+        first.send("may")
+        second.ask("keep_asking", True)
+        holds(second)
+        first.proceed()
+        assert first._answer()["may"] is False
+        assert second.may()
+
+
+@pytest.fixture
+def node(plane: ControlPlane) -> Iterator[str]:
+    name = f"node-{secrets.token_hex(3)}"
+    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    plane.kubectl("create", "-f", "-", given=json.dumps(made))
+    yield name
+    plane.kubectl("delete", "node", name)
+
+
+def a_pod(plane: ControlPlane) -> str:
+    name = f"pod-{secrets.token_hex(3)}"
+    limits = {names.RESOURCE_MEMORY_RATIO: "50"}
+    container = {"name": "c", "image": "none", "resources": {"limits": limits}}
+    made = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"schedulerName": names.SCHEDULER_NAME, "containers": [container]},
+    }
+    plane.kubectl("create", "-f", "-", given=json.dumps(made))
+    return name
+
+
+@pytest.fixture
+def pods(plane: ControlPlane) -> Iterator[list[str]]:
+    made = [a_pod(plane) for _ in range(3)]
+    yield made
+    plane.kubectl("delete", "pod", "--force", "--grace-period=0", *made)
+
+
+def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
+    plane: ControlPlane, node: str, pods: list[str]
+) -> None:
+    """Halted after its look at the clock: its POST leaves when another has bound already."""
+    early, late, next_one = pods
+    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+        first.ask("keep_asking", True)
+        holds(first)
+
+        assert first.ask("bind", "default", early, node, False)["error"] == ""
+        first.send("bind", "default", late, node, True)
+        until(lambda: first.is_stopped, "it has halted before its POST")
+        second.ask("keep_asking", True)
+        holds(second)
+        assert second.ask("bind", "default", next_one, node, False)["error"] == ""
+        first.proceed()
+        error = first._answer()["error"]
+        assert f"'{first.identity} " in error and f"'{second.identity} " in error
+        bound = plane.kubectl("get", "pod", late, "-o=jsonpath={.spec.nodeName}")
+        assert bound == ""
+        assert first.ask("bind", "default", late, node, False)["error"].startswith(
+            "gpuslice does not bind here: on standby; another replica holds the Lease"
+        )
+
+
+def test_without_the_api_server_nobody_may_write_and_with_it_again(plane: ControlPlane) -> None:
+    with Candidate(plane, "here") as first:
+        first.ask("keep_asking", True)
+        holds(first)
+        plane.apiserver.send(signal.SIGSTOP)
+        try:
+            until(lambda: not first.may(), "it may not write")
+            assert "could not be renewed in time" in first.ask("may")["standing"]
+        finally:
+            plane.apiserver.send(signal.SIGCONT)
+        holds(first)
+
+
+def test_a_second_installation_stays_on_standby_and_says_who_holds(plane: ControlPlane) -> None:
+    with Candidate(plane, "here") as first, Candidate(plane, "by-mistake") as second:
+        first.ask("keep_asking", True)
+        holds(first)
+        second.ask("keep_asking", True)
+        until(
+            lambda: names.ANNOTATION_ASKED in plane.kubectl("get", *LEASE, "-o=json"),
+            "the second one says that it is asked",
+        )
+        refusal = second.ask("ask")["refusal"]
+        assert "another installation, here, holds the Lease" in refusal
+        assert first.identity in refusal
+        first.ask("keep_asking", False)
+        term = first.ask("may")["writer"]
+        until(lambda: 'count": 3' in _asked(plane), "the second one goes on asking")
+        assert first.may() and first.ask("may")["writer"] == term and not second.may()
+
+
+def _asked(plane: ControlPlane) -> str:
+    lease = json.loads(plane.kubectl("get", *LEASE, "-o=json"))
+    return str(lease["metadata"]["annotations"].get(names.ANNOTATION_ASKED))
+
+
+def test_a_lease_that_was_deleted_by_hand_makes_nobody_bind_beside_another(
+    plane: ControlPlane,
+) -> None:
+    with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
+        first.ask("keep_asking", True)
+        holds(first)
+        plane.kubectl("delete", *LEASE)
+        second.ask("keep_asking", True)
+        until(lambda: not first.may(), "who held it knows that it is gone")
+        until(lambda: first.may() or second.may(), "one of them has it again")
+        assert not (first.may() and second.may())
