@@ -11,6 +11,7 @@ import pytest
 
 from contract import grants, names, required_plugins
 from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.requested import workloads
 from tests.cluster.server import MERGE_PATCH, STRATEGIC_PATCH, Answer, Server
 from tests.cluster.waiting import until
 
@@ -149,6 +150,31 @@ def refused(answer: Answer, key: str, who: str = "admin") -> None:
 @pytest.mark.parametrize("key", RESERVED)
 def test_a_pod_is_not_made_with_an_allocation(server: Server, key: str) -> None:
     refused(server.ask("POST", at(), pod("forged", {key: "x"})), key)
+
+
+@pytest.mark.parametrize("kind", workloads(pod("p")))
+def test_nor_is_a_template_of_one(server: Server, kind: str) -> None:
+    """Its pods would not be made, unseen. On the workload itself the annotation says nothing."""
+    key = names.ANNOTATION_GRANTS
+    path, workload = workloads(pod("p", {key: "x"}))[kind]
+    refused(server.ask("POST", f"{path}?dryRun=All", workload), key)
+    path, workload = workloads(pod("p"))[kind]
+    workload["metadata"]["annotations"] = {key: "x"}
+    assert server.ask("POST", f"{path}?dryRun=All", workload).done
+
+
+def test_a_template_gets_none_later(server: Server) -> None:
+    key = names.ANNOTATION_GRANTS
+    path, workload = workloads(pod("p"))["Deployment"]
+    assert server.ask("POST", path, workload).done
+    try:
+        template = {"metadata": {"annotations": {key: "x"}}}
+        body: Json = {"spec": {"replicas": 2, "template": template}}
+        refused(server.ask("PATCH", f"{path}/w", body, MERGE_PATCH), key)
+        del body["spec"]["template"]
+        assert server.ask("PATCH", f"{path}/w", body, MERGE_PATCH).done
+    finally:
+        server.ask("DELETE", f"{path}/w")
 
 
 @pytest.mark.parametrize("key", RESERVED)

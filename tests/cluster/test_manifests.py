@@ -129,7 +129,7 @@ def test_templates_are_judged_of_every_kind_of_workload() -> None:
     }
     assert kinds["gpuslice-requests"] == kinds[naming.POLICY] == workloads
     assert kinds["gpuslice-environment"] == workloads | {"pods/ephemeralcontainers"}
-    assert kinds["gpuslice-allocations"] == {"pods", "pods/*", "bindings"}
+    assert kinds["gpuslice-allocations"] == workloads | {"pods/*", "bindings"}
 
 
 def texts_in(policy: str, variable: str = "") -> set[str]:
