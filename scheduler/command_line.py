@@ -1,0 +1,266 @@
+"""The commands as people write them: flags, the environment, and the text of --help.
+
+Each flag has a variable, `--state-dir` has GPUSLICE_SCHEDULER_STATE_DIR; a flag outranks it. No
+other module reads arguments or environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import uvloop
+
+from contract import names
+from scheduler import access, service
+from scheduler.access import AccessError
+from scheduler.asking import asking, everything
+from scheduler.cache import PODS
+from scheduler.core.request import Policy
+from scheduler.incarnation import IncarnationError
+from scheduler.kube import Kube, KubeError
+from scheduler.log import Format, Formatter, Line
+from scheduler.profiles import KOORDINATOR, Profiles, ProfilesError, manifest, refuse_taken
+from scheduler.settings import Address, Settings
+
+_LOG: Final = logging.getLogger("scheduler")
+
+PREFIX: Final = "GPUSLICE_SCHEDULER_"
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+_HELP: Final = f"""\
+gpuslice's scheduler: an extender of the stock kube-scheduler. That one places the pods; this one
+chooses the card, and writes it in the one request that binds the pod.
+
+`python -m scheduler serve`: runs beside kube-scheduler, in the same pod
+
+`python -m scheduler simulate -f pod.yaml --from-cluster`: where would it go, and why not elsewhere
+
+`python -m scheduler profiles`: prints kube-scheduler's configuration
+
+Pods get here by `schedulerName: {names.SCHEDULER_NAME}`. What they may ask for is in
+docs/requests.md, how to run this in docs/scheduling.md.
+"""
+
+application = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=_HELP,
+)
+
+
+def address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise typer.BadParameter(f"{text!r}, expected HOST:PORT")
+    return host, int(port)
+
+
+def address_or_off(text: str) -> Address | None:
+    return None if text == "off" else address(text)
+
+
+def policies(given: Sequence[str]) -> dict[str, Policy]:
+    found = {}
+    for text in given:
+        name, equals, policy = text.partition("=")
+        known = {each.value: each for each in Policy}
+        if not equals or not name or policy not in known:
+            allowed = " or ".join(f"NAME={each}" for each in known)
+            raise typer.BadParameter(f"{text!r}, expected {allowed}", param_hint="--policy")
+        found[name] = known[policy]
+    return found
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper().replace("-", "_")
+
+
+def _option(name: str, text: str, **more: Any) -> Any:
+    return typer.Option(f"--{name}", envvar=_variable(name), help=text, **more)
+
+
+Kubeconfig = Annotated[
+    str,
+    _option(
+        "kubeconfig",
+        "How to reach the API server. Without it: as a pod of the cluster, else as kubectl does.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+
+
+def _installation() -> str:
+    """By default: of the namespace that the pod runs in."""
+    with contextlib.suppress(OSError):
+        return _NAMESPACE_FILE.read_text().strip() or Settings().installation
+    return Settings().installation
+
+
+@application.command()
+def serve(
+    kubeconfig: Kubeconfig = "",
+    listen: Annotated[
+        str,
+        _option(
+            "listen",
+            "Where kube-scheduler calls: /filter, /prioritize, /bind. Whoever can connect there"
+            " can bind pods.",
+            metavar="HOST:PORT",
+        ),
+    ] = "127.0.0.1:9444",
+    http: Annotated[
+        str,
+        _option(
+            "http",
+            "Where /livez, /readyz, /metrics and /debug/fleet are served; off: nowhere.",
+            metavar="HOST:PORT",
+        ),
+    ] = "0.0.0.0:9445",
+    installation: Annotated[
+        str,
+        _option(
+            "installation",
+            "What the replicas of one installation have in common, and no two installations. By"
+            " default the namespace of the pod.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = "",
+    state_dir: Annotated[
+        Path | None,
+        _option(
+            "state-dir",
+            "A directory that outlives the process and is nobody else's (an emptyDir): the"
+            " container that replaces one that was killed need not wait its Lease out.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        _option(
+            "policy",
+            "Of pods of this schedulerName that name none themselves, by the annotation"
+            f" {names.ANNOTATION_POLICY}: binpack (the default) or spread. Repeatable; in the"
+            " environment separated by blanks.",
+            metavar="NAME=POLICY",
+            show_default=False,
+        ),
+    ] = None,
+    log_format: Annotated[
+        Format, _option("log-format", "How the lines of the log are written.")
+    ] = Format.LOGFMT,
+    verbose: Annotated[bool, _option("verbose", "Log what is routine, too.")] = False,
+) -> None:
+    """Serve kube-scheduler, until SIGTERM.
+
+    Several replicas may run: the one whose kube-scheduler leads takes the Lease
+    gpuslice-system/gpuslice-scheduler, and binds; the others are warm, and ready. Told to stop, it
+    finishes what is under way and gives the Lease back. The log goes to standard error.
+
+    Its lines on standard output: "extender: http://...", where kube-scheduler calls;
+    "serving: http://...", what --http asks for; and "ready: ...", once all was read.
+    """
+    settings = Settings(
+        kubeconfig=kubeconfig,
+        listen=address(listen),
+        http=address_or_off(http),
+        installation=installation or _installation(),
+        state_dir=state_dir,
+        policies=policies(policy or ()),
+        log_format=log_format,
+        verbose=verbose,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Formatter(settings.log_format))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    logging.getLogger("scheduler").setLevel(logging.DEBUG if verbose else logging.INFO)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings))
+    except (AccessError, IncarnationError, OSError) as error:
+        _LOG.error(Line("cannot serve", error=error))
+        raise typer.Exit(1) from None
+    _LOG.info("stopped")
+
+
+async def _serve(settings: Settings) -> None:
+    leaving = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def leave() -> None:
+        """Told once, it finishes what is open; told again, it stops."""
+        if leaving.is_set():
+            task.cancel()
+        leaving.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+
+    def load() -> access.Access:
+        return access.load(settings.kubeconfig)
+
+    async with Kube(load(), load) as kube:
+        with contextlib.suppress(asyncio.CancelledError):
+            await service.run(settings, kube, leaving, announce)
+
+
+def announce(line: str) -> None:
+    # Whoever started us may have stopped reading; that is no reason to stop serving.
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+@application.command()
+def profiles(
+    serve: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--serve",
+            metavar="NAME",
+            help=f"Serve pods of this schedulerName too, repeatable: {KOORDINATOR}. The cluster is"
+            " asked whether that one's own scheduler runs there, and then it is refused.",
+            show_default=False,
+        ),
+    ] = None,
+    lease_s: Annotated[
+        int,
+        typer.Option("--lease-s", help="kube-scheduler's own Lease, in seconds.", metavar="N"),
+    ] = Profiles().lease_s,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Do not ask the cluster about --serve.")
+    ] = False,
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Print kube-scheduler's configuration, and the policy of the names it serves, to be applied.
+
+    `python -m scheduler profiles | kubectl apply -f -`, then restart the scheduler's Deployment.
+    """
+    try:
+        chosen = Profiles((names.SCHEDULER_NAME, *(serve or ())), lease_s=lease_s)
+        if serve and not unchecked:
+            refuse_taken(chosen, asyncio.run(everything(kubeconfig, (PODS,))))
+    except (ProfilesError, AccessError, KubeError) as error:
+        sys.stderr.write(f"profiles: {error}\n")
+        raise typer.Exit(2) from None
+    sys.stdout.write(manifest(chosen))
+
+
+application.command(name="simulate")(asking)

@@ -1,0 +1,133 @@
+"""Puts cache, verbs, binder, leader and endpoint together, and takes them apart in good order.
+
+At the end: nothing new is written, what is under way is finished, the Lease is given back, and only
+then kube-scheduler's calls are not answered any more. Whoever kills it at any moment loses nothing:
+all that it knows is read from the API server again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from scheduler.binder import Binder
+from scheduler.cache import Cache
+from scheduler.endpoint import Endpoint
+from scheduler.events import Events
+from scheduler.extender import Extender
+from scheduler.incarnation import Incarnation
+from scheduler.kube import Kube
+from scheduler.leader import Leader, boot_clock
+from scheduler.log import Line
+from scheduler.metrics import Metrics
+from scheduler.settings import Settings
+from scheduler.state import State
+from scheduler.verbs import Verbs
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+async def run(
+    settings: Settings,
+    kube: Kube,
+    leaving: asyncio.Event,
+    announce: Callable[[str], None],
+) -> None:
+    """Until `leaving`, and what is under way is done. announce: a line for whoever started us.
+
+    Raises IncarnationError, OSError where kube-scheduler's address is taken, and what is a fault
+    of ours: then nobody may go on as if all were kept.
+    """
+    who = Incarnation(settings.installation, settings.state_dir)
+    try:
+        await _run(settings, kube, who, leaving, announce)
+    finally:
+        who.close()
+
+
+async def _run(
+    settings: Settings,
+    kube: Kube,
+    who: Incarnation,
+    leaving: asyncio.Event,
+    announce: Callable[[str], None],
+) -> None:
+    metrics, state = Metrics(), State()
+    me = who.candidate
+    _LOG.info(
+        Line(
+            "start",
+            identity=me.identity,
+            installation=me.installation,
+            after=me.predecessor or None,
+        )
+    )
+    cache = Cache(kube, state, boot_clock)
+    leader = Leader(kube, me, cache.relist, metrics)
+    verbs = Verbs(state, settings.policies)
+    binder = Binder(state, kube, leader, verbs, boot_clock)
+    events = Events(kube, metrics, boot_clock, me.identity)
+    endpoint = Endpoint(state, cache, metrics, lambda: leader.standing)
+    extender = Extender(verbs, binder, leader, cache, metrics)
+
+    runner = await extender.serve(*settings.listen)
+    host, port = runner.addresses[0][:2]
+    announce(f"extender: http://{host}:{port}")
+    try:
+        async with asyncio.TaskGroup() as group:
+            others = [group.create_task(cache.run(), name="cache")]
+            others.append(group.create_task(_every(settings.tend_s, binder.tend), name="tend"))
+            tell = _telling(state, events, leader)
+            others.append(group.create_task(_every(settings.tell_s, tell), name="tell"))
+            if settings.http is not None:
+                serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))
+                others.append(group.create_task(serving, name="endpoint"))
+            others.append(group.create_task(_ready(cache, announce), name="ready"))
+            leading = group.create_task(leader.run(), name="lead")
+            await _first(leaving.wait(), leading)
+            _LOG.info("leaving: nothing new is bound, what is under way is finished")
+            leader.leave()
+            done, _ = await asyncio.wait([leading], timeout=settings.leave_s)
+            if not done:
+                _LOG.warning(Line("left without giving the Lease back", standing=leader.standing))
+                leading.cancel()
+            for task in others:
+                task.cancel()
+    finally:
+        await runner.cleanup()
+
+
+async def _first(waited: Awaitable[object], task: asyncio.Task[None]) -> None:
+    """Until the first of both."""
+    waiting = asyncio.ensure_future(waited)
+    await asyncio.wait([waiting, task], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+async def _ready(cache: Cache, announce: Callable[[str], None]) -> None:
+    await cache.wait_synced()
+    # What was read stays for long: the collector need not walk over it again and again.
+    gc.collect()
+    gc.freeze()
+    announce("ready: all pods, nodes and cards are known")
+
+
+async def _every(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(pause_s)
+        await work()
+
+
+def _telling(state: State, events: Events, leader: Leader) -> Callable[[], Awaitable[None]]:
+    """By the one that may bind; a second installation says that it is one."""
+
+    async def tell() -> None:
+        if leader.may_write():
+            await events.problems(state.problems())
+        elif leader.rival:
+            await events.second_installation(leader.standing)
+
+    return tell
