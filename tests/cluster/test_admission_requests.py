@@ -116,6 +116,15 @@ def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
     assert answer.text == verdict(WRONG[what])
 
 
+def test_an_overhead_in_cards_is_refused(server: Server) -> None:
+    """In a template, as a pod has its RuntimeClass's overhead, or the API server refuses it."""
+    raw = pod(asking(HALF))
+    raw["spec"]["overhead"] = {"cpu": "1", RATIO: "1"}
+    path, workload = workloads(raw)["Deployment"]
+    answer = server.ask("POST", path + _DRY, workload)
+    assert (answer.text, answer.policy) == (verdict(raw), "gpuslice-requests"), answer.body
+
+
 @pytest.mark.parametrize("kind", workloads(pod()))
 def test_a_template_that_asks_rightly_or_nothing_goes_through(server: Server, kind: str) -> None:
     for raw in (pod(asking(HALF), labels=ISOLATION), pod(scheduler="default-scheduler")):
