@@ -214,8 +214,9 @@ def test_a_variable_in_an_ephemeral_container(server: Server, name: str) -> None
 
 def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server: Server) -> None:
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-    spec = {"holderIdentity": "us", "leaseTransitions": 7, "leaseDurationSeconds": 8}
-    lease = {"metadata": {"name": names.LEASE_SCHEDULER}, "spec": spec}
+    lease = f"{leases}/{names.LEASE_SCHEDULER}"
+    held = {"spec": {"holderIdentity": "us", "leaseTransitions": 7, "leaseDurationSeconds": 8}}
+    nobodys = {"spec": dict.fromkeys(held["spec"])}
     assert server.ask("POST", _PODS, pod(asking(HALF), name="bound")).done
     binding: Json = {
         "apiVersion": "v1",
@@ -235,7 +236,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
 
     with Server(installed, "scheduler") as scheduler:
         try:
-            assert scheduler.ask("POST", leases, lease).done
+            assert scheduler.ask("PATCH", lease, held, MERGE_PATCH).done
             until(lambda: bind("us 6").policy == "gpuslice-writer", "the API server has the Lease")
             assert bind("us 6").text == (
                 "annotation gpuslice.io/writer: 'us 6' writes; allowed is the holder of the Lease"
@@ -244,7 +245,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
             assert bind("").policy == "gpuslice-writer"
             assert bind("us 7").done
         finally:
-            server.ask("DELETE", f"{leases}/{names.LEASE_SCHEDULER}")
+            server.ask("PATCH", lease, nobodys, MERGE_PATCH)
             server.ask("DELETE", f"{_PODS}/bound?gracePeriodSeconds=0")
 
 
