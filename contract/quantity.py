@@ -7,6 +7,7 @@ Source: k8s.io/apimachinery resource.Quantity (suffixes, rounding up of fraction
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -78,6 +79,12 @@ def parse(raw: object) -> Quantity:
     text = raw if isinstance(raw, str) else repr(raw)
     if len(text) > _MAX_CHARS:
         return Invalid(f"quantity of {len(text)} characters, at most {_MAX_CHARS} are allowed")
+    return _read(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(text: str) -> Value | Invalid:
+    """Remembered: of a cluster's pods and cards a few texts come over and over."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return Invalid(f"{text!r} is not a quantity (examples: 50, 11520Mi, 12Gi)")

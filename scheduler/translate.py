@@ -231,23 +231,30 @@ def _held_by_containers(
     """By card, the most that containers have of it which live at once. Where the allocation leaves
     core out, the grants' core is no more than a limit, and nothing of it is held."""
     coreless = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
-    phases = _phases(raw)
-    asks_of: dict[tuple[str, int], list[Ask]] = {}
+    shares_of: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
     for name, cards in granted.items():
-        phase, order = phases.get(name, (Phase.MAIN, 0))
         for card in cards:
-            memory = min(card.memory_bytes, MAX_BYTES)
-            ask = Ask(name, phase, order, 1, card.core_percent, memory)
-            asks_of.setdefault((card.id, card.minor), []).append(ask)
+            share = (name, min(card.memory_bytes, MAX_BYTES), card.core_percent)
+            shares_of.setdefault((card.id, card.minor), []).append(share)
     held = []
-    for (uuid, minor), asks in asks_of.items():
-        peak_bytes, peak_core = Request(asks).peak_of(MAX_BYTES)
-        held.append(HeldCard(uuid, minor, peak_bytes, None if uuid in coreless else peak_core))
+    for (uuid, minor), shares in shares_of.items():
+        _, size, core = shares[0]
+        if len(shares) > 1:
+            size, core = _peak(raw, shares)
+        held.append(HeldCard(uuid, minor, size, None if uuid in coreless else core))
     return tuple(held)
 
 
-def _phases(raw: Json) -> Mapping[str, tuple[Phase, int]]:
-    return {name: (phase, order) for name, phase, order, _ in _lives(raw)}
+def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
+    """Bytes and core of one card; shares: container, its bytes, its core."""
+    phases = {name: (phase, order) for name, phase, order, _ in _lives(raw)}
+    asks = []
+    for name, size, core in shares:
+        phase, order = phases.get(name, (Phase.MAIN, 0))
+        asks.append(Ask(name, phase, order, 1, core, size))
+    peak_bytes, peak_core = Request(asks).peak_of(MAX_BYTES)
+    assert peak_core is not None  # each share says its core
+    return peak_bytes, peak_core
 
 
 # --- nodes, their inventory and their agents -----------------------------------------------------
