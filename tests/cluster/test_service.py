@@ -1,0 +1,189 @@
+"""The scheduler as it is installed, with the stock kube-scheduler and the manifests' rights: who
+binds, who takes over, what is seen from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import names
+from scheduler.events import SECOND_INSTALLATION
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import Fleet
+from simgpu.lab.fleet_objects import Shape
+from tests.cluster.replica import Replica
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
+MANIFEST = Path(__file__).resolve().parents[2] / "manifests/22-scheduler-lease.yaml"
+
+
+@pytest.fixture
+def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
+    """Nobody holds the Lease, and three nodes have two cards each."""
+    installed.kubectl("delete", *LEASE, "--ignore-not-found")
+    installed.apply(MANIFEST)
+    with Fleet(installed, Shape(nodes=3, cards=2, prefix="service-").all_nodes()):
+        yield installed
+        installed.kubectl("delete", *LEASE, "--ignore-not-found")
+
+
+class Pods:
+    """Of one test, in the namespace `default`."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self.names: list[str] = []
+
+    def create(self, ratio: int = 40) -> str:
+        name = f"pod-{secrets.token_hex(4)}"
+        limits = {names.RESOURCE_MEMORY_RATIO: str(ratio), names.RESOURCE_CORE: str(ratio)}
+        container = {"name": "c", "image": "none", "resources": {"limits": limits}}
+        made = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"schedulerName": names.SCHEDULER_NAME, "containers": [container]},
+        }
+        self._plane.kubectl("create", "-f", "-", given=json.dumps(made))
+        self.names.append(name)
+        return name
+
+    def get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._plane.kubectl("get", "pod", name, "-o=json"))
+        return found
+
+    def is_bound(self, name: str) -> bool:
+        return bool(self.get(name)["spec"].get("nodeName"))
+
+    def bound(self, name: str) -> dict[str, Any]:
+        until(lambda: self.is_bound(name), f"{name} is bound")
+        return self.get(name)
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """Reason and words."""
+        listed = json.loads(self._plane.kubectl("get", "events", "-o=json"))["items"]
+        return [
+            (each["reason"], each["message"])
+            for each in listed
+            if each["involvedObject"].get("name") == name
+        ]
+
+
+@pytest.fixture
+def pods(plane: ControlPlane) -> Iterator[Pods]:
+    made = Pods(plane)
+    yield made
+    plane.kubectl("delete", "pod", "--force", "--grace-period=0", *made.names)
+
+
+def test_a_pod_is_bound_with_its_card_by_one_write_and_one_event(
+    plane: ControlPlane, pods: Pods
+) -> None:
+    """kube-scheduler writes the event of a pod that the extender has bound, so we write none."""
+    with Replica(plane, "a") as replica:
+        name = pods.create()
+        pod = pods.bound(name)
+        annotations = pod["metadata"]["annotations"]
+        allocated = json.loads(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
+        assert allocated["gpu"][0]["resources"][names.RESOURCE_MEMORY_RATIO] == "40"
+        writer = annotations[names.ANNOTATION_WRITER].split()[0]
+        assert f"this process ({writer}) holds the Lease" in replica.get("/readyz")[1]
+        until(lambda: bool(pods.events(name)), "its event is written")
+        until(lambda: _value(replica, "gpuslice_scheduler_assumed_pods") == 0, "it is seen bound")
+        assert [reason for reason, _ in pods.events(name)] == ["Scheduled"]
+        held = json.loads(replica.get(f"/debug/fleet?node={pod['spec']['nodeName']}")[1])
+        holders = [h["pod"] for card in held["nodes"][0]["cards"] for h in card["holders"]]
+        assert holders == [f"default/{name}"]
+
+
+def test_what_fits_nowhere_is_said_by_kube_scheduler_in_our_words(
+    plane: ControlPlane, pods: Pods
+) -> None:
+    with Replica(plane, "a"):
+        for _ in range(6):
+            pods.bound(pods.create(60))
+        late = pods.create(60)
+        until(lambda: bool(pods.events(late)), "the refusal is an event")
+        assert not pods.is_bound(late)
+        for reason, words in pods.events(late):
+            assert reason == "FailedScheduling"
+            assert "3 no GPU card with enough free memory and core at once" in words
+
+
+def test_the_lease_follows_kube_schedulers_own_leader(plane: ControlPlane, pods: Pods) -> None:
+    with Replica(plane, "a") as first, Replica(plane, "b") as second:
+        pods.bound(pods.create())
+        until(lambda: first.holds or second.holds, "one of them holds the Lease")
+        holder, other = (first, second) if first.holds else (second, first)
+        status, text = other.get("/readyz")
+        assert status == 200 and "on standby" in text
+        for _ in range(2):
+            holder.kube_scheduler.kill()
+            pods.bound(pods.create(10))
+            until(lambda new=other: new.holds, "the other one holds the Lease")  # type: ignore[misc]
+            assert not holder.holds
+            holder.start_kube_scheduler()
+            holder, other = other, holder
+
+
+def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, pods: Pods) -> None:
+    with Replica(plane, "a") as replica:
+        pods.bound(pods.create())
+        replica.extender.kill()
+        replica.start_extender()
+        pods.bound(pods.create())
+        assert " after=" in replica.log.read_text()
+
+
+def test_who_is_told_to_stop_gives_the_lease_back(plane: ControlPlane, pods: Pods) -> None:
+    with Replica(plane, "a") as replica:
+        pods.bound(pods.create())
+        replica.extender.stop(signal.SIGTERM)
+        assert "msg=stopped" in replica.log.read_text()
+        assert plane.kubectl("get", *LEASE, "-o=jsonpath={.spec.holderIdentity}") == ""
+
+
+def test_a_second_installation_binds_nothing_and_says_so(plane: ControlPlane, pods: Pods) -> None:
+    with Replica(plane, "a") as first, Replica(plane, "z", "by-mistake") as second:
+        until(lambda: _settled(first, second, pods), "one of them has bound, the other has not")
+        holder, other = (first, second) if first.holds else (second, first)
+        until(lambda: "another installation, " in other.get("/readyz")[1], "it says who holds")
+        assert other.get("/readyz")[0] == 200
+        metric = "gpuslice_scheduler_second_installation"
+        name = pods.create(200)  # two whole cards: it fits nowhere, so both are asked again
+
+        def is_told() -> bool:
+            said = [words for _, words in pods.events(name)]
+            return any("another installation, " in words for words in said)
+
+        until(is_told, "the pod's events say who binds")
+        until(lambda: _value(other, metric) == 1, "the metric says so")
+        assert _value(holder, metric) == 0
+        assert "second installation" in other.log.read_text()
+        where = ("get", "events", f"-n={names.NAMESPACE}", "-o=jsonpath={.items[*].reason}")
+        until(
+            lambda: SECOND_INSTALLATION in plane.kubectl(*where), "there is an event of the Lease"
+        )
+
+
+def _settled(first: Replica, second: Replica, pods: Pods) -> bool:
+    name = pods.create(10)
+    until(lambda: pods.is_bound(name), f"{name} is bound by either")
+    return first.holds != second.holds
+
+
+def _value(replica: Replica, metric: str) -> float | None:
+    for line in replica.get("/metrics")[1].splitlines():
+        if line.startswith(metric + " "):
+            return float(line.rpartition(" ")[2])
+    return None

@@ -1,0 +1,124 @@
+"""Flags and environment: what becomes of them, what is refused, what --help teaches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from scheduler import command_line
+from scheduler.command_line import PREFIX, application, policies
+from scheduler.core.request import Policy
+from scheduler.log import Format
+from scheduler.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What `serve` was begun with, in place of serving."""
+    found: list[Settings] = []
+
+    async def note(settings: Settings) -> None:
+        found.append(settings)
+
+    monkeypatch.setattr(command_line, "_serve", note)
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+    return found
+
+
+def run(*arguments: str, **environment: str) -> tuple[int, str]:
+    variables = {PREFIX + name.upper(): value for name, value in environment.items()}
+    done = CliRunner().invoke(application, arguments, env=variables)
+    return done.exit_code, done.output
+
+
+def test_without_flags_there_are_the_defaults(served: list[Settings]) -> None:
+    assert run("serve")[0] == 0
+    assert served == [Settings()]
+
+
+def test_each_flag_has_a_variable_and_outranks_it(served: list[Settings], tmp_path: Path) -> None:
+    environment = {
+        "listen": "127.0.0.1:1",
+        "http": "off",
+        "installation": "blue",
+        "state_dir": str(tmp_path),
+        "policy": "koord-scheduler=spread gpuslice-scheduler=binpack",
+        "log_format": "json",
+        "verbose": "true",
+        "kubeconfig": "/k",
+    }
+    assert run("serve", **environment)[0] == 0
+    assert run("serve", "--listen", "[::1]:2", "--policy", "a=spread", **environment)[0] == 0
+    first, second = served
+    assert first == Settings(
+        kubeconfig="/k",
+        listen=("127.0.0.1", 1),
+        http=None,
+        installation="blue",
+        state_dir=tmp_path,
+        policies={"koord-scheduler": Policy.SPREAD, "gpuslice-scheduler": Policy.BINPACK},
+        log_format=Format.JSON,
+        verbose=True,
+    )
+    assert second.listen == ("::1", 2) and second.policies == {"a": Policy.SPREAD}
+
+
+def test_the_installation_is_the_pods_namespace(
+    served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "namespace").write_text("green\n")
+    monkeypatch.setattr(command_line, "_NAMESPACE_FILE", tmp_path / "namespace")
+    assert run("serve")[0] == 0
+    assert served[0].installation == "green"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("serve", "--listen", "here"), "'here', expected HOST:PORT"),
+        (("serve", "--http", "a:70000"), "'a:70000', expected HOST:PORT"),
+        (("serve", "--policy", "a=b"), "'a=b', expected NAME=binpack or NAME=spread"),
+        (("serve", "--policy", "=spread"), "'=spread', expected"),
+        (("profiles", "--serve", "volcano"), "allowed are gpuslice-scheduler, koord-scheduler"),
+        (("profiles", "--lease-s", "1"), "allowed are 3 s and more"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_allowed(
+    arguments: tuple[str, ...], text: str, served: list[Settings]
+) -> None:
+    status, output = run(*arguments)
+    assert status == 2
+    assert text in " ".join(output.replace("│", " ").split())
+    assert served == []
+
+
+def test_a_kubeconfig_that_is_not_there_is_named() -> None:
+    command = [sys.executable, "-m", "scheduler", "serve", "--kubeconfig", "/nowhere/config"]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 1
+    assert "/nowhere/config" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_profiles_are_those_of_the_manifests() -> None:
+    status, output = run("profiles")
+    assert status == 0
+    assert output == (ROOT / "manifests/30-profiles.yaml").read_text()
+
+
+def test_help_teaches_all_commands() -> None:
+    commands = typer.main.get_command(application).commands  # type: ignore[attr-defined]
+    assert commands.keys() == {"serve", "simulate", "profiles"}
+    text = run("--help")[1]
+    for name in commands:
+        assert f"python -m scheduler {name}" in text
+
+
+def test_policies_of_none_are_none() -> None:
+    assert policies(()) == {}

@@ -1,0 +1,162 @@
+"""What probes, Prometheus and people are told over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+import aiohttp
+import pytest
+
+from scheduler.endpoint import PAGES, Endpoint
+from scheduler.metrics import Metrics
+from scheduler.simulate import fleet, simulate
+from scheduler.state import State
+from tests.scheduler.objects import Gi, card, container, device, node, pod
+
+DEADLINE_S = 30.0
+
+
+class Cache:
+    """What a cache says of itself."""
+
+    def __init__(self) -> None:
+        self.synced = True
+        self.wrong: list[str] = []
+        self.heard: dict[str, float] = {"pods": 3.0}
+        self.listed = {"pods": 2}
+
+    def problems(self) -> Sequence[str]:
+        return self.wrong
+
+    def ages(self) -> Mapping[str, float]:
+        return self.heard
+
+    def lists(self) -> Mapping[str, int]:
+        return self.listed
+
+
+Get = Callable[[str], Awaitable[tuple[int, str]]]
+
+
+def play(
+    scene: Callable[[Get], Awaitable[None]], cache: Cache, state: State | None = None
+) -> Metrics:
+    metrics = Metrics()
+
+    async def run() -> None:
+        endpoint = Endpoint(state or State(), cache, metrics, lambda: "on standby")
+        loop = asyncio.get_running_loop()
+        served: asyncio.Future[str] = loop.create_future()
+        serving = asyncio.create_task(endpoint.run(("127.0.0.1", 0), served.set_result))
+        async with asyncio.timeout(DEADLINE_S), aiohttp.ClientSession() as session:
+            at = await served
+
+            async def get(path: str) -> tuple[int, str]:
+                async with session.get(f"http://{at}{path}") as answer:
+                    return answer.status, await answer.text()
+
+            await scene(get)
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+    asyncio.run(run())
+    return metrics
+
+
+def test_ready_says_so_and_who_may_bind() -> None:
+    async def scene(get: Get) -> None:
+        assert await get("/livez") == (200, "ok\n")
+        assert await get("/readyz") == (200, "ok\non standby\n")
+
+    play(scene, Cache())
+
+
+def test_not_ready_gives_the_reasons() -> None:
+    cache = Cache()
+
+    async def scene(get: Get) -> None:
+        cache.wrong = ["nodes: cannot be listed"]
+        assert await get("/readyz") == (503, "nodes: cannot be listed\non standby\n")
+        cache.wrong, cache.synced = [], False
+        assert (await get("/readyz"))[1].startswith("what the API server knows has not been read")
+        cache.synced, cache.heard = True, {"pods": 999.0}
+        status, text = await get("/readyz")
+        assert status == 503 and "pods: the API server has said nothing for 999 s" in text
+        assert (await get("/livez"))[0] == 200
+        assert "gpuslice_scheduler_ready 0.0" in (await get("/metrics"))[1]
+
+    play(scene, cache)
+
+
+def test_the_numbers_are_those_of_the_state() -> None:
+    state = fleet([{"kind": "Node", **node("n1")}, device("n1", card("GPU-a", 0))])
+    simulate(state, pod(container("main", ratio=50)))
+    cache = Cache()
+
+    async def scene(get: Get) -> None:
+        for _ in range(2):
+            lines = (await get("/metrics"))[1].splitlines()
+            values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+            for name, value in {
+                'nodes{reason="FITS"}': 1,
+                'card_memory_bytes{state="granted"}': 12 * Gi,
+                "assumed_pods": 1,
+                'lists_total{kind="pods"}': 2,
+                'watch_age_seconds{kind="pods"}': 3,
+                "ready": 1,
+            }.items():
+                assert float(values[f"gpuslice_scheduler_{name}"]) == value
+        state.lose_node("n1")
+        assert "gpuslice_scheduler_nodes{" not in (await get("/metrics"))[1]
+
+    play(scene, cache, state)
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 120])
+def test_the_fleet_is_one_json_object(nodes: int) -> None:
+    found = [{"kind": "Node", **node(f"n{number}")} for number in range(max(nodes, 1))]
+    state = fleet(found)
+    if not nodes:
+        state.lose_node("n0")
+
+    async def scene(get: Get) -> None:
+        told = json.loads((await get("/debug/fleet"))[1])
+        assert len(told["nodes"]) == nodes and told["problems"] == []
+        one = json.loads((await get("/debug/fleet?node=n0"))[1])
+        assert [each["name"] for each in one["nodes"]] == (["n0"] if nodes else [])
+
+    play(scene, Cache(), state)
+
+
+def test_other_pages_are_told_which_there_are() -> None:
+    async def scene(get: Get) -> None:
+        status, text = await get("/healthz")
+        assert status == 404 and all(page in text for page in PAGES)
+
+    play(scene, Cache())
+
+
+def test_an_address_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.endpoint._RETRY_S", 0.05)
+
+    async def scene() -> None:
+        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        endpoint = Endpoint(State(), Cache(), Metrics(), lambda: "")
+        served: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        serving = asyncio.create_task(endpoint.run(("127.0.0.1", port), served.set_result))
+        await asyncio.sleep(0.2)
+        assert not served.done()
+        taken.close()
+        await taken.wait_closed()
+        async with asyncio.timeout(DEADLINE_S):
+            assert await served == f"127.0.0.1:{port}"
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+    asyncio.run(scene())
