@@ -14,10 +14,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from scheduler import access, cache
-from scheduler.access import AccessError
+from kube import access
+from kube.access import AccessError
+from kube.client import Kube, KubeError
+from scheduler import cache
 from scheduler.core.request import Policy
-from scheduler.kube import Kube, KubeError
 from scheduler.simulate import (
     Account,
     SimulationError,
@@ -112,7 +113,7 @@ def _documents(path: Path) -> Iterable[object]:
 async def everything(kubeconfig: str, paths: Iterable[str] = _KINDS) -> Sequence[Json]:
     """All objects of the cluster that are at these paths. Raises AccessError, KubeError."""
     found: list[Json] = []
-    async with Kube(access.load(kubeconfig)) as kube:
+    async with Kube(access.load(kubeconfig), user_agent="gpuslice-scheduler") as kube:
         for path in paths:
             async for items, _ in kube.list(path):
                 found += [{**item, "kind": _KINDS[path]} for item in items]

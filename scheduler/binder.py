@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
+from kube.client import KubeError
+from kube.follow import Backoff
 from scheduler import written
 from scheduler.arguments import BindingArguments
 from scheduler.core.explain import why_not
@@ -25,9 +27,7 @@ from scheduler.core.place import place
 from scheduler.core.placement import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request
-from scheduler.follow import Backoff
 from scheduler.gate import POST_S, Gate
-from scheduler.kube import KubeError
 from scheduler.outcome import Seen, Verdict, verdict
 from scheduler.outcome import seen as seen_as
 from scheduler.pending import Pending

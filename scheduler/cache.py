@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from contract import names
+from kube.client import METADATA_ONLY, Kube
+from kube.follow import Follower
 from scheduler import translate
-from scheduler.follow import Follower
-from scheduler.kube import METADATA_ONLY, Kube
 from scheduler.state import State
 
 Json = Mapping[str, Any]

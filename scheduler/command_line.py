@@ -20,13 +20,14 @@ import typer
 import uvloop
 
 from contract import names
-from scheduler import access, service
-from scheduler.access import AccessError
+from kube import access
+from kube.access import AccessError
+from kube.client import Kube, KubeError
+from scheduler import service
 from scheduler.asking import asking, everything
 from scheduler.cache import PODS
 from scheduler.core.request import Policy
 from scheduler.incarnation import IncarnationError
-from scheduler.kube import Kube, KubeError
 from scheduler.log import Format, Formatter, Line
 from scheduler.profiles import KOORDINATOR, Profiles, ProfilesError, manifest, refuse_taken
 from scheduler.settings import Address, Settings
@@ -216,7 +217,7 @@ async def _serve(settings: Settings) -> None:
     def load() -> access.Access:
         return access.load(settings.kubeconfig)
 
-    async with Kube(load(), load) as kube:
+    async with Kube(load(), load, user_agent="gpuslice-scheduler") as kube:
         with contextlib.suppress(asyncio.CancelledError):
             await service.run(settings, kube, leaving, announce)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from scheduler.kube import KubeError
+from kube.client import KubeError
 from scheduler.lease import NAME as LEASE_NAME
 from scheduler.log import Line
 from scheduler.metrics import Metrics

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from kube.client import UNREACHABLE, KubeError
 from scheduler import pending
-from scheduler.kube import UNREACHABLE, KubeError
 from scheduler.pending import Pending
 
 Json = Mapping[str, Any]

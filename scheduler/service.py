@@ -13,13 +13,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.endpoint import Endpoint
 from scheduler.events import Events
 from scheduler.extender import Extender
 from scheduler.incarnation import Incarnation
-from scheduler.kube import Kube
 from scheduler.leader import Leader, boot_clock
 from scheduler.log import Line
 from scheduler.metrics import Metrics

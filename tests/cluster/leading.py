@@ -15,11 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scheduler import access, written
+from kube import access
+from kube.client import Kube, KubeError
+from scheduler import written
 from scheduler.core.placement import Peak, Placement, Share
 from scheduler.gate import POST_S
 from scheduler.incarnation import Incarnation
-from scheduler.kube import Kube, KubeError
 from scheduler.leader import Leader
 from scheduler.metrics import Metrics
 

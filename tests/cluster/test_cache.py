@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler import access, written
+from kube import access
+from kube.client import Kube, KubeError
+from scheduler import written
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
 from scheduler.core.place import place
 from scheduler.core.placement import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
-from scheduler.kube import Kube, KubeError
 from scheduler.state import State
 from simgpu.lab.controlplane import ControlPlane
 from tests.scheduler.objects import (

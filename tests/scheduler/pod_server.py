@@ -13,8 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from scheduler.access import Access
-from tests.scheduler.api_server import json, refuse, serving
+from kube.access import Access
+from tests.kube.api_server import json, refuse, serving
 
 
 class Fate(Enum):

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from contract import names as words
+from kube.access import Access
+from kube.client import Kube
 from scheduler import translate
-from scheduler.access import Access
 from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
-from scheduler.kube import Kube
 from scheduler.state import State
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects

@@ -15,10 +15,10 @@ import pytest
 
 from contract import grants
 from contract import names as words
+from kube.client import NO_ANSWER, UNREACHABLE, KubeError
 from scheduler import translate
 from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
-from scheduler.kube import NO_ANSWER, UNREACHABLE, KubeError
 from scheduler.state import State
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects, virtual_time

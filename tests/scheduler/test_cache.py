@@ -14,11 +14,11 @@ import pytest
 from aiohttp import web
 
 from contract import names
+from kube.follow import Backoff
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.placement import Peak, Placement
-from scheduler.follow import Backoff
 from scheduler.state import State
-from tests.scheduler.api_server import client_of, event, lines, listed, refuse, stream
+from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler.objects import (
     Gi,
     allocated,

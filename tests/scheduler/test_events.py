@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+from kube.client import KubeError
 from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, Events, event
-from scheduler.kube import KubeError
 from scheduler.metrics import Metrics
 from scheduler.state import Problem
 

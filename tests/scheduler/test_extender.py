@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.extender import NOT_SYNCED, Extender
-from scheduler.kube import Kube
 from scheduler.metrics import Metrics
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects

@@ -16,13 +16,13 @@ import pytest
 from aiohttp import web
 
 from contract import names
+from kube.client import Kube, KubeError
 from scheduler.election import Candidate, Role, Terms
 from scheduler.gate import POST_S
-from scheduler.kube import Kube, KubeError
 from scheduler.leader import Leader, boot_clock
 from scheduler.lease import PATH
 from scheduler.metrics import Metrics
-from tests.scheduler.api_server import client_of, json, refuse
+from tests.kube.api_server import client_of, json, refuse
 
 DEADLINE_S = 30.0
 

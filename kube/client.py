@@ -24,7 +24,7 @@ from aiohttp import hdrs
 from multidict import CIMultiDict
 from yarl import URL
 
-from scheduler.access import Access, AccessError
+from kube.access import Access, AccessError
 
 Json = Mapping[str, Any]
 
@@ -81,6 +81,7 @@ class Kube:
     """See the module. After this you must `close`, or use it as a context.
 
     load: gives the access anew; it may block and is called in a thread. Raises AccessError there.
+    user_agent: by which the API server's audit tells programs apart.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class Kube:
         load: Callable[[], Access] | None = None,
         clock: Callable[[], float] = time.monotonic,
         silent_s: float = WATCH_SILENT_S,
+        user_agent: str = "gpuslice",
     ) -> None:
         self._load = load
+        self._user_agent = user_agent
         self._silent_s = silent_s
         self._clock = clock
         self.problem = ""
@@ -275,7 +278,7 @@ class Kube:
                 # Between two programs of one cluster it costs both more than it saves.
                 hdrs.ACCEPT_ENCODING: "identity",
                 hdrs.CONTENT_TYPE: "application/json",
-                hdrs.USER_AGENT: "gpuslice-scheduler",
+                hdrs.USER_AGENT: self._user_agent,
             }
         )
         if access.authorization:

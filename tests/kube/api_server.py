@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from scheduler.access import Access
-from scheduler.kube import Kube
+from kube.access import Access
+from kube.client import Kube
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -1,8 +1,9 @@
-"""Where the API server is and how to speak to it, as the `kubernetes` package's loader finds it.
+"""Where the API server is and how to speak to it: a pod's own service account, or a kubeconfig.
 
 Reads files and may run a credential plugin, so it blocks: the client calls it in a thread, again
-every minute, since tokens and certificates are replaced in their files while we run. Nothing else
-of that package is used.
+every minute, since tokens and certificates are replaced in their files while we run. A kubeconfig
+is read by the `kubernetes` package's loader, of which nothing else is used; it comes with all of
+that package, 18 MiB, and so is loaded only where there is a kubeconfig to read.
 """
 
 from __future__ import annotations
@@ -12,23 +13,20 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from urllib.request import proxy_bypass
 
 import yaml
-from kubernetes import config
-from kubernetes.client import Configuration
-from kubernetes.config.incluster_config import InClusterConfigLoader
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet puts a pod's token and keeps it fresh."""
 
-_UNUSABLE: Final = (
-    *(config.ConfigException, yaml.YAMLError, OSError),
-    *(AttributeError, LookupError, TypeError, ValueError),
-)
-"""What the loader raises for files that are not what they should be."""
+_UNUSABLE: Final = (yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
+"""What the loader raises, beside its own, for files that are not what they should be."""
 
 
 class AccessError(RuntimeError):
@@ -72,22 +70,48 @@ def load(
 
     Raises AccessError.
     """
-    found = Configuration()
-    in_pod = not kubeconfig and bool(environ.get("KUBERNETES_SERVICE_HOST"))
+    if not kubeconfig and environ.get("KUBERNETES_SERVICE_HOST"):
+        return _as_pod(environ, service_account)
+    return _as_kubectl(kubeconfig)
+
+
+def _as_pod(environ: Mapping[str, str], service_account: Path) -> Access:
+    """No proxy: the address is a service's, within the cluster."""
+    host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
+    token_file, ca_file = service_account / "token", service_account / "ca.crt"
     try:
-        if in_pod:
-            token, ca = str(service_account / "token"), str(service_account / "ca.crt")
-            loader = InClusterConfigLoader(token, ca, True, environ)  # type: ignore[no-untyped-call]
-            loader.load_and_set(found)  # type: ignore[no-untyped-call]
-        else:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=kubeconfig or None, client_configuration=found
-            )
+        token = token_file.read_text().strip()
+        if not token:
+            raise AccessError(f"service account: {token_file} is empty")
+        changed = (os.stat(ca_file).st_mtime_ns,)
+    except (OSError, ValueError) as error:
+        raise AccessError(f"service account: {error}") from error
+    return Access(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        authorization=f"Bearer {token}",
+        ca_file=str(ca_file),
+        changed=changed,
+    )
+
+
+def _as_kubectl(kubeconfig: str) -> Access:
+    from kubernetes import config
+    from kubernetes.client import Configuration
+
+    found = Configuration()
+    try:
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=kubeconfig or None, client_configuration=found
+        )
         authorization = str(found.get_api_key_with_prefix("BearerToken") or "").strip()
-    except _UNUSABLE as error:
+    except (config.ConfigException, *_UNUSABLE) as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig or service account"
         raise AccessError(f"{where}: {error}") from error
     files = [str(each or "") for each in (found.ssl_ca_cert, found.cert_file, found.key_file)]
+    try:
+        changed = tuple(os.stat(each).st_mtime_ns for each in files if each)
+    except OSError as error:
+        raise AccessError(f"kubeconfig {kubeconfig}: {error}") from error
     return Access(
         server=str(found.host).rstrip("/"),
         authorization=authorization,
@@ -95,15 +119,14 @@ def load(
         certificate_file=files[1],
         key_file=files[2],
         server_name=str(found.tls_server_name or ""),
-        proxy="" if in_pod else _proxy(found),
+        proxy=_proxy(found),
         verify=bool(found.verify_ssl),
-        changed=tuple(os.stat(each).st_mtime_ns for each in files if each),
+        changed=changed,
     )
 
 
 def _proxy(found: Configuration) -> str:
-    """The kubeconfig's or the environment's; none within a cluster, where the address is a
-    service's, and none for hosts that NO_PROXY names."""
+    """The kubeconfig's or the environment's; none for hosts that NO_PROXY names."""
     host = urlsplit(str(found.host)).hostname or ""
     bypassed = proxy_bypass(host, {"no": str(found.no_proxy or "")})
     return "" if bypassed else str(found.proxy or "")

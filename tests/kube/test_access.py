@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from scheduler import access
-from scheduler.access import Access, AccessError
-from scheduler.kube import Kube, KubeError
-from tests.scheduler.api_server import json as answered
-from tests.scheduler.api_server import refuse, serving
+from kube import access
+from kube.access import Access, AccessError
+from kube.client import Kube, KubeError
+from tests.kube.api_server import json as answered
+from tests.kube.api_server import refuse, serving
 
 
 def kubeconfig(at: Path, user: dict[str, Any], **cluster: Any) -> str:
@@ -52,7 +54,7 @@ def test_a_pod_of_the_cluster_has_its_service_account(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("a certificate")
     before = access.load("", environ, tmp_path)
     assert (before.server, before.ca_file) == ("https://[fd00::1]:443", str(tmp_path / "ca.crt"))
-    assert before.authorization.lower() == "bearer one"
+    assert before.authorization == "Bearer one"
     assert access.load("", environ, tmp_path) == before
     (tmp_path / "token").write_text("two")
     assert access.load("", environ, tmp_path) != before
@@ -98,7 +100,13 @@ def test_a_service_account_without_its_files_is_refused_with_what_is_missing(
     tmp_path: Path,
 ) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-    with pytest.raises(AccessError, match="token file does not exist"):
+    with pytest.raises(AccessError, match=f"service account: .*{tmp_path}/token"):
+        access.load("", environ, tmp_path)
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(AccessError, match="token is empty"):
+        access.load("", environ, tmp_path)
+    (tmp_path / "token").write_text("one")
+    with pytest.raises(AccessError, match=f"service account: .*{tmp_path}/ca.crt"):
         access.load("", environ, tmp_path)
 
 
@@ -164,3 +172,15 @@ def test_credentials_are_read_again_every_minute() -> None:
                 assert reads == [1]
 
     asyncio.run(scene())
+
+
+def test_a_pod_does_not_load_what_reads_a_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("one")
+    (tmp_path / "ca.crt").write_text("a certificate")
+    program = (
+        "import sys, pathlib; from kube import access, client, follow;"
+        f"access.load('', {{'KUBERNETES_SERVICE_HOST': '10.0.0.1'}}, pathlib.Path('{tmp_path}'));"
+        "print('kubernetes' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
+    assert done.stdout == "False\n", done.stderr

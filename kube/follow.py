@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
-from scheduler.kube import Kube, KubeError
+from kube.client import Kube, KubeError
 
 Json = Mapping[str, Any]
 

@@ -9,9 +9,9 @@ import orjson
 import pytest
 from aiohttp import web
 
-from scheduler.access import Access
-from scheduler.kube import METADATA_ONLY, NO_ANSWER, UNREACHABLE, Kube, KubeError
-from tests.scheduler.api_server import (
+from kube.access import Access
+from kube.client import METADATA_ONLY, NO_ANSWER, UNREACHABLE, Kube, KubeError
+from tests.kube.api_server import (
     client_of,
     event,
     json,
