@@ -1,0 +1,101 @@
+"""docs/scheduling.md says what the code does, in its tables and in its example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
+
+from scheduler.command_line import PREFIX, application
+from scheduler.core.reasons import TEXTS, Reason
+from scheduler.endpoint import PAGES
+from scheduler.events import REASONS
+from scheduler.metrics import Metrics
+from scheduler.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs/scheduling.md").read_text()
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows below a heading, as cells."""
+    lines = TEXT[TEXT.index(f"| {heading} |") :].splitlines()
+    rows = []
+    for line in lines[2:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def block(name: str) -> str:
+    """What stands fenced below a mark."""
+    return re.split(r"```\w*\n", TEXT[TEXT.index(f"<!-- {name} -->") :])[1].partition("```")[0]
+
+
+def test_the_settings_are_those_of_the_code() -> None:
+    serve = typer.main.get_command(application).commands["serve"]  # type: ignore[attr-defined]
+    known = {
+        option.opts[0]: (option.envvar, option.default)
+        for option in serve.params
+        if option.name != "help"
+    }
+    written = {row[0].strip("`"): row[1:] for row in table("flag | variable")}
+    assert written.keys() == known.keys()
+    for flag, (variable, default) in known.items():
+        assert written[flag][0] == f"`{variable}`"
+        assert variable == PREFIX + flag.removeprefix("--").upper().replace("-", "_")
+        if default not in (None, ""):
+            shown = str(default.value if hasattr(default, "value") else default)
+            assert written[flag][1].strip("`").lower() == shown.lower()
+    assert f"`{Settings().installation}`" in written["--installation"][1]
+
+
+def test_the_pages_are_those_of_the_code() -> None:
+    assert [row[0].strip("`") for row in table("page")] == list(PAGES)
+
+
+def test_the_metrics_are_those_of_the_code() -> None:
+    metrics = Metrics()
+    known = {
+        family.name + ("_total" if family.type == "counter" else ""): family.type
+        for family in metrics.registry.collect()
+        if not family.name.startswith("process_")
+    }
+    written = {row[0].strip("`"): row for row in table("metric")}
+    assert {name: row[1] for name, row in written.items()} == known
+    labelled = {
+        metric._name: metric._labelnames
+        for metric in vars(metrics).values()
+        if hasattr(metric, "_labelnames")
+    }
+    for name, row in written.items():
+        assert tuple(re.findall(r"`(\w+)`", row[2])) == labelled[name.removesuffix("_total")], name
+
+
+def test_the_events_are_those_of_the_code() -> None:
+    assert [row[0].strip("`") for row in table("reason | about")] == list(REASONS)
+
+
+def test_every_reason_is_somebodys_and_its_text_is_the_codes() -> None:
+    rows = table("reason | text")
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(listed) == sorted(reason.name for reason in Reason if reason is not Reason.FITS)
+    for row in rows:
+        texts = re.findall(r"`([^`]+)`", row[1])
+        for name, text in zip(re.findall(r"`(\w+)`", row[0]), texts, strict=True):
+            parts = [re.escape(part.strip()) for part in text.split("...")]
+            assert re.search("^" + ".*".join(parts) + "$", TEXTS[Reason[name]]), (name, text)
+
+
+def test_the_simulation_comes_out_as_it_is_shown(tmp_path: Path) -> None:
+    command, _, output = block("simulate").partition("\n")
+    for name in ("fleet.yaml", "pod.yaml"):
+        (tmp_path / name).write_text(block(name))
+    arguments = command.removeprefix("$ python -m scheduler ").split()
+    arguments = [str(tmp_path / a) if a.endswith(".yaml") else a for a in arguments]
+    done = CliRunner().invoke(application, arguments)
+    assert [line.rstrip() for line in done.output.splitlines()] == output.splitlines()
+    assert done.exit_code == 1
