@@ -16,7 +16,7 @@ from scheduler.naming import POLICY
 from scheduler.profiles import KOORDINATOR, NAMES
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet_objects import Card, Node, device_json, lease_json, node_json
-from tests.cluster.installing import serve
+from tests.cluster.installing import MANIFESTS, serve
 from tests.cluster.requested import asking, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server
 from tests.cluster.waiting import until
@@ -234,6 +234,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
         body = {**binding, "metadata": metadata}
         return scheduler.ask("POST", f"{_PODS}/bound/binding", body)
 
+    installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
     with Server(installed, "scheduler") as scheduler:
         try:
             assert scheduler.ask("PATCH", lease, held, MERGE_PATCH).done

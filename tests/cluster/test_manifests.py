@@ -16,6 +16,7 @@ from contract import names
 from scheduler import naming, profiles
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.profiles import Profiles
+from scheduler.settings import Settings
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.installing import MANIFESTS, PROBES
 from tests.cluster.server import Server
@@ -183,6 +184,10 @@ def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
     (mount,) = second["volumeMounts"]
     assert (mount["name"], "emptyDir" in state) == (state["name"], True)
     assert f"--state-dir={mount['mountPath']}" in second["command"]
+    assert second["command"][:4] == ["python", "-m", "scheduler", "serve"]
+    (port,) = second["ports"]
+    assert Settings().http == ("0.0.0.0", port["containerPort"])
+    assert Settings().listen == ("127.0.0.1", profiles.EXTENDER_PORT)
     for container in (first, second):
         assert container["livenessProbe"] and container["readinessProbe"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True

@@ -1,0 +1,125 @@
+"""What kube-scheduler makes of the generated configuration, with our extender beside it: shares are
+packed against its own wish to spread, and what a pod prefers comes first."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from contract import names
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import Fleet
+from simgpu.lab.fleet_objects import Shape
+from tests.cluster.installing import MANIFESTS
+from tests.cluster.replica import Replica
+from tests.cluster.requested import asking, container, pod
+from tests.cluster.server import Server
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+Place = Callable[..., str]
+
+_PODS: Final = "/api/v1/namespaces/default/pods"
+_REPLICA: Final = "packing"
+_NODES: Final = 4
+_SHAPE: Final = Shape(nodes=_NODES, cards=2, memory_bytes=40 << 30, prefix="packed-")
+QUARTER: Final = {names.RESOURCE_CORE: 25, names.RESOURCE_MEMORY_RATIO: 25}
+
+
+@pytest.fixture(scope="module")
+def server(installed: ControlPlane) -> Iterator[Server]:
+    """Nodes of 64 processors, our scheduler, and a Service that selects the pods."""
+    service = {
+        "metadata": {"name": "packed"},
+        "spec": {"selector": {"app": "packed"}, "ports": [{"port": 80}]},
+    }
+    lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
+    installed.kubectl("delete", *lease, "--ignore-not-found")
+    installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
+    with Fleet(installed, _SHAPE.all_nodes()), Server(installed) as asked:
+        assert asked.ask("POST", "/api/v1/namespaces/default/services", service).done
+        with Replica(installed, _REPLICA):
+            yield asked
+        asked.ask("DELETE", "/api/v1/namespaces/default/services/packed")
+    installed.kubectl("delete", *lease)
+
+
+@pytest.fixture
+def place(server: Server) -> Iterator[Place]:
+    """Makes a pod and says on which node it is; they are gone with the test."""
+    made = []
+
+    def one(asked: Json, cpu: str = "8", **spec: Any) -> str:
+        name = f"p-{secrets.token_hex(4)}"
+        share = asking({**asked, "cpu": cpu}) if asked else container()
+        raw = pod(share, name=name, labels={"app": "packed"})
+        raw["spec"] |= spec
+        answer = server.ask("POST", _PODS, raw)
+        assert answer.done, answer.text
+        made.append(name)
+        return node_of(name)
+
+    def node_of(name: str) -> str:
+        def now() -> str:
+            return str(server.ask("GET", f"{_PODS}/{name}").body["spec"].get("nodeName", ""))
+
+        until(lambda: now() != "", f"{name} is bound")
+        return now()
+
+    yield one
+    for name in made:
+        server.ask("DELETE", f"{_PODS}/{name}?gracePeriodSeconds=0")
+    until(lambda: all(server.ask("GET", f"{_PODS}/{n}").status == 404 for n in made), "all gone")
+
+
+def test_shares_are_packed_although_their_service_would_spread_them(place: Place) -> None:
+    first = place(QUARTER)
+    assert [place(QUARTER) for _ in range(5)] == [first] * 5
+
+
+def test_the_fuller_card_is_taken_although_all_else_is_against_it(place: Place) -> None:
+    """One step of our scores stands against LeastAllocated and BalancedAllocation together, and
+    there is no spreading over nodes by default: of the Service's pods it has more already."""
+    full, other, *_ = _SHAPE.node_names()
+    for _ in range(2):
+        place(QUARTER, cpu="20", nodeSelector={"kubernetes.io/hostname": full})
+    place(QUARTER, cpu="1", nodeSelector={"kubernetes.io/hostname": other})
+    assert place(QUARTER, cpu="20") == full
+
+
+def test_what_a_pod_prefers_comes_before_packing(place: Place) -> None:
+    used = place(QUARTER)
+    others = [name for name in _SHAPE.node_names() if name != used]
+    field = {"key": "kubernetes.io/hostname", "operator": "In", "values": [others[-1]]}
+    term = {"weight": 1, "preference": {"matchExpressions": [field]}}
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+    assert place(QUARTER, affinity=affinity) == others[-1]
+
+
+def test_a_pod_may_ask_to_be_spread(place: Place) -> None:
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": "packed"}},
+    }
+    nodes = {place(QUARTER, topologySpreadConstraints=[constraint]) for _ in range(_NODES)}
+    assert len(nodes) == _NODES
+
+
+def test_a_pod_without_a_share_is_placed_under_our_name_too(place: Place) -> None:
+    assert place({}) in _SHAPE.node_names()
+
+
+def test_neither_program_is_forbidden_anything(installed: ControlPlane, place: Place) -> None:
+    """Under the manifests' rights, with all that the tests above had it do."""
+    place(QUARTER)
+    logs = list(installed.directory.glob(f"{_REPLICA}.*.log"))
+    assert len(logs) == 2
+    for log in logs:
+        assert "orbidden" not in log.read_text(), log.name
