@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
+import signal
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -108,6 +111,10 @@ class World:
     async def delete_pod(self, name: str, grace_s: int = 0) -> None:
         await self.kube.delete(f"{self._pods}/{name}", {"gracePeriodSeconds": grace_s})
 
+    async def pods(self) -> list[str]:
+        """Names of those that are there, in their order."""
+        return [each["metadata"]["name"] for each in (await self.kube.get(self._pods))["items"]]
+
     async def annotate_pod(self, name: str, key: str, value: str) -> None:
         await self.kube.patch(f"{self._pods}/{name}", {"metadata": {"annotations": {key: value}}})
 
@@ -141,6 +148,9 @@ class World:
 
     def bar(self) -> Reason:
         return Reason(int(self.state.fleet.bar[self.state.fleet.row_of(self.node)]))
+
+    def known(self) -> object:
+        return self.used(), self.bar(), self.problems()
 
     def problems(self) -> list[str]:
         return [each.text for each in self.state.problems() if each.node == self.node]
@@ -403,6 +413,78 @@ def test_a_relist_tells_of_what_was_deleted_and_replaced_meanwhile(play: Play) -
         assert world.used() == {"GPU-a": 0, "GPU-b": 12}
         assert world.state.assumed(waiting) is None
         assert world.bar() is Reason.DEVICE_STALE
+
+    play(scene)
+
+
+def test_an_api_server_that_halts_is_waited_for(play: Play) -> None:
+    async def scene(world: World) -> None:
+        halted = world.plane.apiserver.pid
+        os.kill(halted, signal.SIGSTOP)
+        try:
+            with pytest.raises(KubeError) as raised:
+                await world.ours.get(NODES, timeout_s=0.5)
+            assert raised.value.undecided
+            assert world.bar() is Reason.FITS
+        finally:
+            os.kill(halted, signal.SIGCONT)
+        await world.make_pod("after", annotations=by_koordinator())
+        await world.until_used(a=12, b=0)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_turmoil_what_is_known_is_what_a_fresh_list_says(play: Play, seed: int) -> None:
+    chance = random.Random(seed)
+    cards = [[card("GPU-a", 0), card("GPU-b", 1)], [card("GPU-b", 0), card("GPU-c", 1)]]
+    annotations = [
+        by_koordinator("GPU-a", 0),
+        by_koordinator("GPU-b", 1),
+        by_koordinator("GPU-c", 0),
+        {names.ANNOTATION_DEVICE_ALLOCATED: "no JSON"},
+        {},
+    ]
+
+    async def scene(world: World) -> None:
+        serial, live = 0, list[str]()
+        for step in range(120):
+            act = chance.random()
+            if act < 0.45 or not live:
+                serial += 1
+                name = f"pod-{serial}"
+                bound = chance.random() < 0.8
+                await world.make_pod(name, bound=bound, annotations=chance.choice(annotations))
+                live.append(name)
+            elif act < 0.65:
+                name = chance.choice(live)
+                await world.delete_pod(name, chance.choice((0, 0, 600)))
+                live = await world.pods()
+            elif act < 0.75:
+                await world.finish_pod(chance.choice(live))
+            elif act < 0.85:
+                wanted = chance.choice(annotations[:3])
+                for key, value in wanted.items():
+                    await world.annotate_pod(chance.choice(live), key, value)
+            elif act < 0.93:
+                await world.change_device(*chance.choice(cards))
+            elif act < 0.97:
+                await world.kube.delete(f"{NODES}/{world.node}")
+                await world.make_node()
+                await world.change_device(*chance.choice(cards))
+            else:
+                await world.leave()
+                world._task = asyncio.create_task(world.cache.run())
+            if step in (40, 80):
+                await asyncio.to_thread(world.plane.restart_apiserver)
+        fresh = World(world.plane, "fresh", world.kube, world.ours)
+        fresh.node = world.node
+        await fresh.follow()
+        try:
+            await world.until(lambda: world.known() == fresh.known(), f"{fresh.known()}")
+        finally:
+            await fresh.leave()
+        assert any(fresh.used().values())
 
     play(scene)
 
