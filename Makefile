@@ -4,7 +4,7 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup base build demo demo-node demo-faults test gpu lint sanitize fuzz bench faults clean
+.PHONY: help setup base build demo demo-node demo-faults test gpu lint sanitize fuzz bench faults storm clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -281,7 +281,7 @@ class ControlPlane:
         """Between our look and the program's, somebody else may take the port: then another."""
         for left in reversed(range(_TRIES)):
             try:
-                return start(_free_port())
+                return start(free_port())
             except ControlPlaneError as error:
                 if _IN_USE not in str(error) or not left:
                     raise
@@ -323,7 +323,7 @@ def _private_key() -> str:
     return encoded.replace("CERTIFICATE", "EC PRIVATE KEY")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     for port in random.sample(_FREE_PORTS, 200):
         with socket.socket() as probe:
             try:

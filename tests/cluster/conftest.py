@@ -39,6 +39,13 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield started
 
 
+@pytest.fixture(scope="module")
+def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """One of the module's own, for who fills the cluster or installs gpuslice there. Empty."""
+    with ControlPlane(tmp_path_factory.mktemp("own-plane")) as started:
+        yield started
+
+
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """A namespace of the test's own; its pods end with it."""

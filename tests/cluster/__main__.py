@@ -1,0 +1,127 @@
+"""`python -m tests.cluster`, `make storm`: the storms whole, some twenty minutes, and a table.
+
+1,000 pods at once on 100 nodes of 8 cards, then 300 that go and 300 that come: in calm weather;
+with the extender killed 50 times, each 1 to 10 s after it was ready; with kube-scheduler killed
+every 30 s; with a second installation by mistake. Status 1 where the books are wrong, or a pod that
+fits waits for more than 30 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from contract import names
+from simgpu.lab.api import Api
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import Fleet
+from simgpu.lab.fleet_objects import Shape
+from tests.cluster.installing import install
+from tests.cluster.running import running
+from tests.cluster.storm import PATIENCE_S, Figures, Storm, StormError
+from tests.cluster.weather import Weather, pass_over
+from tests.talking import ROOT
+
+_NODES: Final = 100
+_WEATHERS: Final = {
+    "calm": Weather("calm"),
+    "extender": Weather("the extender killed 50 times", extender_kills=50),
+    "kube-scheduler": Weather(
+        "kube-scheduler killed every 30 s, 6 times",
+        kube_scheduler_every_s=30.0,
+        lasts_s=185.0,
+        lease_s=4,
+    ),
+    "second": Weather(
+        "a second installation, the extender killed 10 times", extender_kills=10, second=True
+    ),
+}
+_CONDITIONS: Final = """# A thousand pods at once, whole
+
+`make storm`, {today}: real etcd, kube-apiserver and kube-scheduler, the manifests' own RBAC and
+policies, {nodes} nodes of 8 cards, 1,000 pods that want more than there is; then 300 go and 300
+come. While programs are killed, 40 go and 40 come each second. At every look the grants are added
+up by card, by another program than ours. {cpus} shared cores, {system.sysname} {system.release}.
+
+"""
+_HEAD: Final = (
+    *("weather", "pods made", "bound", "kills", "looks", "over"),
+    *("longest wait of a pod that fitted", "took"),
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser.add_argument("weather", nargs="*", choices=[[], *_WEATHERS], help="all, if none is said")
+    parser.add_argument("--seed", type=int, default=6)
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
+    options = parser.parse_args(arguments)
+    rows = []
+    for name in options.weather or _WEATHERS:
+        weather = _WEATHERS[name]
+        _say(weather.about)
+        try:
+            rows.append(_row(weather, _whole(weather, options.seed)))
+        except (StormError, ExceptionGroup) as error:
+            _say(f"failed: {error!r}")
+            return 1
+    today = datetime.datetime.now(datetime.UTC).date()
+    path = options.results / f"storm-{today}.md"
+    conditions = _CONDITIONS.format(
+        today=today, nodes=_NODES, cpus=os.cpu_count(), system=os.uname()
+    )
+    table = [_HEAD, ("---",) * len(_HEAD), *rows]
+    lines = (f"| {' | '.join(cells)} |\n" for cells in table)
+    path.write_text(conditions + "".join(lines))
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _whole(weather: Weather, seed: int) -> Figures:
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuslice-storm-"))
+        plane = stack.enter_context(ControlPlane(Path(directory) / "plane"))
+        install(plane)
+        stack.enter_context(Fleet(plane, Shape(nodes=_NODES).all_nodes()))
+        installation = stack.enter_context(running(plane, lease_s=weather.lease_s))
+        if weather.second:
+            stack.enter_context(running(plane, "mistake"))
+
+        async def blow() -> Figures:
+            async with Api(plane) as api:
+                storm = Storm(api, "default", names.SCHEDULER_NAME, random.Random(seed))
+                await pass_over(storm, weather, installation, say=_say)
+                return storm.figures
+
+        return asyncio.run(blow())
+
+
+def _row(weather: Weather, figures: Figures) -> Sequence[str]:
+    """A storm in which a card was over has no row."""
+    return (
+        weather.about,
+        f"{figures.pods:,}",
+        f"{figures.bound:,}",
+        str(figures.kills),
+        str(figures.looks),
+        "none",
+        f"{figures.longest_wait_s:.1f} s (at most {PATIENCE_S:.0f})",
+        f"{figures.took_s:.0f} s",
+    )
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S}  {text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

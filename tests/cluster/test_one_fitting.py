@@ -1,0 +1,96 @@
+"""One card of eight thousand has room: kube-scheduler may not stop looking before it is found."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from contract import names
+from scheduler import written
+from scheduler.core.placement import Peak, Placement, Share
+from simgpu.lab.api import Api, each
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import Fleet
+from simgpu.lab.fleet_objects import Node, Shape
+from tests.cluster.installing import install
+from tests.cluster.running import running
+
+pytestmark = pytest.mark.cluster
+
+TIMES = 20
+SHAPE = Shape(nodes=1000)
+FREE = (617, 5)
+"""The node's number and the card's minor, of the one card that nobody holds."""
+_DEADLINE_S = 60.0
+
+
+def test_the_only_card_with_room_is_found_at_once_each_time(own_plane: ControlPlane) -> None:
+    own_plane.install_kinds()
+    with Fleet(own_plane, SHAPE.all_nodes()) as fleet:
+        asyncio.run(_fill(own_plane, list(fleet.nodes.values())))
+        # Only now, as they let nobody make pods that are bound already.
+        install(own_plane)
+        with running(own_plane):
+            tries = [asyncio.run(_one(own_plane, number)) for number in range(TIMES)]
+    name = SHAPE.node_names()[FREE[0]]
+    assert tries == [(name, [])] * TIMES
+
+
+async def _fill(plane: ControlPlane, nodes: list[Node]) -> None:
+    """A pod on each node that holds all of its cards, but one card."""
+    async with Api(plane) as api:
+
+        async def make(number: int) -> None:
+            node = nodes[number]
+            cards = [card for card in node.cards if (number, card.minor) != FREE]
+            sizes = [(card.uuid, card.minor, card.memory_bytes) for card in cards]
+            shares = tuple(Share("main", *size, 100) for size in sizes)
+            peaks = tuple(Peak(*size, 100, 100) for size in sizes)
+            pod = _pod(f"full-{number}", {names.RESOURCE_GPU: str(100 * len(cards))})
+            placement = Placement(node.name, shares, peaks)
+            pod["metadata"]["annotations"] = dict(written.annotations_of(placement))
+            pod["spec"]["nodeName"] = node.name
+            await api.ask("POST", "/api/v1/namespaces/default/pods", pod)
+
+        await each(range(len(nodes)), make)
+
+
+async def _one(plane: ControlPlane, number: int) -> tuple[str, list[str]]:
+    """Where a pod went that fits one card alone, and what kube-scheduler said before it went."""
+    path = f"/api/v1/namespaces/default/pods/asks-{number}"
+    async with Api(plane) as api:
+        asked = {names.RESOURCE_CORE: "60", names.RESOURCE_MEMORY_RATIO: "60"}
+        await api.ask("POST", "/api/v1/namespaces/default/pods", _pod(f"asks-{number}", asked))
+        deadline = time.monotonic() + _DEADLINE_S
+        while True:
+            pod = await api.ask("GET", path)
+            refused = _refusals(pod)
+            if pod["spec"].get("nodeName") or refused or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
+        await api.ask("DELETE", path, {"gracePeriodSeconds": 0})
+        return pod["spec"].get("nodeName", ""), refused
+
+
+def _refusals(pod: dict[str, Any]) -> list[str]:
+    """kube-scheduler writes one onto each pod that it could not place at the first try."""
+    conditions = pod["status"].get("conditions", ())
+    return [json.dumps(each) for each in conditions if each["status"] == "False"]
+
+
+def _pod(name: str, asked: dict[str, str]) -> dict[str, Any]:
+    resources = {"limits": asked, "requests": asked}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": names.SCHEDULER_NAME,
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "main", "image": "busybox", "resources": resources}],
+        },
+    }

@@ -1,0 +1,68 @@
+"""The document that the product grew from: its pod, applied as it stands there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import names
+from scheduler.profiles import KOORDINATOR
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import Fleet
+from simgpu.lab.fleet_objects import Shape
+from tests.cluster.installing import serve
+from tests.cluster.running import running
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+SEED = Path(__file__).parent / "manifests" / "koordinator-hami.yaml"
+SHOWN = (
+    '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory"'
+    ':"11520Mi","koordinator.sh/gpu-memory-ratio":"50"}'
+)
+"""The annotation as the document has it, up to where the card's id comes in."""
+WHOLE = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "whole", "namespace": "default"},
+    "spec": {
+        "schedulerName": names.SCHEDULER_NAME,
+        "containers": [
+            {
+                "name": "main",
+                "image": "busybox",
+                "resources": {
+                    "limits": {names.RESOURCE_GPU: "100"},
+                    "requests": {names.RESOURCE_GPU: "100"},
+                },
+            }
+        ],
+    },
+}
+
+
+def test_the_documents_pod_gets_the_annotation_that_it_shows(installed: ControlPlane) -> None:
+    serve(installed, KOORDINATOR)
+    nodes = Shape(nodes=1, cards=2, memory_bytes=23040 << 20).all_nodes()
+    with Fleet(installed, nodes) as fleet, running(installed):
+        installed.kubectl("apply", "-f", "-", given=json.dumps(WHOLE))
+        assert _bound(installed, "whole").startswith('{"gpu":[{"minor":0,')
+        installed.kubectl("apply", "-f", SEED)
+        card = fleet.card("node-0000", 1).uuid
+        assert _bound(installed, "pod-example") == f'{SHOWN},"id":"{card}"}}]}}'
+
+
+def _bound(plane: ControlPlane, name: str) -> str:
+    """The allocation of the pod, once it has a node."""
+
+    def pod() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(plane.kubectl("get", "pod", name, "-o", "json"))
+        return found
+
+    until(lambda: bool(pod()["spec"].get("nodeName")), f"{name} is bound")
+    text: str = pod()["metadata"]["annotations"][names.ANNOTATION_DEVICE_ALLOCATED]
+    return text
