@@ -27,5 +27,8 @@ class Result:
 
     @property
     def goals(self) -> Mapping[str, str]:
-        small = {name: f"<= {goal}" for name, goal in self.at_most.items()}
-        return small | {name: f">= {goal}" for name, goal in self.at_least.items()}
+        """By figure; of one that has two, both."""
+        said = {name: [f"<= {goal}"] for name, goal in self.at_most.items()}
+        for name, goal in self.at_least.items():
+            said.setdefault(name, []).append(f">= {goal}")
+        return {name: ", ".join(goals) for name, goals in said.items()}

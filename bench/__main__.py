@@ -17,7 +17,7 @@ BENCHES = {
     "node": "1,000 containers on a real containerd; the agent's memory and time with 50 (root)",
     "nri": "what the node agent adds to a container's creation, beside plugins in Go (root)",
     "counter": "reserve and refund beside an atomic add, a robust mutex and nothing",
-    "scheduler": "the scheduler's core beside a plain loop",
+    "scheduler": "its core beside a plain loop, its verbs, kube-scheduler with it and without",
     "shim": "driver calls and program starts under the library, beside the same without it",
 }
 

@@ -30,13 +30,15 @@ class Figures:
         at_least: float | None = None,
     ) -> None:
         self.values[name] = round(value, 3)
-        goal = ""
+        goals = []
         if at_most is not None:
-            self.at_most[name], goal = at_most, f"<= {at_most:g}"
+            self.at_most[name] = at_most
+            goals.append(f"<= {at_most:g}")
         if at_least is not None:
-            self.at_least[name], goal = at_least, f">= {at_least:g}"
+            self.at_least[name] = at_least
+            goals.append(f">= {at_least:g}")
         shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-        self.rows.append((about, unit, shown, goal))
+        self.rows.append((about, unit, shown, ", ".join(goals)))
 
 
 def calibration_ms() -> float:

@@ -11,6 +11,7 @@ from scheduler.core.fleet import Card
 from scheduler.core.request import Ask, Request
 from scheduler.facts import DeviceFacts, HeldCard, LeaseFacts, NodeFacts, PodFacts
 from scheduler.state import State
+from simgpu.lab.fleet_objects import Shape, card_uuid
 
 CARD_BYTES: Final = 80 << 30
 CARDS: Final = 8
@@ -25,17 +26,14 @@ class Size:
     nodes: int
     pods: int
 
-    def node_names(self) -> list[str]:
-        return [f"node-{number:04}" for number in range(self.nodes)]
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.nodes, CARDS, CARD_BYTES)
 
 
 SMALL: Final = Size(100, 4_000)
 MIDDLE: Final = Size(1_000, 40_000)
 LARGE: Final = Size(5_000, 40_000)
-
-
-def card_uuid(node: int, minor: int) -> str:
-    return f"GPU-{node:08x}-{minor:04x}-4000-8000-000000000000"
 
 
 def held(size: Size) -> Iterator[tuple[int, int, int]]:
@@ -49,7 +47,8 @@ def held(size: Size) -> Iterator[tuple[int, int, int]]:
 
 def filled(size: Size) -> State:
     state = State()
-    for number, name in enumerate(size.node_names()):
+    names = size.shape.node_names()
+    for number, name in enumerate(names):
         cards = tuple(
             Card(card_uuid(number, minor), minor, CARD_BYTES, numa=minor // 4, root=f"pci{minor}")
             for minor in range(CARDS)
@@ -57,7 +56,6 @@ def filled(size: Size) -> State:
         state.see_device(DeviceFacts(name, f"uid-{name}", cards))
         state.see_node(NodeFacts(name, f"uid-{name}", isolates=True))
         state.see_lease(LeaseFacts(name, "now"), 0.0)
-    names = size.node_names()
     for number, (node, minor, percent) in enumerate(held(size)):
         uuid, taken = card_uuid(node, minor), CARD_BYTES * percent // 100
         holds = (HeldCard(uuid, minor, taken, percent, percent),)

@@ -32,5 +32,5 @@ def test_the_plain_loop_chooses_the_same_card(seed: int) -> None:
 def test_a_goal_from_below_is_a_goal() -> None:
     assert Result({"a": 2.0}, {}, (), (), {"a": 2.0}).met
     assert not Result({"a": 1.9}, {}, (), (), {"a": 2.0}).met
-    goals = Result({"a": 1.0, "b": 2.0}, {"b": 3.0}, (), (), {"a": 1.0}).goals
-    assert goals == {"a": ">= 1.0", "b": "<= 3.0"}
+    goals = Result({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}, (), (), {"a": 1.0}).goals
+    assert goals == {"a": "<= 1.0, >= 1.0", "b": "<= 3.0"}

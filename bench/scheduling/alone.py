@@ -1,0 +1,65 @@
+"""The extender over a fleet that is told to it and an API server that says yes at once: the verbs
+themselves are measured. Lives until its standard input ends; its first line is its port.
+
+    python -m bench.scheduling.alone NODES PODS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import uvloop
+
+from bench.scheduling import fleets
+from scheduler.binder import Binder
+from scheduler.extender import Extender
+from scheduler.metrics import Metrics
+from scheduler.verbs import Verbs
+
+
+class _Yes:
+    """In place of the API server, the right to bind and the watches."""
+
+    synced = True
+    writer = "bench"
+
+    async def get(self, path: str, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
+        raise AssertionError(f"nobody is in doubt, and asks for {path}")
+
+    async def post(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
+        return {}
+
+    async def admit(self) -> str:
+        return ""
+
+    def may_write(self) -> bool:
+        return True
+
+    def refusal(self) -> str:
+        return ""
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        yield
+
+
+async def main(size: fleets.Size) -> None:
+    state, yes = fleets.filled(size), _Yes()
+    verbs = Verbs(state)
+    binder = Binder(state, yes, yes, verbs)
+    extender = Extender(verbs, binder, yes, yes, Metrics())
+    runner = await extender.serve("127.0.0.1", 0)
+    sys.stdout.write(f"{runner.addresses[0][1]}\n")
+    sys.stdout.flush()
+    with contextlib.suppress(EOFError):
+        await asyncio.to_thread(sys.stdin.read)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(fleets.Size(*map(int, sys.argv[1:]))))

@@ -1,0 +1,147 @@
+"""A real API server with a fleet in use: nodes with their cards, and pods that hold shares of them.
+
+Nobody renews the agents' Leases, so that the figures are of scheduling alone; the extender is told
+to believe them for the time. Pods that are there stand on the first nodes, evenly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bench.scheduling import fleets
+from bench.scheduling.figures import say
+from contract import names
+from kube import access
+from kube.client import METADATA_ONLY, Kube
+from scheduler import written
+from scheduler.cache import DEVICES, LEASES, NODES
+from scheduler.core.placement import Peak, Placement, Share
+from simgpu.lab.api import each
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import now
+from simgpu.lab.fleet_objects import Node, card_uuid, device_json, lease_json, node_json
+
+Json = Mapping[str, Any]
+
+_SEEN_S: Final = 300.0
+_WRITE: Final = re.compile(r"apiserver_request_total\{([^}]*)\} ([\d.e+]+)")
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_READS: Final = frozenset({"GET", "LIST", "WATCH", "CONNECT"})
+
+
+@asynccontextmanager
+async def administrator(plane: ControlPlane) -> AsyncIterator[Kube]:
+    path = str(plane.kubeconfig("admin"))
+    async with Kube(access.load(path), lambda: access.load(path)) as kube:
+        yield kube
+
+
+async def post_all(kube: Kube, path: str, bodies: Iterable[Json]) -> None:
+    """As fast as it goes."""
+
+    async def post(body: Json) -> None:
+        await kube.post(path, body, timeout_s=60.0)
+
+    await each(bodies, post)
+
+
+async def build(kube: Kube, nodes: Sequence[Node]) -> None:
+    """The nodes, their inventories and their agents' Leases."""
+
+    async def make(node: Node) -> None:
+        made = await kube.post(NODES, node_json(node), timeout_s=60.0)
+        await kube.post(DEVICES, device_json(node, made["metadata"]["uid"]), timeout_s=60.0)
+        await kube.post(LEASES, lease_json(node.name, now()), timeout_s=60.0)
+
+    begun_s = time.monotonic()
+    await each(nodes, make)
+    if nodes:
+        say(f"{len(nodes):,} nodes are there ({time.monotonic() - begun_s:.0f} s)")
+
+
+async def fill(kube: Kube, size: fleets.Size) -> None:
+    """The pods that are there, bound when they are made."""
+    namespace = "there"
+    await kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    begun_s = time.monotonic()
+    node_names = size.shape.node_names()
+    bodies = (
+        _bound_pod(number, node_names[node], card_uuid(node, minor), minor, percent)
+        for number, (node, minor, percent) in enumerate(fleets.held(size))
+    )
+    await post_all(kube, f"/api/v1/namespaces/{namespace}/pods", bodies)
+    say(f"{size.pods:,} pods are there ({time.monotonic() - begun_s:.0f} s)")
+
+
+def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> Json:
+    size_bytes = fleets.CARD_BYTES * percent // 100
+    share = Share("main", uuid, minor, size_bytes, percent)
+    peak = Peak(uuid, minor, size_bytes, percent, percent)
+    body = asking_pod(f"p{number}", percent)
+    body["metadata"]["annotations"] = dict(
+        written.annotations_of(Placement(node, (share,), (peak,)))
+    )
+    body["spec"]["nodeName"] = node
+    return body
+
+
+def asking_pod(name: str, percent: int) -> dict[str, Any]:
+    """percent: of a card's memory and core; 0: a plain pod."""
+    asked = {"cpu": "10m", "memory": "10Mi"}
+    if percent:
+        asked |= {
+            names.RESOURCE_SHARED: "1",
+            names.RESOURCE_CORE: str(percent),
+            names.RESOURCE_MEMORY_RATIO: str(percent),
+        }
+    label = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER} if percent else {}
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "resources": {"requests": asked, "limits": asked},
+    }
+    return {
+        "metadata": {"name": name, "labels": label},
+        "spec": {
+            "schedulerName": names.SCHEDULER_NAME,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+        },
+    }
+
+
+async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequence[float]:
+    """When each of so many pods of the namespace was bound, by our clock, from that version on."""
+    path, times = f"/api/v1/namespaces/{namespace}/pods", []
+    asked = {"fieldSelector": "spec.nodeName!="}
+    async with asyncio.timeout(_SEEN_S):
+        async for batch in kube.watch(path, since, only=METADATA_ONLY, **asked):
+            now_s = time.monotonic()
+            times += [now_s for event in batch if event["type"] == "ADDED"]
+            if len(times) >= count:
+                return times
+    raise RuntimeError(f"the watch of {namespace} ended with {len(times)} of {count} pods bound")
+
+
+def writes(plane: ControlPlane) -> Mapping[str, float]:
+    """How many requests that change something the API server has had, by what they were."""
+    counted: dict[str, float] = {}
+    for line in _WRITE.finditer(plane.kubectl("get", "--raw", "/metrics")):
+        labels = dict(_LABEL.findall(line[1]))
+        if labels["verb"] not in _READS:
+            what = "/".join(filter(None, (labels["resource"], labels["subresource"])))
+            key = f"{labels['verb']} {what}"
+            counted[key] = counted.get(key, 0.0) + float(line[2])
+    return counted
+
+
+def paths(*patterns: str) -> Sequence[Path]:
+    """Of our manifests, in their order."""
+    root = Path(__file__).resolve().parents[2] / "manifests"
+    return [path for pattern in patterns for path in sorted(root.glob(pattern))]

@@ -1,0 +1,154 @@
+"""kube-scheduler with us and without: pods per second of real runs, one beside the other.
+
+Without us is the same kube-scheduler, asked to look at all nodes too, with the same pods: what
+koordinator.sh asks for is to it a number of the node's totals. The extender is halted meanwhile.
+kube-scheduler stands still while the pods are made, so that what is measured is scheduling. By
+turns, so that what else the machine does meets both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import psutil
+import yaml
+
+from bench.scheduling import stage
+from bench.scheduling.figures import say
+from contract import names
+from kube.client import Kube
+from simgpu.lab.controlplane import ControlPlane
+
+OURS: Final = "with us"
+BARE: Final = "without"
+PLAIN: Final = "without, plain pods"
+BINDING: Final = "POST pods/binding"
+EVENT: Final = "POST events"
+NAMED: Final = frozenset({BINDING, EVENT, "PUT leases", "PATCH leases", "POST leases"})
+"""Leases are renewed by the clock, whatever is bound."""
+_PERCENT: Final = 20
+_READY_S: Final = 120.0
+
+
+@dataclass
+class Runs:
+    """Of each kind, pods per second by run; of ours also our processor time per pod, and what was
+    written to the API server per pod."""
+
+    pods_per_s: dict[str, list[float]] = field(default_factory=dict)
+    cpu_us: list[float] = field(default_factory=list)
+    writes: list[Mapping[str, float]] = field(default_factory=list)
+
+    def median(self, kind: str) -> float:
+        return median(self.pods_per_s[kind])
+
+    @property
+    def cpu_us_median(self) -> float:
+        return median(self.cpu_us)
+
+    def written(self, what: str) -> float:
+        """Per pod, of all runs."""
+        return sum(each.get(what, 0.0) for each in self.writes) / len(self.writes)
+
+    @property
+    def other_writes(self) -> Mapping[str, float]:
+        """Per pod, but for bindings, events and Leases."""
+        kinds = {kind for each in self.writes for kind in each}
+        found = {kind: self.written(kind) for kind in sorted(kinds - NAMED)}
+        return {kind: number for kind, number in found.items() if number}
+
+
+def bare_config(path: Path) -> Path:
+    """The same as ours, but for the extender and what belongs to it."""
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"qps": 1000, "burst": 2000},
+        "percentageOfNodesToScore": 100,
+        "profiles": [{"schedulerName": names.SCHEDULER_NAME}],
+    }
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+class Throughput:
+    """ours: the configuration with the extender in it, which is up; extender: its PID."""
+
+    def __init__(self, plane: ControlPlane, kube: Kube, ours: Path, extender: int) -> None:
+        self._plane = plane
+        self._kube = kube
+        self._configs = {OURS: ours, BARE: bare_config(plane.directory / "bare.yaml")}
+        self._extender = psutil.Process(extender)
+        self._number = 0
+
+    async def measure(self, count: int, rounds: int) -> Runs:
+        runs = Runs()
+        for _ in range(rounds):
+            for kind in (BARE, OURS):
+                await self._run(kind, _PERCENT, count, runs)
+        await self._run(PLAIN, 0, count, runs)
+        return runs
+
+    async def _run(self, kind: str, percent: int, count: int, runs: Runs) -> None:
+        self._number += 1
+        namespace = f"run-{self._number}"
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        await self._kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        ours = kind == OURS
+        config = self._configs[OURS if ours else BARE]
+        self._extender.send_signal(signal.SIGCONT if ours else signal.SIGSTOP)
+        scheduler = self._plane.start_kube_scheduler(config, name=f"kube-scheduler-{self._number}")
+        try:
+            await self._warm_up(namespace, percent)
+            scheduler.send(signal.SIGSTOP)
+            pods = (stage.asking_pod(f"p{number}", percent) for number in range(count))
+            found = await self._kube.get(path, limit=1)
+            seen = asyncio.create_task(
+                stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
+            )
+            await stage.post_all(self._kube, path, pods)
+            before, cpu_s = stage.writes(self._plane), self._cpu_s()
+            scheduler.send(signal.SIGCONT)
+            times = await seen
+            cpu_us = (self._cpu_s() - cpu_s) / count * 1e6
+            # The events are written a little later.
+            await asyncio.sleep(2)
+            after = stage.writes(self._plane)
+        finally:
+            scheduler.send(signal.SIGCONT)
+            scheduler.stop()
+            self._extender.send_signal(signal.SIGCONT)
+        rate = (count - 1) / (times[-1] - times[0])
+        runs.pods_per_s.setdefault(kind, []).append(rate)
+        if ours:
+            runs.cpu_us.append(cpu_us)
+            runs.writes.append(
+                {what: (number - before.get(what, 0.0)) / count for what, number in after.items()}
+            )
+        say(f"{kind}: {count} pods, {rate:.0f} a second")
+        await self._kube.delete(path, {"gracePeriodSeconds": 0})
+
+    async def _warm_up(self, namespace: str, percent: int) -> None:
+        """Until it has bound its first few."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        warm = [stage.asking_pod(f"first-{number}", percent) for number in range(5)]
+        await stage.post_all(self._kube, path, warm)
+        deadline = time.monotonic() + _READY_S
+        while True:
+            found = await self._kube.get(path)
+            if all(pod["spec"].get("nodeName") for pod in found["items"]):
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"kube-scheduler binds nothing within {_READY_S:.0f} s")
+            await asyncio.sleep(0.2)
+
+    def _cpu_s(self) -> float:
+        return sum(self._extender.cpu_times()[:2])

@@ -1,0 +1,212 @@
+"""The verbs over HTTP, as kube-scheduler sends them: filter, prioritize, and bind beside the next
+pod's filter. The other side is on one core of its own and talks to no API server.
+
+kube-scheduler collects its candidates from goroutines: the same nodes in another order each time.
+So it is here; that the lists were equal would help, and is told apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Final
+
+import psutil
+
+from bench.scheduling.caller import Caller, pod
+from bench.scheduling.figures import calibration_ms
+from bench.scheduling.fleets import Size
+
+VERBS: Final = ("filter", "prioritize", "bind")
+_CHUNKS: Final = 32
+"""What a goroutine takes at a time is in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A pod's calls, ready to be sent. The nodes of prioritize and bind are the answer's."""
+
+    name: str
+    uid: str
+    pod: bytes
+    filter: bytes
+
+
+@dataclass
+class Round:
+    """pods_per_s: by the clock, with the binds beside. cpu_us: of the other side, per pod. again:
+    pods of which the bind came too late, as another's had filled the card. alone_s: by verb, one
+    call after the other."""
+
+    pods_per_s: float
+    cpu_us: float
+    calibration_ms: float
+    again: int
+    alone_s: Mapping[str, Sequence[float]]
+
+
+@dataclass
+class Measured:
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def pods_per_s(self) -> float:
+        return median(each.pods_per_s for each in self.rounds)
+
+    @property
+    def cpu_us(self) -> float:
+        return median(each.cpu_us for each in self.rounds)
+
+    @property
+    def calibration_ms(self) -> float:
+        return median(each.calibration_ms for each in self.rounds)
+
+    @property
+    def again(self) -> int:
+        return sum(each.again for each in self.rounds)
+
+    def milliseconds(self, verb: str) -> tuple[float, float]:
+        """p50 and p99 of all rounds."""
+        taken = [taken for each in self.rounds for taken in each.alone_s[verb]]
+        return median(taken) * 1e3, quantiles(taken, n=100)[98] * 1e3
+
+
+def measure(size: Size, rounds: int, pods: int, same_order: bool = False) -> Measured:
+    """pods: of each round, half of them one call after the other."""
+    measured = Measured()
+    with _other_side(size) as (process, port):
+        first = 0
+        for number in range(rounds + 1):
+            ready = list(_ready(size, first, pods, same_order))
+            first += pods
+            taken = _round(process, port, ready)
+            if number:  # the first is the warm-up
+                measured.rounds.append(taken)
+    return measured
+
+
+def _round(process: psutil.Process, port: int, ready: Sequence[Asked]) -> Round:
+    half = len(ready) // 2
+    with _on_core(_ITS_CORE):
+        calibration = calibration_ms()
+    alone: dict[str, list[float]] = defaultdict(list)
+    caller, binder = Caller(port), Caller(port)
+    for each in ready[:half]:
+        node, taken = _choose(caller, each)
+        for verb, seconds in taken.items():
+            alone[verb].append(seconds)
+        alone["bind"].append(_bind(caller, each, node)[1])
+    again = 0
+    bound: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
+
+    def bind_all() -> None:
+        nonlocal again
+        while (chosen := bound.get()) is not None:
+            asked, node = chosen
+            while not _bind(binder, asked, node)[0]:
+                again += 1
+                node, _ = _choose(binder, asked)
+
+    thread = threading.Thread(target=bind_all)
+    thread.start()
+    begun_s, cpu_s = time.perf_counter(), _cpu_s(process)
+    try:
+        for each in ready[half:]:
+            bound.put((each, _choose(caller, each)[0]))
+    finally:
+        bound.put(None)
+        thread.join()
+    took_s = time.perf_counter() - begun_s
+    cpu_us = (_cpu_s(process) - cpu_s) / (len(ready) - half) * 1e6
+    caller.close()
+    binder.close()
+    return Round((len(ready) - half) / took_s, cpu_us, calibration, again, alone)
+
+
+def _choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
+    """What kube-scheduler would: the node with the highest score, the first of them."""
+    found, filter_s = caller.call("filter", asked.filter)
+    names = found.get("NodeNames")
+    if not names:
+        raise RuntimeError(f"{asked.name} fits nowhere: {str(found)[:300]}")
+    body = _arguments(asked.pod, json.dumps(names, separators=(",", ":")).encode())
+    scores, prioritize_s = caller.call("prioritize", body)
+    node = max(scores, key=lambda each: each["Score"])["Host"]
+    return node, {"filter": filter_s, "prioritize": prioritize_s}
+
+
+def _bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
+    """Whether the node still had room, and the seconds."""
+    said = {"PodName": asked.name, "PodNamespace": "bench", "PodUID": asked.uid, "Node": node}
+    answer, taken_s = caller.call("bind", json.dumps(said).encode())
+    return not answer.get("Error"), taken_s
+
+
+def _ready(size: Size, first: int, count: int, same_order: bool) -> Iterator[Asked]:
+    names = size.shape.node_names()
+    step = max(1, len(names) // _CHUNKS)
+    chunks = [names[at : at + step] for at in range(0, len(names), step)]
+    chance = random.Random(first)
+    for number in range(first, first + count):
+        if not same_order:
+            chance.shuffle(chunks)
+        listed = json.dumps([name for chunk in chunks for name in chunk], separators=(",", ":"))
+        each = pod(number)
+        text = json.dumps(each, separators=(",", ":")).encode()
+        metadata = each["metadata"]
+        body = _arguments(text, listed.encode())
+        yield Asked(metadata["name"], metadata["uid"], text, body)
+
+
+def _arguments(pod_text: bytes, names: bytes) -> bytes:
+    return b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (pod_text, names)
+
+
+# --- the two sides, each on its core -------------------------------------------------------------
+
+_CORES: Final = sorted(os.sched_getaffinity(0))
+_ITS_CORE: Final = _CORES[0]
+_OUR_CORE: Final = _CORES[-1]
+
+
+@contextmanager
+def _other_side(size: Size) -> Iterator[tuple[psutil.Process, int]]:
+    command = [sys.executable, "-m", "bench.scheduling.alone", str(size.nodes), str(size.pods)]
+    with _on_core(_ITS_CORE):
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        if not said:
+            raise RuntimeError("the extender of the bench does not come up; see above")
+        with _on_core(_OUR_CORE):
+            yield psutil.Process(process.pid), int(said)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def _on_core(core: int) -> Iterator[None]:
+    """This thread, and what it starts."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    return sum(process.cpu_times()[:2])

@@ -1,0 +1,72 @@
+"""Whole runs on a real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import psutil
+
+from bench.scheduling import fleets, stage
+from bench.scheduling.figures import calibration_ms, say
+from bench.scheduling.throughput import Runs, Throughput
+from contract import names
+from scheduler.profiles import Profiles, configuration
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.installation import Installation
+
+_BEFORE_PODS: Final = ("0*.yaml", "1*.yaml", "2*.yaml")
+_AFTER_THEM: Final = ("3*.yaml", "5*.yaml")
+"""Policies refuse pods that are bound as they are made."""
+_PROGRAM: Final = "bench.scheduling.believing"
+_MIB: Final = 1 << 20
+
+
+@dataclass
+class Measured:
+    """runs: by number of nodes. nodes, pods: that the extender knew when its memory was read."""
+
+    runs: dict[int, Runs] = field(default_factory=dict)
+    nodes: int = 0
+    pods: int = 0
+    memory_mib: float = 0.0
+    calibration_ms: float = 0.0
+
+
+async def measure(directory: Path, quick: bool) -> Measured:
+    """The directory is made, and gone in the end."""
+    there = fleets.Size(200, 2_000) if quick else fleets.MIDDLE
+    stages = [there.nodes] if quick else [fleets.MIDDLE.nodes, fleets.LARGE.nodes]
+    nodes = fleets.Size(stages[-1], 0).shape.all_nodes()
+    measured, calibrations = Measured(pods=there.pods), []
+    election = {"leaderElection": {"leaderElect": False}}
+    profiles = {**configuration(Profiles((names.SCHEDULER_NAME,))), **election}
+    with ControlPlane(directory) as plane:
+        plane.apply(*stage.paths(*_BEFORE_PODS))
+        installation = Installation(plane, profiles, module=_PROGRAM)
+        async with stage.administrator(plane) as kube:
+            await stage.build(kube, nodes[: there.nodes])
+            await stage.fill(kube, there)
+            plane.apply(*stage.paths(*_AFTER_THEM))
+            begun_s = time.monotonic()
+            installation.tend_extender()
+            try:
+                installation.wait_ready()
+                say(f"the extender is ready after {time.monotonic() - begun_s:.1f} s")
+                pid = installation.extender.pid
+                throughput = Throughput(plane, kube, installation.config, pid)
+                for number in stages:
+                    await stage.build(kube, nodes[measured.nodes or there.nodes : number])
+                    measured.nodes = number
+                    say(f"kube-scheduler with us and without, {number:,} nodes")
+                    calibrations.append(calibration_ms())
+                    rounds, count = (1, 100) if quick else (3, 600 if number == stages[0] else 300)
+                    measured.runs[number] = await throughput.measure(count, rounds)
+                measured.memory_mib = psutil.Process(pid).memory_info().rss / _MIB
+            finally:
+                installation.stop()
+    measured.calibration_ms = median(calibrations)
+    return measured
