@@ -2,7 +2,8 @@
 
 The only writer of State beside the binder, on the same event loop. Keeps facts and no JSON; of a
 pod, beside what State has, a number that tells whether anything has changed that we read. What a
-pod asks for that is not bound yet is not kept: kube-scheduler brings it with each verb.
+pod asks for that is not bound yet is not kept: kube-scheduler brings it with each verb. Why so: see
+docs/adr/0023.
 """
 
 from __future__ import annotations
