@@ -28,7 +28,7 @@ _LOG: Final = logging.getLogger(__name__)
 LEASE_CALL_S: Final = 2.0
 """Two renewals can fail within a window."""
 PATIENCE_S: Final = 2.5
-"""How long a verb waits for the Lease: kube-scheduler waits 5 s for the verb."""
+"""How long a verb waits for the Lease, while kube-scheduler waits for the verb."""
 _RETRY_S: Final = 0.5
 
 

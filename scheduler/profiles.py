@@ -110,7 +110,8 @@ def configuration(profiles: Profiles) -> Json:
                 "nodeCacheCapable": True,
                 # Else kube-scheduler binds by itself, without an allocation, when we are away.
                 "ignorable": False,
-                "httpTimeout": "5s",
+                # A bind may take 12 s where the API server does not answer (ADR 19).
+                "httpTimeout": "15s",
             }
         ],
     }

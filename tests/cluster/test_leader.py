@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import secrets
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +19,7 @@ from typing import Any, Self
 import pytest
 
 from contract import names
+from scheduler.lease import PATH
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.waiting import until
 
@@ -258,3 +261,19 @@ def test_a_lease_that_was_deleted_by_hand_makes_nobody_bind_beside_another(
         until(lambda: not first.may(), "who held it knows that it is gone")
         until(lambda: first.may() or second.may(), "one of them has it again")
         assert not (first.may() and second.may())
+
+
+def test_renewals_do_not_wait_behind_bindings(plane: ControlPlane) -> None:
+    """They have a flow of their own at the API server, with the priority of elections."""
+    context = ssl.create_default_context(cafile=str(plane.ca))
+
+    def flow(path: str) -> str:
+        request = urllib.request.Request(plane.server + path)
+        request.add_header("Authorization", f"Bearer {plane.token('scheduler')}")
+        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        with urllib.request.build_opener(*handlers).open(request, timeout=60) as answer:
+            return str(answer.headers["X-Kubernetes-PF-FlowSchema-UID"])
+
+    uid = plane.kubectl("get", "flowschema", "gpuslice-leases", "-o=jsonpath={.metadata.uid}")
+    until(lambda: flow(PATH) == uid, "the flow is in force")
+    assert flow("/api/v1/pods?limit=1") != uid

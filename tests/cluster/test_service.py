@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import secrets
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler.events import SECOND_INSTALLATION
+from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
@@ -24,17 +26,24 @@ from tests.cluster.waiting import until
 pytestmark = pytest.mark.cluster
 
 LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
-MANIFEST = Path(__file__).resolve().parents[2] / "manifests/22-scheduler-lease.yaml"
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST = ROOT / "manifests/22-scheduler-lease.yaml"
 
 
 @pytest.fixture
-def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """Nobody holds the Lease, and three nodes have two cards each."""
+def nodes(installed: ControlPlane) -> Iterator[Fleet]:
+    """Three, of two cards each."""
+    with Fleet(installed, Shape(nodes=3, cards=2, prefix="service-").all_nodes()) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
+    """With nodes, and nobody holds the Lease."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
     installed.apply(MANIFEST)
-    with Fleet(installed, Shape(nodes=3, cards=2, prefix="service-").all_nodes()):
-        yield installed
-        installed.kubectl("delete", *LEASE, "--ignore-not-found")
+    yield installed
+    installed.kubectl("delete", *LEASE, "--ignore-not-found")
 
 
 class Pods:
@@ -45,18 +54,21 @@ class Pods:
         self.names: list[str] = []
 
     def create(self, ratio: int = 40) -> str:
-        name = f"pod-{secrets.token_hex(4)}"
-        limits = {names.RESOURCE_MEMORY_RATIO: str(ratio), names.RESOURCE_CORE: str(ratio)}
-        container = {"name": "c", "image": "none", "resources": {"limits": limits}}
-        made = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {"schedulerName": names.SCHEDULER_NAME, "containers": [container]},
-        }
+        made = self.manifest(ratio)
         self._plane.kubectl("create", "-f", "-", given=json.dumps(made))
+        name = str(made["metadata"]["name"])
         self.names.append(name)
         return name
+
+    def manifest(self, ratio: int) -> dict[str, Any]:
+        limits = {names.RESOURCE_MEMORY_RATIO: str(ratio), names.RESOURCE_CORE: str(ratio)}
+        container = {"name": "c", "image": "none", "resources": {"limits": limits}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"pod-{secrets.token_hex(4)}"},
+            "spec": {"schedulerName": names.SCHEDULER_NAME, "containers": [container]},
+        }
 
     def get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._plane.kubectl("get", "pod", name, "-o=json"))
@@ -104,6 +116,59 @@ def test_a_pod_is_bound_with_its_card_by_one_write_and_one_event(
         held = json.loads(replica.get(f"/debug/fleet?node={pod['spec']['nodeName']}")[1])
         holders = [h["pod"] for card in held["nodes"][0]["cards"] for h in card["holders"]]
         assert holders == [f"default/{name}"]
+
+
+def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: Pods) -> None:
+    """With the rights of the scheduler; the same cards as in the Binding that follows."""
+    with Replica(plane, "a"):
+        pods.bound(pods.create(60))
+        asked = {**pods.manifest(60), "metadata": {"name": "next"}}
+        kubeconfig = str(plane.kubeconfig("scheduler"))
+        command = [sys.executable, "-m", "scheduler", "simulate", "--from-cluster", "--json"]
+        done = subprocess.run(
+            [*command, "-f", "-", "--kubeconfig", kubeconfig],
+            input=json.dumps(asked),
+            text=True,
+            capture_output=True,
+            cwd=ROOT,
+        )
+        assert done.returncode == 0, done.stderr
+        (account,) = json.loads(done.stdout)
+        pod = pods.bound(pods.create(60))
+        assert pod["spec"]["nodeName"] == account["node"]
+        told = account["candidates"][0]["containers"][0]["uuid"]
+        assert told in pod["metadata"]["annotations"][names.ANNOTATION_GRANTS]
+
+
+def test_what_is_wrong_with_a_pod_and_a_node_becomes_their_event(
+    plane: ControlPlane, nodes: Fleet, pods: Pods
+) -> None:
+    nodes.set_ready("service-0001", "the driver is away")
+    name = pods.create()
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "annotations": {names.ANNOTATION_GRANTS: "{"}},
+        "target": {"name": "service-0002"},
+    }
+    path = f"/api/v1/namespaces/default/pods/{name}/binding"
+    given = json.dumps(binding)
+    plane.kubectl("create", "--raw", path, "-f", "-", user="scheduler", given=given)
+    with Replica(plane, "a"):
+        pods.bound(pods.create())
+        of_pod = (POD_PROBLEM, f"annotation {names.ANNOTATION_GRANTS}: not JSON")
+        of_node = (NODE_PROBLEM, "node agent: the driver is away")
+        for kind, about, (reason, words) in (
+            ("pod", name, of_pod),
+            ("node", "service-0001", of_node),
+        ):
+            until(
+                lambda on=about, why=reason, text=words: any(  # type: ignore[misc]
+                    found == why and said.startswith(text) for found, said in pods.events(on)
+                ),
+                f"{about} has its event",
+            )
+            assert reason in plane.kubectl("describe", kind, about)
 
 
 def test_what_fits_nowhere_is_said_by_kube_scheduler_in_our_words(
