@@ -11,8 +11,10 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any, Final
 
+from nri_plugin import board
 from nri_plugin.child import Child
 from nri_plugin.errors import ChildError, InventoryError
 from nri_plugin.logs import Line
@@ -40,14 +42,20 @@ class Inventory:
         self._min_interval_s = min_interval_s
         self._now = now
         self._cards: Sequence[Card] = ()
+        self._seen: Sequence[Card] = ()
         self._asked_at: float | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._problem: str | None = "the cards have not been asked for yet"
 
     @property
     def cards(self) -> Sequence[Card]:
-        """What the last successful look found."""
+        """What the last successful look found, without the cards that are in trouble."""
         return self._cards
+
+    @property
+    def seen(self) -> Sequence[Card]:
+        """What it found, those in trouble too."""
+        return self._seen
 
     @property
     def problem(self) -> str | None:
@@ -79,14 +87,20 @@ class Inventory:
 
     async def _refresh(self) -> None:
         try:
-            self._cards = await self._ask()
+            seen = await self._ask()
         except InventoryError as error:
             self._problem = str(error)
             _LOG.error(Line("inventory failed", error=error, cards=len(self._cards)))
         else:
-            self._problem = None
+            new = self._problem is not None or seen != self._seen
+            self._problem, self._seen = None, seen
+            self._cards = tuple(card for card in seen if not card.problem)
             uuids = ",".join(card.uuid for card in self._cards)
-            _LOG.info(Line("inventory", cards=len(self._cards), uuids=uuids))
+            level = logging.INFO if new else logging.DEBUG
+            _LOG.log(level, Line("inventory", cards=len(self._cards), uuids=uuids))
+            for card in seen if new else ():
+                if card.problem:
+                    _LOG.error(Line("card in trouble", uuid=card.uuid, problem=card.problem))
 
     async def _ask(self) -> Sequence[Card]:
         try:
@@ -98,34 +112,75 @@ class Inventory:
 def decode(reply: bytes) -> Sequence[Card]:
     """The child's answer as cards; raises InventoryError for anything else."""
     try:
-        cards = tuple(Card(c["uuid"], c["minor"], c["memory_bytes"]) for c in json.loads(reply))
-    except (ValueError, TypeError, KeyError) as error:
+        return tuple(
+            Card(
+                c["uuid"],
+                c["minor"],
+                c["memory_bytes"],
+                c.get("numa"),
+                c.get("root", ""),
+                c.get("link", ""),
+                c.get("problem", ""),
+            )
+            for c in json.loads(reply)
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InventoryError(f"unreadable answer: {error!r}") from error
-    return cards
 
 
 def ask_nvml() -> Sequence[Mapping[str, Any]]:
-    """Every card that NVML lets us see. A card in trouble is left out, and said so on stderr."""
+    """Every card that NVML names. One that does not even tell its name is said on stderr."""
     import pynvml
 
     pynvml.nvmlInit()
     try:
-        found = []
+        found, handles = [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                card = {
-                    "uuid": pynvml.nvmlDeviceGetUUID(handle),
-                    "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
-                    "memory_bytes": pynvml.nvmlDeviceGetMemoryInfo(handle).total,
-                }
+                found.append(_card(handle))
+                handles.append(handle)
             except pynvml.NVMLError as error:
                 sys.stderr.write(f"card {index}: {error}\n")
-                continue
-            found.append(card)
+        linked = [
+            (one, other)
+            for one, other in combinations(range(len(handles)), 2)
+            if _by_nvlink(handles[one], handles[other])
+        ]
+        for index, link in enumerate(board.links(len(handles), linked)):
+            found[index]["link"] = link
         return found
     finally:
         pynvml.nvmlShutdown()
+
+
+def _card(handle: object) -> dict[str, Any]:
+    import pynvml
+
+    card: dict[str, Any] = {
+        "uuid": pynvml.nvmlDeviceGetUUID(handle),
+        "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
+        "memory_bytes": 0,
+    }
+    try:
+        card["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+    except pynvml.NVMLError as error:
+        card["problem"] = str(error)
+    try:
+        place = board.place(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+    except pynvml.NVMLError:  # a card in trouble may not say where it is
+        place = board.NOWHERE
+    return {**card, "numa": place.numa, "root": place.root}
+
+
+def _by_nvlink(one: object, other: object) -> bool:
+    import pynvml
+
+    try:
+        status = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except pynvml.NVMLError:  # older drivers and small cards do not know the question
+        return False
+    return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
 def main() -> int:

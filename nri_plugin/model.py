@@ -35,11 +35,20 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A physical card of this node, as NVML tells it."""
+    """A physical card of this node, as NVML tells it.
+
+    numa, root: where it is on the board; None and "" where nobody says. link: cards of equal links
+    reach each other by NVLink; "": it reaches none. problem: why it cannot be used; then its memory
+    may be told as 0.
+    """
 
     uuid: str
     minor: int
     memory_bytes: int
+    numa: int | None = None
+    root: str = ""
+    link: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pytest
 from nri_plugin.errors import InventoryError
 from nri_plugin.inventory import Inventory, decode
 from nri_plugin.model import Card
+from tests.simgpu.host import GIB, Host
 
 ONE = '[{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5}]'
 
@@ -188,3 +189,40 @@ def test_decode() -> None:
     assert decode(b"[]") == ()
     with pytest.raises(InventoryError):
         decode(b"\xff")
+
+
+@pytest.mark.sim
+def test_a_card_that_falls_off_the_bus_is_not_offered(build_dir: Path, tmp_path: Path) -> None:
+    options = ("--card", str(GIB), "--card", str(2 * GIB))
+    host = Host(tmp_path / "sim", options, build_dir)
+    host.up()
+
+    async def work() -> None:
+        cards = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
+        await cards.refresh()
+        assert [card.memory_bytes for card in cards.cards] == [GIB, 2 * GIB]
+        whole = cards.seen
+        assert cards.cards == whole
+        host.fault("lose", card=1)
+        await cards.refresh()
+        # It does not even tell its name any more.
+        assert (cards.cards, cards.seen) == (whole[:1], whole[:1])
+
+    try:
+        asyncio.run(work())
+    finally:
+        host.down()
+
+
+def test_a_card_in_trouble_is_named_and_not_offered() -> None:
+    ill = '{"uuid": "GPU-2", "minor": 1, "memory_bytes": 0, "problem": "GPU is lost"}'
+    well = '{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5, "numa": 1, "root": "pci0000:3a"}'
+
+    async def work() -> None:
+        cards = inventory(f"print('[{well}, {ill}]')")
+        await cards.refresh()
+        assert cards.cards == (Card("GPU-1", 0, 5, numa=1, root="pci0000:3a"),)
+        assert cards.seen[1] == Card("GPU-2", 1, 0, problem="GPU is lost")
+        await cards.close()
+
+    asyncio.run(work())

@@ -1,0 +1,261 @@
+"""Between the API server's JSON and the agent's nouns: nodes, Devices, Leases, pods, Events.
+
+Pure; the only module of the agent that knows Kubernetes' field paths. What others wrote is read
+tolerantly: what cannot be read is as if it were not there. What is written is what the scheduler
+reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final
+
+from contract import names, quantity
+from nri_plugin.model import Card, Pod
+from nri_plugin.totals import PERCENT, RESOURCES, Entry
+
+Json = Mapping[str, Any]
+
+_NOTHING: Final[Json] = {}
+_UNKNOWN: Final = -1
+_OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+LEASE_S: Final = 40
+"""After which a Lease that is not renewed is nobody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """isolates: the label says that this node can isolate."""
+
+    uid: str
+    isolates: bool
+    excluded: AbstractSet[str]
+    capacity: Mapping[str, int]
+    allocatable: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A pod of this node, as the API server has it.
+
+    pod: with no labels and annotations but those that say what it was granted. scheduled: when it
+    was bound, RFC 3339; "" where nobody says. leaving: it is being deleted already.
+    """
+
+    pod: Pod
+    version: str
+    scheduled: str
+    finished: bool
+    leaving: bool
+    asked: Mapping[str, int]
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+
+def node(raw: Json) -> NodeFacts:
+    metadata, status = _at(raw, "metadata"), _at(raw, "status")
+    listed = _texts(metadata, "annotations").get(names.ANNOTATION_EXCLUDED_CARDS, "").split(",")
+    provider = _texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER, "")
+    return NodeFacts(
+        uid=str(metadata.get("uid", "")),
+        isolates=provider.lower() == names.ISOLATION_PROVIDER,
+        excluded=frozenset(each.strip() for each in listed if each.strip()),
+        capacity=_amounts(_at(status, "capacity")),
+        allocatable=_amounts(_at(status, "allocatable")),
+    )
+
+
+def entries(device: Json) -> Sequence[Entry]:
+    """The cards that it lists, those that can be read."""
+    found = []
+    for raw in _list(_at(device, "spec"), "devices"):
+        uuid, minor = raw.get("id"), raw.get("minor")
+        memory = _amounts(_at(raw, "resources")).get(names.RESOURCE_MEMORY, 0)
+        if raw.get("type") != names.DEVICE_TYPE_GPU or not isinstance(uuid, str) or not memory:
+            continue
+        if not isinstance(minor, int) or isinstance(minor, bool) or minor < 0:
+            continue
+        place = _at(raw, "topology")
+        numa, root = place.get("nodeID"), place.get("pcieID")
+        card = Card(
+            uuid,
+            minor,
+            memory,
+            numa if isinstance(numa, int) and numa >= 0 else None,
+            root if isinstance(root, str) else "",
+            _texts(raw, "labels").get(names.LABEL_CARD_LINK, ""),
+        )
+        found.append(Entry(card, raw.get("health") is True))
+    return found
+
+
+def bound(raw: Json) -> Bound:
+    metadata, status = _at(raw, "metadata"), _at(raw, "status")
+    annotations, labels = _texts(metadata, "annotations"), _texts(metadata, "labels")
+    provider = labels.get(names.LABEL_ISOLATION_PROVIDER)
+    finished = status.get("phase") in _FINISHED
+    placed = [c for c in _list(status, "conditions") if c.get("type") == "PodScheduled"]
+    return Bound(
+        pod=Pod(
+            uid=str(metadata.get("uid", "")),
+            namespace=str(metadata.get("namespace", "")),
+            name=str(metadata.get("name", "")),
+            labels={} if provider is None else {names.LABEL_ISOLATION_PROVIDER: provider},
+            annotations={key: annotations[key] for key in _OURS if key in annotations},
+        ),
+        version=str(metadata.get("resourceVersion", "")),
+        scheduled=str(placed[0].get("lastTransitionTime") or "") if placed else "",
+        finished=finished,
+        leaving=bool(metadata.get("deletionTimestamp")),
+        asked={} if finished else _asked(_at(raw, "spec")),
+    )
+
+
+def _asked(spec: Json) -> Mapping[str, int]:
+    """By resource, what the kubelet counts of a pod: its containers and sidecars together, or an
+    init container with the sidecars that were started before it, whichever is more."""
+    lasting = dict.fromkeys(RESOURCES, 0)
+    peak = dict.fromkeys(RESOURCES, 0)
+    for raw, role in _containers(spec):
+        requests = _amounts({**_at(_at(raw, "resources"), "limits"), **_requests(raw)})
+        for key in RESOURCES:
+            amount = requests.get(key, 0)
+            if role == "init":
+                peak[key] = max(peak[key], lasting[key] + amount)
+            else:
+                lasting[key] += amount
+    overhead = _amounts(_at(spec, "overhead"))
+    most = {key: max(peak[key], lasting[key]) + overhead.get(key, 0) for key in RESOURCES}
+    return {key: amount for key, amount in most.items() if amount}
+
+
+def _containers(spec: Json) -> Iterator[tuple[Json, str]]:
+    for raw in _list(spec, "initContainers"):
+        yield raw, "lasting" if raw.get("restartPolicy") == "Always" else "init"
+    for raw in _list(spec, "containers"):
+        yield raw, "lasting"
+
+
+def _requests(container: Json) -> Json:
+    return _at(_at(container, "resources"), "requests")
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
+    """The patch of nodes/status that makes the node have these totals; None: it has them.
+
+    The kubelet makes allocatable from capacity, but not at once.
+    """
+    changes = {
+        where: {
+            key: str(total)
+            for key, total in totals.items()
+            if here.get(key) != total and (total or key in here)
+        }
+        for where, here in (("capacity", facts.capacity), ("allocatable", facts.allocatable))
+    }
+    changes = {where: each for where, each in changes.items() if each}
+    return {"status": changes} if changes else None
+
+
+def isolates() -> Json:
+    """The patch of a node that makes it say that it can isolate."""
+    return {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}}}
+
+
+def device(
+    node_name: str, node_uid: str, listed: Iterable[Entry], current: Json = _NOTHING
+) -> Json | None:
+    """The Device as it shall be; None: it is so. current: as it is; empty where there is none.
+
+    Entries of other kinds, which Koordinator's agent writes, stay. So does the version, so that
+    what was changed meanwhile is not overwritten.
+    """
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid}
+    metadata = _at(current, "metadata")
+    is_now = _list(_at(current, "spec"), "devices")
+    others = [each for each in is_now if each.get("type") != names.DEVICE_TYPE_GPU]
+    shall = [*map(_entry, listed), *others]
+    owners = _list(metadata, "ownerReferences")
+    owned = [o.get("uid") for o in owners if o.get("kind") == "Node"] == [node_uid]
+    if current and owned and is_now == shall:
+        return None
+    version = {key: metadata[key] for key in ("resourceVersion",) if key in metadata}
+    kept = [each for each in owners if each.get("kind") != "Node"]
+    return {
+        "apiVersion": names.DEVICE_API_VERSION,
+        "kind": names.DEVICE_KIND,
+        "metadata": {"name": node_name, "ownerReferences": [owner, *kept], **version},
+        "spec": {"devices": shall},
+    }
+
+
+def _entry(entry: Entry) -> Json:
+    card = entry.card
+    return {
+        "type": names.DEVICE_TYPE_GPU,
+        "id": card.uuid,
+        "minor": card.minor,
+        "health": entry.healthy,
+        **({"labels": {names.LABEL_CARD_LINK: card.link}} if card.link else {}),
+        "resources": {
+            names.RESOURCE_CORE: str(PERCENT),
+            names.RESOURCE_MEMORY: str(card.memory_bytes),
+            names.RESOURCE_MEMORY_RATIO: str(PERCENT),
+        },
+        "topology": {
+            "socketID": _UNKNOWN,
+            "nodeID": _UNKNOWN if card.numa is None else card.numa,
+            "pcieID": card.root,
+        },
+    }
+
+
+def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
+    """The agent's sign of life, gone with its node. renewed: RFC 3339 with microseconds. ready:
+    "true", or why not."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "namespace": names.NAMESPACE,
+            "name": f"{names.LEASE_AGENT_PREFIX}{node_name}",
+            "annotations": {names.ANNOTATION_READY: ready},
+            **({"ownerReferences": [owner]} if node_uid else {}),
+        },
+        "spec": {
+            "holderIdentity": node_name,
+            "leaseDurationSeconds": LEASE_S,
+            "renewTime": renewed,
+        },
+    }
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def _at(raw: Json, key: str) -> Json:
+    found = raw.get(key)
+    return found if isinstance(found, dict) else _NOTHING
+
+
+def _list(raw: Json, key: str) -> Sequence[Json]:
+    found = raw.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _texts(raw: Json, key: str) -> Mapping[str, str]:
+    return {name: text for name, text in _at(raw, key).items() if isinstance(text, str)}
+
+
+def _amounts(raw: Json) -> Mapping[str, int]:
+    """Of our resources, what can be read."""
+    found = {key: quantity.parse(raw.get(key)) for key in RESOURCES}
+    return {key: each.amount for key, each in found.items() if isinstance(each, quantity.Value)}

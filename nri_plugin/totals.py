@@ -1,0 +1,76 @@
+"""What this node says it has: the cards of its Device object, and the totals in its capacity.
+
+Pure. The kubelet admits running pods anew when it restarts, against the totals: were they to shrink
+with a card that fails, tenants on the other cards would be thrown out. So a card counts while it is
+healthy or somebody holds a share of it, and no total is ever below what the node's pods ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from contract import names
+from nri_plugin.model import Card
+
+PERCENT: Final = 100
+"""Of one card, of each resource that is a part of it; also how many may share one."""
+
+RESOURCES: Final = (
+    names.RESOURCE_GPU,
+    names.RESOURCE_CORE,
+    names.RESOURCE_MEMORY_RATIO,
+    names.RESOURCE_SHARED,
+    names.RESOURCE_MEMORY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A card in the Device object."""
+
+    card: Card
+    healthy: bool
+
+
+def entries(
+    seen: Iterable[Card], before: Iterable[Entry], granted: AbstractSet[str]
+) -> Sequence[Entry]:
+    """What the Device shall list. seen: as NVML tells, those in trouble too; before: what it lists
+    now; granted: the cards that somebody holds a share of.
+
+    A card in trouble is listed with the memory that it had. One that is gone is listed, unhealthy,
+    while it is granted: its size is needed to give the node totals. Of one that is in trouble since
+    before it was first listed nothing is known that could be written.
+    """
+    known = {entry.card.uuid: entry.card for entry in before}
+    found: dict[str, Entry] = {}
+    for card in seen:
+        if not card.problem:
+            found[card.uuid] = Entry(card, healthy=True)
+        elif card.uuid in known:
+            memory_bytes = known[card.uuid].memory_bytes
+            found[card.uuid] = Entry(replace(card, memory_bytes=memory_bytes), healthy=False)
+    for uuid in granted & known.keys() - found.keys():
+        found[uuid] = Entry(known[uuid], healthy=False)
+    return sorted(found.values(), key=lambda entry: (entry.card.minor, entry.card.uuid))
+
+
+def totals(
+    listed: Iterable[Entry],
+    granted: AbstractSet[str],
+    excluded: AbstractSet[str],
+    asked: Mapping[str, int],
+) -> Mapping[str, int]:
+    """By resource. excluded: cards that the operator keeps from us. asked: by resource, what all
+    pods of the node ask for together."""
+    counted = [
+        entry.card
+        for entry in listed
+        if entry.card.uuid in granted or (entry.healthy and entry.card.uuid not in excluded)
+    ]
+    parts = dict.fromkeys(RESOURCES, PERCENT * len(counted))
+    parts[names.RESOURCE_MEMORY] = sum(card.memory_bytes for card in counted)
+    return {key: max(total, asked.get(key, 0)) for key, total in parts.items()}

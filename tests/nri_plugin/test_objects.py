@@ -1,0 +1,204 @@
+"""What the agent writes of a node is what the scheduler reads; what it reads may be anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract import names
+from nri_plugin import objects
+from nri_plugin.model import Card
+from nri_plugin.totals import RESOURCES, Entry, totals
+from scheduler import translate
+from scheduler.core.fleet import Card as SchedulersCard
+
+Json = dict[str, Any]
+
+links = st.sampled_from(["", "nvlink-0"])
+roots = st.sampled_from(["", "pci0000:3a"])
+numas = st.none() | st.integers(0, 7)
+cards = st.builds(
+    Card,
+    st.uuids().map(str),
+    st.integers(0, 31),
+    st.integers(1 << 20, 1 << 40),
+    numas,
+    roots,
+    links,
+)
+listed_cards = st.lists(
+    st.builds(Entry, cards, st.booleans()), max_size=16, unique_by=lambda entry: entry.card.uuid
+).map(lambda found: sorted(found, key=lambda e: (e.card.minor, e.card.uuid)))
+
+
+@given(listed_cards)
+def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry]) -> None:
+    written = objects.device("node-1", "uid-1", listed)
+    assert written is not None
+    read = translate.device(written)
+    assert (read.name, read.node_uid, read.problems, read.readable) == ("node-1", "uid-1", (), True)
+    assert list(read.cards) == [
+        SchedulersCard(
+            card.uuid,
+            card.minor,
+            card.memory_bytes,
+            usable=entry.healthy,
+            numa=card.numa,
+            root=card.root or None,
+            link=card.link or None,
+            labels={names.LABEL_CARD_LINK: card.link} if card.link else {},
+        )
+        for entry in listed
+        for card in [entry.card]
+    ]
+    assert objects.entries(written) == list(listed)
+    stored = {**written, "metadata": {**written["metadata"], "resourceVersion": "7"}}
+    assert objects.device("node-1", "uid-1", listed, stored) is None
+    renamed = objects.device("node-1", "uid-2", listed, stored)
+    assert renamed is not None and renamed["metadata"]["resourceVersion"] == "7"
+    assert translate.device(renamed).node_uid == "uid-2"
+
+
+def test_others_entries_and_owners_stay() -> None:
+    nic = {"type": "rdma", "id": "0000:01:00.0", "health": True}
+    owner = {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "y"}
+    current = {
+        "metadata": {"resourceVersion": "1", "ownerReferences": [owner]},
+        "spec": {"devices": [nic]},
+    }
+    written = objects.device("n", "u", [Entry(Card("GPU-0", 0, 1 << 30), True)], current)
+    assert written is not None
+    assert [each["type"] for each in written["spec"]["devices"]] == ["gpu", "rdma"]
+    assert written["metadata"]["ownerReferences"][1] == owner
+    assert objects.device("n", "u", objects.entries(written), written_as(written)) is None
+
+
+def written_as(document: Any) -> Json:
+    return {**document, "metadata": {**document["metadata"], "resourceVersion": "2"}}
+
+
+@pytest.mark.parametrize("ready", ["true", "no card", ""])
+def test_the_scheduler_reads_the_lease_as_it_was_meant(ready: str) -> None:
+    written = objects.lease("node-1", "uid-1", "2026-01-01T00:00:00.000000Z", ready)
+    read = translate.lease(written)
+    assert read is not None
+    assert (read.node, read.beat) == ("node-1", "2026-01-01T00:00:00.000000Z")
+    assert read.not_ready == ("" if ready == "true" else ready or "no reason given")
+
+
+amounts = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 1 << 40))
+
+
+@given(listed_cards, amounts, amounts)
+def test_a_capacity_that_was_patched_needs_no_patch(
+    listed: Sequence[Entry], capacity: dict[str, int], allocatable: dict[str, int]
+) -> None:
+    raw: Json = {
+        "metadata": {"name": "n"},
+        "status": {
+            "capacity": {"cpu": "8", **{key: str(each) for key, each in capacity.items()}},
+            "allocatable": {"cpu": "8", **{key: str(each) for key, each in allocatable.items()}},
+        },
+    }
+    wanted = totals(listed, frozenset(), frozenset(), {})
+    patch = objects.capacity(wanted, objects.node(raw))
+    if patch is not None:
+        for where, changes in patch["status"].items():
+            assert changes.keys() <= set(RESOURCES)
+            raw["status"][where].update(changes)
+    facts = objects.node(raw)
+    assert objects.capacity(wanted, facts) is None
+    for here in (facts.capacity, facts.allocatable):
+        assert {key: here.get(key, 0) for key in RESOURCES} == dict(wanted)
+
+
+def test_the_scheduler_reads_the_label_as_it_was_meant() -> None:
+    raw = {"metadata": {"name": "n", **objects.isolates()["metadata"]}}
+    assert objects.node(raw).isolates
+    assert translate.node(raw).isolates
+
+
+def container(name: str, **requests: int) -> Json:
+    keys = {"core": names.RESOURCE_CORE, "shared": names.RESOURCE_SHARED}
+    return {
+        "name": name,
+        "resources": {"requests": {keys[key]: str(each) for key, each in requests.items()}},
+    }
+
+
+def test_what_a_pod_asks_for_is_counted_as_the_kubelet_does() -> None:
+    spec = {
+        "initContainers": [
+            container("first", core=70),
+            {**container("sidecar", core=20), "restartPolicy": "Always"},
+            container("second", core=60),
+        ],
+        "containers": [container("a", core=30, shared=1), container("b", core=10)],
+        "overhead": {names.RESOURCE_CORE: "5", "cpu": "1"},
+    }
+    found = objects.bound({"spec": spec})
+    assert found.asked == {names.RESOURCE_CORE: 85, names.RESOURCE_SHARED: 1}
+    assert objects.bound({"spec": spec, "status": {"phase": "Failed"}}).asked == {}
+    limits = {"containers": [{"resources": {"limits": {names.RESOURCE_CORE: 40}}}]}
+    assert objects.bound({"spec": limits}).asked == {names.RESOURCE_CORE: 40}
+
+
+def test_a_pod_is_what_says_what_it_was_granted() -> None:
+    raw = {
+        "metadata": {
+            "uid": "u",
+            "namespace": "team",
+            "name": "train",
+            "resourceVersion": "12",
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {names.LABEL_ISOLATION_PROVIDER: "hami-core", "app": "x"},
+            "annotations": {names.ANNOTATION_GRANTS: "{}", "other": "y"},
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [
+                {"type": "Ready", "lastTransitionTime": "2026-01-01T00:00:02Z"},
+                {"type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:01Z"},
+            ],
+        },
+    }
+    found = objects.bound(raw)
+    assert (found.pod.uid, found.pod.namespace, found.pod.name) == ("u", "team", "train")
+    assert found.pod.labels == {names.LABEL_ISOLATION_PROVIDER: "hami-core"}
+    assert found.pod.annotations == {names.ANNOTATION_GRANTS: "{}"}
+    assert (found.version, found.scheduled) == ("12", "2026-01-01T00:00:01Z")
+    assert (found.finished, found.leaving) == (False, True)
+
+
+WORDS = (
+    "metadata spec status devices labels annotations containers resources requests initContainers"
+    " conditions topology id minor type capacity allocatable overhead ownerReferences"
+)
+KEYS = st.sampled_from(WORDS.split())
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(KEYS, each, max_size=6),
+    max_leaves=30,
+)
+
+
+@given(st.dictionaries(KEYS, anything, max_size=8))
+def test_whatever_others_wrote_is_read(raw: Json) -> None:
+    objects.node(raw)
+    objects.entries(raw)
+    objects.bound(raw)
+    objects.device("n", "u", (), raw)
+
+
+def test_cards_that_cannot_be_read_are_left_out() -> None:
+    memory = {names.RESOURCE_MEMORY: "1Gi"}
+    whole: Json = {"type": "gpu", "id": "GPU-0", "minor": 0, "health": True, "resources": memory}
+    odd: list[Json] = [{"type": "rdma"}, {"id": 5}, {"minor": -1}, {"minor": True}, {"minor": "0"}]
+    odd += [{"resources": {}}, {"resources": {names.RESOURCE_MEMORY: "much"}}]
+    listed = [whole, *({**whole, **each} for each in odd)]
+    found = objects.entries({"spec": {"devices": listed}})
+    assert found == [Entry(Card("GPU-0", 0, 1 << 30), True)]

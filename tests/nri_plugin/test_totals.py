@@ -1,0 +1,85 @@
+"""What a node says it has: the rules, for any cards, pods and earlier states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract import names
+from nri_plugin.model import Card
+from nri_plugin.totals import RESOURCES, Entry, entries, totals
+
+GIB = 1 << 30
+UUIDS = st.sampled_from([f"GPU-{n}" for n in range(5)])
+
+
+@st.composite
+def cards(draw: st.DrawFn) -> Sequence[Card]:
+    chosen = draw(st.lists(UUIDS, unique=True, max_size=5))
+    return [
+        Card(uuid, minor, 0 if ill else draw(st.integers(1, 80)) * GIB, problem="lost" * ill)
+        for minor, uuid in enumerate(chosen)
+        for ill in [draw(st.booleans())]
+    ]
+
+
+befores = cards().map(lambda found: [Entry(c, healthy=True) for c in found if c.memory_bytes])
+amounts = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 1 << 40))
+
+
+@given(cards(), befores, st.frozensets(UUIDS), st.frozensets(UUIDS), amounts)
+def test_the_totals(
+    seen: Sequence[Card],
+    before: Sequence[Entry],
+    granted: AbstractSet[str],
+    excluded: AbstractSet[str],
+    asked: Mapping[str, int],
+) -> None:
+    listed = entries(seen, before, granted)
+    found = totals(listed, granted, excluded, asked)
+    assert set(found) == set(RESOURCES)
+    for key, amount in asked.items():
+        assert found[key] >= amount
+    healthy = {c.uuid: c.memory_bytes for c in seen if not c.problem}
+    usable = {uuid: size for uuid, size in healthy.items() if uuid not in excluded}
+    known = {e.card.uuid: e.card.memory_bytes for e in before} | healthy
+    held = {uuid: known[uuid] for uuid in granted & known.keys()}
+    counted = usable | held
+    assert found[names.RESOURCE_CORE] == max(100 * len(counted), asked.get(names.RESOURCE_CORE, 0))
+    memory = max(sum(counted.values()), asked.get(names.RESOURCE_MEMORY, 0))
+    assert found[names.RESOURCE_MEMORY] == memory
+
+
+@given(cards(), befores, st.frozensets(UUIDS))
+def test_what_the_device_lists(
+    seen: Sequence[Card], before: Sequence[Entry], granted: AbstractSet[str]
+) -> None:
+    listed = entries(seen, before, granted)
+    by_uuid = {entry.card.uuid: entry for entry in listed}
+    assert len(by_uuid) == len(listed)
+    assert {u for u, e in by_uuid.items() if e.healthy} == {c.uuid for c in seen if not c.problem}
+    # Whoever holds a share of a card that was listed finds it listed.
+    assert granted & {entry.card.uuid for entry in before} <= by_uuid.keys()
+    assert by_uuid.keys() <= granted | {card.uuid for card in seen}
+    assert all(entry.card.memory_bytes for entry in listed)
+    assert [e.card.minor for e in listed] == sorted(e.card.minor for e in listed)
+    # Looked at again, it is the same.
+    assert entries(seen, listed, granted) == listed
+
+
+def test_a_card_that_fails_counts_while_it_is_granted() -> None:
+    good, bad = Card("GPU-0", 0, 10 * GIB), Card("GPU-1", 1, 10 * GIB)
+    before = [Entry(good, healthy=True), Entry(bad, healthy=True)]
+    lost = Card("GPU-1", 1, 0, problem="GPU is lost")
+    for granted, cards_counted in ((frozenset({"GPU-1"}), 2), (frozenset[str](), 1)):
+        listed = entries([good, lost], before, granted)
+        assert [(e.card.memory_bytes, e.healthy) for e in listed] == [
+            (10 * GIB, True),
+            (10 * GIB, False),
+        ]
+        found = totals(listed, granted, frozenset(), {})
+        assert found[names.RESOURCE_GPU] == 100 * cards_counted
+        assert found[names.RESOURCE_MEMORY] == 10 * GIB * cards_counted
