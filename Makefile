@@ -4,10 +4,10 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup base build demo demo-node demo-faults test gpu lint sanitize fuzz bench faults storm clean
+.PHONY: help setup base build demo demo-node demo-faults cluster cluster-down test e2e gpu lint sanitize fuzz bench faults storm clean
 
 help:  ## this list
-	@awk -F ':.*## *' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install what is missing (.venv, Debian packages as root, containerd, Kubernetes), build the C
 	@$(PYTHON) -m simgpu.lab.setup
@@ -27,12 +27,22 @@ demo-node: base  ## one card, two pods of half a card each, on a private contain
 demo-faults: base  ## the agent stopped, the agent hung, an annotation forged: what happens to pods (root)
 	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
 
+cluster: base  ## a whole Kubernetes of one node, private, with simulated cards (root; CARDS=2x23040Mi)
+	@$(VENV)/python -m simgpu.lab.cluster up $(if $(CARDS),--cards $(CARDS))
+
+cluster-down:  ## end it, and leave nothing of it
+	@$(VENV)/python -m simgpu.lab.cluster down
+
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m simgpu.lab.lint
 
 test: setup  ## lint, then every test that this machine can run (as root: all of them)
 	@$(VENV)/python -m simgpu.lab.lint
 	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+e2e: setup  ## the tests of the whole cluster, what they need built first (root)
+	@$(VENV)/python -m simgpu.lab.kubernetes node
+	@$(VENV)/python -m pytest -m e2e tests/e2e $(ARGS)
 
 gpu: base  ## the matrix's rows on this machine's own card, and a table of them (ARGS="--card 1")
 	@$(VENV)/python -m tests.gpu $(ARGS)

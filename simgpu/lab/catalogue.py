@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ from simgpu.lab.images import Image, Layer
 
 PYTHON_IMAGE: Final = "docker.io/local/python:1"
 """Python, NVIDIA's cuda-bindings and nvidia-ml-py, a shell and coreutils."""
+BUSYBOX_IMAGE: Final = "docker.io/library/busybox:latest"
+"""What manifests call busybox. Its shell, bash and most tools are linked with glibc, so that what
+is preloaded reaches them; busybox' other applets are busybox'."""
 PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
 """The tools, with an /etc/ld.so.preload of its own; so is the next, for Nix' loader."""
 NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
@@ -65,6 +69,7 @@ _PACKAGES: Final = {"cuda.bindings": "cuda/bindings", "cuda.pathfinder": "cuda/p
 _NO_NEED_IN_PACKAGE: Final = re.compile(
     r"\.px[di]$|/_lib/|/(runtime|cufile|nvml|cudla|nvrtc|nvvm|nvfatbin|nvjitlink)\.cpython"
 )
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSWD: Final = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 _GROUP: Final = b"root:x:0:\nnogroup:x:65534:\n"
 
@@ -109,6 +114,20 @@ class Catalogue:
             Image(NO_ETC_IMAGE, tools),
         )
 
+    def of_a_cluster(self) -> Sequence[Image]:
+        """What its pods may name; nobody else could bring an image."""
+        plain = [self._tools, self._etc, self._applets, self._extra]
+        return (
+            Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
+            Image(BUSYBOX_IMAGE, plain, ["sh"], [f"PATH={_PATH}"]),
+            Image(
+                PYTHON_IMAGE,
+                [self._tools, self._etc, self._python, self._extra],
+                ["python3"],
+                [f"PATH={PYTHON_HOME}/bin:{_PATH}"],
+            ),
+        )
+
     @cached_property
     def _pause(self) -> Layer:
         layer = Layer()
@@ -129,6 +148,14 @@ class Catalogue:
             layer.add_file(_beside_libc(name))
         for name, mode in (("tmp", 0o1777), ("root", 0o700), ("proc", 0o755), ("dev", 0o755)):
             layer.add_directory(name, mode)
+        return layer
+
+    @cached_property
+    def _applets(self) -> Layer:
+        listed = subprocess.run([_program("busybox"), "--list"], text=True, capture_output=True)
+        layer = Layer()
+        for name in sorted(set(listed.stdout.split()) - {"busybox", *_TOOLS}):
+            layer.add_link(f"/usr/bin/{name}", "busybox")
         return layer
 
     @cached_property

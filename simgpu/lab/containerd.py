@@ -77,7 +77,11 @@ class Containerd:
         text = containerd_config.text(release, namespace.directory, options or Options())
         self._config.write_text(text)
         if not release.has_socket_dir:
-            self._own_run()
+            namespace.cover(Path("/run"))  # shims listen in /run/containerd/s
+
+    @property
+    def process(self) -> Inside | None:
+        return self._process
 
     def start(self) -> None:
         """Return when it answers. Raises ContainerdError."""
@@ -109,16 +113,6 @@ class Containerd:
 
     def log_tail(self) -> str:
         return self.paths.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
-
-    def _own_run(self) -> None:
-        """Keep what is written into /run to the lab: shims listen in /run/containerd/s there."""
-        layer = self.paths.directory / "root" / "layer-of-run"
-        for name in ("upper", "work"):
-            (layer / name).mkdir(parents=True)
-        where = f"lowerdir=/run,upperdir={layer}/upper,workdir={layer}/work"
-        done = self._namespace.run(["mount", "-t", "overlay", "lab-run", "-o", where, "/run"])
-        if done.returncode != 0:
-            raise ContainerdError(f"/run cannot be covered in the lab: {done.stderr.strip()}")
 
     def _answers(self) -> bool:
         try:

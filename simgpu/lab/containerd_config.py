@@ -54,6 +54,7 @@ _CRI: Final[Mapping[int, str]] = {
     2: """\
 [plugins.'io.containerd.grpc.v1.cri']
   restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
   enable_cdi = true
   cdi_spec_dirs = ["{directory}/cdi"]
   sandbox_image = "{pause}"
@@ -69,6 +70,7 @@ _CRI: Final[Mapping[int, str]] = {
     3: """\
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
   cdi_spec_dirs = ["{directory}/cdi"]
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ["{directory}/cni/bin"]

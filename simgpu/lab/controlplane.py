@@ -1,9 +1,10 @@
 """A Kubernetes control plane of the lab's own: etcd and kube-apiserver, kube-schedulers on demand.
 
-Everything is in one directory and on ports of 127.0.0.1 that were free; it ends with its owner,
-however that ends. There is no controller-manager and no kubelet: nobody makes default service
-accounts, taints new nodes or lifts their taints, so the admission that counts on them is off; a
-deleted namespace is finalised by `remove_namespace`; a bound pod is deleted without grace.
+Everything is in one directory and on ports that were free; it ends with its owner, however that
+ends. By itself it has no controller-manager and no kubelet: nobody makes default service accounts,
+taints new nodes or lifts their taints, so the admission that counts on them is off; a deleted
+namespace is finalised by `remove_namespace`; a bound pod is deleted without grace. A cluster that
+has them (cluster.py) says so by `Serving`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -44,6 +46,23 @@ USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 RBAC the service account of the manifests; `tenant` has no rights but those that a test gives it."""
 
 _MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How the API server serves: as it stands, those who need no node that is real.
+
+    users: as USERS, more of them. admission_off: its plugins that are not asked. options: of
+    kube-apiserver, more of them.
+    """
+
+    address: str = "127.0.0.1"
+    users: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    admission_off: Sequence[str] = ("ServiceAccount", "TaintNodesByCondition")
+    options: Sequence[str] = ()
+
+
+_ALONE: Final = Serving()
 _FREE_PORTS: Final = range(20000, 32000)
 """Below those that Linux gives to outgoing connections, so that none of these takes one first."""
 _START_S: Final = 90.0
@@ -60,11 +79,15 @@ class ControlPlaneError(RuntimeError):
 class ControlPlane:
     """etcd and kube-apiserver in `directory`, which is made, and removed by `stop`."""
 
-    def __init__(self, directory: Path, programs: Kubernetes | None = None) -> None:
+    def __init__(
+        self, directory: Path, programs: Kubernetes | None = None, serving: Serving = _ALONE
+    ) -> None:
         self.directory = directory.resolve()
         self.programs = programs or kubernetes.ensure()
         self.server = ""
-        self._tokens = {user: secrets.token_hex(16) for user in USERS}
+        self._serving = serving
+        self._users = {**USERS, **serving.users}
+        self._tokens = {user: secrets.token_hex(16) for user in self._users}
         self._etcd: Process | None = None
         self._apiserver: Process | None = None
         self._schedulers: list[Process] = []
@@ -114,6 +137,16 @@ class ControlPlane:
         self.apiserver.kill()
         self._start_apiserver(int(self.server.rpartition(":")[2]))
 
+    @property
+    def etcd(self) -> Process:
+        assert self._etcd is not None
+        return self._etcd
+
+    def restart_etcd(self) -> None:
+        """As `restart_apiserver`, which it does not need."""
+        self.etcd.kill()
+        self._start_etcd(int(self._etcd_url.rpartition(":")[2]))
+
     def start_kube_scheduler(
         self,
         config: Path | None = None,
@@ -142,14 +175,14 @@ class ControlPlane:
             *(f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}"),
             *options,
         ]
-        process = Process(command, self.directory / f"{name}.log", self._environ())
+        process = Process(command, self.directory / f"{name}.log", self.environ())
         self._schedulers.append(process)
         return process
 
     # --- who may ask
 
     def kubeconfig(self, user: str = "admin") -> Path:
-        """A kubeconfig of one of USERS."""
+        """A kubeconfig of one of USERS, or of those that `Serving` adds."""
         return self._write_kubeconfig(user, self._tokens[user])
 
     def service_account_kubeconfig(self, namespace: str, name: str, node: str = "") -> Path:
@@ -170,6 +203,11 @@ class ControlPlane:
         """The certificate that the API server signed for itself."""
         return self.directory / "certificates" / "apiserver.crt"
 
+    @property
+    def service_account_key(self) -> Path:
+        """What signs the tokens of service accounts."""
+        return self.directory / "service-accounts.key"
+
     def token(self, user: str = "admin") -> str:
         return self._tokens[user]
 
@@ -189,7 +227,7 @@ class ControlPlane:
         command = [self.programs.kubectl, f"--kubeconfig={self.kubeconfig(user)}", *arguments]
         return subprocess.run(
             command,
-            env={**os.environ, **self._environ()},
+            env={**os.environ, **self.environ()},
             input=given,
             text=True,
             capture_output=True,
@@ -230,10 +268,10 @@ class ControlPlane:
     def _write_credentials(self) -> None:
         rows = [
             f'{self._tokens[user]},{name},{name},"{",".join(groups)}"\n'
-            for user, (name, groups) in USERS.items()
+            for user, (name, groups) in self._users.items()
         ]
         (self.directory / "tokens.csv").write_text("".join(rows))
-        (self.directory / "service-accounts.key").write_text(_private_key())
+        self.service_account_key.write_text(_private_key())
 
     def _start_etcd(self, port: int) -> str:
         url, name = f"http://127.0.0.1:{port}", secrets.token_hex(8)
@@ -251,12 +289,12 @@ class ControlPlane:
         return url
 
     def _start_apiserver(self, port: int) -> str:
-        key = self.directory / "service-accounts.key"
+        key, address = self.service_account_key, self._serving.address
         self._apiserver = Process(
             [
                 self.programs.kube_apiserver,
                 f"--etcd-servers={self._etcd_url}",
-                *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"),
+                *(f"--bind-address={address}", f"--advertise-address={address}"),
                 f"--secure-port={port}",
                 f"--cert-dir={self.directory / 'certificates'}",
                 f"--token-auth-file={self.directory / 'tokens.csv'}",
@@ -267,12 +305,13 @@ class ControlPlane:
                 "--allow-privileged",
                 "--endpoint-reconciler-type=none",
                 "--delete-collection-workers=8",
-                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+                f"--disable-admission-plugins={','.join(self._serving.admission_off)}",
+                *self._serving.options,
             ],
             self.directory / "kube-apiserver.log",
-            self._environ(),
+            self.environ(),
         )
-        url = f"https://127.0.0.1:{port}"
+        url = f"https://{address}:{port}"
         admin = self._tokens["admin"]
         _wait_until(lambda: _answer(f"{url}/readyz", None, self.ca, admin) == "ok", self._apiserver)
         return url
@@ -309,9 +348,10 @@ class ControlPlane:
         fresh.rename(path)
         return path
 
-    def _environ(self) -> dict[str, str]:
+    def environ(self) -> dict[str, str]:
         """Where its programs would write beside their directory, and a proxy nobody meant."""
-        return {"HOME": str(self.directory), "KUBECONFIG": "", "NO_PROXY": "127.0.0.1"}
+        address = self._serving.address
+        return {"HOME": str(self.directory), "KUBECONFIG": "", "NO_PROXY": f"127.0.0.1,{address}"}
 
 
 def _private_key() -> str:

@@ -52,17 +52,22 @@ def _unmount(directory: Path) -> None:
         subprocess.run(["umount", "--lazy", point], check=False)
 
 
-def remove_cgroups(name: str) -> None:
-    """Empty groups of that name, in every hierarchy; one that still holds a process stays."""
+def cgroups(name: str) -> list[Path]:
+    """Groups of that name, in every hierarchy."""
     tops = [CGROUPS, *(path for path in CGROUPS.iterdir() if path.is_dir())]
     # Under cgroup v1 runc makes them below its own group, where the hierarchy gives it one.
     own = {line.split(":", 2)[2].lstrip("/") for line in _OWN.read_text().splitlines()}
-    for group in {top / inner / name for top in tops for inner in own | {""}}:
-        if group.is_dir():
-            inner = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
-            for path in [*inner, group]:
-                with contextlib.suppress(OSError):
-                    path.rmdir()
+    found = {top / inner / name for top in tops for inner in own | {""}}
+    return [group for group in found if group.is_dir()]
+
+
+def remove_cgroups(name: str) -> None:
+    """Empty groups of that name; one that still holds a process stays."""
+    for group in cgroups(name):
+        inner = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
+        for path in [*inner, group]:
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def main(directory: Path, cgroup: str) -> int:

@@ -21,11 +21,13 @@ from typing import Final
 
 from contract import allocation, grants, names, required_plugins
 from simgpu import config
+from simgpu.home import Home
 from simgpu.lab import building, images, programs
 from simgpu.lab.catalogue import Catalogue
 from simgpu.lab.containerd import Containerd
 from simgpu.lab.containerd_config import Options
 from simgpu.lab.cri import ORDINARY, Cri, Pod, Sandbox
+from simgpu.lab.images import Image
 from simgpu.lab.namespace import Inside, Namespace, children
 from simgpu.lab.releases import DEFAULT, Release
 
@@ -48,7 +50,8 @@ class Lab:
 
     cards: as simgpu.config describes them. files: what goes into every image beside the
     catalogue's own (path inside: file here, mode). host_file: the rest of the simulated host.
-    release, options: which containerd, and how it is configured.
+    release, options: which containerd, and how it is configured. only: these images in
+    place of the catalogue's. own_network, parent: as of Namespace.
     """
 
     def __init__(
@@ -59,6 +62,9 @@ class Lab:
         host_file: Path = config.DEFAULT_FILE,
         release: Release = DEFAULT,
         options: Options | None = None,
+        only: Sequence[Image] | None = None,
+        own_network: bool = False,
+        parent: Path | None = None,
     ) -> None:
         host = config.load(host_file).with_cards(memory_bytes)
         self.cards, self.context_bytes = host.cards, host.context_overhead_bytes
@@ -68,11 +74,13 @@ class Lab:
         self.release = release
         self._options = options
         self.library = library
+        self._images = only
+        self._own_network, self._parent = own_network, parent
         self._agent: Inside | None = None
         self._newcomer: Inside | None = None
 
     def __enter__(self) -> Lab:
-        self.namespace = Namespace()
+        self.namespace = Namespace(self._own_network, self._parent)
         try:
             self._open()
         except BaseException:
@@ -94,11 +102,12 @@ class Lab:
         self.sim_dir = self.directory / "sim"
         self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
         self.store_dir = self.directory / "store"
-        self._python("simgpu", "up", "--dir", self.sim_dir, *self._card_options())
+        self.start_cards()
         built = programs.ensure(release=self.release)
         self.containerd = Containerd(self.namespace, built, self.release, self._options)
         self.containerd.start()
-        packed = images.archive(Catalogue(self._files).images(), building.cache_dir() / "images")
+        wanted = self._images or Catalogue(self._files).images()
+        packed = images.archive(wanted, building.cache_dir() / "images")
         self.containerd.import_image(packed)
         self.cri = Cri(self.containerd.paths.socket, self.directory / "pods", self.namespace.cgroup)
         self.version = self.cri.version()
@@ -150,6 +159,18 @@ class Lab:
             **required_plugins.binding_annotations(containers),
         }
 
+    # --- the cards --------------------------------------------------------------------------
+
+    @property
+    def cards_pid(self) -> int | None:
+        """Of the daemon that is the cards; None where it has ended."""
+        return Home.at(self.sim_dir).daemon_pid()
+
+    def start_cards(self) -> None:
+        """Nothing where they run. Raises LabError. They start empty: what programs held before has
+        gone with them, and so has the way to them of containers that were there."""
+        self._python("simgpu", "up", "--dir", self.sim_dir, *self._card_options())
+
     # --- the node agent ---------------------------------------------------------------------
 
     @property
@@ -160,6 +181,10 @@ class Lab:
     def agent_http(self) -> Path:
         """Its socket for /healthz, /readyz and /metrics."""
         return self.directory / "agent.sock"
+
+    @property
+    def agent(self) -> Inside | None:
+        return self._agent
 
     @property
     def agent_running(self) -> bool:

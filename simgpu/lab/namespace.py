@@ -7,7 +7,6 @@ and processes exist inside alone (see holder.py for how they end).
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -17,13 +16,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from simgpu.lab import network
+from simgpu.lab.network import Link
+
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _UNSHARE: Final = (
     *("unshare", "--mount", "--propagation", "private"),
     *("--pid", "--fork", "--kill-child", "--mount-proc"),
 )
+PREFIX: Final = "gpuslice-lab-"
 _END_S: Final = 30.0
-_PARENT_CHARS_MAX: Final = 18
+PARENT_CHARS_MAX: Final = 18
 """containerd takes 42 characters for the directory of its shims' sockets, whose paths must fit the
 107 of a unix socket; the lab's own part of it has 24."""
 
@@ -33,12 +36,19 @@ class NamespaceError(RuntimeError):
 
 
 class Namespace:
-    """Mount and PID namespaces with a directory; after `close` all three are gone."""
+    """Mount and PID namespaces with a directory; after `close` all three are gone.
 
-    def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="gpuslice-lab-", dir=_parent()))
-        self.cgroup = f"gpuslice-lab-{secrets.token_hex(4)}"
-        command = [*_UNSHARE, sys.executable, "-m", "simgpu.lab.holder"]
+    own_network: a network namespace too, which `link` connects with this machine. parent: where
+    the directory is made; its name is the cgroup's too, so that who finds the one finds the other.
+    """
+
+    link: Link | None = None
+
+    def __init__(self, own_network: bool = False, parent: Path | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent or _parent()))
+        self.cgroup = self.directory.name
+        self._kinds = ["--mount", "--pid", *(["--net"] * own_network)]
+        command = [*_UNSHARE, *(["--net"] * own_network), sys.executable, "-m", "simgpu.lab.holder"]
         self._outer = subprocess.Popen(
             [*command, str(self.directory), self.cgroup],
             cwd=_ROOT,
@@ -58,10 +68,33 @@ class Namespace:
             )
         self.pid = children(self._outer.pid)[0]
         self._started: list[Inside] = []
+        if own_network:
+            try:
+                self.link = network.connect(self.pid, self.run)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def alive(self) -> bool:
+        return self._outer.poll() is None
+
+    def cover(self, place: Path) -> None:
+        """What is written below `place` from now on is the lab's alone, and goes with it.
+
+        Raises NamespaceError.
+        """
+        layer = self.directory / "root" / f"layer-of{str(place).replace('/', '-')}"
+        for name in ("upper", "work"):
+            (layer / name).mkdir(parents=True)
+        where = f"lowerdir={place},upperdir={layer}/upper,workdir={layer}/work"
+        done = self.run(["mount", "-t", "overlay", "lab", "-o", where, place])
+        if done.returncode != 0:
+            raise NamespaceError(f"{place} cannot be covered in the lab: {done.stderr.strip()}")
 
     def enter(self, command: Sequence[str | Path]) -> list[str]:
         """`command` as it must be started to run inside."""
-        into = ["nsenter", f"--target={self.pid}", "--mount", "--pid", f"--wd={_ROOT}"]
+        into = ["nsenter", f"--target={self.pid}", *self._kinds, f"--wd={_ROOT}"]
         return [*into, "--", *map(str, command)]
 
     def run(
@@ -107,12 +140,14 @@ class Namespace:
         self._outer.wait(_END_S)
         for process in self._started:
             process.entering.wait(_END_S)
+        if self.link is not None:
+            network.remove(self.link.interface)  # the kernel would, but not at once
 
 
 def _parent() -> str:
     """Where the lab's directory lies: $TMPDIR, unless sockets would not fit below it."""
     chosen = tempfile.gettempdir()
-    return chosen if len(chosen) <= _PARENT_CHARS_MAX else "/tmp"
+    return chosen if len(chosen) <= PARENT_CHARS_MAX else "/tmp"
 
 
 class Inside:

@@ -33,6 +33,8 @@ _PACKAGES: Final = {
     "runc": "runc",
     "musl-gcc": "musl-tools",
     "busybox": "busybox-static",
+    "ip": "iproute2",
+    "openssl": "openssl",
     "unshare": "util-linux",
     "setpriv": "util-linux",
     "readelf": "binutils",
@@ -43,6 +45,7 @@ _PACKAGES: Final = {
 
 _FOR_SOME_TESTS: Final = {
     *("musl-tools", "runc", "busybox-static", "util-linux"),  # containers
+    *("iproute2", "openssl"),  # clusters
     *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"),  # aarch64
 }
 """Packages without which all works that does not need root either."""

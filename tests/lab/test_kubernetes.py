@@ -118,3 +118,50 @@ def test_a_failed_build_leaves_what_was_built_before_it_alone(tmp_path: Path) ->
     with pytest.raises(ProgramsError, match=r"go build .* failed"):
         kubernetes.ensure(environ)
     assert [path.name for path in (tmp_path / "cache" / "bin").iterdir()] == ["kubernetes-1.36.3"]
+
+
+NODE = {
+    f"kubernetes-node-{kubernetes.VERSION}": ("kube-controller-manager", "kubelet"),
+    f"cni-{kubernetes.CNI_VERSION}": ("bridge", "host-local", "loopback"),
+}
+
+
+def test_a_nodes_programs_are_looked_for_by_themselves(tmp_path: Path) -> None:
+    environ = _cache(tmp_path)
+    assert kubernetes.find_node(environ) is None
+    for directory, programs in NODE.items():
+        for name in programs:
+            _program(tmp_path / "cache" / "bin" / directory / name)
+    found = kubernetes.find_node(environ)
+    assert found is not None
+    assert found.kubelet.parent.name == f"kubernetes-node-{kubernetes.VERSION}"
+    assert set(found.cni) == {"bridge", "host-local", "loopback"}
+
+
+def test_what_path_calls_bridge_is_no_cni_plugin(tmp_path: Path) -> None:
+    own = _program(tmp_path / "own" / "bridge", "bridge utility, iproute2-6.1.0")
+    environ = _cache(tmp_path) | {"PATH": str(own.parent)}
+    for directory, programs in NODE.items():
+        for name in programs:
+            _program(tmp_path / "cache" / "bin" / directory / name)
+    found = kubernetes.find_node(environ)
+    assert found is not None
+    assert found.cni["bridge"] != own
+
+
+_NODE_GO = """#!/bin/sh
+case "$1 $2" in
+"env GOVERSION") echo go1.26.8 ;;
+"mod download") echo '{"GoMod": "'$THEIRS'"}' ;;
+"install -v") for tool in "$@"; do case "$tool" in */cmd/*|*/plugins/*/*)
+    name=$(basename "$tool"); echo x >"$GOBIN/$name"; chmod +x "$GOBIN/$name" ;; esac; done ;;
+esac
+"""
+
+
+def test_a_nodes_programs_are_built_and_found_again(tmp_path: Path) -> None:
+    environ = _building(tmp_path)
+    _program(tmp_path / "go" / "go").write_text(_NODE_GO)
+    built = kubernetes.ensure_node(environ)
+    assert kubernetes.find_node(environ) == built
+    assert kubernetes.find(environ) is None

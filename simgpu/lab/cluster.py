@@ -1,0 +1,279 @@
+"""`make cluster`: a Kubernetes cluster of one node on this machine, private to its directory.
+
+    python -m simgpu.lab.cluster up [--cards 2x23040Mi]     start it, or find that it runs
+    python -m simgpu.lab.cluster status                     its parts, and what is wrong with them
+    python -m simgpu.lab.cluster down                       leave nothing of it
+
+The commands look and tell; one process in the background owns all that runs (running.py), starts
+again what ends, and takes everything along when it ends itself, by whatever hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from simgpu import config
+from simgpu.lab import kubernetes, programs
+from simgpu.lab.building import ProgramsError
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.place import MARK, Place, PlaceError, Seen
+from simgpu.lab.progress import step
+from simgpu.lab.releases import DEFAULT
+from simgpu.lab.running import NODE, Cluster
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_DIRECTORY: Final = "/tmp/gpuslice"
+_CARDS: Final = "2x23040Mi"
+_START_S: Final = 300.0
+_MEND_S: Final = 90.0
+_LOOK_S: Final = 0.5
+_ABSENT: Final = 3
+"""Exit status of `status` where there is no cluster, as service managers have it."""
+
+
+class CommandError(Exception):
+    """The command could not do what it was asked; the message says why, and what to do."""
+
+
+def cards(text: str) -> list[int]:
+    """Bytes of each card: `2x23040Mi`, `40Gi`, `2x40Gi,1x80Gi`."""
+    sizes: list[int] = []
+    for group in text.split(","):
+        matched = re.fullmatch(r"(?:(\d+)x)?(.+)", group)
+        if matched is None:
+            raise CommandError(f"cards {text!r}: write COUNTxSIZE, as in {_CARDS}")
+        try:
+            sizes += [config.parse_bytes(matched[2], "cards")] * int(matched[1] or 1)
+        except config.ConfigError as error:
+            raise CommandError(f"{error}; write COUNTxSIZE, as in {_CARDS}") from error
+    if not sizes:
+        raise CommandError(f"cards {text!r}: no card; a cluster here has at least one")
+    return sizes
+
+
+# --- up ---------------------------------------------------------------------------------------
+
+
+def up(place: Place, wanted: str | None) -> None:
+    """Return when the cluster runs."""
+    if os.geteuid() != 0:
+        raise CommandError("namespaces and containerd need root: sudo make cluster")
+    sizes = cards(wanted or _CARDS)
+    programs.ensure()
+    kubernetes.ensure()
+    kubernetes.ensure_node()
+    with place.changing():
+        seen = place.look()
+        if seen.there and not seen.well:
+            seen = _mended(place, seen)
+        if seen.well and wanted and seen.state["cards"] != sizes:
+            raise CommandError(
+                f"a cluster runs in {place.directory} with other cards ({_of(seen)}); "
+                f"make cluster-down ends it"
+            )
+        if seen.well:
+            _say(f"a cluster runs in {place.directory} already\n")
+        else:
+            _start(place, sizes)
+    _say(_how_to_use(place, place.look()))
+
+
+def _mended(place: Place, seen: Seen) -> Seen:
+    """As it is after its owner had time to put it right; cleared where that does not happen."""
+    for fault in seen.faults:
+        _say(f"the cluster in {place.directory} is broken: {fault}\n")
+    deadline = time.monotonic() + _MEND_S
+    if seen.owner is not None:
+        with step("waiting until it is whole again") as shown:
+            while not seen.well and seen.owner is not None and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+                seen = place.look()
+            shown.failed = not seen.well
+    if not seen.well:
+        with step("taking away what is left of it"):
+            place.clear()
+        place.directory.mkdir(mode=0o700)
+    return seen
+
+
+def _start(place: Place, sizes: Sequence[int]) -> None:
+    """The owner in the background, and what it says until it is ready."""
+    command = [sys.executable, "-m", "simgpu.lab.cluster", "own", "--at", str(place.directory)]
+    command += [option for size in sizes for option in ("--card", str(size))]
+    with place.log.open("w") as log:
+        owner = subprocess.Popen(
+            command,
+            cwd=_ROOT,
+            env={**os.environ, MARK: str(place.directory)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _START_S
+    try:
+        with place.log.open() as log:
+            while not (seen := place.look()).ready:
+                _say(log.read())
+                if owner.poll() is not None or time.monotonic() > deadline:
+                    raise CommandError(f"the cluster does not come up; {place.log} says why")
+                time.sleep(_LOOK_S / 5)
+            _say(log.read())
+    except BaseException as error:
+        said = place.log.read_text(errors="replace")[-4000:]
+        place.clear()
+        if isinstance(error, CommandError):
+            raise CommandError(f"the cluster does not come up:\n{said}") from error
+        raise
+    if seen.faults:
+        raise CommandError(f"the cluster came up broken: {'; '.join(seen.faults)}")
+
+
+def _how_to_use(place: Place, seen: Seen) -> str:
+    kubectl = str(seen.state["kubectl"])
+    lines = [
+        f"one node, {_of(seen)} (simulated), containerd {DEFAULT.version}, "
+        f"Kubernetes {kubernetes.VERSION}; images: busybox, {PYTHON_IMAGE}",
+        "",
+        f"  export KUBECONFIG={place.kubeconfig}",
+    ]
+    if shutil.which("kubectl") != kubectl:
+        lines.append(f"  alias kubectl={shlex.quote(kubectl)}")
+    lines += [
+        "  kubectl get nodes",
+        "  kubectl run hello --image=busybox --image-pull-policy=IfNotPresent -- sleep 1d",
+        "  kubectl exec -it hello -- bash",
+        "",
+        f"logs: {seen.state['directory']}; make cluster-down ends it",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _of(seen: Seen) -> str:
+    sizes: list[int] = seen.state["cards"]
+    counted = {size: sizes.count(size) for size in sizes}
+    told = [f"{count} of {size >> 20} MiB" for size, count in counted.items()]
+    return f"cards: {', '.join(told)}"
+
+
+# --- the others -------------------------------------------------------------------------------
+
+
+def down(place: Place) -> None:
+    with place.changing(make=False):
+        if not place.directory.exists():
+            _say(f"no cluster in {place.directory}\n")
+            return
+        with step(f"ending the cluster in {place.directory}"):
+            place.clear()
+
+
+def status(place: Place) -> int:
+    """0: it runs. 1: it is broken, or not there yet. 3: there is none."""
+    seen = place.look()
+    if not seen.there:
+        _say(f"no cluster in {place.directory}\n")
+        return _ABSENT
+    for name, part in seen.state.get("parts", {}).items():
+        again = f", started again {part['restarts']} times" if part["restarts"] else ""
+        _say(f"{name:24} {part['pid'] or '-':>8}{again}\n")
+    for fault in seen.faults:
+        _say(f"broken: {fault}\n")
+    if not seen.ready and seen.owner is not None:
+        _say("it is being started\n")
+    return 0 if seen.well else 1
+
+
+# --- the owner --------------------------------------------------------------------------------
+
+
+class _Ended(SystemExit):
+    """Somebody has asked the owner to end."""
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(asked, signal.SIG_IGN)
+    raise _Ended
+
+
+def own(place: Place, sizes: Sequence[int]) -> None:
+    """Bring the cluster up and keep it so, until a signal."""
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(asked, _end)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    place.own()
+    with Cluster(sizes, place.directory) as cluster:
+        shutil.copy2(cluster.plane.kubeconfig(), place.kubeconfig)
+        written: dict[str, Any] = {}
+        while True:
+            link = cluster.lab.namespace.link
+            state = {
+                "ready": True,
+                "cards": list(sizes),
+                "directory": str(cluster.lab.directory),
+                "interface": link.interface if link else None,
+                "kubectl": str(cluster.plane.programs.kubectl),
+                "kubeconfig": str(place.kubeconfig),
+                "node": NODE,
+                "parts": {
+                    part.name: {"pid": part.pid(), "restarts": part.restarts}
+                    for part in cluster.parts
+                },
+            }
+            if state != written:
+                place.write(state)
+                written = state
+            time.sleep(_LOOK_S)
+            for name in cluster.mend():
+                _say(f"{name} had ended: started again\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m simgpu.lab.cluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=("up", "down", "status", "own"))
+    parser.add_argument("--at", type=Path, default=Path(_DIRECTORY), metavar="DIR")
+    parser.add_argument("--cards", metavar="COUNTxSIZE", help=f"by default {_CARDS}")
+    parser.add_argument("--card", type=int, action="append", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    try:
+        place = Place(given.at)
+        if given.command == "up":
+            up(place, given.cards)
+        elif given.command == "own":
+            own(place, given.card)
+        elif given.command == "down":
+            down(place)
+        else:
+            return status(place)
+    except (CommandError, PlaceError, ProgramsError) as error:
+        _say(f"cluster: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""A link between this machine and a network namespace of the lab's, and the pods' network in it.
+
+The machine sees one interface, with one address; a node's own, its bridge and its pods' are in the
+namespace, and all go with it, the machine's end of the link too. Nothing is routed: what is in the
+namespace reaches this machine, and this machine the node, not the pods.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_NODE_INTERFACE: Final = "eth0"
+_NUMBERS: Final = range(1, 255)
+"""The third byte of 198.18.0.0/15, which is for measurements and routed by nobody."""
+_TRIES: Final = 20
+
+Run = Callable[[Sequence[str | Path]], subprocess.CompletedProcess[str]]
+
+
+class NetworkError(RuntimeError):
+    """The link cannot be made; the text is what ip says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link, by the number that its names and addresses are made of."""
+
+    number: int
+
+    @property
+    def interface(self) -> str:
+        """This machine's end."""
+        return f"gpuslice{self.number}"
+
+    @property
+    def machine(self) -> str:
+        """This machine's address on it."""
+        return f"198.18.{self.number}.1"
+
+    @property
+    def node(self) -> str:
+        return f"198.18.{self.number}.2"
+
+    @property
+    def pods(self) -> str:
+        return f"198.19.{self.number}.0/24"
+
+
+def connect(pid: int, inside: Run) -> Link:
+    """A link into the network namespace of process `pid`; `inside` runs a command there.
+
+    Raises NetworkError.
+    """
+    refused = ""
+    for number in random.sample(_NUMBERS, _TRIES):
+        link = Link(number)
+        if _is_taken(link):
+            continue
+        peer = ("peer", "name", _NODE_INTERFACE, "netns", str(pid))
+        made = _ip("link", "add", link.interface, "type", "veth", *peer)
+        if made.returncode != 0:
+            refused = made.stderr.strip()
+            continue
+        outer = ("dev", link.interface)
+        inner = ("dev", _NODE_INTERFACE)
+        for done in (
+            _ip("address", "add", f"{link.machine}/30", *outer),
+            _ip("link", "set", *outer, "up"),
+            inside(["ip", "link", "set", "dev", "lo", "up"]),
+            inside(["ip", "address", "add", f"{link.node}/30", *inner]),
+            inside(["ip", "link", "set", *inner, "up"]),
+            inside(["ip", "route", "add", "default", "via", link.machine]),
+        ):
+            if done.returncode != 0:
+                remove(link.interface)
+                raise NetworkError(f"ip: {done.stderr.strip()}")
+        return link
+    raise NetworkError(f"no link into a network namespace: {refused or 'no addresses are free'}")
+
+
+def remove(interface: str) -> None:
+    """Nothing where it is gone; where both its ends are here, the namespace being gone, as well."""
+    _ip("link", "delete", "dev", interface)
+
+
+def is_there(interface: str) -> bool:
+    return _ip("link", "show", "dev", interface).returncode == 0
+
+
+def pod_network(link: Link, kept: Path) -> dict[str, Any]:
+    """CNI's configuration of the node's bridge; `kept` is where the addresses given are noted."""
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(kept),
+        "ranges": [[{"subnet": link.pods}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {
+        "type": "bridge",
+        "bridge": "pods",
+        "isGateway": True,
+        "ipMasq": False,
+        "ipam": ipam,
+    }
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
+
+
+def _is_taken(link: Link) -> bool:
+    """By a route of this machine that is more than the way to everywhere."""
+    listed = _ip("-json", "route", "get", link.node)
+    if listed.returncode != 0:
+        return False
+    return not any("gateway" in route for route in json.loads(listed.stdout))
+
+
+def _ip(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ip", *arguments], text=True, capture_output=True)

@@ -1,0 +1,198 @@
+"""A whole cluster of one node, under way: its parts, in the order of their start, kept alive.
+
+Holds what is needed to start each part and to start it again where it has ended, by whatever hand;
+owns a Lab (cards, containerd, agent) and a ControlPlane, in whose directory all of it is. Whoever
+owns it calls `mend` again and again. Where the lab's namespaces themselves are gone, nothing can be
+mended: it raises, and the owner ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from simgpu.lab import certificate, kubernetes
+from simgpu.lab.catalogue import Catalogue
+from simgpu.lab.controlplane import ControlPlane, ControlPlaneError, Serving
+from simgpu.lab.kept import Process
+from simgpu.lab.kubelet import Kubelet
+from simgpu.lab.lab import Lab, LabError
+from simgpu.lab.namespace import Inside, children
+from simgpu.lab.progress import step
+
+NODE: Final = "gpuslice"
+"""The node's name, and its host name."""
+_READY_S: Final = 180
+_AGAIN_S: Final = 10.0
+"""Between two attempts at a part that does not come up."""
+_USERS: Final = {
+    "controller-manager": ("system:kube-controller-manager", ()),
+    "kubelet": (f"system:node:{NODE}", ("system:nodes",)),
+}
+
+
+class ClusterError(RuntimeError):
+    """The cluster does not come up, or cannot be mended; the text says which part, and why."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One program: what starts it, anew too, and what its number is while it runs."""
+
+    name: str
+    start: Callable[[], object]
+    pid: Callable[[], int | None]
+    restarts: int = 0
+    tried_s: float = float("-inf")
+
+
+class Cluster:
+    """Everything up, until the block ends; then nothing of it is left on the machine.
+
+    parent: where its directory is made (of a short name: see namespace.py).
+    """
+
+    def __init__(self, memory_bytes: Sequence[int], parent: Path) -> None:
+        self._memory = memory_bytes
+        self._parent = parent
+        self._stack = ExitStack()
+        self.parts: list[Part] = []
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        programs = kubernetes.ensure_node()
+        with step("simulated cards, and containerd with its images"):
+            images = Catalogue({}).of_a_cluster()
+            self.lab = Lab(self._memory, only=images, own_network=True, parent=self._parent)
+            self._stack.enter_context(self.lab)
+        link = self.lab.namespace.link
+        assert link is not None
+        directory = self.lab.directory
+        shown, key = directory / "kube-apiserver.crt", directory / "kube-apiserver.key"
+        certificate.make(shown, key)
+        serving = Serving(
+            address=link.machine,
+            users=_USERS,
+            admission_off=(),
+            options=(
+                "--enable-admission-plugins=NodeRestriction",
+                "--kubelet-preferred-address-types=InternalIP",
+                *(f"--kubelet-client-certificate={shown}", f"--kubelet-client-key={key}"),
+            ),
+        )
+        with step("etcd and kube-apiserver"):
+            self.plane = ControlPlane(directory / "plane", serving=serving)
+            self._stack.enter_context(self.plane)
+            self.plane.install_kinds()
+        self.kubelet = Kubelet(self.lab.namespace, self.lab.containerd.paths, programs, shown)
+        self._manager_program = programs.kube_controller_manager
+        self._manager = self._scheduler = None
+        with step("kube-controller-manager, kube-scheduler, the node agent and kubelet"):
+            self._start_manager()
+            self._start_scheduler()
+            self.lab.start_agent()
+            self._start_kubelet()
+            self.parts = self._table()
+            self._wait_for_the_node()
+
+    _manager: Process | None
+    _scheduler: Process | None
+
+    def _table(self) -> list[Part]:
+        lab, plane = self.lab, self.plane
+        return [
+            Part("simulated cards", lab.start_cards, lambda: lab.cards_pid),
+            Part("etcd", plane.restart_etcd, lambda: _kept(plane.etcd)),
+            Part("kube-apiserver", plane.restart_apiserver, lambda: _kept(plane.apiserver)),
+            Part("kube-controller-manager", self._start_manager, lambda: _kept(self._manager)),
+            Part("kube-scheduler", self._start_scheduler, lambda: _kept(self._scheduler)),
+            Part("containerd", lab.containerd.start, lambda: _inside(lab.containerd.process)),
+            Part("kubelet", self._start_kubelet, lambda: _inside(self.kubelet.process)),
+            Part("node agent", lab.start_agent, lambda: _inside(lab.agent)),
+        ]
+
+    def _start_manager(self) -> None:
+        plane = self.plane
+        command: list[str | Path] = [
+            *(self._manager_program, f"--kubeconfig={plane.kubeconfig('controller-manager')}"),
+            *("--leader-elect=false", "--secure-port=0", "--use-service-account-credentials"),
+            f"--service-account-private-key-file={plane.service_account_key}",
+            f"--root-ca-file={plane.ca}",
+        ]
+        log = plane.directory / "kube-controller-manager.log"
+        self._manager = Process(command, log, plane.environ())
+        self._stack.callback(self._manager.kill)
+
+    def _start_scheduler(self) -> None:
+        self._scheduler = self.plane.start_kube_scheduler()
+
+    def _start_kubelet(self) -> None:
+        self.kubelet.start(NODE, self.plane.kubeconfig("kubelet"))
+
+    def _wait_for_the_node(self) -> None:
+        """And for what every pod of the namespace `default` needs, which the managers make."""
+        for condition, name in (
+            ("create", f"node/{NODE}"),
+            ("condition=Ready", f"node/{NODE}"),
+            ("create", "serviceaccount/default"),
+            ("create", "configmap/kube-root-ca.crt"),
+        ):
+            done = self.plane.try_kubectl("wait", f"--for={condition}", "--timeout=90s", name)
+            if done.returncode != 0:
+                said = self.kubelet.log_tail()
+                raise ClusterError(f"{done.stderr.strip()}; kubelet's log ends:\n{said}")
+
+    # --- its life ---------------------------------------------------------------------------
+
+    def mend(self) -> list[str]:
+        """Start again what has ended; names of what was, so that somebody is told.
+
+        Raises ClusterError where the namespaces are gone.
+        """
+        if not self.lab.namespace.alive:
+            raise ClusterError("the lab's namespaces are gone, and all that was in them")
+        mended = []
+        for part in self.parts:
+            now = time.monotonic()
+            if part.pid() is not None or now - part.tried_s < _AGAIN_S:
+                continue
+            part.tried_s = now
+            part.restarts += 1
+            mended.append(part.name)
+            try:
+                part.start()
+            except (LabError, ControlPlaneError, RuntimeError, OSError) as error:
+                sys.stderr.write(f"{part.name} does not come up: {error}\n")
+        return mended
+
+
+def _kept(process: Process | None) -> int | None:
+    return process.pid if process is not None and process.running else None
+
+
+def _inside(process: Inside | None) -> int | None:
+    """The number outside of the lab's namespace."""
+    if process is None or not process.running:
+        return None
+    return next(iter(children(process.entering.pid)), None)
