@@ -32,16 +32,15 @@ _POD_OF: Final = (
 TEMPLATE: Final = _POD_OF.format(of="object")
 """CEL: the pod, or what becomes one. The policies in manifests/ have the same, by a test."""
 BEFORE: Final = "oldObject == null ? dyn({}) : " + _POD_OF.format(of="oldObject")
-CONTAINERS: Final = (
-    "variables.template.?spec.?initContainers.orValue([])"
-    " + variables.template.?spec.?containers.orValue([])"
-)
+_SHARES_EVER: Final = (*_SHARES, *(_OLD[name] for name in _SHARES if name in _OLD))
 ASKS: Final = (
-    "variables.containers.exists(c, ['limits', 'requests'].exists(kind, ["
-    + ", ".join(f"'{each}'" for each in (*_SHARES, *(_OLD[n] for n in _SHARES if n in _OLD)))
-    + "].exists(n, sign(quantity(c.?resources[?kind][?n].orValue('0'))) != 0)))"
+    f"[{TEMPLATE}].exists(t,"
+    " (t.?spec.?initContainers.orValue([]) + t.?spec.?containers.orValue([])).exists(c,"
+    " ['limits', 'requests'].exists(kind, c.?resources[?kind].orValue({}).exists(n,"
+    f" n in [{', '.join(f'{name!r}' for name in _SHARES_EVER)}]"
+    " && sign(quantity(c.resources[kind][n])) != 0))))"
 )
-"""CEL: whether the pod asks for a share of a card."""
+"""CEL, for a matchCondition, which has no variables: whether the pod asks for a share of a card."""
 
 _TEMPLATES: Final = (
     ("", "replicationcontrollers"),
@@ -67,15 +66,19 @@ def policy(served: Sequence[str]) -> Json:
                     *(_rule(g, ["CREATE", "UPDATE"], kinds) for g, *kinds in _TEMPLATES),
                 ]
             },
+            # Who asks as he must is not looked at further: that would cost the API server more.
+            "matchConditions": [
+                {"name": "asks-for-a-share", "expression": ASKS},
+                {
+                    "name": "elsewhere",
+                    "expression": f"[{TEMPLATE}].exists(t, t.?spec.?nodeName.orValue('') != ''"
+                    f" || !(t.?spec.?schedulerName.orValue('') in [{listed}]))",
+                },
+            ],
             "variables": [
                 {"name": "template", "expression": TEMPLATE},
                 {"name": "before", "expression": BEFORE},
-                {"name": "containers", "expression": CONTAINERS},
-                {"name": "asks", "expression": ASKS},
-                {
-                    "name": "judged",
-                    "expression": "variables.template != variables.before && variables.asks",
-                },
+                {"name": "judged", "expression": "variables.template != variables.before"},
                 {
                     "name": "scheduler",
                     "expression": "variables.template.?spec.?schedulerName.orValue('')",
