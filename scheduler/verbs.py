@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from scheduler.arguments import Candidates, Reader
+from scheduler.arguments import Reader
 from scheduler.core.explain import texts
 from scheduler.core.fit import feasible, fit
 from scheduler.core.fleet import Rows
@@ -42,30 +42,29 @@ class Verbs:
 
     def filter(self, body: bytes) -> bytes:
         """ExtenderFilterResult. Raises ArgumentsError."""
-        asked, candidates = self._reader.arguments(body)
+        asked, names = self._reader.arguments(body)
         self._remember(asked)
         if asked.refusal:
-            refused = dict.fromkeys(candidates.names, asked.refusal)
+            refused = dict.fromkeys(names, asked.refusal)
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
         if asked.request is None:
-            return orjson.dumps({"NodeNames": candidates.names})
+            return orjson.dumps({"NodeNames": names})
         if self._state.is_bound(asked.uid):
             return error(f"the pod is bound to {self._state.node_of(asked.uid)}")
-        if self._kept(asked.uid, candidates):
+        if self._kept(asked.uid, names):
             return orjson.dumps({"NodeNames": [self._state.node_of(asked.uid)]})
-        return self._filter(asked, asked.request, candidates)
+        return self._filter(asked, asked.request, names)
 
     def prioritize(self, body: bytes) -> bytes:
         """HostPriorityList. Raises ArgumentsError."""
-        asked, candidates = self._reader.arguments(body)
+        asked, names = self._reader.arguments(body)
         self._remember(asked)
-        names = candidates.names
         if asked.request is None or not names:
             return b"[]"
-        if self._kept(asked.uid, candidates):
+        if self._kept(asked.uid, names):
             kept = self._state.node_of(asked.uid)
             return _priorities(names, [_BEST if name == kept else 0 for name in names])
-        fleet, rows = self._state.fleet, candidates.rows(self._state.fleet)
+        fleet, rows = self._state.fleet, self._state.fleet.rows_of(names)
         scores = score(fleet, asked.request, rows, self.policy(asked))
         return _priorities(names, levels(scores, _BEST).tolist())
 
@@ -83,20 +82,20 @@ class Verbs:
         if len(self._remembered) > _REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
-    def _kept(self, uid: str, candidates: Candidates) -> bool:
-        """Whether cards are held for the pod on one of the candidates: its binding has been sent,
+    def _kept(self, uid: str, names: Sequence[str]) -> bool:
+        """Whether cards are held for the pod on one of the nodes: its binding has been sent,
         and may have been done. It is sent there again, or it would need room twice."""
         placement = self._state.assumed(uid)
-        if placement is None or placement.node not in candidates.names:
+        if placement is None or placement.node not in names:
             return False
         fleet = self._state.fleet
         return not fleet.bar[fleet.row_of(placement.node)]
 
-    def _filter(self, asked: Pending, request: Request, candidates: Candidates) -> bytes:
-        fleet, rows = self._state.fleet, candidates.rows(self._state.fleet)
+    def _filter(self, asked: Pending, request: Request, names: Sequence[str]) -> bytes:
+        fleet, rows = self._state.fleet, self._state.fleet.rows_of(names)
         fitting = rows[feasible(fleet, request, rows)]
         if not len(fitting):
-            return self._refusals(request, candidates.names, rows)
+            return self._refusals(request, names, rows)
         if len(fitting) > MOST_NODES and not asked.prefers:
             scores = score(fleet, request, fitting, self.policy(asked))
             fitting = fitting[best(fleet, scores, fitting, MOST_NODES)]

@@ -11,7 +11,6 @@ Holds no pod: who holds what is `scheduler.state`'s. Written by it alone; fit, s
 
 from __future__ import annotations
 
-import copy
 import heapq
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -120,8 +119,6 @@ class Fleet:
         """By row, in the order of the columns."""
         self.label_sets: list[Mapping[str, str]] = [{}]
         self._label_set_of: dict[frozenset[tuple[str, str]], int] = {frozenset(): 0}
-        self.roster = 0
-        """Grows when a node comes or goes: until then, what `rows_of` said is so."""
         self._row_of: dict[str, int] = {}
         self._unused: list[int] = []
         self.bar = np.zeros(0, np.uint8)
@@ -161,7 +158,6 @@ class Fleet:
                 if row >= len(self.bar):
                     self._grow(2 * row, self.usable.shape[1])
             self._row_of[name] = row
-            self.roster += 1
             self.names[row] = name
             self.bar[row] = Reason.NO_DEVICE
             self.tie[row] = zlib.crc32(name.encode("utf-8", "surrogatepass"))
@@ -170,7 +166,6 @@ class Fleet:
     def remove(self, name: str) -> None:
         """Forget the node; its row goes to the next one."""
         row = self._row_of.pop(name)
-        self.roster += 1
         self.set_cards(row, ())
         self.names[row] = ""
         self.bar[row] = Reason.NODE_UNKNOWN
@@ -237,10 +232,10 @@ class Fleet:
 
     def snapshot(self) -> Fleet:
         """A copy that changes by itself: for what-if questions."""
-        apart = Fleet.__new__(Fleet)
+        copy = Fleet.__new__(Fleet)
         for name, value in vars(self).items():
-            setattr(apart, name, copy.copy(value))
-        return apart
+            setattr(copy, name, value.copy())
+        return copy
 
     def _change(self, row: int, slot: int, size: int, core_percent: int | None, sign: int) -> None:
         self.used_bytes[row, slot] += sign * size
