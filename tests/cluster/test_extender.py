@@ -1,0 +1,316 @@
+"""The extender and the binder between a real kube-scheduler and a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import uvloop
+import yaml
+
+from contract import names
+from kube import access
+from kube.client import Kube
+from scheduler import profiles
+from scheduler.arguments import BindingArguments
+from scheduler.binder import Binder
+from scheduler.cache import Cache
+from scheduler.election import Candidate
+from scheduler.extender import Extender
+from scheduler.leader import Leader
+from scheduler.metrics import Metrics
+from scheduler.profiles import Profiles
+from scheduler.state import State
+from scheduler.verbs import Verbs
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import Fleet
+from simgpu.lab.fleet_objects import Shape
+from tests.cluster.waiting import until
+from tests.scheduler import calls
+
+pytestmark = pytest.mark.cluster
+
+_DEADLINE_S: Final = 120.0
+_GOODBYE_S: Final = 0.25
+"""aiohttp does not wait for the end of TLS."""
+
+
+class Recorded(Verbs):
+    """Keeps what kube-scheduler says, byte for byte."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.filtered: list[bytes] = []
+        self.prioritized: list[bytes] = []
+
+    def filter(self, body: bytes) -> bytes:
+        self.filtered.append(body)
+        return super().filter(body)
+
+    def prioritize(self, body: bytes) -> bytes:
+        self.prioritized.append(body)
+        return super().prioritize(body)
+
+
+class World:
+    """Our side, with the rights of the manifests, and the pods of one namespace."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, kube: Kube, ours: Kube) -> None:
+        self.plane = plane
+        self.namespace = namespace
+        self.state = State()
+        self.cache = Cache(ours, self.state)
+        self.verbs = Recorded(self.state)
+        metrics = Metrics()
+        me = Candidate(f"test-{namespace}", "test")
+        self.leader = Leader(ours, me, self.cache.relist, metrics)
+        self.binder = Binder(self.state, ours, self.leader, self.verbs)
+        self.extender = Extender(self.verbs, self.binder, self.leader, self.cache, metrics)
+        self._kube = kube
+        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    async def make(
+        self, name: str, percent: int = 0, finalizers: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """A pod that asks for so much of a card."""
+        asked = {names.RESOURCE_CORE: f"{percent}", names.RESOURCE_MEMORY_RATIO: f"{percent}"}
+        resources = {"requests": asked, "limits": asked} if percent else {}
+        container = {"name": "main", "image": "none", "resources": resources}
+        metadata = {"name": name, "finalizers": finalizers}
+        spec = {"schedulerName": names.SCHEDULER_NAME, "containers": [container]}
+        raw = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        made: dict[str, Any] = await self._kube.post(self.pods, raw)
+        return made
+
+    async def get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._kube.get(f"{self.pods}/{name}")
+        return found
+
+    async def touch(self, name: str) -> None:
+        note = {"metadata": {"annotations": {"note": "changed"}}}
+        await self._kube.patch(f"{self.pods}/{name}", note)
+
+    async def delete(self, name: str, grace_s: int = 0) -> None:
+        await self._kube.delete(f"{self.pods}/{name}", {"gracePeriodSeconds": grace_s})
+
+    def ask(self, raw: dict[str, Any], *nodes: str) -> Any:
+        return calls.loads(self.verbs.filter(calls.arguments(raw, nodes)))
+
+    async def bind(self, raw: dict[str, Any], node: str) -> str:
+        assert await self.leader.admit() == ""
+        metadata = raw["metadata"]
+        wanted = BindingArguments(self.namespace, metadata["name"], metadata["uid"], node)
+        return await self.binder.bind(wanted)
+
+    async def admitted(self) -> None:
+        """Once the Lease is ours, as verbs wait for it."""
+        async with asyncio.timeout(_DEADLINE_S):
+            while said := await self.leader.admit():
+                assert "gpuslice does not bind here" in said
+                await asyncio.sleep(0.1)
+
+    def held(self, node: str) -> int:
+        """Percent of the cards of the node."""
+        return int(self.state.fleet.used_core[self.state.fleet.row_of(node)].sum())
+
+    async def let_go(self, name: str) -> None:
+        await self._kube.patch(f"{self.pods}/{name}", {"metadata": {"finalizers": None}})
+
+    async def until_bound(self, *wanted: str) -> None:
+        """Seen bound by our watch."""
+        uids = [(await self.get(name))["metadata"]["uid"] for name in wanted]
+        await self.until(lambda: all(map(self.state.is_bound, uids)), f"{wanted} are bound")
+
+    async def condition(self, name: str, part: str) -> str:
+        """What kube-scheduler writes into the pod, once it has that in it."""
+        async with asyncio.timeout(_DEADLINE_S):
+            while True:
+                conditions = (await self.get(name)).get("status", {}).get("conditions") or ()
+                said = "".join(each.get("message", "") for each in conditions)
+                if part in said:
+                    return said
+                await asyncio.sleep(0.2)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        await asyncio.to_thread(until, condition, what)
+
+    @asynccontextmanager
+    async def kube_scheduler(self, directory: Path) -> AsyncIterator[None]:
+        runner = await self.extender.serve("127.0.0.1", 0)
+        host, port = runner.addresses[0][:2]
+        written = dict(profiles.configuration(Profiles(extender=f"http://{host}:{port}")))
+        config = directory / "kube-scheduler.yaml"
+        config.write_text(yaml.safe_dump({**written, "leaderElection": {"leaderElect": False}}))
+        name = f"kube-scheduler-{self.namespace}"
+        process = await asyncio.to_thread(self.plane.start_kube_scheduler, config, None, name)
+        try:
+            yield
+        finally:
+            process.kill()
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def world_of(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
+    admin, ours = (access.load(str(plane.kubeconfig(user))) for user in ("admin", "scheduler"))
+    async with Kube(admin) as kube, Kube(ours) as own:
+        world = World(plane, namespace, kube, own)
+        following = asyncio.create_task(world.cache.run())
+        leading = asyncio.create_task(world.leader.run())
+        try:
+            await asyncio.wait_for(world.cache.wait_synced(), _DEADLINE_S)
+            await world.admitted()
+            yield world
+        finally:
+            world.leader.leave()
+            await asyncio.wait_for(leading, _DEADLINE_S)
+            following.cancel()
+            await asyncio.wait({following})
+
+
+Act = Callable[[World, str, str], Awaitable[None]]
+Play = Callable[[Act], None]
+
+
+@pytest.fixture
+def cards() -> int:
+    """Of a node."""
+    return 1
+
+
+@pytest.fixture
+def play(installed: ControlPlane, cards: int) -> Iterator[Play]:
+    """Plays an act in a namespace of its own, with two nodes."""
+    namespace = f"test-{secrets.token_hex(4)}"
+    installed.kubectl("create", "namespace", namespace)
+    nodes = Shape(nodes=2, cards=cards, prefix=f"{namespace}-").all_nodes()
+
+    async def scene(act: Act) -> None:
+        async with world_of(installed, namespace) as world:
+            await act(world, *(node.name for node in nodes))
+        await asyncio.sleep(_GOODBYE_S)
+
+    try:
+        with Fleet(installed, nodes):
+            yield lambda act: uvloop.run(scene(act))
+    finally:
+        installed.remove_namespace(namespace)
+
+
+BETWEEN = b',"Nodes":null,"NodeNames":['
+
+
+@pytest.mark.parametrize("cards", [2])
+def test_kube_scheduler_is_understood(play: Play, tmp_path: Path) -> None:
+    async def act(world: World, one: str, two: str) -> None:
+        most = [f"most-{number}" for number in range(4)]
+        async with world.kube_scheduler(tmp_path):
+            for name in most:
+                await world.make(name, 60)
+            await world.make("plain")
+            await world.until_bound(*most)
+            await world.make("fifth", 60)
+            said = await world.condition("fifth", "no GPU card")
+            await world.condition("plain", "")
+        assert "0/2 nodes are available: 2 no GPU card with enough free memory and core at" in said
+        assert (world.held(one), world.held(two)) == (120, 120)
+        for name in (*most, "plain"):
+            raw = await world.get(name)
+            annotations = raw["metadata"].get("annotations", {})
+            assert raw["spec"]["nodeName"] in (one, two)
+            assert (names.ANNOTATION_GRANTS in annotations) is (name != "plain")
+            if name != "plain":
+                assert annotations[names.ANNOTATION_WRITER] == world.leader.writer
+        for body in (*world.verbs.filtered, *world.verbs.prioritized):
+            assert (body[:18], body.count(BETWEEN), body[-3:]) == (b'{"Pod":{"metadata"', 1, b'"]}')
+        heads = {body.partition(BETWEEN)[0] for body in world.verbs.filtered}
+        assert {body.partition(BETWEEN)[0] for body in world.verbs.prioritized} <= heads
+
+    play(act)
+
+
+def test_bound_once_whatever_is_asked_again(play: Play) -> None:
+    async def act(world: World, one: str, two: str) -> None:
+        raw = await world.make("p", 50)
+        world.ask(raw, one, two)
+        assert await world.bind(raw, one) == ""
+        assert await world.bind(raw, one) == ""
+        assert await world.bind(raw, two) == f"the pod is bound to {one}"
+        assert (await world.get("p"))["spec"]["nodeName"] == one
+        assert (world.held(one), world.held(two)) == (50, 0)
+
+    play(act)
+
+
+def test_a_pod_that_was_changed_since_is_bound_all_the_same(play: Play) -> None:
+    async def act(world: World, one: str, two: str) -> None:
+        raw = await world.make("p", 50)
+        world.ask(raw, one, two)
+        await world.touch("p")
+        assert await world.bind(raw, one) == ""
+        assert (await world.get("p"))["spec"]["nodeName"] == one
+
+    play(act)
+
+
+def test_a_pod_that_is_gone_or_another_or_going_is_not_bound(play: Play) -> None:
+    async def act(world: World, one: str, two: str) -> None:
+        gone = await world.make("gone", 50)
+        world.ask(gone, one)
+        await world.delete("gone")
+        said = await world.bind(gone, one)
+        assert said == "the pod is gone" or "not found" in said, said
+        replaced = await world.make("replaced", 50)
+        world.ask(replaced, one)
+        await world.delete("replaced")
+        await world.make("replaced", 50)
+        assert await world.bind(replaced, one) == "the pod is gone"
+        going = await world.make("going", 50, finalizers=["test.example/waits"])
+        world.ask(going, one)
+        await world.delete("going")
+        assert await world.bind(going, one) == "the pod is being deleted"
+        await world.let_go("going")
+        assert world.held(one) == 0
+
+    play(act)
+
+
+def test_a_pod_of_which_nothing_is_known_is_read(play: Play) -> None:
+    async def act(world: World, one: str, two: str) -> None:
+        raw = await world.make("p", 50)
+        assert await world.bind(raw, one) == ""
+        assert (await world.get("p"))["spec"]["nodeName"] == one
+
+    play(act)
+
+
+def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
+    play: Play,
+) -> None:
+    """The POST is given up on, and done when the server goes on: until then nobody else gets its
+    room, whatever is asked."""
+
+    async def act(world: World, one: str, two: str) -> None:
+        pods = [await world.make(f"p{number}", 60) for number in range(2)]
+        for raw in pods:
+            world.ask(raw, one)
+        world.plane.apiserver.send(signal.SIGSTOP)
+        try:
+            said = await world.bind(pods[0], one)
+            assert said.startswith(f"it is not known yet whether the pod is bound to {one}")
+            assert world.held(one) == 60
+        finally:
+            world.plane.apiserver.send(signal.SIGCONT)
+        await world.admitted()
+        assert "no GPU card" in await world.bind(pods[1], one)
+        assert await world.bind(pods[0], one) == ""
+        await world.until_bound("p0")
+        assert world.held(one) == 60
+
+    play(act)
