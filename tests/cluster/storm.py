@@ -88,11 +88,12 @@ class Storm:
         made = [self._pod(first + number, self.chance.choice(kinds)) for number in range(count)]
         await each(made, self._create)
 
-    async def go(self, count: int) -> None:
-        """So many of those that are bound are deleted."""
+    async def go(self, count: int) -> int:
+        """So many of those that are bound are deleted, or all of them; how many."""
         pods = [pod for pod in await self._list() if pod["spec"].get("nodeName")]
         chosen = self.chance.sample(pods, min(count, len(pods)))
         await each(chosen, self._delete)
+        return len(chosen)
 
     async def clear(self) -> None:
         await each(await self._list(), self._delete)

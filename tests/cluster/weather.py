@@ -41,7 +41,7 @@ async def pass_over(
 ) -> None:
     """The whole storm: so many pods at once, until calm; then so many go, and as many come.
 
-    While programs are killed, a few pods go and others come all the time, so that each kill meets
+    While programs are killed, a few pods go and as many come all the time, so that each kill meets
     work. Raises StormError.
     """
     tending = asyncio.create_task(_tend(installation))
@@ -80,8 +80,7 @@ async def _kill(
     async def churn() -> None:
         while not await _comes(over, _CHURN_EVERY_S):
             await storm.look()
-            await storm.go(_CHURN)
-            await storm.come(_CHURN)
+            await storm.come(await storm.go(_CHURN))
 
     async def kill_kube_scheduler() -> None:
         while not await _comes(over, weather.kube_scheduler_every_s or None):
