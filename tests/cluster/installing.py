@@ -18,7 +18,6 @@ _PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"
 
 PROBES: Final[dict[str, dict[str, Any]]] = {
     "gpuslice-allocations": {"annotations": {names.ANNOTATION_GRANTS: "{}"}},
-    "gpuslice-missing-agent": {"annotations": {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"}},
     "gpuslice-requests": {"limits": {names.RESOURCE_CORE: 5}},
     "gpuslice-environment": {
         "limits": {names.RESOURCE_GPU: 5},

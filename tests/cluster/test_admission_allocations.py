@@ -267,10 +267,9 @@ def test_who_may_run_without_the_agent_is_in_the_operators_namespaces(server: Se
     key = names.ANNOTATION_TOLERATES_MISSING_AGENT
     asked = pod("p", {key: "true"})
     answer = server.ask("POST", f"{at()}?dryRun=All", asked)
-    assert (answer.status, answer.policy) == (403, "gpuslice-missing-agent")
+    assert (answer.status, answer.policy) == (403, "gpuslice-allocations")
     assert answer.text == (
-        f"annotation {key}: 'true' in namespace default; allowed is in those that the binding"
-        " gpuslice-missing-agent leaves out"
+        f"annotation {key}: 'true' in namespace default; allowed is in gpuslice-system, kube-system"
     )
     for namespace in ("kube-system", names.NAMESPACE):
         path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
@@ -281,4 +280,5 @@ def test_who_may_run_without_the_agent_is_in_the_operators_namespaces(server: Se
 def test_nor_is_it_added_later(server: Server, pending: Json, way: str) -> None:
     key = names.ANNOTATION_TOLERATES_MISSING_AGENT
     answer = {**UPDATES, **BINDINGS}[way](server, pending, {key: "true"})
-    assert (answer.status, answer.policy) == (403, "gpuslice-missing-agent"), answer.body
+    assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
+    assert "; allowed is in gpuslice-system, kube-system" in answer.text
