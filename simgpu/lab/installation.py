@@ -32,7 +32,8 @@ class InstallationError(RuntimeError):
 
 class Installation:
     """configuration: kube-scheduler's, as `scheduler.profiles` makes it; where the extender is, is
-    put in here. module: the extender's program. As a context: both run from entering to leaving."""
+    put in here. module: the extender's program. installation: what replicas of one have in common,
+    "": there is none beside this. As a context: both run from entering to leaving."""
 
     def __init__(
         self,
@@ -40,8 +41,10 @@ class Installation:
         configuration: Json,
         name: str = "gpuslice",
         module: str = "scheduler",
+        installation: str = "",
     ) -> None:
         self.name = name
+        self._installation = installation or name
         self._plane = plane
         self._port, self._http_port = free_port(), free_port()
         self._module = module
@@ -102,7 +105,7 @@ class Installation:
             command = [
                 *(sys.executable, "-m", self._module, "serve", f"--kubeconfig={self._kubeconfig}"),
                 *(f"--listen=127.0.0.1:{self._port}", f"--http=127.0.0.1:{self._http_port}"),
-                *(f"--installation={self.name}", f"--state-dir={self._state_dir}"),
+                *(f"--installation={self._installation}", f"--state-dir={self._state_dir}"),
             ]
             self._extender = Process(command, self._plane.directory / f"{self.name}.extender.log")
 

@@ -14,8 +14,8 @@ from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
 from tests.cluster.installing import MANIFESTS
-from tests.cluster.replica import Replica
 from tests.cluster.requested import asking, container, pod
+from tests.cluster.running import running
 from tests.cluster.server import Server
 from tests.cluster.waiting import until
 
@@ -43,7 +43,7 @@ def server(installed: ControlPlane) -> Iterator[Server]:
     installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
     with Fleet(installed, _SHAPE.all_nodes()), Server(installed) as asked:
         assert asked.ask("POST", "/api/v1/namespaces/default/services", service).done
-        with Replica(installed, _REPLICA):
+        with running(installed, _REPLICA):
             yield asked
         asked.ask("DELETE", "/api/v1/namespaces/default/services/packed")
     installed.kubectl("delete", *lease)

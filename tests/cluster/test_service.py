@@ -17,10 +17,11 @@ import pytest
 
 from contract import names
 from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
+from scheduler.profiles import Profiles, configuration
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
-from tests.cluster.replica import Replica
+from simgpu.lab.installation import Installation
 from tests.cluster.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -44,6 +45,19 @@ def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
     installed.apply(MANIFEST)
     yield installed
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
+
+
+def replica(plane: ControlPlane, name: str, installation: str = "here") -> Installation:
+    """A pod of the Deployment; those of one installation elect one kube-scheduler among them."""
+    written = dict(configuration(Profiles(lease_s=4)))
+    if installation != "here":
+        # The manifests' rights are to one Lease of kube-scheduler's; another one elects nobody.
+        written["leaderElection"] = {"leaderElect": False}
+    return Installation(plane, written, name, installation=installation)
+
+
+def holds(replica: Installation) -> bool:
+    return "this process" in replica.ask("/readyz")[1]
 
 
 class Pods:
@@ -102,25 +116,25 @@ def test_a_pod_is_bound_with_its_card_by_one_write_and_one_event(
     plane: ControlPlane, pods: Pods
 ) -> None:
     """kube-scheduler writes the event of a pod that the extender has bound, so we write none."""
-    with Replica(plane, "a") as replica:
+    with replica(plane, "a") as one:
         name = pods.create()
         pod = pods.bound(name)
         annotations = pod["metadata"]["annotations"]
         allocated = json.loads(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
         assert allocated["gpu"][0]["resources"][names.RESOURCE_MEMORY_RATIO] == "40"
         writer = annotations[names.ANNOTATION_WRITER].split()[0]
-        assert f"this process ({writer}) holds the Lease" in replica.get("/readyz")[1]
+        assert f"this process ({writer}) holds the Lease" in one.ask("/readyz")[1]
         until(lambda: bool(pods.events(name)), "its event is written")
-        until(lambda: _value(replica, "gpuslice_scheduler_assumed_pods") == 0, "it is seen bound")
+        until(lambda: _value(one, "gpuslice_scheduler_assumed_pods") == 0, "it is seen bound")
         assert [reason for reason, _ in pods.events(name)] == ["Scheduled"]
-        held = json.loads(replica.get(f"/debug/fleet?node={pod['spec']['nodeName']}")[1])
+        held = json.loads(one.ask(f"/debug/fleet?node={pod['spec']['nodeName']}")[1])
         holders = [h["pod"] for card in held["nodes"][0]["cards"] for h in card["holders"]]
         assert holders == [f"default/{name}"]
 
 
 def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: Pods) -> None:
     """With the rights of the scheduler; the same cards as in the Binding that follows."""
-    with Replica(plane, "a"):
+    with replica(plane, "a"):
         pods.bound(pods.create(60))
         asked = {**pods.manifest(60), "metadata": {"name": "next"}}
         kubeconfig = str(plane.kubeconfig("scheduler"))
@@ -154,7 +168,7 @@ def test_what_is_wrong_with_a_pod_and_a_node_becomes_their_event(
     path = f"/api/v1/namespaces/default/pods/{name}/binding"
     given = json.dumps(binding)
     plane.kubectl("create", "--raw", path, "-f", "-", user="scheduler", given=given)
-    with Replica(plane, "a"):
+    with replica(plane, "a"):
         pods.bound(pods.create())
         of_pod = (POD_PROBLEM, f"annotation {names.ANNOTATION_GRANTS}: not JSON")
         of_node = (NODE_PROBLEM, "node agent: the driver is away")
@@ -174,7 +188,7 @@ def test_what_is_wrong_with_a_pod_and_a_node_becomes_their_event(
 def test_what_fits_nowhere_is_said_by_kube_scheduler_in_our_words(
     plane: ControlPlane, pods: Pods
 ) -> None:
-    with Replica(plane, "a"):
+    with replica(plane, "a"):
         for _ in range(6):
             pods.bound(pods.create(60))
         late = pods.create(60)
@@ -186,46 +200,48 @@ def test_what_fits_nowhere_is_said_by_kube_scheduler_in_our_words(
 
 
 def test_the_lease_follows_kube_schedulers_own_leader(plane: ControlPlane, pods: Pods) -> None:
-    with Replica(plane, "a") as first, Replica(plane, "b") as second:
+    with replica(plane, "a") as first, replica(plane, "b") as second:
         pods.bound(pods.create())
-        until(lambda: first.holds or second.holds, "one of them holds the Lease")
-        holder, other = (first, second) if first.holds else (second, first)
-        status, text = other.get("/readyz")
+        until(lambda: holds(first) or holds(second), "one of them holds the Lease")
+        holder, other = (first, second) if holds(first) else (second, first)
+        status, text = other.ask("/readyz")
         assert status == 200 and "on standby" in text
         for _ in range(2):
             holder.kube_scheduler.kill()
             pods.bound(pods.create(10))
-            until(lambda new=other: new.holds, "the other one holds the Lease")  # type: ignore[misc]
-            assert not holder.holds
-            holder.start_kube_scheduler()
+            until(lambda new=other: holds(new), "the other one holds the Lease")  # type: ignore[misc]
+            assert not holds(holder)
+            holder.tend_kube_scheduler()
             holder, other = other, holder
 
 
 def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, pods: Pods) -> None:
-    with Replica(plane, "a") as replica:
+    with replica(plane, "a") as one:
         pods.bound(pods.create())
-        replica.extender.kill()
-        replica.start_extender()
+        one.extender.kill()
+        one.tend_extender()
         pods.bound(pods.create())
-        assert " after=" in replica.log.read_text()
+        assert " after=" in one.extender.log.read_text()
 
 
 def test_who_is_told_to_stop_gives_the_lease_back(plane: ControlPlane, pods: Pods) -> None:
-    with Replica(plane, "a") as replica:
+    with replica(plane, "a") as one:
         pods.bound(pods.create())
-        replica.extender.stop(signal.SIGTERM)
-        assert "msg=stopped" in replica.log.read_text()
+        one.extender.stop(signal.SIGTERM)
+        assert "msg=stopped" in one.extender.log.read_text()
         assert plane.kubectl("get", *LEASE, "-o=jsonpath={.spec.holderIdentity}") == ""
 
 
 def test_a_second_installation_binds_nothing_and_says_so(plane: ControlPlane, pods: Pods) -> None:
-    with Replica(plane, "a") as first, Replica(plane, "z", "by-mistake") as second:
+    with replica(plane, "a") as first, replica(plane, "z", "by-mistake") as second:
         until(lambda: _settled(first, second, pods), "one of them has bound, the other has not")
-        holder, other = (first, second) if first.holds else (second, first)
-        until(lambda: "another installation, " in other.get("/readyz")[1], "it says who holds")
-        assert other.get("/readyz")[0] == 200
+        holder, other = (first, second) if holds(first) else (second, first)
+        until(lambda: "another installation, " in other.ask("/readyz")[1], "it says who holds")
+        assert other.ask("/readyz")[0] == 200
         metric = "gpuslice_scheduler_second_installation"
-        name = pods.create(200)  # two whole cards: it fits nowhere, so both are asked again
+        for _ in range(6):
+            pods.bound(pods.create(60))
+        name = pods.create(60)  # it fits nowhere, so that both go on being asked
 
         def is_told() -> bool:
             said = [words for _, words in pods.events(name)]
@@ -234,21 +250,21 @@ def test_a_second_installation_binds_nothing_and_says_so(plane: ControlPlane, po
         until(is_told, "the pod's events say who binds")
         until(lambda: _value(other, metric) == 1, "the metric says so")
         assert _value(holder, metric) == 0
-        assert "second installation" in other.log.read_text()
+        assert "second installation" in other.extender.log.read_text()
         where = ("get", "events", f"-n={names.NAMESPACE}", "-o=jsonpath={.items[*].reason}")
         until(
             lambda: SECOND_INSTALLATION in plane.kubectl(*where), "there is an event of the Lease"
         )
 
 
-def _settled(first: Replica, second: Replica, pods: Pods) -> bool:
+def _settled(first: Installation, second: Installation, pods: Pods) -> bool:
     name = pods.create(10)
     until(lambda: pods.is_bound(name), f"{name} is bound by either")
-    return first.holds != second.holds
+    return holds(first) != holds(second)
 
 
-def _value(replica: Replica, metric: str) -> float | None:
-    for line in replica.get("/metrics")[1].splitlines():
+def _value(replica: Installation, metric: str) -> float | None:
+    for line in replica.ask("/metrics")[1].splitlines():
         if line.startswith(metric + " "):
             return float(line.rpartition(" ")[2])
     return None
