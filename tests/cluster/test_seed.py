@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,23 @@ WHOLE = {
 }
 
 
-def test_the_documents_pod_gets_the_annotation_that_it_shows(installed: ControlPlane) -> None:
+@pytest.fixture
+def served(installed: ControlPlane) -> Iterator[ControlPlane]:
+    """The names that the document uses; its pods are gone with the test."""
     serve(installed, KOORDINATOR)
+    yield installed
+    installed.remove_pods("default")
+    serve(installed)
+
+
+def test_the_documents_pod_gets_the_annotation_that_it_shows(served: ControlPlane) -> None:
     nodes = Shape(nodes=1, cards=2, memory_bytes=23040 << 20).all_nodes()
-    with Fleet(installed, nodes) as fleet, running(installed):
-        installed.kubectl("apply", "-f", "-", given=json.dumps(WHOLE))
-        assert _bound(installed, "whole").startswith('{"gpu":[{"minor":0,')
-        installed.kubectl("apply", "-f", SEED)
+    with Fleet(served, nodes) as fleet, running(served):
+        served.kubectl("apply", "-f", "-", given=json.dumps(WHOLE))
+        assert _bound(served, "whole").startswith('{"gpu":[{"minor":0,')
+        served.kubectl("apply", "-f", SEED)
         card = fleet.card("node-0000", 1).uuid
-        assert _bound(installed, "pod-example") == f'{SHOWN},"id":"{card}"}}]}}'
+        assert _bound(served, "pod-example") == f'{SHOWN},"id":"{card}"}}]}}'
 
 
 def _bound(plane: ControlPlane, name: str) -> str:
