@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
-from kube.client import Kube, KubeError
+from kube.client import PAGE, Kube, KubeError
 
 Json = Mapping[str, Any]
+
+UNLISTED: Final = "has not been listed yet"
 
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 10.0
@@ -61,7 +63,7 @@ class Backoff:
 
 
 class Follower:
-    """One kind of objects. path: of its list. only: see Kube.list. query: selectors."""
+    """One kind of objects. path: of its list. only, page: see Kube.list. query: selectors."""
 
     def __init__(
         self,
@@ -71,11 +73,14 @@ class Follower:
         *,
         only: str = "",
         query: Mapping[str, Any] | None = None,
+        page: int = PAGE,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self.problem = "has not been listed yet"
+        self.problem = UNLISTED
         """Why it is not known what happens now; "" while all is well."""
+        self.listing = False
+        """What the sink is told now is of a list, in no order of time."""
         self.lists = 0
         self.heard_s: float | None = None
         """When the API server said something last; None: never."""
@@ -84,6 +89,7 @@ class Follower:
         self._sink = sink
         self._only = only
         self._query = dict(query or {})
+        self._page = page
         self._clock = clock
         self._jitter = jitter
         self._backoff = Backoff(jitter)
@@ -140,8 +146,15 @@ class Follower:
             await asyncio.sleep(self._backoff.next_s())
 
     async def _list(self) -> None:
+        self.listing = True
+        try:
+            await self._tell_all()
+        finally:
+            self.listing = False
+
+    async def _tell_all(self) -> None:
         wanted, keys, version = self._wanted, set[str](), ""
-        pages = self._kube.list(self._path, only=self._only, **self._query)
+        pages = self._kube.list(self._path, only=self._only, page=self._page, **self._query)
         async with aclosing(pages):
             async for items, listed_at in pages:
                 version = listed_at

@@ -9,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from contract import names
 from nri_plugin import connection
+from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
 from nri_plugin.endpoint import Endpoint
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.lock import Lock
+from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.observer import Observer
 from nri_plugin.protocol.errors import NriError
@@ -30,6 +33,8 @@ from nri_plugin.service import EVENTS, Service
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from nri_plugin.watch import look, watch
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 async def run(
@@ -68,6 +73,7 @@ async def run(
     )
     observer = Observer(metrics, readiness)
     lock = Lock(settings.run_dir, identity)
+    joined: asyncio.Task[None] | None = None
 
     async def prepare() -> None:
         await inventory.refresh()
@@ -83,17 +89,52 @@ async def run(
         await _unless(leaving, prepare())
         # What is here by now stays: the garbage collector need not look at it while containers
         # wait for their answers.
+        side = (
+            None
+            if leaving.is_set()
+            else _api_side(settings, inventory, service, readiness, metrics)
+        )
         gc.collect()
         gc.freeze()
+        if side is not None:
+            joined = asyncio.create_task(side, name="API server")
         await _serve(settings, service, observer, announce, leaving)
     finally:
         watching.cancel()
+        if joined is not None:
+            joined.cancel()
+            await asyncio.wait({joined})
         lock.release()
         service.close()
         if endpoint:
             endpoint.close()
         await contexts.close()
         await inventory.close()
+
+
+def _api_side(
+    settings: Settings,
+    inventory: Inventory,
+    service: Service,
+    readiness: Readiness,
+    metrics: Metrics,
+) -> Coroutine[Any, Any, None] | None:
+    """The agent's work for the API server; None: there is none to speak to."""
+    if not settings.in_cluster:
+        _LOG.info(
+            Line(
+                "no cluster: no kubeconfig is named, and this is not a pod; containers are"
+                " served all the same, and nobody is told of this node's cards"
+            )
+        )
+        return None
+    # It takes 9 MiB that an agent without a cluster does not need.
+    from nri_plugin.cluster import Cluster
+
+    bounds = Bounds()
+    return Cluster(
+        settings, inventory, bounds, lambda: service.cards_held, readiness, metrics
+    ).run()
 
 
 async def _serve(

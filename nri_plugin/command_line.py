@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import socket
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -134,6 +135,20 @@ def parser() -> argparse.ArgumentParser:
         " nothing does (default: nvidia-ctk)",
     )
     parser.add_argument(
+        "--kubeconfig",
+        type=absolute,
+        metavar="PATH",
+        help="how to reach the API server, which is told this node's cards and totals (default: as"
+        " a pod of the cluster; outside of one the agent works without)",
+    )
+    parser.add_argument(
+        "--node-name",
+        type=_node_name,
+        default=socket.gethostname().lower(),
+        metavar="NAME",
+        help="this node's name at the API server (default: the host's)",
+    )
+    parser.add_argument(
         "--http",
         type=_address,
         default="127.0.0.1:10275",
@@ -231,6 +246,8 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         verbose=given.verbose,
         log_format=given.log_format,
         http=given.http,
+        kubeconfig=str(given.kubeconfig or ""),
+        node_name=given.node_name,
         driver_capabilities=given.driver_capabilities,
         cdi_by_name=given.cdi_by_name,
         nvidia_ctk=given.nvidia_ctk,
@@ -302,6 +319,13 @@ def _command(text: str) -> Sequence[str]:
         return () if text == "off" else tuple(shlex.split(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+
+
+def _node_name(text: str) -> str:
+    """It becomes a part of paths and selectors."""
+    if not re.fullmatch("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a node's name in lower case")
+    return text
 
 
 def _index(text: str) -> str:

@@ -113,6 +113,19 @@ class Metrics:
             "Cards of this node, as the driver tells them.",
             registry=self.registry,
         )
+        self.api_up = Gauge(
+            "gpuslice_api_up",
+            "1 while the agent knows what the API server says of this node, its Device and its"
+            " pods; always 0 where the agent is told of no cluster.",
+            registry=self.registry,
+        )
+        self.api_writes = Counter(
+            "gpuslice_api_writes_total",
+            "Writes to the API server, by object (node, device, lease, event, pod) and outcome"
+            " (written, failed). Those that fail are tried again; the log has the server's words.",
+            ("object", "outcome"),
+            registry=self.registry,
+        )
         self.ready = Gauge(
             "gpuslice_ready",
             "1 while /readyz says ok.",

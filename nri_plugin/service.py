@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -190,6 +191,11 @@ class Service:
         except Refused:
             return True
         return claimed is not None and bool(claimed.shares)
+
+    @property
+    def cards_held(self) -> AbstractSet[str]:
+        """The cards of which containers that live hold a share."""
+        return self._tenants.ledger.granted().keys()
 
     @property
     def containers_with_grant(self) -> int:

@@ -59,12 +59,19 @@ class Settings:
     nvidia_ctk: Sequence[str] = ("nvidia-ctk",)
     """Generates CDI specs for cards that have none; empty: nothing does."""
 
+    kubeconfig: str = ""
+    """How the API server is reached; empty: as a pod of the cluster, where it is one, else not."""
+    node_name: str = ""
+    """This node's name at the API server."""
+
     inventory_deadline_s: float = 10.0
     """How long NVML may take; it takes seconds where persistence mode is off."""
     inventory_min_interval_s: float = 5.0
     """How often NVML is asked at most, however many unknown cards are named."""
     inventory_max_age_s: float = 15.0
     """How old what NVML said may be when a container gets a card; older, it is asked meanwhile."""
+    inventory_look_s: float = 30.0
+    """How often NVML is asked in a cluster, so that the scheduler hears of a card that fails."""
     context_deadline_s: float = 10.0
     """How long a look at what a context takes may last; the agent waits for it at its start."""
     context_min_interval_s: float = 30.0
@@ -87,6 +94,11 @@ class Settings:
     first_retry_s: float = 0.2
     last_retry_s: float = 10.0
     """Pauses between attempts to reach containerd, doubled and jittered between these."""
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether there is an API server to speak to."""
+        return bool(self.kubeconfig or self.environment.get("KUBERNETES_SERVICE_HOST"))
 
     @property
     def plugin(self) -> str:

@@ -1,0 +1,156 @@
+"""The agent's side towards the API server: connects, and keeps its parts at work.
+
+Optional, and never in the way: containers are served by what the runtime tells, whether the API
+server answers or not. What fails here is said, and tried again; a fault of ours ends this side for
+a while, and nothing else. Loaded only where there is a cluster, since its libraries take memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from kube import access
+from kube.access import Access, AccessError
+from kube.client import Kube
+from kube.follow import UNLISTED, Follower
+from nri_plugin import objects
+from nri_plugin.bounds import Bounds
+from nri_plugin.heartbeat import Heartbeat
+from nri_plugin.inventory import Inventory
+from nri_plugin.logs import Line
+from nri_plugin.metrics import Metrics
+from nri_plugin.readiness import Readiness
+from nri_plugin.settings import Settings
+from nri_plugin.upkeep import DEVICES, NODES, Upkeep
+
+_LOG: Final = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+_PODS: Final = "/api/v1/pods"
+_AGAIN_S: Final = 10.0
+_TICK_S: Final = 1.0
+_PAGE: Final = 100
+"""A page of pods is in memory at once."""
+
+
+class Cluster:
+    """held: the cards that running containers hold. bounds: to be told of the node's pods."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        bounds: Bounds,
+        held: Callable[[], AbstractSet[str]],
+        readiness: Readiness,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._inventory = inventory
+        self._bounds = bounds
+        self._held = held
+        self._readiness = readiness
+        self._metrics = metrics
+        self._said = ""
+
+    async def run(self) -> None:
+        """Until cancelled; then the Lease says that nobody is here any more."""
+        while True:
+            try:
+                found = await asyncio.to_thread(self._load)
+                async with Kube(found, self._load, user_agent="gpuslice-agent") as kube:
+                    await self._run(kube)
+            except AccessError as error:
+                self._say(str(error))
+            except Exception:
+                _LOG.exception(Line("a fault of the agent's side towards the API server"))
+            self._metrics.api_up.set(0)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _load(self) -> Access:
+        return access.load(self._settings.kubeconfig, self._settings.environment)
+
+    async def _run(self, kube: Kube) -> None:
+        node_name = self._settings.node_name
+        upkeep = Upkeep(
+            kube,
+            node_name,
+            self._inventory,
+            self._bounds,
+            self._held,
+            lambda: not self._readiness.problems,
+            self._settings.inventory_look_s,
+            self._metrics,
+        )
+        heartbeat = Heartbeat(
+            kube,
+            node_name,
+            lambda: upkeep.node_uid,
+            lambda: self._readiness.problems,
+            self._metrics,
+        )
+        own = {"fieldSelector": f"metadata.name={node_name}"}
+        here = {
+            "fieldSelector": f"spec.nodeName={node_name},status.phase!=Succeeded,"
+            "status.phase!=Failed"
+        }
+        pods = _Pods(self._bounds)
+        followers = {
+            "node": Follower(kube, NODES, upkeep.node, query=own),
+            "Device": Follower(kube, DEVICES, upkeep.device, query=own),
+            "pods": Follower(kube, _PODS, pods, query=here, page=_PAGE),
+        }
+        pods.follower = followers["pods"]
+
+        def known() -> bool:
+            return all(each.synced for each in followers.values())
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, follower in followers.items():
+                    group.create_task(follower.run(), name=f"follow {name}")
+                group.create_task(upkeep.run(known), name="upkeep")
+                group.create_task(heartbeat.run(), name="heartbeat")
+                group.create_task(self._tell(followers), name="state of the API server")
+        except asyncio.CancelledError:
+            await heartbeat.farewell()
+            raise
+
+    async def _tell(self, followers: Mapping[str, Follower]) -> None:
+        """Of what is known of the API server, in the metrics; in the log where it changes."""
+        while True:
+            found = {name: f.problem for name, f in followers.items() if f.problem}
+            self._metrics.api_up.set(not found)
+            self._say("; ".join(f"{n}: {text}" for n, text in found.items() if text != UNLISTED))
+            await asyncio.sleep(_TICK_S)
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._said:
+            _LOG.warning(Line("the API server is not heard", problem=problem))
+        elif self._said and not problem:
+            _LOG.info(Line("the API server is heard again"))
+        self._said = problem
+
+
+class _Pods:
+    """The sink of this node's pods."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.follower: Follower | None = None
+        self._bounds = bounds
+
+    def seen(self, raw: Json) -> str:
+        bound = objects.bound(raw)
+        self._bounds.put(bound, self.follower is not None and self.follower.listing)
+        return bound.pod.uid
+
+    def lost(self, raw: Json) -> None:
+        self._bounds.lost(objects.bound(raw).pod.uid)
+
+    def listed(self, keys: set[str]) -> None:
+        self._bounds.keep(keys)

@@ -1,0 +1,103 @@
+"""The node agent's side towards the API server, at work in a thread, with the manifests' rights.
+
+Its cards are a simulated host's, asked by NVML; whether it is ready, and what containers hold, the
+test says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nri_plugin.bounds import Bounds
+from nri_plugin.cluster import Cluster
+from nri_plugin.inventory import Inventory
+from nri_plugin.metrics import Metrics
+from nri_plugin.readiness import Readiness
+from nri_plugin.settings import Settings
+
+NOWHERE = Path("/nonexistent")
+
+
+class Side:
+    """kubeconfig: whom it is to the API server."""
+
+    def __init__(self, node: str, kubeconfig: Path, environment: dict[str, str]) -> None:
+        self.settings = Settings(
+            nri_socket=NOWHERE,
+            index="50",
+            run_dir=NOWHERE,
+            store_dir=NOWHERE,
+            library=NOWHERE,
+            cdi_dirs=(),
+            containerd_state=NOWHERE,
+            environment={**os.environ, **environment},
+            kubeconfig=str(kubeconfig),
+            node_name=node,
+            inventory_look_s=0.5,
+        )
+        self.metrics = Metrics()
+        self.readiness = Readiness(time.monotonic)
+        self.readiness.session, self.readiness.node = None, ()
+        self.bounds = Bounds()
+        self.held: frozenset[str] = frozenset()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._work, name="agent's side")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """As the agent does when it is told to leave; to say so twice is fine."""
+        if not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(timeout=60)
+        assert not self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            self._loop.run_until_complete(self._run())
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._loop.close()
+
+    async def _run(self) -> None:
+        inventory = Inventory(
+            self.settings.environment, deadline_s=60, min_interval_s=0.5, now=time.monotonic
+        )
+        side = Cluster(
+            self.settings, inventory, self.bounds, lambda: self.held, self.readiness, self.metrics
+        )
+        self._task = asyncio.current_task()  # type: ignore[assignment]
+        beating = asyncio.create_task(self._beat())
+        try:
+            await side.run()
+        finally:
+            beating.cancel()
+            await inventory.close()
+            if inventory._child.lingering is not None:
+                await inventory._child.lingering.wait()
+
+    async def _beat(self) -> None:
+        while True:
+            self.readiness.beat()
+            await asyncio.sleep(0.5)
+
+    _task: asyncio.Task[None]
+
+
+@contextmanager
+def serving(node: str, kubeconfig: Path, environment: dict[str, str]) -> Iterator[Side]:
+    side = Side(node, kubeconfig, environment)
+    side.start()
+    try:
+        yield side
+    finally:
+        side.stop()
