@@ -29,6 +29,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 64 << 20
 """Of a call: the largest pod that the API server takes, and a hundred thousand names."""
+KEEP_S: Final = 3600.0
+"""For an idle connection: longer than kube-scheduler keeps one (90 s), so that none is closed under
+a call that is just being sent, which it would not send again."""
 LEAVE_S: Final = 1.0
 """How long those that are being answered are waited for when the server stops."""
 NOT_SYNCED: Final = "gpuslice has not heard of all pods, nodes and cards yet"
@@ -66,7 +69,12 @@ class Extender:
     async def serve(self, host: str, port: int) -> web.ServerRunner:
         """Serves until the runner's `cleanup`. Port 0: any; see the runner's addresses."""
         runner = web.ServerRunner(
-            web.Server(self._handle, request_factory=_request, access_log=None),
+            web.Server(
+                self._handle,
+                request_factory=_request,
+                access_log=None,
+                keepalive_timeout=KEEP_S,
+            ),
             shutdown_timeout=LEAVE_S,
         )
         await runner.setup()

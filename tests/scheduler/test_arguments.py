@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
@@ -97,3 +98,39 @@ def test_a_binding_lacks_nothing(key: str, value: object) -> None:
     said = json.loads(calls.binding(calls.pod(), "n1"))
     with pytest.raises(ArgumentsError, match="PodUID"):
         arguments.binding(calls.dumps({**said, key: value}))
+
+
+def test_what_is_read_is_what_all_of_it_says() -> None:
+    """Calls with bytes moved, doubled, dropped and exchanged: an error, or what a decoder of the
+    whole finds."""
+    chance = random.Random(7)
+    whole = calls.arguments(calls.pod(annotations={"note": ',"Nodes":null'}), ["n0", "n1"])
+    parts = [
+        b'"',
+        b"\\",
+        b",",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"null",
+        b',"Nodes":null,"NodeNames":',
+        b"n0",
+    ]
+    reader, read = Reader(), 0
+    for _ in range(4000):
+        body = whole
+        for _ in range(chance.randint(1, 3)):
+            at, to = sorted(chance.choices(range(len(body) + 1), k=2))
+            to = min(to, at + 30)
+            put = chance.choice((b"", body[at:to] * 2, chance.choice(parts), whole[-40:]))
+            body = body[:at] + put + body[chance.choice((at, to)) :]
+        try:
+            pending, names = reader.arguments(body)
+        except ArgumentsError:
+            continue
+        said = json.loads(body)
+        read += 1
+        assert names == said["NodeNames"]
+        assert pending == Reader().arguments(calls.dumps({**said, "Nodes": None}))[0]
+    assert read > 100

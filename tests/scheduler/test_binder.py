@@ -561,6 +561,20 @@ def test_a_caller_that_goes_away_does_not_end_the_work() -> None:
     play(act)
 
 
+def test_the_pod_is_read_again_where_the_first_answer_does_not_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
+
+    async def act(scene: Scene) -> None:
+        scene.server.posts, scene.server.gets = [Fate.RESET_DONE], [500, 503]
+        scene.ask(calls.pod())
+        assert await scene.bind() == ""
+        assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 3)
+
+    play(act)
+
+
 # --- tending
 
 
@@ -620,6 +634,9 @@ def test_what_is_being_bound_is_not_tended() -> None:
         scene.now_s = 1e6
         await scene.binder.tend()
         assert scene.server.seen_gets == 0
-        assert "not known yet" in await binding
+        scene.server.pods.clear()
+        scene.state.lose_pod("u-1")
+        await scene.binder.tend()
+        assert await binding == "the pod is gone"
 
     play(act)
