@@ -9,6 +9,7 @@ possible any more (410), or it failed in a way that leaves doubt, the list is re
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -84,6 +85,8 @@ class Follower:
         self.lists = 0
         self.heard_s: float | None = None
         """When the API server said something last; None: never."""
+        self.waited_s = 0.0
+        """Before the last try."""
         self._kube = kube
         self._path = path
         self._sink = sink
@@ -94,6 +97,7 @@ class Follower:
         self._jitter = jitter
         self._backoff = Backoff(jitter)
         self._version = ""
+        self._watching_s = math.inf
         self._wanted = 1
         self._listed = asyncio.Condition()
         self._answered = 0
@@ -131,19 +135,21 @@ class Follower:
 
     async def _follow(self) -> None:
         while True:
+            self._watching_s, ended = math.inf, False
             try:
                 if not self._version or self._answered < self._wanted:
                     await self._list()
-                began_s = self._clock()
                 await self._watch()
-                if self._clock() - began_s >= _LIVED_S:
-                    self._backoff.reset()
-                    continue
+                ended = True
             except KubeError as error:
                 self.problem = str(error)
                 if error.status not in _RESUMABLE:
                     self._version = ""
-            await asyncio.sleep(self._backoff.next_s())
+            lived = self._clock() - self._watching_s >= _LIVED_S
+            if lived:
+                self._backoff.reset()
+            self.waited_s = 0.0 if ended and lived else self._backoff.next_s()
+            await asyncio.sleep(self.waited_s)
 
     async def _list(self) -> None:
         self.listing = True
@@ -177,6 +183,8 @@ class Follower:
         )
         async with aclosing(batches):
             async for batch in batches:
+                if not batch:
+                    self._watching_s = self._clock()
                 self.heard_s, self.problem = self._clock(), ""
                 for event in batch:
                     self._tell(event)

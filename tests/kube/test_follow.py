@@ -1,0 +1,72 @@
+"""When a list or a watch is tried again, and how long that waits.
+
+What is told meanwhile: tests/scheduler/test_cache.py, tests/cluster/test_cache.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from kube.follow import Follower
+from tests.kube.api_server import client_of, listed, refuse, stream
+
+
+class Keys:
+    """A Sink that knows names alone."""
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+
+    def seen(self, raw: Any) -> str:
+        self.known.add(raw["metadata"]["name"])
+        return str(raw["metadata"]["name"])
+
+    def lost(self, raw: Any) -> None:
+        self.known.discard(raw["metadata"]["name"])
+
+    def listed(self, keys: set[str]) -> None:
+        self.known &= keys
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_waits_grow_until_a_watch_has_lived_however_it_ends(breaks: bool) -> None:
+    now, waited = [0.0], list[float]()
+
+    async def scene() -> None:
+        done = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if "watch" not in request.query:
+                return listed({"metadata": {"name": "a"}}, version="5")
+            waited.append(follower.waited_s)
+            if len(waited) <= 5:
+                return refuse(503, "ServiceUnavailable")
+            if len(waited) > 6:
+                done.set()
+                return await stream(request, hold=True)
+            response = await stream(request)
+            while follower.problem:  # noqa: ASYNC110 - until it is known to be watched
+                await asyncio.sleep(0.01)
+            now[0] += 5
+            assert request.transport is not None
+            if breaks:
+                request.transport.abort()
+            return response
+
+        async with client_of(answer) as kube:
+            sink = Keys()
+            follower = Follower(kube, "/p", sink, clock=lambda: now[0], jitter=lambda: 0.0)
+            following = asyncio.create_task(follower.run())
+            async with asyncio.timeout(60):
+                await done.wait()
+            following.cancel()
+            await asyncio.wait({following})
+            assert sink.known == {"a"}
+            assert follower.lists == 1
+
+    asyncio.run(scene())
+    assert waited == [0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 0.05 if breaks else 0.0]
