@@ -17,11 +17,11 @@ import pytest
 
 from contract import names
 from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
-from scheduler.profiles import Profiles, configuration
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
 from simgpu.lab.installation import Installation
+from tests.cluster.replicas import holds, replica
 from tests.cluster.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -45,19 +45,6 @@ def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
     installed.apply(MANIFEST)
     yield installed
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
-
-
-def replica(plane: ControlPlane, name: str, installation: str = "here") -> Installation:
-    """A pod of the Deployment; those of one installation elect one kube-scheduler among them."""
-    written = dict(configuration(Profiles(lease_s=4)))
-    if installation != "here":
-        # The manifests' rights are to one Lease of kube-scheduler's; another one elects nobody.
-        written["leaderElection"] = {"leaderElect": False}
-    return Installation(plane, written, name, installation=installation)
-
-
-def holds(replica: Installation) -> bool:
-    return "this process" in replica.ask("/readyz")[1]
 
 
 class Pods:
