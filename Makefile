@@ -28,7 +28,7 @@ demo-faults: base  ## the agent stopped, the agent hung, an annotation forged: w
 	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
 
 cluster: base  ## a whole Kubernetes of one node, private, with simulated cards (root; CARDS=2x23040Mi)
-	@$(VENV)/python -m simgpu.lab.cluster up $(if $(CARDS),--cards $(CARDS))
+	@$(VENV)/python -m simgpu.lab.cluster up $(if $(CARDS),--cards $(CARDS)) $(if $(SERVE),--serve $(SERVE))
 
 cluster-down:  ## end it, and leave nothing of it
 	@$(VENV)/python -m simgpu.lab.cluster down
@@ -36,9 +36,9 @@ cluster-down:  ## end it, and leave nothing of it
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m simgpu.lab.lint
 
-test: setup  ## lint, then every test that this machine can run (as root: all of them)
+test: setup  ## lint, then every test that this machine can run but e2e (as root: all)
 	@$(VENV)/python -m simgpu.lab.lint
-	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not e2e' $(ARGS)
 
 e2e: setup  ## the tests of the whole cluster, what they need built first (root)
 	@$(VENV)/python -m simgpu.lab.kubernetes node

@@ -1,6 +1,7 @@
 """`make cluster`: a Kubernetes cluster of one node on this machine, private to its directory.
 
-    python -m simgpu.lab.cluster up [--cards 2x23040Mi]     start it, or find that it runs
+    python -m simgpu.lab.cluster up [--cards 2x23040Mi] [--serve koord-scheduler]
+                                                            start it, or find that it runs
     python -m simgpu.lab.cluster status                     its parts, and what is wrong with them
     python -m simgpu.lab.cluster down                       leave nothing of it
 
@@ -31,7 +32,7 @@ from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.place import MARK, Place, PlaceError, Seen
 from simgpu.lab.progress import step
 from simgpu.lab.releases import DEFAULT
-from simgpu.lab.running import NODE, Cluster
+from simgpu.lab.running import NODE, Cluster, ClusterError
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _DIRECTORY: Final = "/tmp/gpuslice"
@@ -66,7 +67,7 @@ def cards(text: str) -> list[int]:
 # --- up ---------------------------------------------------------------------------------------
 
 
-def up(place: Place, wanted: str | None) -> None:
+def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
     """Return when the cluster runs."""
     if os.geteuid() != 0:
         raise CommandError("namespaces and containerd need root: sudo make cluster")
@@ -86,7 +87,7 @@ def up(place: Place, wanted: str | None) -> None:
         if seen.well:
             _say(f"a cluster runs in {place.directory} already\n")
         else:
-            _start(place, sizes)
+            _start(place, sizes, served)
     _say(_how_to_use(place, place.look()))
 
 
@@ -108,10 +109,11 @@ def _mended(place: Place, seen: Seen) -> Seen:
     return seen
 
 
-def _start(place: Place, sizes: Sequence[int]) -> None:
+def _start(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
     """The owner in the background, and what it says until it is ready."""
     command = [sys.executable, "-m", "simgpu.lab.cluster", "own", "--at", str(place.directory)]
     command += [option for size in sizes for option in ("--card", str(size))]
+    command += [option for name in served for option in ("--serve", name)]
     with place.log.open("w") as log:
         owner = subprocess.Popen(
             command,
@@ -209,13 +211,13 @@ def _end(number: int, frame: FrameType | None) -> None:
     raise _Ended
 
 
-def own(place: Place, sizes: Sequence[int]) -> None:
+def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
     """Bring the cluster up and keep it so, until a signal."""
     for asked in (signal.SIGTERM, signal.SIGINT):
         signal.signal(asked, _end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     place.own()
-    with Cluster(sizes, place.directory) as cluster:
+    with Cluster(sizes, place.directory, served) as cluster:
         shutil.copy2(cluster.plane.kubeconfig(), place.kubeconfig)
         written: dict[str, Any] = {}
         while True:
@@ -223,6 +225,7 @@ def own(place: Place, sizes: Sequence[int]) -> None:
             state = {
                 "ready": True,
                 "cards": list(sizes),
+                "served": list(served),
                 "directory": str(cluster.lab.directory),
                 "interface": link.interface if link else None,
                 "kubectl": str(cluster.plane.programs.kubectl),
@@ -255,19 +258,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=("up", "down", "status", "own"))
     parser.add_argument("--at", type=Path, default=Path(_DIRECTORY), metavar="DIR")
     parser.add_argument("--cards", metavar="COUNTxSIZE", help=f"by default {_CARDS}")
+    parser.add_argument(
+        "--serve",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a schedulerName whose pods gpuslice takes too; again for more",
+    )
     parser.add_argument("--card", type=int, action="append", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
         place = Place(given.at)
         if given.command == "up":
-            up(place, given.cards)
+            up(place, given.cards, given.serve)
         elif given.command == "own":
-            own(place, given.card)
+            own(place, given.card, given.serve)
         elif given.command == "down":
             down(place)
         else:
             return status(place)
-    except (CommandError, PlaceError, ProgramsError) as error:
+    except (CommandError, ClusterError, PlaceError, ProgramsError) as error:
         _say(f"cluster: {error}\n")
         return 1
     except KeyboardInterrupt:

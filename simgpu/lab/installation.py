@@ -107,7 +107,8 @@ class Installation:
                 *(f"--listen=127.0.0.1:{self._port}", f"--http=127.0.0.1:{self._http_port}"),
                 *(f"--installation={self._installation}", f"--state-dir={self._state_dir}"),
             ]
-            self._extender = Process(command, self._plane.directory / f"{self.name}.extender.log")
+            log = self._plane.directory / f"{self.name}.extender.log"
+            self._extender = Process(command, log, self._plane.environ())
 
     def tend_kube_scheduler(self) -> None:
         with self._starting:

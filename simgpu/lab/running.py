@@ -1,13 +1,16 @@
 """A whole cluster of one node, under way: its parts, in the order of their start, kept alive.
 
 Holds what is needed to start each part and to start it again where it has ended, by whatever hand;
-owns a Lab (cards, containerd, agent) and a ControlPlane, in whose directory all of it is. Whoever
+owns a Lab (cards, containerd, agent) and a ControlPlane, in whose directory all of it is, and has
+what users install installed (installed.py). Whoever
 owns it calls `mend` again and again. Where the lab's namespaces themselves are gone, nothing can be
 mended: it raises, and the owner ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,20 +20,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from simgpu.lab import certificate, kubernetes
+from contract import names
+from simgpu.lab import certificate, installed, kubernetes
 from simgpu.lab.catalogue import Catalogue
+from simgpu.lab.certificate import CertificateError
+from simgpu.lab.containerd import ContainerdError
 from simgpu.lab.controlplane import ControlPlane, ControlPlaneError, Serving
+from simgpu.lab.installation import Installation, InstallationError
 from simgpu.lab.kept import Process
-from simgpu.lab.kubelet import Kubelet
+from simgpu.lab.kubelet import Kubelet, KubeletError
 from simgpu.lab.lab import Lab, LabError
-from simgpu.lab.namespace import Inside, children
+from simgpu.lab.namespace import Inside, NamespaceError, children
+from simgpu.lab.network import NetworkError
 from simgpu.lab.progress import step
 
 NODE: Final = "gpuslice"
 """The node's name, and its host name."""
-_READY_S: Final = 180
+_READY_S: Final = 90.0
+_TOKEN_S: Final = 8 * 3600.0
 _AGAIN_S: Final = 10.0
 """Between two attempts at a part that does not come up."""
+_AGENT_ACCOUNT: Final = "gpuslice-agent"
+"""Of the manifests."""
 _USERS: Final = {
     "controller-manager": ("system:kube-controller-manager", ()),
     "kubelet": (f"system:node:{NODE}", ("system:nodes",)),
@@ -39,6 +50,19 @@ _USERS: Final = {
 
 class ClusterError(RuntimeError):
     """The cluster does not come up, or cannot be mended; the text says which part, and why."""
+
+
+_FAILURES: Final = (
+    *(
+        CertificateError,
+        ContainerdError,
+        ControlPlaneError,
+        InstallationError,
+        KubeletError,
+        LabError,
+    ),
+    *(NamespaceError, NetworkError, OSError, subprocess.SubprocessError),
+)
 
 
 @dataclass(slots=True)
@@ -55,11 +79,15 @@ class Part:
 class Cluster:
     """Everything up, until the block ends; then nothing of it is left on the machine.
 
-    parent: where its directory is made (of a short name: see namespace.py).
+    parent: where its directory is made (of a short name: see namespace.py). served: names of other
+    schedulers whose pods ours takes too.
     """
 
-    def __init__(self, memory_bytes: Sequence[int], parent: Path) -> None:
+    def __init__(
+        self, memory_bytes: Sequence[int], parent: Path, served: Sequence[str] = ()
+    ) -> None:
         self._memory = memory_bytes
+        self._served = served
         self._parent = parent
         self._stack = ExitStack()
         self.parts: list[Part] = []
@@ -67,6 +95,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         try:
             self._open()
+        except _FAILURES as error:
+            self._stack.close()
+            raise ClusterError(str(error)) from error
         except BaseException:
             self._stack.close()
             raise
@@ -101,35 +132,46 @@ class Cluster:
                 *(f"--kubelet-client-certificate={shown}", f"--kubelet-client-key={key}"),
             ),
         )
-        with step("etcd and kube-apiserver"):
+        with step("etcd and kube-apiserver, manifests/ applied"):
             self.plane = ControlPlane(directory / "plane", serving=serving)
             self._stack.enter_context(self.plane)
-            self.plane.install_kinds()
+            installed.install(self.plane, self._served)
         self.kubelet = Kubelet(self.lab.namespace, self.lab.containerd.paths, programs, shown)
         self._manager_program = programs.kube_controller_manager
         self._manager = self._scheduler = None
-        with step("kube-controller-manager, kube-scheduler, the node agent and kubelet"):
+        with step(
+            "kube-controller-manager, kube-schedulers, kubelet, gpuslice's extender and agent"
+        ):
             self._start_manager()
             self._start_scheduler()
-            self.lab.start_agent()
             self._start_kubelet()
-            self.parts = self._table()
+            self.ours = Installation(self.plane, installed.configuration(self.plane))
+            self._stack.enter_context(self.ours)
             self._wait_for_the_node()
+            self._start_agent()
+            self._wait_for_the_cards()
+            self.parts = self._table()
 
     _manager: Process | None
     _scheduler: Process | None
 
     def _table(self) -> list[Part]:
-        lab, plane = self.lab, self.plane
+        lab, plane, ours = self.lab, self.plane, self.ours
         return [
             Part("simulated cards", lab.start_cards, lambda: lab.cards_pid),
             Part("etcd", plane.restart_etcd, lambda: _kept(plane.etcd)),
             Part("kube-apiserver", plane.restart_apiserver, lambda: _kept(plane.apiserver)),
             Part("kube-controller-manager", self._start_manager, lambda: _kept(self._manager)),
             Part("kube-scheduler", self._start_scheduler, lambda: _kept(self._scheduler)),
+            Part("gpuslice extender", ours.tend_extender, lambda: _kept(ours.extender)),
+            Part(
+                "gpuslice kube-scheduler",
+                ours.tend_kube_scheduler,
+                lambda: _kept(ours.kube_scheduler),
+            ),
             Part("containerd", lab.containerd.start, lambda: _inside(lab.containerd.process)),
             Part("kubelet", self._start_kubelet, lambda: _inside(self.kubelet.process)),
-            Part("node agent", lab.start_agent, lambda: _inside(lab.agent)),
+            Part("gpuslice node agent", self._start_agent, lambda: _inside(lab.agent)),
         ]
 
     def _start_manager(self) -> None:
@@ -150,6 +192,14 @@ class Cluster:
     def _start_kubelet(self) -> None:
         self.kubelet.start(NODE, self.plane.kubeconfig("kubelet"))
 
+    def _start_agent(self) -> None:
+        """As its pod would be: with the account's token for this node, which ends after a day."""
+        self.lab.start_agent(options=("--kubeconfig", self._renew_token(), "--node-name", NODE))
+
+    def _renew_token(self) -> Path:
+        self._token_s = time.monotonic()
+        return self.plane.service_account_kubeconfig(names.NAMESPACE, _AGENT_ACCOUNT, NODE)
+
     def _wait_for_the_node(self) -> None:
         """And for what every pod of the namespace `default` needs, which the managers make."""
         for condition, name in (
@@ -163,6 +213,16 @@ class Cluster:
                 said = self.kubelet.log_tail()
                 raise ClusterError(f"{done.stderr.strip()}; kubelet's log ends:\n{said}")
 
+    def _wait_for_the_cards(self) -> None:
+        """As the node's totals, which pods ask for."""
+        path = f"jsonpath={{.status.allocatable.{names.RESOURCE_GPU.replace('.', chr(92) + '.')}}}"
+        deadline = time.monotonic() + _READY_S
+        while not self.plane.kubectl("get", "node", NODE, "-o", path):
+            if time.monotonic() > deadline:
+                said = self.lab.agent_log.read_text(errors="replace")[-4000:]
+                raise ClusterError(f"the node does not show its cards; its agent says:\n{said}")
+            time.sleep(0.2)
+
     # --- its life ---------------------------------------------------------------------------
 
     def mend(self) -> list[str]:
@@ -172,6 +232,9 @@ class Cluster:
         """
         if not self.lab.namespace.alive:
             raise ClusterError("the lab's namespaces are gone, and all that was in them")
+        if time.monotonic() - self._token_s > _TOKEN_S:
+            with contextlib.suppress(*_FAILURES):
+                self._renew_token()
         mended = []
         for part in self.parts:
             now = time.monotonic()
@@ -182,7 +245,7 @@ class Cluster:
             mended.append(part.name)
             try:
                 part.start()
-            except (LabError, ControlPlaneError, RuntimeError, OSError) as error:
+            except _FAILURES as error:
                 sys.stderr.write(f"{part.name} does not come up: {error}\n")
         return mended
 

@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from simgpu.lab.lab import Lab
+from contract import names
 from simgpu.lab.place import MARK
-
-CARD = 23040 << 20
 
 
 class Whole:
@@ -33,7 +31,7 @@ class Whole:
         )
 
     def up(self) -> str:
-        done = self.command("up", "--cards", "2x23040Mi")
+        done = self.command("up", "--cards", "2x23040Mi", "--serve", "koord-scheduler")
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -72,30 +70,48 @@ class Whole:
             timeout=120,
         )
 
-    def run_pod(self, name: str, shares: Mapping[str, Any] | None = None) -> None:
-        """A pod of busybox that stays; with the annotations of `shares`, the scheduler's work."""
+    def make_pod(self, name: str, limits: Mapping[str, Any] | None = None) -> None:
+        """A pod of busybox that stays; `limits` beside a little processor and memory."""
         container = {
             "name": "main",
             "image": "busybox",
             "imagePullPolicy": "IfNotPresent",
             "command": ["sh", "-c", "echo hello from $HOSTNAME; sleep 1d"],
-            "resources": {"limits": {"cpu": "40m", "memory": "40Mi"}},
+            "resources": {"limits": {"cpu": "40m", "memory": "40Mi", **(limits or {})}},
         }
+        scheduler = {"schedulerName": names.SCHEDULER_NAME} if limits else {}
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "annotations": shares or {}},
-            "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [container],
+                "terminationGracePeriodSeconds": 0,
+                **scheduler,
+            },
         }
         self.kubectl("create", "-f", "-", given=json.dumps(pod))
+
+    def run_pod(self, name: str, limits: Mapping[str, Any] | None = None) -> None:
+        """Made, and Ready."""
+        self.make_pod(name, limits)
+        self.ready(name)
+
+    def ready(self, name: str) -> None:
         self.kubectl("wait", "--for=condition=Ready", "--timeout=100s", f"pod/{name}")
+
+    def allocated(self, name: str) -> str:
+        """Koordinator's annotation, as it is written."""
+        text = self.kubectl("get", "pod", name, "-o", "json")
+        annotations = json.loads(text)["metadata"]["annotations"]
+        return str(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
 
     def inside(self, pod: str, script: str) -> str:
         return self.kubectl("exec", pod, "--", "bash", "-c", script)
 
 
-def half_of_card(index: int) -> dict[str, str]:
-    return Lab([CARD, CARD]).share({"main": [(index, CARD // 2, 50)]})
+HALF = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_SHARED: 1}
+WHOLE_CARD = {names.RESOURCE_GPU: 100}
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,13 @@ import pytest
 
 from simgpu.lab import holder, network
 from simgpu.lab.place import MARK
+from tests.cluster.test_seed import SEED, SHOWN
 from tests.cluster.waiting import until
-from tests.e2e.conftest import Whole, half_of_card
+from tests.e2e.conftest import HALF, WHOLE_CARD, Whole
 
 pytestmark = pytest.mark.e2e
 
-_SMI = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
+_QUERY = "nvidia-smi --format=csv,noheader,nounits --query-gpu"
 
 
 def test_a_pod_from_kubectl_runs_with_logs_and_exec(whole: Whole) -> None:
@@ -30,11 +31,31 @@ def test_a_pod_from_kubectl_runs_with_logs_and_exec(whole: Whole) -> None:
     assert whole.kubectl("get", "node", "gpuslice", "-o", ready) == "True"
 
 
-def test_a_pod_with_a_grant_has_its_half_of_the_card(whole: Whole) -> None:
-    whole.run_pod("half", half_of_card(1))
-    assert whole.inside("half", _SMI) == "11520\n"
-    uuid = whole.inside("half", "nvidia-smi --query-gpu=uuid --format=csv,noheader").strip()
-    assert uuid in half_of_card(1)["gpuslice.io/grants"]
+def test_the_documents_pod_gets_what_the_document_says(whole: Whole) -> None:
+    """Applied as it stands there, on two cards of which the first is full."""
+    whole.run_pod("full", WHOLE_CARD)
+    assert whole.allocated("full").startswith('{"gpu":[{"minor":0,')
+    whole.kubectl("apply", "-f", str(SEED))
+    whole.ready("pod-example")
+    card = whole.inside("pod-example", f"{_QUERY}=uuid").strip()
+    assert whole.allocated("pod-example") == f'{SHOWN},"id":"{card}"}}]}}'
+    assert whole.inside("pod-example", f"{_QUERY}=memory.total") == "11520\n"
+
+
+def test_a_pod_without_room_waits_until_another_is_deleted(whole: Whole) -> None:
+    whole.run_pod("other-half", HALF)
+    assert '"minor":1,' in whole.allocated("other-half")
+    whole.make_pod("late", HALF)
+    until(lambda: "FailedScheduling" in _events(whole, "late"), "it is said why it waits")
+    assert whole.kubectl("get", "pod", "late", "-o=jsonpath={.spec.nodeName}") == ""
+    whole.kubectl("delete", "pod", "other-half")
+    whole.ready("late")
+    assert whole.inside("late", f"{_QUERY}=memory.total") == "11520\n"
+
+
+def test_a_malformed_request_is_refused_as_it_is_written(whole: Whole) -> None:
+    with pytest.raises(AssertionError, match="gpu-core"):
+        whole.make_pod("malformed", {"koordinator.sh/gpu-core": 150})
 
 
 def test_a_second_up_finds_it_and_other_cards_are_refused(whole: Whole) -> None:
@@ -64,7 +85,8 @@ def test_the_machine_keeps_its_own(whole: Whole) -> None:
     "part",
     [
         *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
-        *("containerd", "kubelet", "node agent"),
+        *("gpuslice extender", "gpuslice kube-scheduler", "gpuslice node agent"),
+        *("containerd", "kubelet"),
     ],
 )
 def test_a_part_that_is_killed_is_started_again(whole: Whole, part: str) -> None:
@@ -75,11 +97,13 @@ def test_a_part_that_is_killed_is_started_again(whole: Whole, part: str) -> None
 
 
 def test_after_all_that_pods_run_and_limits_hold(whole: Whole) -> None:
-    assert whole.inside("half", _SMI) == "11520\n"
-    whole.run_pod("other-half", half_of_card(1))
-    assert whole.inside("other-half", _SMI) == "11520\n"
+    for name, memory in (("full", "23040\n"), ("pod-example", "11520\n"), ("late", "11520\n")):
+        assert whole.inside(name, f"{_QUERY}=memory.total") == memory
     restarts = "jsonpath={.items[*].status.containerStatuses[0].restartCount}"
-    assert whole.kubectl("get", "pods", "-o", restarts) == "0 0 0"
+    assert set(whole.kubectl("get", "pods", "-o", restarts).split()) == {"0"}
+    whole.kubectl("delete", "pod", "full", "late")
+    whole.run_pod("later", HALF)
+    assert whole.inside("later", f"{_QUERY}=memory.total") == "11520\n"
 
 
 def test_a_cluster_whose_owner_was_killed_is_told_apart_and_made_anew(whole: Whole) -> None:
@@ -88,7 +112,7 @@ def test_a_cluster_whose_owner_was_killed_is_told_apart_and_made_anew(whole: Who
     said = whole.up()
     assert "is broken: the process that holds it has ended" in said
     assert whole.well()
-    whole.run_pod("anew", half_of_card(0))
+    whole.run_pod("anew", HALF)
 
 
 def test_down_leaves_nothing_also_after_kills(whole: Whole) -> None:
@@ -103,6 +127,10 @@ def test_down_leaves_nothing_also_after_kills(whole: Whole) -> None:
     assert _marked(whole.directory) == []
     assert whole.command("status").returncode == 3
     assert "no cluster" in whole.command("down").stderr
+
+
+def _events(whole: Whole, pod: str) -> str:
+    return whole.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")
 
 
 def _holder(directory: Path) -> int:
