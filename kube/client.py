@@ -33,6 +33,8 @@ TIMEOUT_S: Final = 10.0
 WATCH_SILENT_S: Final = 150.0
 """The API server sends a bookmark about every minute: a watch that says nothing for longer is
 dead, whatever TCP believes."""
+PAGE_TIMEOUT_S: Final = 30.0
+"""Of one page: where it is late, all pages before it were in vain."""
 PAGE: Final = 500
 """Objects of one page of a list: a few megabytes of text, some tens of objects."""
 UNREACHABLE: Final = "Unreachable"
@@ -134,7 +136,9 @@ class Kube:
         """
         query["limit"] = page
         while True:
-            found = await self._ask("GET", path, query, only=only and f"{only}List")
+            found = await self._ask(
+                "GET", path, query, timeout_s=PAGE_TIMEOUT_S, only=only and f"{only}List"
+            )
             metadata = found.get("metadata") or {}
             yield found.get("items") or (), metadata.get("resourceVersion", "")
             if not metadata.get("continue"):
