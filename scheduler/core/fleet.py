@@ -15,6 +15,7 @@ import heapq
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -140,8 +141,7 @@ class Fleet:
 
     def rows_of(self, node_names: Iterable[str]) -> Rows:
         """[R], in the order of the names."""
-        get = self._row_of.get
-        return np.array([get(name, NO_ROW) for name in node_names], np.intp)
+        return np.fromiter(map(self._row_of.get, node_names, repeat(NO_ROW)), np.intp)
 
     def all_rows(self) -> Rows:
         """Of the nodes that are there, by name."""
