@@ -196,6 +196,10 @@ def serve(
     except (AccessError, IncarnationError, OSError) as error:
         _LOG.error(Line("cannot serve", error=error))
         raise typer.Exit(1) from None
+    except Exception:
+        # A fault of ours. Nobody may go on as if all were kept; whoever started us starts us again.
+        _LOG.exception("failed")
+        raise typer.Exit(1) from None
     _LOG.info("stopped")
 
 

@@ -21,6 +21,7 @@ import pytest
 from contract import names
 from scheduler.lease import PATH
 from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.server import Server
 from tests.cluster.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -277,3 +278,11 @@ def test_renewals_do_not_wait_behind_bindings(plane: ControlPlane) -> None:
     uid = plane.kubectl("get", "flowschema", "gpuslice-leases", "-o=jsonpath={.metadata.uid}")
     until(lambda: flow(PATH) == uid, "the flow is in force")
     assert flow("/api/v1/pods?limit=1") != uid
+
+
+def test_a_write_that_is_late_is_given_up_by_the_server(plane: ControlPlane) -> None:
+    """By the deadline that it is sent with, which the argument of ADR 18 counts on."""
+    with Server(plane) as server:
+        late = {"metadata": {"name": "late"}}
+        assert server.ask("POST", "/api/v1/namespaces?timeout=1us", late).status == 504
+        assert server.ask("GET", "/api/v1/namespaces/late").status == 404

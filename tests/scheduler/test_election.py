@@ -107,6 +107,12 @@ def test_one_that_does_not_is_replaced_and_what_it_sent_is_waited_out() -> None:
     assert election.may_write(over_s + TERMS.wait_s)
 
 
+def test_a_list_that_comes_when_it_is_lost_makes_nobody_a_holder() -> None:
+    election = standby()
+    election.listed()
+    assert election.role is Role.STANDBY
+
+
 def test_one_that_was_silent_for_long_is_not_waited_for_any_more() -> None:
     election = standby(at_s=0)
     election.asked(500)

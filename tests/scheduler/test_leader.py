@@ -301,6 +301,43 @@ def test_what_was_given_up_here_may_be_under_way_at_the_server() -> None:
     asyncio.run(play())
 
 
+def test_a_conflict_with_nobody_to_ask_about_it_is_a_failure_like_others() -> None:
+    async def play() -> None:
+        server, conflicts = Server(), True
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if conflicts and request.method == "PUT":
+                server.failing = 503
+                return refuse(409, "Conflict")
+            return await server.answer(request)
+
+        async with client_of(answer) as kube, leading(kube) as leader:
+            await leader.admit()
+            await until(lambda: "cannot be had: Failing" in leader.refusal())
+            server.failing = 0
+            conflicts = False
+            await admitted(leader)
+
+    asyncio.run(play())
+
+
+def test_a_lease_that_may_not_be_made_is_said() -> None:
+    """Its namespace is not there."""
+
+    async def play() -> None:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return refuse(404, "NotFound", "no such namespace")
+
+        async with client_of(answer) as kube, leading(kube) as leader:
+            await leader.admit()
+            await until(lambda: "cannot be had: NotFound: no such name" in leader.refusal())
+            labels = {"request": "take"}
+            name = "gpuslice_scheduler_lease_failures_total"
+            assert leader._metrics.registry.get_sample_value(name, labels)
+
+    asyncio.run(play())
+
+
 def test_who_leaves_without_the_lease_leaves_at_once() -> None:
     async def play() -> None:
         server = Server(failing=500)
