@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,15 +118,21 @@ def asking_pod(name: str, percent: int) -> dict[str, Any]:
 
 async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequence[float]:
     """When each of so many pods of the namespace was bound, by our clock, from that version on."""
-    path, times = f"/api/v1/namespaces/{namespace}/pods", []
+    path, times = f"/api/v1/namespaces/{namespace}/pods", list[float]()
     asked = {"fieldSelector": "spec.nodeName!="}
     async with asyncio.timeout(_SEEN_S):
-        async for batch in kube.watch(path, since, only=METADATA_ONLY, **asked):
-            now_s = time.monotonic()
-            times += [now_s for event in batch if event["type"] == "ADDED"]
-            if len(times) >= count:
-                return times
-    raise RuntimeError(f"the watch of {namespace} ended with {len(times)} of {count} pods bound")
+        while len(times) < count:
+            # The server ends a watch when it likes.
+            watch = kube.watch(path, since, only=METADATA_ONLY, **asked)
+            async with aclosing(watch) as batches:
+                async for batch in batches:
+                    now_s = time.monotonic()
+                    times += [now_s for event in batch if event["type"] == "ADDED"]
+                    if batch:
+                        since = batch[-1]["object"]["metadata"]["resourceVersion"]
+                    if len(times) >= count:
+                        break
+    return times
 
 
 def writes(plane: ControlPlane) -> Mapping[str, float]:
