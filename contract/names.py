@@ -114,6 +114,8 @@ PLUGIN_NAME: Final = "gpuslice"
 CDI_KIND: Final = "nvidia.com/gpu"
 """CDI vendor/class; a card's device is `nvidia.com/gpu=UUID`."""
 
+EVENT_GRANT_REFUSED: Final = "GrantRefused"
+"""Reason of the event of a pod that a node's agent removes, since its grant is not to be had."""
 EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 """Reason of the event for a container whose entry point no preload reaches."""
 

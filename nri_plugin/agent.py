@@ -64,7 +64,8 @@ async def run(
     )
     files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
     store = Store(settings.store_dir, settings.library)
-    service = Service(settings, inventory, contexts, files, store, metrics)
+    bounds = Bounds()
+    service = Service(settings, inventory, contexts, files, store, metrics, bounds)
     endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
     if endpoint:
         endpoint.start()
@@ -92,7 +93,7 @@ async def run(
         side = (
             None
             if leaving.is_set()
-            else _api_side(settings, inventory, service, readiness, metrics)
+            else _api_side(settings, inventory, service, bounds, readiness, metrics)
         )
         gc.collect()
         gc.freeze()
@@ -116,6 +117,7 @@ def _api_side(
     settings: Settings,
     inventory: Inventory,
     service: Service,
+    bounds: Bounds,
     readiness: Readiness,
     metrics: Metrics,
 ) -> Coroutine[Any, Any, None] | None:
@@ -131,10 +133,7 @@ def _api_side(
     # It takes 9 MiB that an agent without a cluster does not need.
     from nri_plugin.cluster import Cluster
 
-    bounds = Bounds()
-    return Cluster(
-        settings, inventory, bounds, lambda: service.cards_held, readiness, metrics
-    ).run()
+    return Cluster(settings, inventory, bounds, lambda: service.holds, readiness, metrics).run()
 
 
 async def _serve(

@@ -1,8 +1,9 @@
 """The pods of this node as the API server has them: what they were granted, in the order of their
-binding.
+binding, and which of them must go.
 
 Pure: told by the watch, asked by whoever creates containers and writes totals. Kept is what says
-what a pod was granted and what it asks for, of a node's pods, so its size is bounded by them.
+what a pod was granted and what it asks for, of a node's pods, so its size is bounded by them. It
+refuses by what it knows, and refuses nothing for what it does not know: the ledger does without.
 
 The order in which pods were bound is that in which the watch told of them: a pod comes to it with
 its binding. Of a list's pods, which come in no order, the time of their binding is known to the
@@ -11,17 +12,28 @@ second; a pod that was bound by nobody, but came with its node, is behind those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from contract import allocation, names
+from nri_plugin import ledger, policy
+from nri_plugin.errors import Reason, Refusal, Refused, refuse
+from nri_plugin.ledger import Hold
+from nri_plugin.model import Card, Pod
 from nri_plugin.objects import Bound
 from nri_plugin.totals import Entry
 
+_T = TypeVar("_T")
+
 _NEVER: Final = "~"
 """Behind every time."""
+_CARDS_MAY_TELL: Final = frozenset(
+    {Reason.CARD_UNKNOWN, Reason.CARD_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
+)
+"""What cannot be judged by the cards as they are: one has failed, or was replaced."""
+_REMEMBERED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +50,20 @@ class Bounds:
 
     def __init__(self) -> None:
         self.version = 0
-        """Another one where anything has changed."""
+        """Another one where what was granted to whom may have changed."""
         self._pods: dict[str, Bound] = {}
         self._places: dict[str, Place] = {}
         self._granted: dict[str, tuple[allocation.DeviceEntry, ...]] = {}
         self._batch = 0
         self._listing = False
+        self.ask: Callable[[Pod], Awaitable[None]] | None = None
+        """Finds out about a pod that the watch has not told of, and calls `vouch` or `deny`, or,
+        where nobody answers, neither. None: nobody is there to be asked."""
+        self._vouched: dict[str, Bound] = {}
+        self._denied: dict[str, str] = {}
+        self._objected: dict[str, tuple[Pod, Refusal]] = {}
+        self._over_for: object = None
+        self._over: Mapping[str, Refusal] = {}
 
     def put(self, bound: Bound, listing: bool) -> None:
         """It is there, as it is now. listing: told by a list. One that has finished is gone."""
@@ -51,14 +71,17 @@ class Bounds:
         if bound.finished:
             self.lost(uid)
             return
-        if self._pods.get(uid) == bound:
+        before = self._pods.get(uid)
+        self._vouched.pop(uid, None)
+        self._denied.pop(uid, None)
+        self._pods[uid] = bound
+        if before is not None and before.pod == bound.pod:
             return
         if uid not in self._places:
             if not (listing and self._listing):
                 self._batch += 1
             self._listing = listing
             self._places[uid] = Place(self._batch, bound.scheduled or _NEVER, uid)
-        self._pods[uid] = bound
         self._granted[uid] = _entries(bound)
         self.version += 1
 
@@ -70,6 +93,7 @@ class Bounds:
     def keep(self, uids: AbstractSet[str]) -> None:
         """No others are there; a list has ended."""
         self._listing = False
+        self._vouched.clear()
         for uid in self._pods.keys() - uids:
             self.lost(uid)
 
@@ -91,6 +115,137 @@ class Bounds:
             for entry in entries
         }
         return frozenset(uuid for uuid in found if uuid)
+
+    # --- who is told a pod by the runtime
+
+    def unknown(self, pod: Pod) -> bool:
+        """Whether somebody can be asked about it, and has not been."""
+        uid = pod.uid
+        known = uid in self._pods or uid in self._vouched or uid in self._denied
+        return self.ask is not None and not known
+
+    def vouch(self, bound: Bound) -> None:
+        """It is there; its place in the order is for the watch to tell."""
+        _remember(self._vouched, bound.pod.uid, bound)
+
+    def deny(self, uid: str, why: str) -> None:
+        """The API server has no such pod here."""
+        _remember(self._denied, uid, why)
+
+    def denied(self, uid: str) -> str:
+        """Why the API server has no such pod here; "": it has not said so."""
+        return self._denied.get(uid, "")
+
+    def pod(self, uid: str) -> Bound | None:
+        return self._pods.get(uid)
+
+    def objection(
+        self, pod: Pod, cards: Sequence[Card], holding: AbstractSet[str]
+    ) -> Refusal | None:
+        """Why a container of the pod, as the runtime tells of it, may not have its share."""
+        if pod.uid in self._denied:
+            return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid])
+        bound = self._pods.get(pod.uid) or self._vouched.get(pod.uid)
+        if bound is None:
+            return None
+        other = _difference(bound.pod, pod)
+        if other:
+            objection = refuse(Reason.GRANT_UNCONFIRMED, problem=f"its {other} is another there")
+            _remember(self._objected, pod.uid, (bound.pod, objection))
+            return objection
+        return self.over(cards, holding).get(pod.uid)
+
+    def objected(self) -> Mapping[str, Refusal]:
+        """By UID, pods of which a container was to be made with another grant than they have."""
+        return {
+            uid: objection
+            for uid, (pod, objection) in self._objected.items()
+            if uid in self._pods and self._pods[uid].pod == pod
+        }
+
+    # --- what cannot be
+
+    def over(self, cards: Sequence[Card], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
+        """By UID, the pods for which there was no room left when they were bound. holding: of whom
+        containers hold a share already; they come first where the order is not known.
+
+        A pod that has none has none of those that come behind it in its way.
+        """
+        asked_for = (self.version, tuple(cards), holding)
+        if self._over_for != asked_for:
+            self._over = self._find_over(cards, holding)
+            self._over_for = asked_for
+        return self._over
+
+    def _find_over(self, cards: Sequence[Card], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
+        def in_order(uid: str) -> tuple[int, str, bool, str]:
+            place = self._places[uid]
+            return place.batch, place.scheduled, uid not in holding, uid
+
+        whole = ledger.whole(cards)
+        held = dict.fromkeys(whole, ledger.NOTHING)
+        before: list[Hold] = []
+        found: dict[str, Refusal] = {}
+        for uid in sorted(self._granted, key=in_order):
+            pod = self._pods[uid].pod
+            try:
+                claimed = policy.claim(pod, "", cards) if self._granted[uid] else None
+            except Refused:  # none of its containers is made, whatever the reason
+                continue
+            if claimed is None:
+                continue
+            hold = ledger.hold(uid, uid, True, pod, "", claimed.allocated)
+            if all(held[card].plus(part).within(whole[card]) for card, part in hold.parts.items()):
+                held.update((card, held[card].plus(part)) for card, part in hold.parts.items())
+                before.append(hold)
+                continue
+            shortage = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)
+            assert shortage is not None
+            found[uid] = shortage.refusal()
+        return found
+
+    def doubt(self, hold: Hold, cards: Sequence[Card]) -> Refusal | None:
+        """Why what a container holds is not what its pod was granted; None: it is, or it is not
+        known."""
+        bound = self._pods.get(hold.pod_uid)
+        if bound is None:
+            return None
+        try:
+            claimed = policy.claim(bound.pod, hold.container, cards)
+        except Refused as refused:
+            if refused.refusal.reason in _CARDS_MAY_TELL:
+                return None
+            return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
+        granted = ledger.parts(claimed.shares if claimed else ())
+        for uuid, part in hold.parts.items():
+            has = granted.get(uuid, ledger.NOTHING)
+            if not part.within(has):
+                problem = (
+                    f"container {hold.container} has {part.memory_bytes} bytes and"
+                    f" {part.core_percent} percent of card {uuid}, granted are"
+                    f" {has.memory_bytes} and {has.core_percent}"
+                )
+                return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
+        return None
+
+
+def _difference(one: Pod, other: Pod) -> str:
+    """What of their grants is not the same; "": nothing."""
+    label = names.LABEL_ISOLATION_PROVIDER
+    if one.labels.get(label) != other.labels.get(label):
+        return f"label {label}"
+    for key in (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS):
+        if one.annotations.get(key) != other.annotations.get(key):
+            return f"annotation {key}"
+    return ""
+
+
+def _remember(kept: dict[str, _T], uid: str, what: _T) -> None:
+    """Not more than a node can need."""
+    kept.pop(uid, None)
+    kept[uid] = what
+    if len(kept) > _REMEMBERED:
+        del kept[next(iter(kept))]
 
 
 def _entries(bound: Bound) -> tuple[allocation.DeviceEntry, ...]:

@@ -286,6 +286,32 @@ CASES: Final[Sequence[Case]] = (
         " node",
         "`mount /host... shows the host's ... to be written; allowed are read-only volumes`",
     ),
+    # --- what the API server says, where the agent speaks to one ---
+    Case(
+        "a_grant_that_the_api_server_has",
+        "a grant that the pod at the API server has, too",
+        _LIMITED,
+        _SHARE,
+    ),
+    Case(
+        "without_the_api_server_containers_are_as_ever",
+        "a grant, while the API server does not answer",
+        "as where there is none: goes by the runtime, and by what live containers hold",
+        "its share, or `card ... has no room for it`",
+    ),
+    Case(
+        "a_grant_that_the_api_server_does_not_have",
+        "a grant that the pod at the API server does not have, or no such pod",
+        "refuses to make it, and removes the pod, with an event; where its watch has not told of"
+        " the pod it asks, and where nobody answers it goes by the runtime alone",
+        "`the API server does not confirm what the pod was granted: ...`",
+    ),
+    Case(
+        "a_grant_of_a_card_that_was_full",
+        "a grant of a card that pods bound before it have, though it may be first at the node",
+        "refuses to make it, and removes the pod, with an event",
+        "`card ... was full when the pod was bound: ...; pods that were bound before it hold: ...`",
+    ),
     # --- cards ---
     Case(
         "a_card_of_another_device_plugin",

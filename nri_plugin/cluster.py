@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -21,9 +21,11 @@ from nri_plugin import objects
 from nri_plugin.bounds import Bounds
 from nri_plugin.heartbeat import Heartbeat
 from nri_plugin.inventory import Inventory
+from nri_plugin.ledger import Hold
 from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
+from nri_plugin.removal import Removal
 from nri_plugin.settings import Settings
 from nri_plugin.upkeep import DEVICES, NODES, Upkeep
 
@@ -39,21 +41,21 @@ _PAGE: Final = 100
 
 
 class Cluster:
-    """held: the cards that running containers hold. bounds: to be told of the node's pods."""
+    """holds: what containers that live hold. bounds: to be told of the node's pods."""
 
     def __init__(
         self,
         settings: Settings,
         inventory: Inventory,
         bounds: Bounds,
-        held: Callable[[], AbstractSet[str]],
+        holds: Callable[[], Sequence[Hold]],
         readiness: Readiness,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._inventory = inventory
         self._bounds = bounds
-        self._held = held
+        self._holds = holds
         self._readiness = readiness
         self._metrics = metrics
         self._said = ""
@@ -74,6 +76,9 @@ class Cluster:
 
     def _load(self) -> Access:
         return access.load(self._settings.kubeconfig, self._settings.environment)
+
+    def _held(self) -> AbstractSet[str]:
+        return {uuid for hold in self._holds() for uuid in hold.parts}
 
     async def _run(self, kube: Kube) -> None:
         node_name = self._settings.node_name
@@ -110,8 +115,21 @@ class Cluster:
         def known() -> bool:
             return all(each.synced for each in followers.values())
 
+        def heard() -> bool:
+            return followers["pods"].synced and not followers["pods"].problem
+
+        removal = Removal(
+            kube,
+            node_name,
+            self._bounds,
+            self._holds,
+            lambda: self._inventory.cards,
+            heard,
+            self._metrics,
+        )
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(removal.run(), name="removal")
                 for name, follower in followers.items():
                     group.create_task(follower.run(), name=f"follow {name}")
                 group.create_task(upkeep.run(known), name="upkeep")

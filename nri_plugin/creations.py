@@ -19,6 +19,7 @@ from typing import Final
 
 from contract import names
 from nri_plugin import policy, translate
+from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
 from nri_plugin.files import RunDirectory
@@ -55,7 +56,9 @@ class Creations:
         tenants: Tenants,
         files: RunDirectory,
         worker: Worker,
+        bounds: Bounds,
     ) -> None:
+        self._bounds = bounds
         self._settings = settings
         self._node = node
         self._inventory = inventory
@@ -73,6 +76,8 @@ class Creations:
             return None
         decision = self._decide(pod, container, seen)
         if not isinstance(decision, Adjustment):
+            return None
+        if decision.key is not None and self._bounds.unknown(pod):  # a question to the API server
             return None
         if decision.key is not None and not self._files.at_hand(len(decision.shares)):
             return None
@@ -110,6 +115,8 @@ class Creations:
         if key is None:
             self._tenants.answered(container.id, answer)
         else:
+            if self._bounds.ask is not None and self._bounds.unknown(pod):
+                await self._bounds.ask(pod)
             with self._holding(pod, container, answer, key) as make_files:
                 work = self._worker.run(make_files, self._settings.work_deadline_s)
                 await in_time("make the container's files", work)

@@ -67,6 +67,11 @@ class Reason(Enum):
         "card {uuid} has no room for it: it asks for {asked} {unit}, {left} of {total} are left;"
         " granted are: {held}"
     )
+    GRANT_OVERFILLS = (
+        "card {uuid} was full when the pod was bound: it was granted {asked} {unit}, {left} of"
+        " {total} were left; pods that were bound before it hold: {held}"
+    )
+    GRANT_UNCONFIRMED = "the API server does not confirm what the pod was granted: {problem}"
     IDENTITY_INVALID = "{what} {value!r} cannot name a directory"
     CDI_MISSING = (
         f"no CDI device {names.CDI_KIND}={{uuid}} in the CDI directories{{hint}}; the card is"

@@ -36,8 +36,11 @@ class Part:
     def plus(self, other: Part) -> Part:
         return Part(self.memory_bytes + other.memory_bytes, self.core_percent + other.core_percent)
 
+    def within(self, other: Part) -> bool:
+        return self.memory_bytes <= other.memory_bytes and self.core_percent <= other.core_percent
 
-_NOTHING: Final = Part(0, 0)
+
+NOTHING: Final = Part(0, 0)
 _WHOLE_CORE_PERCENT: Final = 100
 _NAMED_AT_MOST: Final = 8
 _UNITS: Final = {"memory_bytes": "bytes of memory", "core_percent": "percent of compute"}
@@ -55,6 +58,7 @@ class Hold:
     """For people: NAMESPACE/POD/CONTAINER, or NAMESPACE/POD where the pod shares a grant."""
     parts: Mapping[str, Part]
     """By card."""
+    pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ def hold(
 ) -> Hold:
     """The hold of a container, from its shares."""
     whose = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
-    return Hold(container_id, key, pod.uid, container, whose, parts(shares))
+    return Hold(container_id, key, pod.uid, container, whose, parts(shares), pod)
 
 
 def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
@@ -129,9 +133,8 @@ class Ledger:
             wanted = replace(wanted, parts=grants[wanted.key].parts)
         else:
             siblings = [other for other in grants.values() if _of_one_pod(wanted, other)]
-            whole = {card.uuid: Part(card.memory_bytes, _WHOLE_CORE_PERCENT) for card in cards}
-            shortage = _shortage(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or _shortage(
-                Reason.CARD_FULL, wanted, grants.values(), whole
+            shortage = short(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or short(
+                Reason.CARD_FULL, wanted, grants.values(), whole(cards)
             )
             if shortage is not None:
                 return shortage
@@ -170,7 +173,7 @@ class Ledger:
         total: dict[str, Part] = {}
         for held in _by_key(self._holds.values()).values():
             for uuid, part in held.parts.items():
-                total[uuid] = total.get(uuid, _NOTHING).plus(part)
+                total[uuid] = total.get(uuid, NOTHING).plus(part)
         return total
 
     def holds(self) -> Sequence[Hold]:
@@ -191,7 +194,12 @@ def _by_key(holds: Iterable[Hold]) -> Mapping[str, Hold]:
     return {held.key: held for held in holds}
 
 
-def _shortage(
+def whole(cards: Iterable[Card]) -> Mapping[str, Part]:
+    """All that there is to hold."""
+    return {card.uuid: Part(card.memory_bytes, _WHOLE_CORE_PERCENT) for card in cards}
+
+
+def short(
     reason: Reason, wanted: Hold, held: Iterable[Hold], totals: Mapping[str, Part]
 ) -> Shortage | None:
     """Where `wanted`, beside what is `held`, exceeds `totals`, which are by card."""

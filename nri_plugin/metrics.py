@@ -126,6 +126,20 @@ class Metrics:
             ("object", "outcome"),
             registry=self.registry,
         )
+        self.pods_removed = Counter(
+            "gpuslice_pods_removed_total",
+            "Pods that the agent removed, by reason: GRANT_OVERFILLS (bound to a card that was"
+            " full), GRANT_UNCONFIRMED (a container held what its pod was not granted). The pod's"
+            " event (GrantRefused) and the log have the words.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.unconfirmed = Gauge(
+            "gpuslice_grants_unconfirmed",
+            "Containers that hold a share which the API server does not confirm. Above 0 for more"
+            " than seconds, somebody made pods past the API server.",
+            registry=self.registry,
+        )
         self.ready = Gauge(
             "gpuslice_ready",
             "1 while /readyz says ok.",

@@ -22,6 +22,8 @@ _NOTHING: Final[Json] = {}
 _UNKNOWN: Final = -1
 _OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_NOTE_MOST: Final = 1000
+_INSTANCE_MOST: Final = 128
 LEASE_S: Final = 40
 """After which a Lease that is not renewed is nobody's."""
 
@@ -113,6 +115,11 @@ def bound(raw: Json) -> Bound:
         leaving=bool(metadata.get("deletionTimestamp")),
         asked={} if finished else _asked(_at(raw, "spec")),
     )
+
+
+def node_of(pod: Json) -> str:
+    """The node that it is bound to; "": none."""
+    return str(_at(pod, "spec").get("nodeName") or "")
 
 
 def _asked(spec: Json) -> Mapping[str, int]:
@@ -236,6 +243,36 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
             "renewTime": renewed,
         },
     }
+
+
+def event(bound: Bound, reason: str, text: str, node_name: str, name: str, at: str) -> Json:
+    """events.k8s.io/v1, of a pod that is removed. at: RFC 3339 with microseconds."""
+    pod = bound.pod
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": pod.namespace, "name": name},
+        "eventTime": at,
+        "reportingController": "gpuslice.io/agent",
+        "reportingInstance": node_name[:_INSTANCE_MOST],
+        "action": "Remove",
+        "reason": reason,
+        "type": "Warning",
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+        "note": text[:_NOTE_MOST],
+    }
+
+
+def deletion(bound: Bound) -> Json:
+    """Of just that pod, as it was judged."""
+    preconditions = {"uid": bound.pod.uid, "resourceVersion": bound.version}
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from nri_plugin import handler, policy, translate, verdict
+from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
 from nri_plugin.creations import Creations
 from nri_plugin.errors import Reason, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.handler import Answer
 from nri_plugin.inventory import Inventory
+from nri_plugin.ledger import Hold
 from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
@@ -61,17 +62,19 @@ class Service:
         files: RunDirectory,
         store: Store,
         metrics: Metrics | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
+        bounds = bounds or Bounds()
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
         self._inventory = inventory
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
-        self._tenants = Tenants(settings, files, self._worker, self._metrics)
+        self._tenants = Tenants(settings, files, self._worker, self._metrics, bounds)
         self._starts = Starts(settings, files, self._worker, self._metrics)
         self._creations = Creations(
-            settings, self.node, inventory, contexts, self._tenants, files, self._worker
+            settings, self.node, inventory, contexts, self._tenants, files, self._worker, bounds
         )
 
     def close(self) -> None:
@@ -193,13 +196,13 @@ class Service:
         return claimed is not None and bool(claimed.shares)
 
     @property
-    def cards_held(self) -> AbstractSet[str]:
-        """The cards of which containers that live hold a share."""
-        return self._tenants.ledger.granted().keys()
+    def holds(self) -> Sequence[Hold]:
+        """What containers that live hold."""
+        return self._tenants.ledger.holds()
 
     @property
     def containers_with_grant(self) -> int:
-        return len(self._tenants.ledger.holds())
+        return len(self.holds)
 
 
 async def _worded(

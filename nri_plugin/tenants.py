@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from nri_plugin import ledger, recovery
+from nri_plugin.bounds import Bounds
 from nri_plugin.errors import FilesError, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.ledger import Ledger
@@ -40,11 +41,17 @@ class Answered:
 
 
 class Tenants:
-    """worker: the one that does all work on `files`."""
+    """worker: the one that does all work on `files`. bounds: what the API server says."""
 
     def __init__(
-        self, settings: Settings, files: RunDirectory, worker: Worker, metrics: Metrics
+        self,
+        settings: Settings,
+        files: RunDirectory,
+        worker: Worker,
+        metrics: Metrics,
+        bounds: Bounds,
     ) -> None:
+        self._bounds = bounds
         self._settings = settings
         self._files = files
         self._worker = worker
@@ -89,11 +96,15 @@ class Tenants:
         cards: Sequence[Card],
     ) -> None:
         """Give it its part of the cards; raises Refused where they, or its pod's allocation of
-        them, do not have as much left.
+        them, do not have as much left, or the API server is known to say otherwise.
 
         From here on it uses the files of `key`, until it is removed, whatever comes of it: work on
         them that nobody waits for any more goes on, and the removal comes behind it.
         """
+        holding = frozenset(hold.pod_uid for hold in self.ledger.holds())
+        objection = self._bounds.objection(pod, cards, holding)
+        if objection is not None:
+            raise Refused(objection)
         hold = ledger.hold(container.id, key, wanted.shared, pod, container.name, wanted.shares)
         shortage = self.ledger.take(hold, cards, ledger.parts(wanted.allocated))
         if shortage is not None:

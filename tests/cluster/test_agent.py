@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from contract import allocation, names
+from nri_plugin import ledger
 from nri_plugin.heartbeat import STOPPED
+from nri_plugin.ledger import Hold
+from nri_plugin.model import Pod, Share
 from nri_plugin.totals import RESOURCES
 from scheduler import translate
 from simgpu.lab.controlplane import ControlPlane
@@ -90,8 +95,13 @@ def node(installed: ControlPlane, server: Server) -> Iterator[Node]:
 
 
 @pytest.fixture
-def side(installed: ControlPlane, node: Node, host: Host) -> Iterator[Side]:
-    account = installed.service_account_kubeconfig(names.NAMESPACE, "gpuslice-agent", node.name)
+def account(installed: ControlPlane, node: Node) -> Path:
+    """Of the agent on that node."""
+    return installed.service_account_kubeconfig(names.NAMESPACE, "gpuslice-agent", node.name)
+
+
+@pytest.fixture
+def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
     with agent_side.serving(node.name, account, host.env()) as side:
         yield side
 
@@ -217,6 +227,118 @@ def test_a_card_that_fails_counts_while_somebody_holds_it(
     assert server.ask("DELETE", f"{pod}?gracePeriodSeconds=0").done
     until(lambda: usable() == [True], "nobody needs it to be listed any more")
     node.have(of_cards(8 * GIB))
+
+
+# --- pods whose grant is not to be had
+
+
+def leaving(server: Server, pod: str) -> bool:
+    return "deletionTimestamp" in server.ask("GET", pod).body["metadata"]
+
+
+def events(server: Server, pod: str) -> list[str]:
+    """What a pod's events say, the node's agent's."""
+    namespace, _, name = pod.removeprefix("/api/v1/namespaces/").partition("/pods/")
+    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+    listed = server.ask("GET", path).body["items"]
+    return [
+        each["note"]
+        for each in listed
+        if each["regarding"]["name"] == name and each["reason"] == names.EVENT_GRANT_REFUSED
+    ]
+
+
+def small_card(node: Node) -> str:
+    node.have(of_cards(8 * GIB, 4 * GIB))
+    (card,) = (c for c in translate.device(node.device()).cards if c.minor == 1)
+    return card.uuid
+
+
+def test_who_was_bound_to_a_full_card_goes_and_learns_why(
+    side: Side, node: Node, server: Server, pods: Pods
+) -> None:
+    uuid = small_card(node)
+    first, second, late, small = (
+        pods.bind(node, uuid, 1, size, core=30) for size in (2 * GIB, 2 * GIB, GIB, GIB // 2)
+    )
+    until(lambda: leaving(server, late) and leaving(server, small), "both late ones are removed")
+    (said,) = events(server, late)
+    assert said.startswith(f"gpuslice removes the pod: card {uuid} was full when the pod was bound")
+    assert f"it was granted {GIB} bytes of memory, 0 of {4 * GIB} were left" in said
+    for pod in (first, second):
+        assert not leaving(server, pod)
+        assert events(server, pod) == []
+    # With room again, the next one stays.
+    assert server.ask("DELETE", f"{first}?gracePeriodSeconds=0").done
+    for pod in (late, small):
+        server.ask("DELETE", f"{pod}?gracePeriodSeconds=0")
+    third = pods.bind(node, uuid, 1, 2 * GIB, core=30)
+    fourth = pods.bind(node, uuid, 1, 1, core=30)
+    until(lambda: leaving(server, fourth), "the one behind it is removed")
+    assert not leaving(server, third)
+    assert side.metrics.pods_removed.labels("GRANT_OVERFILLS")._value.get() == 3
+
+
+def test_the_order_of_binding_outlives_the_agent(
+    account: Path, node: Node, host: Host, server: Server, pods: Pods
+) -> None:
+    """Bound while no agent looked, and in different seconds."""
+    with agent_side.serving(node.name, account, host.env()):
+        uuid = small_card(node)
+    first = pods.bind(node, uuid, 1, 3 * GIB)
+    time.sleep(1.1)  # the API server writes down when a pod was bound to the second
+    second = pods.bind(node, uuid, 1, 3 * GIB)
+    with agent_side.serving(node.name, account, host.env()):
+        until(lambda: leaving(server, second), "the later one is removed")
+        assert not leaving(server, first)
+
+
+def of_pod(server: Server, path: str, uuid: str, memory_bytes: int) -> Hold:
+    metadata = server.ask("GET", path).body["metadata"]
+    pod = Pod(metadata["uid"], metadata["namespace"], metadata["name"])
+    return ledger.hold("c0ffee", "c0ffee", False, pod, "main", [Share(uuid, 1, memory_bytes, 50)])
+
+
+def test_a_container_with_more_than_its_pod_was_granted(
+    side: Side, node: Node, server: Server, pods: Pods
+) -> None:
+    uuid = small_card(node)
+    honest, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)
+    side.holds = (of_pod(server, honest, uuid, GIB), of_pod(server, other, uuid, 2 * GIB))
+    until(lambda: leaving(server, other), "its pod is removed")
+    (said,) = events(server, other)
+    assert "the API server does not confirm what the pod was granted" in said
+    assert f"has {2 * GIB} bytes and 50 percent of card {uuid}, granted are {GIB} and 50" in said
+    assert not leaving(server, honest)
+
+
+def test_a_container_of_no_pod_is_told(side: Side, node: Node, pods: Pods) -> None:
+    uuid = small_card(node)
+    unconfirmed = side.metrics.unconfirmed._value
+    assert unconfirmed.get() == 0
+    pod = Pod("nobody", "default", "nobody")
+    side.holds = (ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)]),)
+    until(lambda: unconfirmed.get() == 1, "it is counted")
+    side.holds = ()
+    until(lambda: unconfirmed.get() == 0, "it is gone")
+
+
+def test_an_agent_removes_pods_of_its_own_node_alone(
+    installed: ControlPlane, server: Server, account: Path, node: Node, pods: Pods
+) -> None:
+    other = Node(server, f"{node.name}-other")
+    other.make()
+    theirs, ours = pods.bind(other, "GPU-0", 0, GIB), pods.bind(node, "GPU-0", 0, GIB)
+    token = yaml.safe_load(account.read_text())["users"][0]["user"]["token"]
+    with Server(installed, token=token) as agent:
+        answer = agent.ask("DELETE", theirs)
+        assert answer.policy == "gpuslice-removals"
+        assert answer.text == (
+            f"spec.nodeName: '{other.name}': the pod would be removed by an agent of node"
+            f" {node.name}, which may remove its own alone"
+        )
+        assert agent.ask("DELETE", ours).done
+    server.ask("DELETE", other.path)
 
 
 def test_without_an_answer_it_goes_on_and_makes_up_for_it(

@@ -86,7 +86,8 @@ def test_each_policy_denies_and_fails_closed_but_one() -> None:
     assert bound == {name: ["Deny"] for name in policies()}
     open_ones = [name for name, spec in policies().items() if spec["failurePolicy"] != "Fail"]
     assert open_ones == ["gpuslice-writer"]
-    assert set(PROBES) | {"gpuslice-writer", "gpuslice-agents"} == set(policies())
+    of_ours = {"gpuslice-writer", "gpuslice-agents", "gpuslice-removals"}
+    assert set(PROBES) | of_ours == set(policies())
 
 
 def test_policies_that_look_at_the_same_thing_look_alike() -> None:

@@ -1,0 +1,167 @@
+"""The policy's rows on what the API server says, with a real one, its rights and policies, beside a
+real containerd; and that its silence changes nothing for containers."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import names
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.cri import Sandbox
+from simgpu.lab.lab import Lab
+from tests.cluster.conftest import installed
+from tests.cluster.server import Server
+from tests.cluster.waiting import until
+
+from .conftest import GIB, probe
+from .rows import HALF, OWN, one, refused
+
+__all__ = ["installed"]
+
+pytestmark = [pytest.mark.node, pytest.mark.cluster]
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Cluster:
+    """The lab's node in a cluster. As a kubelet would, `sandbox` makes what the API server has."""
+
+    plane: ControlPlane
+    lab: Lab
+    namespace: str
+    node: str
+    kubeconfig: Path
+
+    def pod(self, annotations: Mapping[str, str]) -> str:
+        """The name of a pod that was bound to the node with these annotations."""
+        name = f"p-{secrets.token_hex(4)}"
+        limits = {names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"}
+        container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+        spec = {"schedulerName": names.SCHEDULER_NAME, "containers": [container]}
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+        asked = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        with Server(self.plane) as admin, Server(self.plane, "scheduler") as scheduler:
+            assert (answer := admin.ask("POST", pods, asked)).done, answer.text
+            lease = admin.ask("GET", f"{leases}/{names.LEASE_SCHEDULER}").body.get("spec", {})
+            writer = f"{lease.get('holderIdentity', '')} {lease.get('leaseTransitions', 0)}"
+            binding = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {
+                    "name": name,
+                    "annotations": {**annotations, names.ANNOTATION_WRITER: writer},
+                },
+                "target": {"apiVersion": "v1", "kind": "Node", "name": self.node},
+            }
+            answer = scheduler.ask("POST", f"{pods}/{name}/binding", binding)
+            assert answer.done, answer.text
+        return name
+
+    def get(self, name: str) -> Json:
+        with Server(self.plane) as admin:
+            return admin.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}").body
+
+    def sandbox(self, name: str) -> Sandbox:
+        return Sandbox(uid=self.get(name)["metadata"]["uid"], namespace=self.namespace)
+
+    def removed(self, name: str) -> bool:
+        return "deletionTimestamp" in self.get(name)["metadata"]
+
+    def said(self, name: str) -> str:
+        """By the events of a pod."""
+        path = f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"
+        with Server(self.plane) as admin:
+            items = admin.ask("GET", path).body["items"]
+        return "\n".join(each["note"] for each in items if each["regarding"]["name"] == name)
+
+    def serve(self) -> None:
+        self.lab.stop_agent()
+        options: list[str | Path] = ["--kubeconfig", self.kubeconfig, "--node-name", self.node]
+        self.lab.start_agent(options=options)
+
+
+@pytest.fixture
+def cluster(bare_lab: Lab, installed: ControlPlane) -> Iterator[Cluster]:
+    namespace, node = f"test-{secrets.token_hex(4)}", f"node-{secrets.token_hex(4)}"
+    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
+    installed.kubectl("create", "namespace", namespace)
+    installed.kubectl("create", "-f", "-", given=json.dumps(made))
+    account = installed.service_account_kubeconfig(names.NAMESPACE, "gpuslice-agent", node)
+    cluster = Cluster(installed, bare_lab, namespace, node, account)
+    cluster.serve()
+    query = ("get", "node", node, "-o=jsonpath={.status.capacity}")
+    until(lambda: names.RESOURCE_CORE in installed.kubectl(*query), "the node has its totals")
+    yield cluster
+    bare_lab.stop_agent()
+    installed.remove_namespace(namespace)
+    installed.kubectl("delete", "node", node)
+
+
+def test_a_grant_that_the_api_server_has(cluster: Cluster) -> None:
+    annotations = one(cluster.lab)
+    name = cluster.pod(annotations)
+    with cluster.lab.pod(name, annotations, of=cluster.sandbox(name)) as pod:
+        container = pod.run("main", OWN)
+        assert probe(container).held_to(HALF)
+        time.sleep(2)  # what it does not confirm is noticed by then
+        assert not cluster.removed(name)
+    assert cluster.said(name) == ""
+
+
+def test_a_grant_that_the_api_server_does_not_have(cluster: Cluster) -> None:
+    annotations = one(cluster.lab)
+    row = "a_grant_that_the_api_server_does_not_have"
+    forged = Sandbox(namespace=cluster.namespace)
+    with cluster.lab.pod("nobody", annotations, of=forged) as pod, refused(row):
+        pod.create("main", OWN)
+    name = cluster.pod(one(cluster.lab, 10 * GIB))
+    with cluster.lab.pod(name, annotations, of=cluster.sandbox(name)) as pod, refused(row):
+        pod.create("main", OWN)
+    until(lambda: cluster.removed(name), "the pod is removed")
+    assert f"its annotation {names.ANNOTATION_DEVICE_ALLOCATED} is another" in cluster.said(name)
+
+
+def test_a_grant_of_a_card_that_was_full(cluster: Cluster) -> None:
+    """The later one is first at the node, and has room there; it goes all the same."""
+    annotations, more = one(cluster.lab), one(cluster.lab, HALF + GIB)
+    first, second = cluster.pod(annotations), cluster.pod(more)
+    of_second = cluster.sandbox(second)
+    with (
+        cluster.lab.pod(second, more, of=of_second) as pod,
+        refused("a_grant_of_a_card_that_was_full"),
+    ):
+        pod.create("main", OWN)
+    until(lambda: cluster.removed(second), "the later one is removed")
+    assert "was full when the pod was bound" in cluster.said(second)
+    with cluster.lab.pod(first, annotations, of=cluster.sandbox(first)) as pod:
+        assert probe(pod.run("main", OWN)).held_to(HALF)
+    assert not cluster.removed(first)
+
+
+def test_without_the_api_server_containers_are_as_ever(cluster: Cluster) -> None:
+    """Also where the agent starts then."""
+    lab, annotations = cluster.lab, one(cluster.lab)
+    cluster.plane.apiserver.kill()
+    try:
+        with lab.pod("unknown", annotations) as pod:
+            assert probe(pod.run("main", OWN)).held_to(HALF)
+            for anew in (False, True):
+                if anew:
+                    cluster.serve()
+                full = refused("without_the_api_server_containers_are_as_ever")
+                with lab.pod("more", one(lab, HALF + GIB)) as other, full:
+                    other.create("main", OWN)
+            with lab.pod("quarter", one(lab, 10 * GIB)) as other:
+                assert probe(other.run("main", OWN)).held_to(10 * GIB)
+    finally:
+        cluster.plane.restart_apiserver()
