@@ -29,7 +29,7 @@ from simgpu.lab.progress import step
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROBE: Final = "/opt/faults/probe"
-_PROBE_SOURCE: Final = ROOT / "tests" / "node" / "c" / "probe.c"
+_PROBE_SOURCE: Final = ROOT / "simgpu" / "src" / "probe.c"
 
 _GRANT: Final = 4 << 30
 _PERCENT: Final = 10

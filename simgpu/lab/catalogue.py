@@ -116,10 +116,9 @@ class Catalogue:
 
     def of_a_cluster(self) -> Sequence[Image]:
         """What its pods may name; nobody else could bring an image."""
-        plain = [self._tools, self._etc, self._applets, self._extra]
         return (
             Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
-            Image(BUSYBOX_IMAGE, plain, ["sh"], [f"PATH={_PATH}"]),
+            self.busybox(),
             Image(
                 PYTHON_IMAGE,
                 [self._tools, self._etc, self._python, self._extra],
@@ -127,6 +126,10 @@ class Catalogue:
                 [f"PATH={PYTHON_HOME}/bin:{_PATH}"],
             ),
         )
+
+    def busybox(self) -> Image:
+        layers = [self._tools, self._etc, self._applets, self._extra]
+        return Image(BUSYBOX_IMAGE, layers, ["sh"], [f"PATH={_PATH}"])
 
     @cached_property
     def _pause(self) -> Layer:

@@ -35,7 +35,7 @@ from simgpu.lab.releases import DEFAULT
 from simgpu.lab.running import NODE, Cluster, ClusterError
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_DIRECTORY: Final = "/tmp/gpuslice"
+DIRECTORY: Final = "/tmp/gpuslice"
 _CARDS: Final = "2x23040Mi"
 _START_S: Final = 300.0
 _MEND_S: Final = 90.0
@@ -256,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=("up", "down", "status", "own"))
-    parser.add_argument("--at", type=Path, default=Path(_DIRECTORY), metavar="DIR")
+    parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
     parser.add_argument("--cards", metavar="COUNTxSIZE", help=f"by default {_CARDS}")
     parser.add_argument(
         "--serve",

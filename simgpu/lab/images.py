@@ -26,7 +26,12 @@ _FORMAT: Final = 1
 _KEPT: Final = 4
 """Archives in the cache: the demo's, the tests', and the same of another checkout."""
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_DOCUMENTS: Final = re.compile(r"/usr/share/(doc|man|locale|info|lintian|bash-completion|bug)(/|$)")
 _MEDIA: Final = "application/vnd.oci.image.{}"
+
+
+class ImageError(RuntimeError):
+    """What is to go into an image is not on this machine; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,20 @@ class Layer:
             for name in files:
                 if not skip.search(f"{prefix}/{name}"):
                     self.add_file(Path(directory, name), f"{path}{prefix}/{name}")
+
+    def add_package(self, name: str) -> None:
+        """The files of a Debian package that this machine has, without its documents; what it
+        depends on is not in it, but for libraries (`add_needed`). Raises ImageError."""
+        listed = subprocess.run(["dpkg-query", "--listfiles", name], text=True, capture_output=True)
+        if listed.returncode != 0:
+            raise ImageError(f"{listed.stderr.strip().splitlines()[0]}; apt-get install brings it")
+        for path in map(Path, listed.stdout.split("\n")):
+            if not path.is_absolute() or _DOCUMENTS.match(str(path)) or not os.path.lexists(path):
+                continue
+            if path.is_symlink() and not path.is_dir():
+                self.add_link(str(_without_links(path)), str(path.readlink()))
+            elif path.is_file():
+                self.add_file(path)
 
     def add_needed(self) -> None:
         """The shared libraries and the loader that the layer's programs name."""

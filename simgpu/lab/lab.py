@@ -34,6 +34,8 @@ from simgpu.lab.releases import DEFAULT, Release
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = _ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
+CLUSTER_FILES: Final = {"/usr/bin/cuda-probe": (BUILD / "bin" / "cuda-probe", 0o755)}
+"""In the images of a cluster: what takes all of a card that it may, without Python."""
 _READY: Final = "ready:"
 _WAIT_S: Final = 30.0
 

@@ -29,7 +29,7 @@ from simgpu.lab.controlplane import ControlPlane, ControlPlaneError, Serving
 from simgpu.lab.installation import Installation, InstallationError
 from simgpu.lab.kept import Process
 from simgpu.lab.kubelet import Kubelet, KubeletError
-from simgpu.lab.lab import Lab, LabError
+from simgpu.lab.lab import CLUSTER_FILES, Lab, LabError
 from simgpu.lab.namespace import Inside, NamespaceError, children
 from simgpu.lab.network import NetworkError
 from simgpu.lab.progress import step
@@ -114,7 +114,7 @@ class Cluster:
     def _open(self) -> None:
         programs = kubernetes.ensure_node()
         with step("simulated cards, and containerd with its images"):
-            images = Catalogue({}).of_a_cluster()
+            images = Catalogue(CLUSTER_FILES).of_a_cluster()
             self.lab = Lab(self._memory, only=images, own_network=True, parent=self._parent)
             self._stack.enter_context(self.lab)
         link = self.lab.namespace.link

@@ -70,11 +70,13 @@ class Whole:
             timeout=120,
         )
 
-    def make_pod(self, name: str, limits: Mapping[str, Any] | None = None) -> None:
-        """A pod of busybox that stays; `limits` beside a little processor and memory."""
+    def make_pod(
+        self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
+    ) -> None:
+        """A pod that stays; `limits` beside a little processor and memory."""
         container = {
             "name": "main",
-            "image": "busybox",
+            "image": image,
             "imagePullPolicy": "IfNotPresent",
             "command": ["sh", "-c", "echo hello from $HOSTNAME; sleep 1d"],
             "resources": {"limits": {"cpu": "40m", "memory": "40Mi", **(limits or {})}},
@@ -92,9 +94,11 @@ class Whole:
         }
         self.kubectl("create", "-f", "-", given=json.dumps(pod))
 
-    def run_pod(self, name: str, limits: Mapping[str, Any] | None = None) -> None:
+    def run_pod(
+        self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
+    ) -> None:
         """Made, and Ready."""
-        self.make_pod(name, limits)
+        self.make_pod(name, limits, image)
         self.ready(name)
 
     def ready(self, name: str) -> None:

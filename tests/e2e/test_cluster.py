@@ -5,8 +5,10 @@ In the order of the file: the last tests end the cluster that the first ones use
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from tests.e2e.conftest import HALF, WHOLE_CARD, Whole
 
 pytestmark = pytest.mark.e2e
 
+_OUT_OF_MEMORY = 2
+"""CUDA_ERROR_OUT_OF_MEMORY."""
 _QUERY = "nvidia-smi --format=csv,noheader,nounits --query-gpu"
 
 
@@ -51,6 +55,25 @@ def test_a_pod_without_room_waits_until_another_is_deleted(whole: Whole) -> None
     whole.kubectl("delete", "pod", "other-half")
     whole.ready("late")
     assert whole.inside("late", f"{_QUERY}=memory.total") == "11520\n"
+
+
+def test_a_program_is_told_half_takes_half_and_is_refused_more(whole: Whole) -> None:
+    taken = json.loads(whole.inside("pod-example", "cuda-probe"))
+    assert taken["total"] == 11520 << 20
+    assert (taken["filled"], taken["more"]) == (0, _OUT_OF_MEMORY)
+
+
+def test_an_image_of_ones_own_runs(whole: Whole, tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("#!/bin/sh\necho mine\n")
+    (tmp_path / "own").chmod(0o755)
+    added = f"{tmp_path / 'own'}=/usr/bin/own"
+    command = [sys.executable, "-m", "simgpu.lab.packing", "mine:1", "--package", "hostname"]
+    done = subprocess.run(
+        [*command, "--file", added, "--at", str(whole.directory)], text=True, capture_output=True
+    )
+    assert done.stdout == "docker.io/library/mine:1\n", done.stderr
+    whole.run_pod("mine", image="mine:1")
+    assert whole.inside("mine", "own; hostname") == "mine\nmine\n"
 
 
 def test_a_malformed_request_is_refused_as_it_is_written(whole: Whole) -> None:
@@ -97,6 +120,9 @@ def test_a_part_that_is_killed_is_started_again(whole: Whole, part: str) -> None
 
 
 def test_after_all_that_pods_run_and_limits_hold(whole: Whole) -> None:
+    # A kubelet that has just been started does not know its pods yet.
+    known = ("exec", "full", "--", "true")
+    until(lambda: whole.try_kubectl(*known).returncode == 0, "kubelet knows its pods")
     for name, memory in (("full", "23040\n"), ("pod-example", "11520\n"), ("late", "11520\n")):
         assert whole.inside(name, f"{_QUERY}=memory.total") == memory
     restarts = "jsonpath={.items[*].status.containerStatuses[0].restartCount}"

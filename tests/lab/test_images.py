@@ -9,7 +9,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from simgpu.lab.images import Image, Layer, archive
+import pytest
+
+from simgpu.lab.images import Image, ImageError, Layer, archive
+from simgpu.lab.packing import own_image, reference
 
 
 def _images(text: bytes = b"one") -> list[Image]:
@@ -95,3 +98,37 @@ def test_trees_skip_what_they_are_told_to(tmp_path: Path) -> None:
     layer = Layer()
     layer.add_tree(tmp_path / "a", "/lib", re.compile(r"/test/"))
     assert set(layer.entries) == {"lib/x.py"}
+
+
+def test_a_debian_package_comes_with_its_files_and_without_its_documents() -> None:
+    layer = Layer()
+    layer.add_package("bash")
+    assert layer.entries["usr/bin/bash"].mode & 0o111
+    assert layer.entries["usr/bin/rbash"].link == "bash"
+    assert not any(path.startswith("usr/share/doc") for path in layer.entries)
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ImageError, match=r"'no-such-package' .*; apt-get install brings it"):
+        Layer().add_package("no-such-package")
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("tool", "docker.io/library/tool:latest"),
+        ("tool:1", "docker.io/library/tool:1"),
+        ("me/tool:1", "docker.io/me/tool:1"),
+        ("registry.k8s.io/tool:v1", "registry.k8s.io/tool:v1"),
+        ("localhost/tool", "localhost/tool:latest"),
+        ("host:5000/tool", "host:5000/tool:latest"),
+    ],
+)
+def test_a_short_name_is_the_one_that_containerd_reads(name: str, whole: str) -> None:
+    assert reference(name) == whole
+
+
+@pytest.mark.parametrize("file", ["tool", "tool=usr/bin/tool", "/no/such/file=/tool"])
+def test_a_file_that_cannot_be_packed_is_refused(file: str) -> None:
+    with pytest.raises(ImageError, match=f"--file {file}: "):
+        own_image("tool", [], [file], [])

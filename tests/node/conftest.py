@@ -23,6 +23,7 @@ SETUID_PROBE = "/opt/test/probe-setuid"
 LAUNCHER = "/opt/test/launcher"
 
 _C = Path(__file__).parent / "c"
+_PROBE_SOURCE = Path(__file__).resolve().parents[2] / "simgpu" / "src" / "probe.c"
 _STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-O1"]
 
 
@@ -81,9 +82,11 @@ def test_programs(
     built = tmp_path_factory.mktemp("programs")
     own = ["-shared", "-fPIC"]
     driver = ["-DLINKED", f"-L{build_dir / 'lib' / 'simgpu'}", "-l:libcuda.so.1", "-ldl"]
-    linked = [str(_C / "probe.c"), "-o", str(built / "linked"), *driver]
+    linked = [str(_PROBE_SOURCE), "-o", str(built / "linked"), *driver]
     subprocess.run(["gcc", *_STRICT, *linked], check=True)
-    for name, options in (("probe", ["-ldl"]), ("launcher", ["-static"]), ("own", own)):
+    plain = [str(_PROBE_SOURCE), "-o", str(built / "probe"), "-ldl"]
+    subprocess.run(["gcc", *_STRICT, *plain], check=True)
+    for name, options in (("launcher", ["-static"]), ("own", own)):
         source = [str(_C / f"{name}.c"), "-o", str(built / name)]
         subprocess.run(["gcc", *_STRICT, *source, *options], check=True)
     return {
