@@ -20,7 +20,7 @@ from kube.client import Kube
 from scheduler import profiles
 from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
-from scheduler.cache import Cache
+from scheduler.cache import DEVICES, Cache
 from scheduler.election import Candidate
 from scheduler.extender import Extender
 from scheduler.leader import Leader
@@ -31,6 +31,7 @@ from scheduler.verbs import Verbs
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
+from tests.cluster.accountant import Books, books
 from tests.cluster.waiting import until
 from tests.scheduler import calls
 
@@ -107,6 +108,25 @@ class World:
         metadata = raw["metadata"]
         wanted = BindingArguments(self.namespace, metadata["name"], metadata["uid"], node)
         return await self.binder.bind(wanted)
+
+    async def books(self) -> Books:
+        """What stands on the pods, added up."""
+        pods = await self._kube.get(self.pods)
+        nodes = f"{self.namespace}-"
+        devices = (await self._kube.get(DEVICES))["items"]
+        ours = [each for each in devices if each["metadata"]["name"].startswith(nodes)]
+        return books(pods["items"], ours)
+
+    async def sending(self) -> None:
+        """Until a Binding is on its way."""
+        async with asyncio.timeout(_DEADLINE_S):
+            while not self.binder.under_way:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    async def tend(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            await self.binder.tend()
 
     async def admitted(self) -> None:
         """Once the Lease is ours, as verbs wait for it."""
@@ -312,5 +332,38 @@ def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
         assert await world.bind(pods[0], one) == ""
         await world.until_bound("p0")
         assert world.held(one) == 60
+
+    play(act)
+
+
+@pytest.mark.parametrize("cards", [4])
+def test_a_server_that_freezes_over_and_over_under_load_overfills_and_leaks_nothing(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.binder.UNSEEN_S", 5.0)
+
+    async def act(world: World, one: str, two: str) -> None:
+        tending = asyncio.create_task(world.tend())
+        async with world.kube_scheduler(tmp_path):
+            for storm in range(3):
+                percents = (30, 30, 30, 50, 50, 10, 20, 100)
+                making = [
+                    asyncio.create_task(world.make(f"p-{storm}-{number}", percent))
+                    for number, percent in enumerate(percents)
+                ]
+                await world.sending()
+                world.plane.apiserver.send(signal.SIGSTOP)
+                await asyncio.sleep(7.0)
+                world.plane.apiserver.send(signal.SIGCONT)
+                await asyncio.gather(*making)
+                assert (await world.books()).wrong == []
+            async with asyncio.timeout(_DEADLINE_S):
+                while (now := await world.books()).fitting or world.state.overdue(float("inf")):
+                    assert now.wrong == []
+                    await asyncio.sleep(0.5)
+        tending.cancel()
+        assert (now.wrong, len(now.bound) + len(now.pending), bool(now.pending)) == ([], 24, True)
+        held = sum(card.held_core for card in now.cards.values())
+        assert world.held(one) + world.held(two) == held
 
     play(act)
