@@ -37,7 +37,7 @@ CUresult vgpu_load_begin(struct vgpu_load *load, const struct vgpu_needs *needs)
 	(void)vgpu_turn_take(place.card, &load->turn, !needs->waited);
 	vgpu_window_open(&load->window);
 	if (load->window.open && refusable)
-		result = reserve(load, needs, load->turn.fd >= 0);
+		result = reserve(load, needs, vgpu_turn_is_held(&load->turn));
 	if (result != CUDA_SUCCESS) {
 		vgpu_window_drop(&load->window);
 		vgpu_turn_end(&load->turn);

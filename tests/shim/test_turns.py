@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -186,32 +187,98 @@ def test_who_gets_no_turn_goes_ahead_where_there_is_room_for_the_most(
     assert running == [(0, "0\n"), (0, "2\n")]
 
 
-def test_a_turn_ends_with_its_holder(card_host: Host, grants: Grants) -> None:
-    """Killed in the midst of a load, he keeps nobody waiting."""
-    directory = grants.make(3 * GIB)
-    with _slow(card_host, "cuFuncLoad", 5_000_000_000):
-        card_host.run(
-            [
-                sys.executable,
-                "-c",
-                CODE
-                + f"""
+_KILLED_IN_A_TURN: Final = (
+    CODE
+    + f"""
 import fcntl, struct, threading, time
 function = entry(load(300))
 def work():
     use(0)
     run(function)
-threading.Thread(target=work).start()
+threading.Thread(target=work, daemon=True).start()
 region_fd = os.open(os.environ["GPUSLICE_DIR"] + "/{names.FILE_REGION}", os.O_RDWR)
 def is_held():
     answer = fcntl.fcntl(region_fd, {_F_OFD_GETLK}, {_TURN!r})
     return struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK
 while not is_held():
     time.sleep(0.001)
-os.kill(os.getpid(), 9)
-""",
-            ],
+"""
+)
+
+
+def test_a_turn_ends_with_its_holder(card_host: Host, grants: Grants) -> None:
+    """Killed in the midst of a load, he keeps nobody waiting."""
+    directory = grants.make(3 * GIB)
+    with _slow(card_host, "cuFuncLoad", 5_000_000_000):
+        card_host.run(
+            [sys.executable, "-c", _KILLED_IN_A_TURN + "os.kill(os.getpid(), 9)"],
             directory,
             status=-9,
         )
     card_host.python(CODE + "assert run(entry(load(300))) == OK\n", directory)
+
+
+@pytest.mark.parametrize(("end", "status"), [("os.kill(os.getpid(), 9)", -9), ("os._exit(0)", 0)])
+def test_a_turn_ends_with_its_holder_whatever_children_he_leaves(
+    card_host: Host, grants: Grants, end: str, status: int
+) -> None:
+    """Who gets no turn would be refused: 1 GiB more than the function's code does not fit."""
+    directory = grants.make(GIB, context_bytes=CONTEXT)
+    with _slow(card_host, "cuFuncLoad", 5_000_000_000):
+        said = card_host.run(
+            [
+                sys.executable,
+                "-c",
+                _KILLED_IN_A_TURN
+                + f"""
+os.close(region_fd)
+child = os.fork()
+if not child:
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    time.sleep(600)
+    os._exit(0)
+print(child, flush=True)
+{end}
+""",
+            ],
+            directory,
+            status=status,
+        ).stdout
+    try:
+        card_host.python(CODE + "assert run(entry(load(300))) == OK\n", directory)
+    finally:
+        os.kill(int(said), signal.SIGKILL)
+
+
+def test_a_turn_that_has_ended_is_not_kept_by_a_child_of_it(
+    card_host: Host, grants: Grants
+) -> None:
+    card_host.python(
+        CODE
+        + """
+import signal, threading
+functions = [entry(load(200)) for _ in range(2)]
+assert control(op="latency", card=0, call="cuFuncLoad", ns=300_000_000)["ok"]
+codes, children = [], []
+def work():
+    use(0)
+    codes.append(run(functions[0]))
+thread = threading.Thread(target=work)
+thread.start()
+while thread.is_alive():
+    child = os.fork()
+    if not child:
+        signal.pause()
+    children.append(child)
+    thread.join(0.03)
+assert control(op="latency", card=0, call="cuFuncLoad", ns=0)["ok"]
+codes.append(run(functions[1]))
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+assert codes == [OK, OK] and children, codes
+""",
+        grants.make(GIB, context_bytes=CONTEXT),
+    )
