@@ -12,6 +12,7 @@ at the client and at the server (docs/adr/0018). Hence the law of Terms.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -76,12 +77,12 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """identity: of this process and of no other ever. predecessor: an identity whose process is
-    certainly dead, "" for none."""
+    """identity: of this process and of no other ever. dead: identities whose processes are
+    certainly dead."""
 
     identity: str
     installation: str
-    predecessor: str = ""
+    dead: AbstractSet[str] = frozenset()
 
 
 class Election:
@@ -234,10 +235,12 @@ class Election:
                 duration_s=self.terms.lease_s,
                 renewed=at,
                 acquired=at,
+                waits=seen is None or not (seen.holder == "" or self._is_dead(seen)),
                 raw=seen.raw if seen else None,
             )
         assert seen is not None
-        renewed = replace(seen, renewed=at, duration_s=self.terms.lease_s)
+        waits = seen.waits and self.role is Role.TAKING
+        renewed = replace(seen, renewed=at, duration_s=self.terms.lease_s, waits=waits)
         return given_back(renewed) if do is Do.GIVE_BACK else renewed
 
     # --- inside
@@ -252,7 +255,11 @@ class Election:
         record = self.record
         if record is None or record.holder in ("", self.me.identity):
             return True
-        return record.holder == self.me.predecessor or self._is_expired(now_s)
+        return self._is_dead(record) or self._is_expired(now_s)
+
+    def _is_dead(self, record: Record) -> bool:
+        """Whether the holder has sent all that it will, and whoever was before it, too."""
+        return record.holder in self.me.dead and not record.waits
 
     def _is_expired(self, now_s: float) -> bool:
         record = self.record
@@ -267,7 +274,7 @@ class Election:
             return sent_s + terms.lease_s + terms.wait_s
         if not before.holder:
             return sent_s
-        if before.holder == self.me.predecessor:
+        if self._is_dead(before):
             return sent_s + terms.dead_wait_s
         return moved_s + max(terms.lease_s, before.duration_s) + terms.wait_s
 

@@ -31,7 +31,8 @@ class Campaign:
 @dataclass(frozen=True, slots=True)
 class Record:
     """The Lease as it was read, or is to be written. holder "": given back. term: changes with the
-    holder. renewed: a text that changes with each renewal; nobody's clock is compared with it."""
+    holder. renewed: a text that changes with each renewal; nobody's clock is compared with it.
+    waits: the one before may live, and what it sent is not waited out yet."""
 
     holder: str
     term: int
@@ -39,6 +40,7 @@ class Record:
     duration_s: float
     renewed: str
     acquired: str = ""
+    waits: bool = False
     campaign: Campaign | None = None
     raw: Json | None = None
     """The object that was read, the resourceVersion in it."""
@@ -60,6 +62,7 @@ def read(raw: Json) -> Record:
         duration_s=_number(spec.get("leaseDurationSeconds")),
         renewed=str(spec.get("renewTime") or ""),
         acquired=str(spec.get("acquireTime") or ""),
+        waits=names.ANNOTATION_WAITS in annotations,
         campaign=_campaign(annotations.get(names.ANNOTATION_ASKED)),
         raw=raw,
     )
@@ -74,6 +77,9 @@ def written(record: Record) -> Json:
     annotations = dict(_at(metadata, "annotations"))
     annotations[names.ANNOTATION_INSTALLATION] = record.installation
     annotations.pop(names.ANNOTATION_ASKED, None)
+    annotations.pop(names.ANNOTATION_WAITS, None)
+    if record.waits:
+        annotations[names.ANNOTATION_WAITS] = "true"
     if record.campaign is not None:
         annotations[names.ANNOTATION_ASKED] = asking(record.campaign)
     spec: dict[str, Any] = {

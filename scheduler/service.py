@@ -67,7 +67,7 @@ async def _run(
             "start",
             identity=me.identity,
             installation=me.installation,
-            after=me.predecessor or None,
+            after=len(me.dead) or None,
         )
     )
     cache = Cache(kube, state, boot_clock)

@@ -16,8 +16,8 @@ TERMS = Terms()
 HOLDER = Record("other", 4, "here", 8, "t0", raw={})
 
 
-def standby(record: Record | None = HOLDER, at_s: float = 0.0, **me: str) -> Election:
-    election = Election(Candidate("me", "here", **me))
+def standby(record: Record | None = HOLDER, at_s: float = 0.0, dead: str = "") -> Election:
+    election = Election(Candidate("me", "here", frozenset((dead,) if dead else ())))
     election.saw(record, at_s)
     return election
 
@@ -136,11 +136,37 @@ def test_a_campaign_does_not_make_the_holder_look_alive() -> None:
 
 
 def test_one_that_is_known_to_be_dead_is_replaced_at_once() -> None:
-    election = standby(predecessor="other")
+    election = standby(dead="other")
     election.asked(1)
     take(election, 1)
     assert not election.must_list(1 + POST_S)
     assert election.must_list(1 + TERMS.dead_wait_s)
+
+
+def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() -> None:
+    """Who was before it may live."""
+    first = standby()
+    first.asked(TERMS.lease_s)
+    take(first, TERMS.lease_s)
+    assert first.record is not None and first.record.waits
+    renew(first, TERMS.lease_s + 1)
+    assert first.record.waits
+    second = standby(replace(first.record, holder="other"), 10, dead="other")
+    second.asked(10)
+    assert second.step(10) is not Do.TAKE
+    second.asked(10 + TERMS.lease_s)
+    take(second, 10 + TERMS.lease_s)
+    assert not second.must_list(10 + TERMS.lease_s + TERMS.wait_s - 0.1)
+    first.listed()
+    renew(first, TERMS.lease_s + TERMS.wait_s)
+    assert not first.record.waits
+
+
+def test_of_two_that_died_one_after_the_other_both_are_known_to_be_dead() -> None:
+    first = standby(dead="other")
+    first.asked(1)
+    take(first, 1)
+    assert first.record is not None and not first.record.waits
 
 
 def test_a_lease_that_is_gone_is_made_anew_and_whoever_held_it_is_waited_out() -> None:
@@ -317,8 +343,11 @@ class Process:
     election: Election = field(init=False)
     listed_s: float = 0.0
     """When the list of this term was begun."""
-    writes: list[tuple[float, float, float]] = field(default_factory=list)
-    """Of each: the list before it, when it was begun, when it was over at last."""
+    writes: list[tuple[float, float, float, str]] = field(default_factory=list)
+    """Of each: the list before it, when it was begun, when it was over at last, and whose it is."""
+    mortal: bool = False
+    """Killed now and then, and started again where it is known who was killed."""
+    dead: frozenset[str] = frozenset()
     wakes_s: float = 0.0
     posts_over_s: float = 0.0
     work: Generator[float, float] = field(init=False)
@@ -326,6 +355,21 @@ class Process:
     def __post_init__(self) -> None:
         self.election = Election(Candidate(self.name, "here"))
         self.work = self.run()
+
+    def dies(self, true_s: float) -> bool:
+        """What it has sent the server is done with soon; its client is no more."""
+        if not self.mortal or self.chance.random() > 0.04:
+            return False
+        name = self.election.me.identity
+        self.writes = [
+            (at, begun_s, min(over_s, true_s + POST_S) if whose == name else over_s, whose)
+            for at, begun_s, over_s, whose in self.writes
+        ]
+        self.dead |= {name}
+        life = len(self.dead)
+        self.election = Election(Candidate(f"{self.name}.{life}", "here", self.dead))
+        self.posts_over_s = 0.0
+        return True
 
     def now_s(self, true_s: float) -> float:
         return 1000 + true_s * self.speed
@@ -337,8 +381,8 @@ class Process:
     def run(self) -> Generator[float, float]:
         """Yields how long it does something else; sent back is the true time."""
         true_s = yield 0.0
-        election = self.election
         while True:
+            election = self.election
             election.settle(self.now_s(true_s))
             sent_s = self.now_s(true_s)
             do = election.step(sent_s, under_way=true_s < self.posts_over_s)
@@ -351,6 +395,9 @@ class Process:
             else:
                 seen = self.store.record
             true_s = yield self.travel_s()
+            if self.dies(true_s):
+                true_s = yield self.chance.choice([0.5, 2.0])
+                continue
             lost = self.chance.random() < 0.1
             if lost or seen is None:
                 do = Do.LOOK
@@ -373,17 +420,28 @@ class Process:
             if election.may_write(self.now_s(true_s)):
                 # Both deadlines of the POST, one behind the other, by a clock of the usual speed.
                 over_s = true_s + self.chance.choice([0.01, 2 * POST_S])
-                self.writes.append((self.listed_s, true_s, over_s))
+                self.writes.append((self.listed_s, true_s, over_s, election.me.identity))
                 self.posts_over_s = max(self.posts_over_s, over_s)
             true_s = yield self.chance.choice([0.05, 0.3, 1.0, 30.0])
+            if self.dies(true_s):
+                true_s = yield self.chance.choice([0.5, 2.0])
 
 
+@pytest.mark.parametrize("mortal", [False, True], ids=["halted", "killed"])
 @pytest.mark.parametrize("seed", range(60))
-def test_nothing_of_a_former_holder_comes_after_the_lists_of_the_next(seed: int) -> None:
+def test_nothing_of_a_former_holder_comes_after_the_lists_of_the_next(
+    seed: int, mortal: bool
+) -> None:
     chance = random.Random(seed)
     store = Store()
     some = [
-        Process(f"p{n}", chance.uniform(0.98, 1.02), random.Random(chance.random()), store)
+        Process(
+            f"p{n}",
+            chance.uniform(0.98, 1.02),
+            random.Random(chance.random()),
+            store,
+            mortal=mortal,
+        )
         for n in range(3)
     ]
     for each in some:
@@ -397,7 +455,7 @@ def test_nothing_of_a_former_holder_comes_after_the_lists_of_the_next(seed: int)
         asked.election.asked(asked.now_s(true_s))
         process.wakes_s = true_s + process.work.send(true_s)
     assert sum(len(each.writes) for each in some) > 20
-    writes = [(*write, each.name) for each in some for write in each.writes]
+    writes = [write for each in some for write in each.writes]
     assert len({each[-1] for each in writes}) > 1
     for listed_s, begun_s, _, writer in writes:
         for _, earlier_s, over_s, other in writes:

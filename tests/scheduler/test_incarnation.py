@@ -24,7 +24,7 @@ time.sleep(600)
 def test_without_a_directory_nobody_is_replaced() -> None:
     first, second = Incarnation("here"), Incarnation("here")
     assert first.candidate.identity != second.candidate.identity
-    assert first.candidate.predecessor == ""
+    assert first.candidate.dead == frozenset()
     first.close()
 
 
@@ -40,10 +40,16 @@ def test_one_that_was_killed_is_known_to_be_dead_and_one_that_lives_is_not(tmp_p
         living.send_signal(signal.SIGKILL)
         living.wait()
     after = Incarnation("here", place)
-    assert after.candidate.predecessor == name
+    assert after.candidate.dead == {name}
     identity = after.candidate.identity
     after.close()
-    assert Incarnation("here", place).candidate.predecessor == identity
+    again = Incarnation("here", place)
+    assert again.candidate.dead == {name, identity}
+    again.close()
+    for _ in range(20):
+        again = Incarnation("here", place)
+        again.close()
+    assert len(again.candidate.dead) == 8 and name not in again.candidate.dead
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ RAW: dict[str, Any] = {
 def test_it_is_read() -> None:
     found = lease.read(RAW)
     said = Campaign("b", "there", 3)
-    assert found == Record("a", 4, "here", 8, "t1", "t0", said, RAW)
+    assert found == Record("a", 4, "here", 8, "t1", "t0", False, said, RAW)
     assert found.writer == "a 4"
 
 
@@ -91,3 +91,9 @@ def test_a_wish_touches_the_annotation_alone() -> None:
     wish = lease.wish(said)
     assert list(wish) == ["metadata"] and list(wish["metadata"]) == ["annotations"]
     assert lease.read(wish).campaign == said
+
+
+def test_that_it_waits_is_written_and_read() -> None:
+    waiting = lease.written(Record("a", 1, "here", 8, "t0", waits=True))
+    assert lease.read(waiting).waits
+    assert not lease.read(lease.written(Record("a", 1, "here", 8, "t1", raw=waiting))).waits
