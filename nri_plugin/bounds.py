@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from contract import allocation, names
@@ -62,6 +62,7 @@ class Bounds:
         self._vouched: dict[str, Bound] = {}
         self._denied: dict[str, str] = {}
         self._objected: dict[str, tuple[Pod, Refusal]] = {}
+        self._claims: dict[str, tuple[Pod, tuple[Card, ...], Hold | None]] = {}
         self._over_for: object = None
         self._over: Mapping[str, Refusal] = {}
 
@@ -76,6 +77,7 @@ class Bounds:
         self._denied.pop(uid, None)
         self._pods[uid] = bound
         if before is not None and before.pod == bound.pod:
+            self._pods[uid] = replace(bound, pod=before.pod)
             return
         if uid not in self._places:
             if not (listing and self._listing):
@@ -88,6 +90,7 @@ class Bounds:
     def lost(self, uid: str) -> None:
         if self._pods.pop(uid, None) is not None:
             del self._places[uid], self._granted[uid]
+            self._claims.pop(uid, None)
             self.version += 1
 
     def keep(self, uids: AbstractSet[str]) -> None:
@@ -187,14 +190,9 @@ class Bounds:
         before: list[Hold] = []
         found: dict[str, Refusal] = {}
         for uid in sorted(self._granted, key=in_order):
-            pod = self._pods[uid].pod
-            try:
-                claimed = policy.claim(pod, "", cards) if self._granted[uid] else None
-            except Refused:  # none of its containers is made, whatever the reason
+            hold = self._claimed(uid, cards)
+            if hold is None:
                 continue
-            if claimed is None:
-                continue
-            hold = ledger.hold(uid, uid, True, pod, "", claimed.allocated)
             if all(held[card].plus(part).within(whole[card]) for card, part in hold.parts.items()):
                 held.update((card, held[card].plus(part)) for card, part in hold.parts.items())
                 before.append(hold)
@@ -203,6 +201,22 @@ class Bounds:
             assert shortage is not None
             found[uid] = shortage.refusal()
         return found
+
+    def _claimed(self, uid: str, cards: Sequence[Card]) -> Hold | None:
+        """What the pod was granted; None: nothing that can be had. Remembered: reading it takes
+        most of the time that a container waits here."""
+        pod, key = self._pods[uid].pod, tuple(cards)
+        seen = self._claims.get(uid)
+        if seen is not None and seen[0] is pod and seen[1] == key:
+            return seen[2]
+        try:
+            claimed = policy.claim(pod, "", cards) if self._granted[uid] else None
+        except Refused:  # none of its containers is made, whatever the reason
+            claimed = None
+        shares = claimed.allocated if claimed is not None else ()
+        hold = ledger.hold(uid, uid, True, pod, "", shares) if shares else None
+        self._claims[uid] = (pod, key, hold)
+        return hold
 
     def doubt(self, hold: Hold, cards: Sequence[Card]) -> Refusal | None:
         """Why what a container holds is not what its pod was granted; None: it is, or it is not
