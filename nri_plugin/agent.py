@@ -25,6 +25,7 @@ from nri_plugin.inventory import Inventory
 from nri_plugin.lock import Lock
 from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
+from nri_plugin.notices import Notices
 from nri_plugin.observer import Observer
 from nri_plugin.protocol.errors import NriError
 from nri_plugin.protocol.events import RuntimeInfo
@@ -64,8 +65,8 @@ async def run(
     )
     files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
     store = Store(settings.store_dir, settings.library)
-    bounds = Bounds()
-    service = Service(settings, inventory, contexts, files, store, metrics, bounds)
+    bounds, notices = Bounds(), Notices()
+    service = Service(settings, inventory, contexts, files, store, metrics, bounds, notices)
     endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
     if endpoint:
         endpoint.start()
@@ -93,7 +94,7 @@ async def run(
         side = (
             None
             if leaving.is_set()
-            else _api_side(settings, inventory, service, bounds, readiness, metrics)
+            else _api_side(settings, inventory, service, bounds, notices, readiness, metrics)
         )
         gc.collect()
         gc.freeze()
@@ -118,6 +119,7 @@ def _api_side(
     inventory: Inventory,
     service: Service,
     bounds: Bounds,
+    notices: Notices,
     readiness: Readiness,
     metrics: Metrics,
 ) -> Coroutine[Any, Any, None] | None:
@@ -133,7 +135,9 @@ def _api_side(
     # It takes 9 MiB that an agent without a cluster does not need.
     from nri_plugin.cluster import Cluster
 
-    return Cluster(settings, inventory, bounds, lambda: service.holds, readiness, metrics).run()
+    return Cluster(
+        settings, inventory, bounds, notices, lambda: service.holds, readiness, metrics
+    ).run()
 
 
 async def _serve(

@@ -19,11 +19,13 @@ from kube.client import Kube
 from kube.follow import UNLISTED, Follower
 from nri_plugin import objects
 from nri_plugin.bounds import Bounds
+from nri_plugin.events import Events
 from nri_plugin.heartbeat import Heartbeat
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Hold
 from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
+from nri_plugin.notices import Notices
 from nri_plugin.readiness import Readiness
 from nri_plugin.removal import Removal
 from nri_plugin.settings import Settings
@@ -41,13 +43,15 @@ _PAGE: Final = 100
 
 
 class Cluster:
-    """holds: what containers that live hold. bounds: to be told of the node's pods."""
+    """holds: what containers that live hold. bounds: to be told of the node's pods.
+    notices: what is to be written into events."""
 
     def __init__(
         self,
         settings: Settings,
         inventory: Inventory,
         bounds: Bounds,
+        notices: Notices,
         holds: Callable[[], Sequence[Hold]],
         readiness: Readiness,
         metrics: Metrics,
@@ -55,6 +59,7 @@ class Cluster:
         self._settings = settings
         self._inventory = inventory
         self._bounds = bounds
+        self._notices = notices
         self._holds = holds
         self._readiness = readiness
         self._metrics = metrics
@@ -118,18 +123,22 @@ class Cluster:
         def heard() -> bool:
             return followers["pods"].synced and not followers["pods"].problem
 
+        events = Events(kube, node_name, self._metrics)
         removal = Removal(
             kube,
+            events,
             node_name,
             self._bounds,
             self._holds,
             lambda: self._inventory.cards,
             heard,
+            lambda: followers["pods"].problem not in ("", UNLISTED),
             self._metrics,
         )
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(removal.run(), name="removal")
+                group.create_task(events.run(self._notices), name="events")
                 for name, follower in followers.items():
                     group.create_task(follower.run(), name=f"follow {name}")
                 group.create_task(upkeep.run(known), name="upkeep")

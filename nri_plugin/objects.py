@@ -245,9 +245,10 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
     }
 
 
-def event(bound: Bound, reason: str, text: str, node_name: str, name: str, at: str) -> Json:
-    """events.k8s.io/v1, of a pod that is removed. at: RFC 3339 with microseconds."""
-    pod = bound.pod
+def event(
+    pod: Pod, reason: str, action: str, text: str, node_name: str, name: str, at: str
+) -> Json:
+    """events.k8s.io/v1. at: RFC 3339 with microseconds."""
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -255,7 +256,7 @@ def event(bound: Bound, reason: str, text: str, node_name: str, name: str, at: s
         "eventTime": at,
         "reportingController": "gpuslice.io/agent",
         "reportingInstance": node_name[:_INSTANCE_MOST],
-        "action": "Remove",
+        "action": action,
         "reason": reason,
         "type": "Warning",
         "regarding": {

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime
 from typing import Final
 
 from contract import names
@@ -21,8 +19,9 @@ from kube.client import Kube, KubeError
 from nri_plugin import objects
 from nri_plugin.bounds import Bounds
 from nri_plugin.errors import Refusal
+from nri_plugin.events import Events
 from nri_plugin.ledger import Hold
-from nri_plugin.logs import Line, printable
+from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Card, Pod
 from nri_plugin.objects import Bound
@@ -38,24 +37,29 @@ _LONGEST_S: Final = 60.0
 
 
 class Removal:
-    """holds: what containers hold. heard: whether the watch is, so that what is known is true."""
+    """holds: what containers hold. heard: whether the watch is, so that what is known is true;
+    silent: whether the API server did not answer when it was asked last."""
 
     def __init__(
         self,
         kube: Kube,
+        events: Events,
         node_name: str,
         bounds: Bounds,
         holds: Callable[[], Sequence[Hold]],
         cards: Callable[[], Sequence[Card]],
         heard: Callable[[], bool],
+        silent: Callable[[], bool],
         metrics: Metrics,
     ) -> None:
         self._kube = kube
+        self._events = events
         self._node_name = node_name
         self._bounds = bounds
         self._holds = holds
         self._cards = cards
         self._heard = heard
+        self._silent = silent
         self._metrics = metrics
         self._told: set[str] = set()
         self._again: dict[str, tuple[float, float]] = {}
@@ -64,19 +68,20 @@ class Removal:
 
     async def run(self) -> None:
         """Until cancelled."""
+        self._bounds.ask = self.ask
         try:
             while True:
                 if self._heard():
-                    self._bounds.ask = self.ask
                     await self._look()
-                else:
-                    self._bounds.ask = None
                 await asyncio.sleep(_LOOK_S)
         finally:
             self._bounds.ask = None
 
     async def ask(self, pod: Pod) -> None:
-        """What the API server says of a pod that the watch has not told of."""
+        """What the API server says of a pod that the watch has not told of. A container waits for
+        it, so nobody is asked who is known not to answer."""
+        if self._silent():
+            return
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         try:
             raw = await self._kube.get(path, timeout_s=_ASK_S)
@@ -121,7 +126,7 @@ class Removal:
         self._again[uid] = (loop.time() + wait_s, min(2 * wait_s, _LONGEST_S))
         pod = bound.pod
         if uid not in self._told:
-            text = printable(f"gpuslice removes the pod: {refusal.text}")
+            text = f"gpuslice removes the pod: {refusal.text}"
             _LOG.error(
                 Line(
                     "pod removed",
@@ -132,7 +137,7 @@ class Removal:
                     text=text,
                 )
             )
-            if not await self._tell(bound, text):
+            if not await self._events.tell(pod, names.EVENT_GRANT_REFUSED, "Remove", text):
                 return
             self._told.add(uid)
             self._metrics.pods_removed.labels(refusal.reason.name).inc()
@@ -142,30 +147,12 @@ class Removal:
         except KubeError as error:
             # Gone, or changed since: the watch tells, and it is judged anew.
             if error.status not in (404, 409):
-                self._failed("pod", bound, error)
+                self._metrics.api_writes.labels("pod", "failed").inc()
+                _LOG.warning(
+                    Line("pod not removed", namespace=pod.namespace, pod=pod.name, error=error)
+                )
         else:
             self._metrics.api_writes.labels("pod", "written").inc()
-
-    async def _tell(self, bound: Bound, text: str) -> bool:
-        """Whether its author can read why."""
-        at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        name = f"gpuslice.{uuid.uuid4().hex[:16]}"
-        body = objects.event(bound, names.EVENT_GRANT_REFUSED, text, self._node_name, name, at)
-        path = f"/apis/events.k8s.io/v1/namespaces/{bound.pod.namespace}/events"
-        try:
-            await self._kube.post(path, body, timeout_s=_ANSWER_S)
-        except KubeError as error:
-            self._failed("event", bound, error)
-            return error.status in (403, 404)  # such as in a namespace that is being deleted
-        self._metrics.api_writes.labels("event", "written").inc()
-        return True
-
-    def _failed(self, what: str, bound: Bound, error: KubeError) -> None:
-        self._metrics.api_writes.labels(what, "failed").inc()
-        pod = bound.pod
-        _LOG.warning(
-            Line("not told", object=what, namespace=pod.namespace, pod=pod.name, error=error)
-        )
 
     def _say_strange(self, holds: Sequence[Hold], doubted: AbstractSet[str]) -> None:
         """Containers that hold what the API server does not confirm; of those whose pod it does not

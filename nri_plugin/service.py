@@ -28,6 +28,7 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Pod
 from nri_plugin.node import Node
+from nri_plugin.notices import Notices
 from nri_plugin.protocol.events import EventMask
 from nri_plugin.settings import Settings
 from nri_plugin.starts import Starts
@@ -63,6 +64,7 @@ class Service:
         store: Store,
         metrics: Metrics | None = None,
         bounds: Bounds | None = None,
+        notices: Notices | None = None,
     ) -> None:
         bounds = bounds or Bounds()
         self._settings = settings
@@ -72,7 +74,7 @@ class Service:
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
         self._tenants = Tenants(settings, files, self._worker, self._metrics, bounds)
-        self._starts = Starts(settings, files, self._worker, self._metrics)
+        self._starts = Starts(settings, files, self._worker, self._metrics, notices or Notices())
         self._creations = Creations(
             settings, self.node, inventory, contexts, self._tenants, files, self._worker, bounds
         )

@@ -22,6 +22,7 @@ from nri_plugin.logs import Line
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Mount, Pod
+from nri_plugin.notices import Notice, Notices
 from nri_plugin.proofs import Proofs, Started
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Crew, Worker, in_time
@@ -35,8 +36,14 @@ class Starts:
     """worker: the one that does all work on `files`."""
 
     def __init__(
-        self, settings: Settings, files: RunDirectory, worker: Worker, metrics: Metrics
+        self,
+        settings: Settings,
+        files: RunDirectory,
+        worker: Worker,
+        metrics: Metrics,
+        notices: Notices,
     ) -> None:
+        self._notices = notices
         self._settings = settings
         self._files = files
         self._worker = worker
@@ -131,6 +138,9 @@ class Starts:
         if self._settings.refuse_unenforceable:
             raise Refused(refuse(Reason.LIMIT_NOT_ENFORCEABLE, problem=problem))
         self._metrics.not_enforceable.inc()
+        text = f'container "{container.name}" starts, but its limit may not reach it: {problem}'
+        reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
+        self._notices.add(Notice(pod, container.name, reason, text))
         _LOG.warning(
             Line(
                 names.EVENT_LIMIT_NOT_ENFORCEABLE,

@@ -19,6 +19,7 @@ from nri_plugin.cluster import Cluster
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
+from nri_plugin.notices import Notices
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 
@@ -46,6 +47,7 @@ class Side:
         self.readiness = Readiness(time.monotonic)
         self.readiness.session, self.readiness.node = None, ()
         self.bounds = Bounds()
+        self.notices = Notices()
         self.holds: tuple[Hold, ...] = ()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._work, name="agent's side")
@@ -74,7 +76,13 @@ class Side:
             self.settings.environment, deadline_s=60, min_interval_s=0.5, now=time.monotonic
         )
         side = Cluster(
-            self.settings, inventory, self.bounds, lambda: self.holds, self.readiness, self.metrics
+            self.settings,
+            inventory,
+            self.bounds,
+            self.notices,
+            lambda: self.holds,
+            self.readiness,
+            self.metrics,
         )
         self._task = asyncio.current_task()  # type: ignore[assignment]
         beating = asyncio.create_task(self._beat())

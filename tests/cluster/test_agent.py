@@ -16,6 +16,7 @@ from nri_plugin import ledger
 from nri_plugin.heartbeat import STOPPED
 from nri_plugin.ledger import Hold
 from nri_plugin.model import Pod, Share
+from nri_plugin.notices import Notice
 from nri_plugin.totals import RESOURCES
 from scheduler import translate
 from simgpu.lab.controlplane import ControlPlane
@@ -321,6 +322,28 @@ def test_a_container_of_no_pod_is_told(side: Side, node: Node, pods: Pods) -> No
     until(lambda: unconfirmed.get() == 1, "it is counted")
     side.holds = ()
     until(lambda: unconfirmed.get() == 0, "it is gone")
+
+
+def test_what_a_pods_author_should_know_is_an_event(
+    side: Side, node: Node, server: Server, pods: Pods
+) -> None:
+    path = pods.bind(node, "GPU-0", 0, GIB)
+    metadata = server.ask("GET", path).body["metadata"]
+    pod = Pod(metadata["uid"], metadata["namespace"], metadata["name"])
+    gone = Pod("gone", "no-such-namespace", "gone")
+    reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
+    for of in (gone, pod, pod):
+        side.notices.add(Notice(of, "main", reason, "static\n" + "x" * 2000))
+    events = f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events"
+
+    def told() -> list[Json]:
+        return list(server.ask("GET", events).body["items"])
+
+    until(lambda: bool(told()), "the event")
+    (said,) = told()
+    assert (said["regarding"]["uid"], said["reason"]) == (pod.uid, reason)
+    assert said["note"].startswith("static\\nxxx") and len(said["note"]) == 1000
+    until(lambda: side.notices.first() is None, "nothing waits")
 
 
 def test_an_agent_removes_pods_of_its_own_node_alone(

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from contract import names
+from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.cri import Sandbox
+from simgpu.lab.cri import Process, Sandbox
 from simgpu.lab.lab import Lab
 from tests.cluster.conftest import installed
 from tests.cluster.server import Server
@@ -29,6 +30,9 @@ __all__ = ["installed"]
 pytestmark = [pytest.mark.node, pytest.mark.cluster]
 
 Json = dict[str, Any]
+
+
+STATIC = Process(PYTHON_IMAGE, ("/usr/bin/busybox", "sleep", "1000000"))
 
 
 @dataclass
@@ -115,7 +119,12 @@ def test_a_grant_that_the_api_server_has(cluster: Cluster) -> None:
         assert probe(container).held_to(HALF)
         time.sleep(2)  # what it does not confirm is noticed by then
         assert not cluster.removed(name)
-    assert cluster.said(name) == ""
+        assert cluster.said(name) == ""
+        # What is not refused, and its author should know, he can read there, too.
+        container.remove()
+        pod.run("main", STATIC)
+        until(lambda: "is statically linked" in cluster.said(name), "the event")
+        assert not cluster.removed(name)
 
 
 def test_a_grant_that_the_api_server_does_not_have(cluster: Cluster) -> None:

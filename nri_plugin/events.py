@@ -1,0 +1,62 @@
+"""Writes events of pods: why one is removed, and what its author should know of it.
+
+What fails is said in the log; whether it is tried again is the caller's to decide. The text is
+printable and short, whoever wrote what it quotes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from datetime import UTC, datetime
+from typing import Final
+
+from kube.client import Kube, KubeError
+from nri_plugin import objects
+from nri_plugin.logs import Line, printable
+from nri_plugin.metrics import Metrics
+from nri_plugin.model import Pod
+from nri_plugin.notices import Notices
+
+_LOG: Final = logging.getLogger(__name__)
+
+_ANSWER_S: Final = 4.0
+_LOOK_S: Final = 0.5
+_AGAIN_S: Final = 5.0
+
+
+class Events:
+    def __init__(self, kube: Kube, node_name: str, metrics: Metrics) -> None:
+        self._kube = kube
+        self._node_name = node_name
+        self._written = metrics.api_writes.labels("event", "written")
+        self._failed = metrics.api_writes.labels("event", "failed")
+
+    async def run(self, notices: Notices) -> None:
+        """Write what waits, until cancelled."""
+        while True:
+            notice = notices.first()
+            if notice is None:
+                await asyncio.sleep(_LOOK_S)
+            elif await self.tell(notice.pod, notice.reason, "Start", notice.text):
+                notices.done(notice)
+            else:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def tell(self, pod: Pod, reason: str, action: str, text: str) -> bool:
+        """Whether it is written, or never can be: the namespace goes, or the server refuses it."""
+        at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        name = f"gpuslice.{uuid.uuid4().hex[:16]}"
+        body = objects.event(pod, reason, action, printable(text), self._node_name, name, at)
+        path = f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events"
+        try:
+            await self._kube.post(path, body, timeout_s=_ANSWER_S)
+        except KubeError as error:
+            self._failed.inc()
+            _LOG.warning(
+                Line("event", namespace=pod.namespace, pod=pod.name, failed=reason, error=error)
+            )
+            return 400 <= error.status < 500 and error.status not in (401, 429)
+        self._written.inc()
+        return True
