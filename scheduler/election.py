@@ -97,6 +97,9 @@ class Election:
         self.leaving = False
         """Set once: gives the Lease back, and takes it never again."""
         self._seen = False
+        self._uid = ""
+        self._replaced_s = float("-inf")
+        """When the Lease was seen to be gone, or another of its name."""
         self._moved_s = 0.0
         self._valid_until_s = 0.0
         self._ready_s = 0.0
@@ -115,7 +118,10 @@ class Election:
         """The Lease was read; now_s: when the answer had come. None: it is not there."""
         if not self._seen or _beat(record) != _beat(self.record):
             self._moved_s = now_s
-        self._seen = True
+        uid = record.uid if record else ""
+        if self._seen and uid != self._uid:
+            self._replaced_s = now_s
+        self._seen, self._uid = True, uid
         if self.holds and not self._is_ours(record):
             self.role = Role.STANDBY
         self.record = record
@@ -235,7 +241,7 @@ class Election:
                 duration_s=self.terms.lease_s,
                 renewed=at,
                 acquired=at,
-                waits=seen is None or not (seen.holder == "" or self._is_dead(seen)),
+                waits=seen is None or not (self._is_given_back(seen) or self._is_dead(seen)),
                 raw=seen.raw if seen else None,
             )
         assert seen is not None
@@ -257,6 +263,10 @@ class Election:
             return True
         return self._is_dead(record) or self._is_expired(now_s)
 
+    def _is_given_back(self, record: Record) -> bool:
+        """Not so where it was deleted from under its holder, and made anew, as by the manifests."""
+        return not record.holder and (record.term > 0 or self._replaced_s == float("-inf"))
+
     def _is_dead(self, record: Record) -> bool:
         """Whether the holder has sent all that it will, and whoever was before it, too."""
         return record.holder in self.me.dead and not record.waits
@@ -272,8 +282,10 @@ class Election:
         if before is None:
             # Somebody has deleted it, perhaps from under a holder that has just renewed it.
             return sent_s + terms.lease_s + terms.wait_s
-        if not before.holder:
+        if self._is_given_back(before):
             return sent_s
+        if not before.holder:
+            return self._replaced_s + terms.lease_s + terms.wait_s
         if self._is_dead(before):
             return sent_s + terms.dead_wait_s
         return moved_s + max(terms.lease_s, before.duration_s) + terms.wait_s

@@ -46,6 +46,11 @@ class Record:
     """The object that was read, the resourceVersion in it."""
 
     @property
+    def uid(self) -> str:
+        """Of the object: another one of the same name is another Lease."""
+        return str(_at(self.raw or {}, "metadata").get("uid") or "")
+
+    @property
     def writer(self) -> str:
         """As a Binding says it; a policy of the API server makes the same text of the Lease."""
         return f"{self.holder} {self.term}"

@@ -177,6 +177,22 @@ def test_a_lease_that_is_gone_is_made_anew_and_whoever_held_it_is_waited_out() -
     assert election.must_list(TERMS.lease_s + TERMS.wait_s)
 
 
+def test_a_lease_that_is_deleted_and_made_anew_is_not_one_that_was_given_back() -> None:
+    """As by `kubectl delete` and `kubectl apply`, while its holder lives."""
+    anew = Record("", 0, "", 0, "", raw={"metadata": {"uid": "another"}})
+    fresh = standby(anew)
+    fresh.asked(0)
+    take(fresh, 0)
+    assert fresh.must_list(0), "whoever starts with it holds it at once"
+    election = standby(at_s=0)
+    election.asked(10)
+    election.saw(anew, 10)
+    take(election, 10)
+    assert election.record is not None and election.record.waits
+    assert not election.must_list(10 + TERMS.lease_s + TERMS.wait_s - 0.1)
+    assert election.must_list(10 + TERMS.lease_s + TERMS.wait_s)
+
+
 @pytest.mark.parametrize(
     "record",
     [
