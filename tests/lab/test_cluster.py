@@ -1,0 +1,35 @@
+"""What `make cluster` is told: which cards."""
+
+from __future__ import annotations
+
+import pytest
+
+from simgpu.lab.cluster import CommandError, cards
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("2x23040Mi", [23040 << 20] * 2),
+        ("40Gi", [40 << 30]),
+        ("1x80GiB,2x40Gi", [80 << 30, 40 << 30, 40 << 30]),
+    ],
+)
+def test_cards_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
+    assert cards(text) == sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "write COUNTxSIZE"),
+        ("2x", "write COUNTxSIZE"),
+        ("two", "write COUNTxSIZE"),
+        ("2x40Gi,", "write COUNTxSIZE"),
+        ("0x40Gi", "at least one"),
+        ("-1x40Gi", "write COUNTxSIZE"),
+    ],
+)
+def test_what_is_not_is_refused_and_the_form_is_said(text: str, says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        cards(text)
