@@ -155,9 +155,12 @@ class Leader:
 
     @property
     def rival(self) -> str:
-        """The other installation that holds the Lease; "" for none."""
-        record = self._election.record
-        return record.installation if record and self._election.is_rivals(self._clock()) else ""
+        """The other installation that binds while we are asked to; "" for none."""
+        election, now_s = self._election, self._clock()
+        record = election.record
+        if record is None or not (election.wants(now_s) and election.is_rivals(now_s)):
+            return ""
+        return record.installation or "unnamed"
 
     # --- the loop
 
@@ -290,13 +293,11 @@ class Leader:
             await asyncio.wait([self._listing])
 
     def _tell_of_rivals(self) -> None:
-        wants = self._election.wants(self._clock())
-        rival = self.rival if wants else ""
+        rival = self.rival
         self._metrics.lease_rival.set(bool(rival))
         if rival and rival != self._rival:
             _LOG.warning(Line("second installation", standing=self.standing))
-        if rival or not wants:
-            self._rival = rival
+        self._rival = rival
 
     @property
     def _holder(self) -> str:
