@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from contract import names
 from simgpu.lab.catalogue import NO_ETC_IMAGE, PYTHON_IMAGE
-from simgpu.lab.cri import Container, Process
+from simgpu.lab.cri import Container, Process, Sandbox
 from simgpu.lab.lab import Lab
 
 from .conftest import GIB, PROBE, probe
@@ -127,3 +130,107 @@ def test_escape_that_remains_chroot_into_a_copy(half: Container) -> None:
     command = ["env", "SIMGPU_DIR=/copy", "chroot", "/dev", "/bin/probe"]
     assert probe(half, command).held_to(WHOLE)
     assert probe(half).held_to(HALF)
+
+
+_REMOVE = f"""
+for root in /proc/[0-9]*/root; do
+    test -e $root{names.CONTAINER_DIR}/{names.FILE_GRANT} || continue
+    rm $root{names.CONTAINER_PRELOAD}
+    exit
+done
+echo nobody with a share is to be seen
+exit 2
+"""
+"""Through the first process found that has a grant."""
+
+
+@contextmanager
+def _beside(
+    lab: Lab, sees: Literal["CONTAINER", "POD", "NODE"], read_only: bool = False
+) -> Iterator[tuple[Container, Container]]:
+    """A container with half of the card, and one without a share, in another pod if it sees the
+    host's processes. Both with the runtime's seccomp profile."""
+    granted = lab.share({"main": [(0, HALF, 50)]})
+    own = Sandbox(pid="CONTAINER" if sees == "NODE" else sees)
+    plain = Process(PYTHON_IMAGE, seccomp=True)
+    with lab.pod("granted", granted, of=own) as pod, lab.pod("b", of=Sandbox(pid=sees)) as second:
+        main = pod.run("main", Process(PYTHON_IMAGE, seccomp=True, read_only=read_only))
+        assert probe(main).held_to(HALF)
+        yield main, (second if sees == "NODE" else pod).run("other", plain)
+
+
+@pytest.mark.parametrize("sees", ["POD", "NODE"])
+def test_escape_that_remains_removing_from_another_mount_namespace(
+    lab: Lab, sees: Literal["POD", "NODE"]
+) -> None:
+    """Linux keeps a name on which something is mounted from those alone who unlink it in the mount
+    namespace where it is. For others the name goes, and what is mounted on it goes with it."""
+    with _beside(lab, sees) as (main, other):
+        assert other.exec(["sh", "-c", _REMOVE]) == (0, "", "")
+        assert probe(main).held_to(WHOLE)
+
+
+@pytest.mark.parametrize("sees", ["POD", "NODE"])
+def test_a_read_only_root_is_not_removed_from_another_mount_namespace(
+    lab: Lab, sees: Literal["POD", "NODE"]
+) -> None:
+    with _beside(lab, sees, read_only=True) as (main, other):
+        refused = other.exec(["sh", "-c", _REMOVE])
+        assert refused.code == 1 and "Read-only file system" in refused.err
+        assert probe(main).held_to(HALF)
+
+
+def test_processes_of_ones_own_are_all_that_another_container_sees(lab: Lab) -> None:
+    with _beside(lab, "CONTAINER") as (main, other):
+        assert other.exec(["sh", "-c", _REMOVE]).code == 2
+        assert probe(main).held_to(HALF)
+
+
+_TAKE = f"""
+import os, socket
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/between/new")
+listener.listen()
+os.rename("/between/new", "/between/socket")
+peer = listener.accept()[0]
+(etc,) = socket.recv_fds(peer, 1, 1)[1]
+try:
+    os.unlink({Path(names.CONTAINER_PRELOAD).name!r}, dir_fd=etc)
+    said = "removed"
+except OSError as error:
+    said = error.strerror
+peer.sendall(said.encode())
+"""
+_GIVE = f"""
+import os, socket, time
+while not os.path.exists("/between/socket"):
+    time.sleep(0.01)
+peer = socket.socket(socket.AF_UNIX)
+peer.connect("/between/socket")
+socket.send_fds(peer, [b"."], [os.open({str(Path(names.CONTAINER_PRELOAD).parent)!r}, os.O_PATH)])
+print(peer.recv(100).decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("read_only", "said", "held"),
+    [(False, "removed", WHOLE), (True, "Read-only file system", HALF)],
+    ids=["a writable root", "a read-only root"],
+)
+def test_escape_that_remains_a_directory_handed_to_another_pod(
+    lab: Lab, tmp_path: Path, read_only: bool, said: str, held: int
+) -> None:
+    """The same by a descriptor, over a socket in a volume that both have: no process is shared."""
+    taker = Process(
+        PYTHON_IMAGE,
+        ["python3", "-c", _TAKE],
+        mounts={"/between": tmp_path},
+        seccomp=True,
+    )
+    giver = Process(PYTHON_IMAGE, mounts={"/between": tmp_path}, read_only=read_only, seccomp=True)
+    with lab.pod("granted", lab.share({"main": [(0, HALF, 50)]})) as pod, lab.pod("b") as second:
+        second.run("taker", taker)
+        main = pod.run("main", giver)
+        assert probe(main).held_to(HALF)
+        assert main.exec(["python3", "-c", _GIVE]) == (0, f"{said}\n", "")
+        assert probe(main).held_to(held)
