@@ -61,7 +61,7 @@ def _verbs(figures: Figures, quick: bool) -> None:
         )
         figures.add(
             f"verbs_{size.nodes}_pods_per_s",
-            f"{where}: one pod after the other, by the clock",
+            f"{where}: by the clock, binds beside the next pod's filter",
             "1/s",
             measured.pods_per_s,
         )
@@ -124,8 +124,9 @@ def _runs(figures: Figures, nodes: int, runs: Runs, calibration_ms: float) -> No
             f"{where}: {what} per pod",
             "",
             runs.written(what),
-            at_most=1.0,
-            at_least=1.0,
+            # A pod whose card was filled meanwhile is tried again, and told so.
+            at_most=1.02,
+            at_least=0.99,
         )
     figures.add(
         f"writes_{nodes}_others",

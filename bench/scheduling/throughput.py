@@ -1,6 +1,6 @@
 """kube-scheduler with us and without: pods per second of real runs, one beside the other.
 
-Without us is the same kube-scheduler, asked to look at all nodes too, with the same pods: what
+Without us is the same kube-scheduler, of the same configuration, with the same pods: what
 koordinator.sh asks for is to it a number of the node's totals. The extender is halted meanwhile.
 kube-scheduler stands still while the pods are made, so that what is measured is scheduling. By
 turns, so that what else the machine does meets both.
@@ -22,7 +22,6 @@ import yaml
 
 from bench.scheduling import stage
 from bench.scheduling.figures import say
-from contract import names
 from kube.client import Kube
 from simgpu.lab.controlplane import ControlPlane
 
@@ -65,16 +64,10 @@ class Runs:
         return {kind: number for kind, number in found.items() if number}
 
 
-def bare_config(path: Path) -> Path:
-    """The same as ours, but for the extender and what belongs to it."""
-    config = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False},
-        "clientConnection": {"qps": 1000, "burst": 2000},
-        "percentageOfNodesToScore": 100,
-        "profiles": [{"schedulerName": names.SCHEDULER_NAME}],
-    }
+def bare_config(ours: Path, path: Path) -> Path:
+    """The same, but for the extender."""
+    config = yaml.safe_load(ours.read_text())
+    del config["extenders"]
     path.write_text(yaml.safe_dump(config))
     return path
 
@@ -85,7 +78,7 @@ class Throughput:
     def __init__(self, plane: ControlPlane, kube: Kube, ours: Path, extender: int) -> None:
         self._plane = plane
         self._kube = kube
-        self._configs = {OURS: ours, BARE: bare_config(plane.directory / "bare.yaml")}
+        self._configs = {OURS: ours, BARE: bare_config(ours, plane.directory / "bare.yaml")}
         self._extender = psutil.Process(extender)
         self._number = 0
 
