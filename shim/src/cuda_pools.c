@@ -258,6 +258,35 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	return result;
 }
 
+/* Whose pool it is that nobody made, only the question tells that it was the answer to. */
+static void meet(CUmemoryPool pool, const CUmemLocation *location, int type)
+{
+	const CUmemPoolProps properties = {.allocation_type = type, .location = *location};
+	struct vgpu_place place;
+
+	if (!vgpu_meter_find(pool) && !vgpu_meter_outlives(pool) &&
+	    vgpu_place_of_pool(&properties, &place) == CUDA_SUCCESS)
+		(void)vgpu_meter_add(pool, place.card);
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+	CUresult result = real_cuMemGetDefaultMemPool(pool, location, type);
+
+	if (result == CUDA_SUCCESS)
+		meet(*pool, location, type);
+	return result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+	CUresult result = real_cuMemGetMemPool(pool, location, type);
+
+	if (result == CUDA_SUCCESS)
+		meet(*pool, location, type);
+	return result;
+}
+
 /* Of managed memory a device has another current pool, which cuMemAllocAsync does not take from. */
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 {

@@ -1,0 +1,114 @@
+/*
+ * A driver as of CUDA 13 with two cards, the first of them current, and the pools that its
+ * locations have from the start: of each card two, pinned and managed, of the host three. A pool
+ * takes what it is asked for and keeps it.
+ */
+#include <stddef.h>
+#include <string.h>
+
+enum { INVALID_VALUE = 1, PINNED = 1, MANAGED = 2, RESERVED_CURRENT = 5 };
+enum { NONE, DEVICE, HOST, HOST_NUMA };
+
+struct location {
+	int type, id;
+};
+
+struct pool {
+	int type;
+	struct location location;
+	unsigned long long reserved_bytes;
+};
+
+static struct pool pools[] = {
+    {PINNED, {DEVICE, 0}, 0},  {PINNED, {DEVICE, 1}, 0}, {MANAGED, {DEVICE, 0}, 0},
+    {MANAGED, {DEVICE, 1}, 0}, {PINNED, {HOST, 0}, 0},	 {PINNED, {HOST_NUMA, 0}, 0},
+    {MANAGED, {NONE, 0}, 0},
+};
+
+int cuInit(unsigned int flags);
+int cuDriverGetVersion(int *version);
+int cuDeviceGetCount(int *count);
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device);
+int cuCtxGetCurrent(void **context);
+int cuCtxGetDevice(int *device);
+int cuDeviceGetDefaultMemPool(struct pool **pool, int device);
+int cuMemGetDefaultMemPool(struct pool **pool, const struct location *location, int type);
+int cuMemGetMemPool(struct pool **pool, const struct location *location, int type);
+int cuMemPoolGetAttribute(const struct pool *pool, int attribute, void *value);
+int cuMemAllocFromPoolAsync(unsigned long long *address, size_t bytes, struct pool *pool,
+			    void *stream);
+
+int cuInit(unsigned int flags)
+{
+	return flags ? INVALID_VALUE : 0;
+}
+
+int cuDriverGetVersion(int *version)
+{
+	*version = 13000;
+	return 0;
+}
+
+int cuDeviceGetCount(int *count)
+{
+	*count = 2;
+	return 0;
+}
+
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
+{
+	memset(uuid, device ? 0xbb : 0xaa, 16);
+	return device < 0 || device > 1 ? INVALID_VALUE : 0;
+}
+
+int cuCtxGetCurrent(void **context)
+{
+	*context = &pools;
+	return 0;
+}
+
+int cuCtxGetDevice(int *device)
+{
+	*device = 0;
+	return 0;
+}
+
+int cuMemGetDefaultMemPool(struct pool **pool, const struct location *location, int type)
+{
+	for (size_t i = 0; i < sizeof(pools) / sizeof(*pools); i++)
+		if (pools[i].type == type && pools[i].location.type == location->type &&
+		    pools[i].location.id == location->id) {
+			*pool = &pools[i];
+			return 0;
+		}
+	return INVALID_VALUE;
+}
+
+int cuMemGetMemPool(struct pool **pool, const struct location *location, int type)
+{
+	return cuMemGetDefaultMemPool(pool, location, type);
+}
+
+int cuDeviceGetDefaultMemPool(struct pool **pool, int device)
+{
+	return cuMemGetDefaultMemPool(pool, &(struct location){DEVICE, device}, PINNED);
+}
+
+int cuMemPoolGetAttribute(const struct pool *pool, int attribute, void *value)
+{
+	if (attribute != RESERVED_CURRENT)
+		return INVALID_VALUE;
+	*(unsigned long long *)value = pool->reserved_bytes;
+	return 0;
+}
+
+int cuMemAllocFromPoolAsync(unsigned long long *address, size_t bytes, struct pool *pool,
+			    void *stream)
+{
+	static unsigned long long next = 1ULL << 40;
+
+	*address = next;
+	next += bytes;
+	pool->reserved_bytes += bytes;
+	return stream ? INVALID_VALUE : 0;
+}
