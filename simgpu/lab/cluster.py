@@ -231,6 +231,10 @@ def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
                 "kubectl": str(cluster.plane.programs.kubectl),
                 "kubeconfig": str(place.kubeconfig),
                 "node": NODE,
+                "pages": {
+                    "gpuslice extender": cluster.ours.pages,
+                    "gpuslice node agent": str(cluster.lab.agent_http),
+                },
                 "parts": {
                     part.name: {"pid": part.pid(), "restarts": part.restarts}
                     for part in cluster.parts

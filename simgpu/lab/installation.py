@@ -125,6 +125,11 @@ class Installation:
                 raise InstallationError(f"the extender is not ready:\n{self.extender.log_tail()}")
             time.sleep(0.05)
 
+    @property
+    def pages(self) -> tuple[str, int]:
+        """Where the extender says how it is."""
+        return ("127.0.0.1", self._http_port)
+
     def ask(self, path: str) -> tuple[int, str]:
         """What the extender's other port answers; 0 where it does not."""
         url = f"http://127.0.0.1:{self._http_port}{path}"

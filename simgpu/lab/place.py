@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,7 @@ MARK: Final = "GPUSLICE_CLUSTER_AT"
 _OWNER_END_S: Final = 60.0
 _CLEAR_S: Final = 40.0
 _KUBECTL_S: Final = 15.0
+_PAGE_S: Final = 5.0
 
 
 class PlaceError(RuntimeError):
@@ -233,6 +236,8 @@ def _faults(state: Mapping[str, Any]) -> Iterator[str]:
         pid = part["pid"]
         if pid is None or not Path(f"/proc/{pid}").exists():
             yield f"{name} is not running"
+        elif name in state["pages"] and (why_not := _why_not_ready(state["pages"][name])):
+            yield f"{name} is not ready: {why_not}"
     path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
     command = [
         *(state["kubectl"], f"--kubeconfig={state['kubeconfig']}", "--request-timeout=10s"),
@@ -247,3 +252,18 @@ def _faults(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"the API server does not answer: {done.stderr.strip()}"
     elif done.stdout != "True":
         yield "the node is not Ready"
+
+
+def _why_not_ready(page: str | Sequence[str | int]) -> str:
+    """What /readyz says there, the path of a socket or a host and a port; "" where it is well."""
+    try:
+        with socket.socket(socket.AF_UNIX if isinstance(page, str) else socket.AF_INET) as asking:
+            asking.settimeout(_PAGE_S)
+            asking.connect(page if isinstance(page, str) else tuple(page))
+            asking.sendall(b"GET /readyz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            answer = http.client.HTTPResponse(asking)
+            answer.begin()
+            text = answer.read().decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException) as error:
+        return str(error)
+    return "" if answer.status == 200 else text

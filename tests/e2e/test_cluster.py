@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,18 @@ def test_a_part_that_is_killed_is_started_again(whole: Whole, part: str) -> None
     before = whole.pid(part)
     whole.kill(before)
     until(lambda: whole.state["parts"][part]["pid"] not in (before, None), f"{part} is back")
+    until(whole.well, "the cluster is well")
+
+
+@pytest.mark.parametrize("part", ["gpuslice extender", "gpuslice node agent"])
+def test_a_part_that_hangs_is_told(whole: Whole, part: str) -> None:
+    os.kill(whole.pid(part), signal.SIGSTOP)
+    try:
+        said = whole.command("status")
+        assert said.returncode == 1
+        assert f"broken: {part} is not ready: timed out" in said.stderr
+    finally:
+        os.kill(whole.pid(part), signal.SIGCONT)
     until(whole.well, "the cluster is well")
 
 
