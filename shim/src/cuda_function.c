@@ -3,6 +3,7 @@
  * it. One that was launched, or that the driver says is loaded, is asked without measuring.
  */
 #include "first.h"
+#include "homes.h"
 #include "hooks.h"
 #include "seen.h"
 
@@ -13,7 +14,7 @@
                                                                                                    \
 		if (!function || vgpu_needs_no_loading(function))                                  \
 			return real_##symbol args;                                                 \
-		VGPU_CALL_LOADING(result, real_##symbol args);                                     \
+		VGPU_CALL_LOADING_IN(vgpu_home_of_function(function), result, real_##symbol args); \
 		return result;                                                                     \
 	}
 

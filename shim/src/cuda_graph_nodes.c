@@ -6,6 +6,7 @@
  */
 #include "first.h"
 #include "graph_code.h"
+#include "homes.h"
 #include "hooks.h"
 #include "local_memory.h"
 #include "seen.h"
@@ -25,36 +26,46 @@ static CUresult load_here(CUfunction function)
 	return result;
 }
 
-/* What a node is to run; of a later version than 1 also a kernel, and a context of its own. */
-static CUresult ready(const CUDA_KERNEL_NODE_PARAMS *parameters, bool later)
+/* What a call may bring code for, and the context that it belongs to; NULL: the current one. */
+struct ready {
+	CUresult result;
+	CUcontext home;
+};
+
+/* What a node is to run; of a later version than 1 also a kernel, and a context of its own, in
+ * which a kernel is used; a function's is its module's all the same. */
+static struct ready ready(const CUDA_KERNEL_NODE_PARAMS *parameters, bool later)
 {
 	CUfunction function = parameters ? parameters->function : NULL;
-	struct vgpu_visit visit =
-	    vgpu_visit_context(later && parameters ? parameters->context : NULL);
-	CUresult result;
+	struct ready ready = {CUDA_SUCCESS, vgpu_home_of_function(function)};
+	struct vgpu_visit visit;
 
+	if (!ready.home && later && parameters)
+		ready.home = parameters->context;
 	if (!function && parameters && later && parameters->kernel) {
 		vgpu_note_kernel(parameters->kernel);
 		function = (CUfunction)(void *)parameters->kernel;
 	}
-	result = load_here(function);
+	visit = vgpu_visit_context(ready.home);
+	ready.result = load_here(function);
 	vgpu_visit_end(visit);
-	return result;
+	return ready;
 }
 
-static CUresult ready_any(const CUgraphNodeParams *parameters)
+static struct ready ready_any(const CUgraphNodeParams *parameters)
 {
 	return parameters && parameters->type == NODE_KERNEL ? ready(&parameters->kernel, true)
-							     : CUDA_SUCCESS;
+							     : (struct ready){0};
 }
 
 #define WITH(prepared, symbol, params, args)                                                       \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
-		CUresult result = prepared;                                                        \
+		struct ready ready_ = prepared;                                                    \
+		CUresult result = ready_.result;                                                   \
                                                                                                    \
 		if (result == CUDA_SUCCESS)                                                        \
-			VGPU_CALL_GRAPH(result, real_##symbol args);                               \
+			VGPU_CALL_GRAPH_IN(ready_.home, result, real_##symbol args);               \
 		return result;                                                                     \
 	}
 
@@ -81,8 +92,10 @@ WITH(ready(parameters, true), cuGraphKernelNodeSetParams_v2,
 WITH(ready_any(parameters), cuGraphNodeSetParams, (CUgraphNode node, CUgraphNodeParams *parameters),
      (node, parameters))
 
+static const struct ready nothing = {CUDA_SUCCESS, NULL};
+
 /* The exec may run what it never ran: before the call, because another thread may launch it. */
-static CUresult changing(CUgraphExec exec, CUresult prepared)
+static struct ready changing(CUgraphExec exec, struct ready prepared)
 {
 	vgpu_unsee(vgpu_exec_key(exec));
 	return prepared;
@@ -96,11 +109,11 @@ WITH(changing(exec, ready(parameters, true)), cuGraphExecKernelNodeSetParams_v2,
      (exec, node, parameters))
 WITH(changing(exec, ready_any(parameters)), cuGraphExecNodeSetParams,
      (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *parameters), (exec, node, parameters))
-WITH(changing(exec, CUDA_SUCCESS), cuGraphExecChildGraphNodeSetParams,
+WITH(changing(exec, nothing), cuGraphExecChildGraphNodeSetParams,
      (CUgraphExec exec, CUgraphNode node, CUgraph child), (exec, node, child))
-WITH(changing(exec, CUDA_SUCCESS), cuGraphExecUpdate,
+WITH(changing(exec, nothing), cuGraphExecUpdate,
      (CUgraphExec exec, CUgraph graph, CUgraphNode *wrong, int *why), (exec, graph, wrong, why))
-WITH(changing(exec, CUDA_SUCCESS), cuGraphExecUpdate_v2,
-     (CUgraphExec exec, CUgraph graph, void *info), (exec, graph, info))
-WITH(changing(exec, CUDA_SUCCESS), cuGraphNodeSetEnabled,
+WITH(changing(exec, nothing), cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, void *info),
+     (exec, graph, info))
+WITH(changing(exec, nothing), cuGraphNodeSetEnabled,
      (CUgraphExec exec, CUgraphNode node, unsigned int enabled), (exec, node, enabled))

@@ -1,20 +1,16 @@
 /*
- * Code, and limits of a context: calls in which the driver takes memory and does not say how much.
- * What can be undone is undone where it does not fit; the rest is load.h's.
+ * Code: calls in which the driver takes memory and does not say how much. What can be undone is
+ * undone where it does not fit; the rest is load.h's. A module's code is measured in the context
+ * that it was loaded in (homes.h), whichever is current.
  */
 #include <stddef.h>
 
 #include "first.h"
+#include "homes.h"
 #include "hooks.h"
 #include "load.h"
-#include "local_memory.h"
 #include "measure.h"
 #include "seen.h"
-
-enum { LIMIT_STACK = 0 };
-
-#define LIMIT_SLACK_BYTES (INT64_C(64) << 20)
-#define LIMIT_MOST_BYTES  (INT64_C(1) << 40)
 
 /* Code that was just loaded: does it fit? */
 static bool code_fits(struct vgpu_window *window)
@@ -33,6 +29,7 @@ static CUresult settle_module(struct vgpu_window *window, CUresult result, const
 		(void)cuModuleUnload(*loaded);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	vgpu_home_begin(*loaded, window->place.context);
 	*out = *loaded;
 	return CUDA_SUCCESS;
 }
@@ -105,13 +102,22 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 
 CUresult cuModuleUnload(CUmodule module)
 {
+	CUcontext context = vgpu_home_of_module(module);
+	struct vgpu_visit visit = vgpu_visit_context(context);
 	struct vgpu_window window;
+	struct vgpu_home home;
 	CUresult result;
 
 	vgpu_window_open(&window);
+	vgpu_visit_end(visit);
 	vgpu_forget_seen();
+	home = vgpu_home_end(module);
 	result = real_cuModuleUnload(module);
+	if (result != CUDA_SUCCESS)
+		vgpu_home_stays(module, home);
+	visit = vgpu_visit_context(context);
 	vgpu_window_close(&window, vgpu_code_given);
+	vgpu_visit_end(visit);
 	return result;
 }
 
@@ -155,34 +161,82 @@ CUresult cuLibraryUnload(CUlibrary library)
 
 	vgpu_window_open(&window);
 	vgpu_forget_seen();
+	vgpu_homes_end_of_kernels();
 	result = real_cuLibraryUnload(library);
 	vgpu_window_close(&window, vgpu_code_given);
 	return result;
 }
 
-/* What may bring lazily loaded code onto the card. */
-#define LOADING(symbol, params, args)                                                              \
+/* What may bring lazily loaded code onto the card: a module's to its own context, a library's to
+ * the current one. */
+#define LOADING_IN(home, symbol, params, args)                                                     \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
 		CUresult result;                                                                   \
                                                                                                    \
-		VGPU_CALL_LOADING(result, real_##symbol args);                                     \
+		VGPU_CALL_LOADING_IN(home, result, real_##symbol args);                            \
 		return result;                                                                     \
 	}
+#define LOADING(symbol, params, args) LOADING_IN(NULL, symbol, params, args)
+#define OF_MODULE(symbol, params, args)                                                            \
+	LOADING_IN(vgpu_home_of_module(module), symbol, params, args)
 
-LOADING(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
-	(function, module, name))
-LOADING(cuModuleGetGlobal,
-	(CUdeviceptr_v1 * dptr, unsigned int *bytes, CUmodule module, const char *name),
-	(dptr, bytes, module, name))
-LOADING(cuModuleGetGlobal_v2,
-	(CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
-	(dptr, bytes, module, name))
-LOADING(cuModuleGetTexRef, (void **reference, CUmodule module, const char *name),
-	(reference, module, name))
-LOADING(cuModuleGetSurfRef, (void **reference, CUmodule module, const char *name),
-	(reference, module, name))
-LOADING(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library))
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+	CUresult result;
+
+	VGPU_CALL_LOADING_IN(vgpu_home_of_module(module), result,
+			     real_cuModuleGetFunction(function, module, name));
+	if (result == CUDA_SUCCESS)
+		vgpu_home_of_new(*function, module);
+	return result;
+}
+
+/* At most `room`; what lies beyond the last is not written. */
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int room, CUmodule module)
+{
+	unsigned int count = 0;
+	CUresult result;
+
+	VGPU_CALL_LOADING_IN(vgpu_home_of_module(module), result,
+			     real_cuModuleEnumerateFunctions(functions, room, module));
+	if (result != CUDA_SUCCESS || real_cuModuleGetFunctionCount(&count, module) != CUDA_SUCCESS)
+		return result;
+	for (unsigned int i = 0; i < room && i < count; i++)
+		vgpu_home_of_new(functions[i], module);
+	return result;
+}
+
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
+	CUresult result;
+
+	VGPU_CALL_LOADING(result, real_cuLibraryGetModule(module, library));
+	if (result == CUDA_SUCCESS)
+		vgpu_home_begin_here(*module);
+	return result;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+	CUresult result;
+
+	VGPU_CALL_LOADING(result, real_cuKernelGetFunction(function, kernel));
+	if (result == CUDA_SUCCESS)
+		vgpu_home_of_kernels(*function);
+	return result;
+}
+
+OF_MODULE(cuModuleGetGlobal,
+	  (CUdeviceptr_v1 * dptr, unsigned int *bytes, CUmodule module, const char *name),
+	  (dptr, bytes, module, name))
+OF_MODULE(cuModuleGetGlobal_v2,
+	  (CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
+	  (dptr, bytes, module, name))
+OF_MODULE(cuModuleGetTexRef, (void **reference, CUmodule module, const char *name),
+	  (reference, module, name))
+OF_MODULE(cuModuleGetSurfRef, (void **reference, CUmodule module, const char *name),
+	  (reference, module, name))
 LOADING(cuLibraryGetGlobal,
 	(CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
 	(dptr, bytes, library, name))
@@ -191,7 +245,6 @@ LOADING(cuLibraryGetManaged,
 	(dptr, bytes, library, name))
 LOADING(cuLibraryGetUnifiedFunction, (void **function, CUlibrary library, const char *symbol),
 	(function, library, symbol))
-LOADING(cuKernelGetFunction, (CUfunction * function, CUkernel kernel), (function, kernel))
 
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
@@ -213,36 +266,4 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int room, CUlibra
 	for (unsigned int i = 0; i < room && i < count; i++)
 		vgpu_note_kernel(kernels[i]);
 	return result;
-}
-
-/* A stack is for every thread that the card can run at once. */
-static int64_t limit_bytes(int limit, size_t value)
-{
-	uint64_t each = limit == LIMIT_STACK ? vgpu_resident_threads() : 1;
-	unsigned long long bytes;
-
-	if (__builtin_mul_overflow(each, value, &bytes) || bytes > LIMIT_MOST_BYTES)
-		return LIMIT_MOST_BYTES;
-	return (int64_t)bytes + LIMIT_SLACK_BYTES;
-}
-
-CUresult cuCtxSetLimit(int limit, size_t value)
-{
-	struct vgpu_window window;
-	struct vgpu_bounds bounds;
-	size_t before = 0;
-	CUresult result;
-
-	(void)real_cuCtxGetLimit(&before, limit);
-	bounds = (struct vgpu_bounds){-limit_bytes(limit, before), limit_bytes(limit, value)};
-	vgpu_window_open(&window);
-	result = real_cuCtxSetLimit(limit, value);
-	if (!vgpu_took_too_much(&window, vgpu_window_close(&window, bounds)) ||
-	    result != CUDA_SUCCESS)
-		return result;
-	vgpu_window_open(&window);
-	(void)real_cuCtxSetLimit(limit, before);
-	bounds = (struct vgpu_bounds){-bounds.most_bytes, 0};
-	vgpu_window_close(&window, bounds);
-	return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 
+#include "homes.h"
 #include "hooks.h"
 #include "local_memory.h"
 #include "seen.h"
@@ -15,40 +16,9 @@ enum state { STATE_UNKNOWN, STATE_ABSENT, STATE_LOADED };
 
 static bool some_are_behind; /* functions that a graph may be the first to load */
 
-bool vgpu_is_stream_of_any(CUstream stream)
-{
-	return (uintptr_t)stream <= STREAM_PER_THREAD;
-}
-
 CUstream vgpu_own_stream(enum vgpu_function real, enum vgpu_function twin, CUstream stream)
 {
 	return real == twin && !stream ? (CUstream)STREAM_PER_THREAD : stream;
-}
-
-struct vgpu_visit vgpu_visit_context(CUcontext context)
-{
-	CUcontext current = NULL;
-	bool elsewhere =
-	    context && real_cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != context;
-
-	return (struct vgpu_visit){elsewhere && real_cuCtxPushCurrent_v2(context) == CUDA_SUCCESS};
-}
-
-struct vgpu_visit vgpu_visit_stream(CUstream stream)
-{
-	CUcontext context = NULL;
-
-	if (vgpu_is_stream_of_any(stream) || real_cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
-		context = NULL;
-	return vgpu_visit_context(context);
-}
-
-void vgpu_visit_end(struct vgpu_visit visit)
-{
-	CUcontext context;
-
-	if (visit.pushed)
-		(void)real_cuCtxPopCurrent_v2(&context);
 }
 
 /* From CUDA 12.4 on drivers tell. */
@@ -167,8 +137,8 @@ static struct vgpu_needs needs_of(const struct vgpu_local *local, CUfunction fun
 	return needs;
 }
 
-/* In the context that it is launched in. */
-static CUresult begin_here(struct vgpu_first *first, CUfunction function, CUstream stream)
+/* In the context that its code belongs to. */
+static CUresult begin_here(struct vgpu_first *first, CUfunction function)
 {
 	struct vgpu_local local;
 	struct vgpu_needs needs;
@@ -179,14 +149,27 @@ static CUresult begin_here(struct vgpu_first *first, CUfunction function, CUstre
 		return result;
 	local = vgpu_local_of(function);
 	first->local_bytes = local.thread_bytes;
-	first->runs = !vgpu_captures(stream);
 	if (!first->runs) {
 		vgpu_local_in_graph(local.thread_bytes);
 		return CUDA_SUCCESS;
 	}
 	needs = needs_of(&local, function);
 	needs.waited = waited;
-	return vgpu_load_begin(&first->load, &needs);
+	return vgpu_load_begin_in(&first->load, &needs, first->home);
+}
+
+/* The stream is asked before, where it is launched: a thread's own is another in each context. */
+static CUresult begin_at_home(struct vgpu_first *first, CUfunction function, CUstream stream)
+{
+	struct vgpu_visit visit;
+	CUresult result;
+
+	first->runs = !vgpu_captures(stream);
+	first->home = vgpu_home_of_function(function);
+	visit = vgpu_visit_context(first->home);
+	result = begin_here(first, function);
+	vgpu_visit_end(visit);
+	return result;
 }
 
 CUresult vgpu_first_begin(struct vgpu_first *first, CUfunction function, CUstream stream)
@@ -201,7 +184,7 @@ CUresult vgpu_first_begin(struct vgpu_first *first, CUfunction function, CUstrea
 	if (vgpu_is_kernel(function))
 		first->visit = vgpu_visit_stream(stream);
 	first->key = key_of(function);
-	result = vgpu_seen(first->key) ? CUDA_SUCCESS : begin_here(first, function, stream);
+	result = vgpu_seen(first->key) ? CUDA_SUCCESS : begin_at_home(first, function, stream);
 	if (result != CUDA_SUCCESS)
 		vgpu_visit_end(first->visit);
 	return result;
@@ -212,7 +195,9 @@ CUresult vgpu_first_end(struct vgpu_first *first, CUresult result)
 	if (first->runs) {
 		vgpu_load_end(&first->load);
 		if (result == CUDA_SUCCESS) {
+			struct vgpu_visit visit = vgpu_visit_context(first->home);
 			vgpu_local_launched(first->local_bytes);
+			vgpu_visit_end(visit);
 			vgpu_see(first->key);
 		}
 	}

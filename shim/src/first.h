@@ -12,21 +12,11 @@
 #include "hooks.h"
 #include "load.h"
 #include "vgpu/cuda_abi.h"
-
-/* The handles NULL, legacy and per-thread: streams of whatever context is current. */
-bool vgpu_is_stream_of_any(CUstream stream);
+#include "visit.h"
 
 /* By the twin's name: the stream 0 of the one is the thread's own. */
 CUstream vgpu_own_stream(enum vgpu_function real, enum vgpu_function twin, CUstream stream);
 bool vgpu_captures(CUstream stream);
-
-/* Another context made current for a while, where `pushed`. */
-struct vgpu_visit {
-	bool pushed;
-};
-struct vgpu_visit vgpu_visit_context(CUcontext context);
-struct vgpu_visit vgpu_visit_stream(CUstream stream);
-void vgpu_visit_end(struct vgpu_visit visit);
 
 /*
  * In the current context; a kernel's handle becomes its function's there. CUDA_ERROR_OUT_OF_MEMORY:
@@ -43,6 +33,7 @@ bool vgpu_needs_no_loading(CUfunction function);
 struct vgpu_first {
 	struct vgpu_load load;
 	struct vgpu_visit visit;
+	CUcontext home; /* that its code belongs to; NULL: the current one */
 	CUfunction key; /* by which it is seen from then on */
 	int local_bytes;
 	bool runs; /* and is not captured, nor was it seen before */

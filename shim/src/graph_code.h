@@ -5,14 +5,16 @@
 #include "execs.h"
 #include "load.h"
 
-struct vgpu_needs vgpu_graph_needs_code(void);
+struct vgpu_needs vgpu_graph_needs_code(CUcontext home);
 
-/* `result = call`, if the call may be made. */
-#define VGPU_CALL_GRAPH(result, call)                                                              \
+/* `result = call`, if the call may be made; of code that belongs to a context, NULL: the current.
+ */
+#define VGPU_CALL_GRAPH(result, call) VGPU_CALL_GRAPH_IN(NULL, result, call)
+#define VGPU_CALL_GRAPH_IN(home, result, call)                                                     \
 	do {                                                                                       \
-		const struct vgpu_needs vgpu_needs_ = vgpu_graph_needs_code();                     \
+		const struct vgpu_needs vgpu_needs_ = vgpu_graph_needs_code(home);                 \
 		struct vgpu_load vgpu_load_;                                                       \
-		(result) = vgpu_load_begin(&vgpu_load_, &vgpu_needs_);                             \
+		(result) = vgpu_load_begin_in(&vgpu_load_, &vgpu_needs_, home);                    \
 		if ((result) != CUDA_SUCCESS)                                                      \
 			break;                                                                     \
 		(result) = (call);                                                                 \

@@ -230,6 +230,22 @@ CUcontext vgpu_place_context_on(int card)
 	return found;
 }
 
+CUcontext vgpu_place_context_of(uint32_t life)
+{
+	struct table *table = get_table();
+	CUcontext found = NULL;
+
+	if (!table || !life)
+		return NULL;
+	if (!vgpu_lock(&table->lock))
+		return NULL;
+	for (int i = 0; i < HANDLES && !found; i++)
+		if (table->handles[i].meaning >> 32 == life)
+			found = table->handles[i].context;
+	vgpu_unlock(&table->lock);
+	return found;
+}
+
 bool vgpu_place_none_on(int card)
 {
 	struct table *table = get_table();

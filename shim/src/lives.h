@@ -40,6 +40,9 @@ void vgpu_place_forget(uint32_t life);
 /* Some context on that card that has been met and not ended; NULL: none. */
 CUcontext vgpu_place_context_on(int card);
 
+/* A handle of the context of that life; NULL: it has ended. */
+CUcontext vgpu_place_context_of(uint32_t life);
+
 /* Whether none is there for certain: all that there were have been met and had a number. */
 bool vgpu_place_none_on(int card);
 

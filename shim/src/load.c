@@ -21,7 +21,7 @@ static CUresult reserve(struct vgpu_load *load, const struct vgpu_needs *needs, 
 	return bytes ? vgpu_reserve_at(place, (uint64_t)bytes, &load->reservation) : CUDA_SUCCESS;
 }
 
-CUresult vgpu_load_begin(struct vgpu_load *load, const struct vgpu_needs *needs)
+static CUresult begin(struct vgpu_load *load, const struct vgpu_needs *needs)
 {
 	struct vgpu_place place = {VGPU_CARD_UNMANAGED, 0};
 	bool refusable = needs->takes != VGPU_TAKES_NO_REFUSAL;
@@ -45,8 +45,24 @@ CUresult vgpu_load_begin(struct vgpu_load *load, const struct vgpu_needs *needs)
 	return result;
 }
 
+CUresult vgpu_load_begin_in(struct vgpu_load *load, const struct vgpu_needs *needs, CUcontext home)
+{
+	struct vgpu_visit visit = vgpu_visit_context(home);
+	CUresult result = begin(load, needs);
+
+	load->home = home;
+	vgpu_visit_end(visit);
+	return result;
+}
+
+CUresult vgpu_load_begin(struct vgpu_load *load, const struct vgpu_needs *needs)
+{
+	return vgpu_load_begin_in(load, needs, NULL);
+}
+
 void vgpu_load_end(struct vgpu_load *load)
 {
+	struct vgpu_visit visit = vgpu_visit_context(load->home);
 	int64_t reserved_bytes = (int64_t)load->reservation.bytes;
 	struct vgpu_bounds bounds = {-reserved_bytes, load->most_bytes - reserved_bytes};
 
@@ -54,6 +70,7 @@ void vgpu_load_end(struct vgpu_load *load)
 		vgpu_commit_measured(&load->reservation, load->window.place,
 				     (uint64_t)reserved_bytes);
 	vgpu_window_close(&load->window, bounds);
+	vgpu_visit_end(visit);
 	vgpu_turn_end(&load->turn);
 }
 

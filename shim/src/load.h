@@ -12,6 +12,7 @@
 #include "admission.h"
 #include "measure.h"
 #include "turn.h"
+#include "visit.h"
 
 struct vgpu_needs {
 	int64_t known_bytes; /* reserved */
@@ -32,17 +33,22 @@ struct vgpu_load {
 	struct vgpu_reservation reservation;
 	struct vgpu_turn turn;
 	int64_t most_bytes;
+	CUcontext home;
 };
 
-/* In the current context. What is not CUDA_SUCCESS the wrapper returns; else end must follow. */
+/* In the current context, or in the one that the code belongs to: it is measured and charged there,
+ * and the call between is made in the current one all the same; NULL: that is it. What is not
+ * CUDA_SUCCESS the wrapper returns; else end must follow. */
 CUresult vgpu_load_begin(struct vgpu_load *load, const struct vgpu_needs *needs);
+CUresult vgpu_load_begin_in(struct vgpu_load *load, const struct vgpu_needs *needs, CUcontext home);
 void vgpu_load_end(struct vgpu_load *load);
 
 /* `result = call`, if the call may be made. */
-#define VGPU_CALL_LOADING(result, call)                                                            \
+#define VGPU_CALL_LOADING(result, call) VGPU_CALL_LOADING_IN(NULL, result, call)
+#define VGPU_CALL_LOADING_IN(home, result, call)                                                   \
 	do {                                                                                       \
 		struct vgpu_load vgpu_load_;                                                       \
-		(result) = vgpu_load_begin(&vgpu_load_, &vgpu_code_needs);                         \
+		(result) = vgpu_load_begin_in(&vgpu_load_, &vgpu_code_needs, home);                \
 		if ((result) != CUDA_SUCCESS)                                                      \
 			break;                                                                     \
 		(result) = (call);                                                                 \

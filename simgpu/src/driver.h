@@ -72,7 +72,8 @@ struct stream {
 };
 
 #define SIM_CONTEXT_LIMITS 7
-enum { SIM_LIMIT_STACK, SIM_LIMIT_PRINTF, SIM_LIMIT_HEAP }; /* those that cost memory */
+/* Those that cost memory; the first three are in bytes. */
+enum { SIM_LIMIT_STACK, SIM_LIMIT_PRINTF, SIM_LIMIT_HEAP, SIM_LIMIT_DEPTH, SIM_LIMIT_LAUNCHES };
 
 /* Memory that the driver takes for itself; no id: none. */
 struct extra {
@@ -95,7 +96,7 @@ struct context {
 	uint64_t blocking_done_ns, all_done_ns;
 	uint64_t limits[SIM_CONTEXT_LIMITS];
 	uint64_t launched_local_bytes; /* per thread: the most that a launched function needs */
-	struct extra local, printf_room, heap;
+	struct extra local, printf_room, heap, levels, launches;
 	int cache_config, shared_config;
 };
 

@@ -2,6 +2,9 @@
  * What a context takes from the card beside what programs allocate: loaded code, and room for
  * stacks, printf and the device's malloc beyond what comes with the context.
  *
+ * What the device's own launches need, before CUDA 12: for each level of synchronisation the state
+ * of all threads that the card holds, and a piece of memory for each launch that may wait.
+ *
  * Local memory is for as many threads as the card holds at once: the largest that a limit or a
  * launched function asks for, and it does not shrink below what was launched.
  */
@@ -11,14 +14,12 @@
 #include "module.h"
 
 #define THREADS_PER_MULTIPROCESSOR 2048
+#define LEVEL_BYTES_PER_THREAD	   1024
+#define WAITING_LAUNCH_BYTES	   8192
 
 static const uint64_t default_limits[SIM_CONTEXT_LIMITS] = {
-    [SIM_LIMIT_STACK] = 1024,
-    [SIM_LIMIT_PRINTF] = 1 << 20,
-    [SIM_LIMIT_HEAP] = 8 << 20,
-    [3] = 2,
-    [4] = 2048,
-    [5] = 128,
+    [SIM_LIMIT_STACK] = 1024, [SIM_LIMIT_PRINTF] = 1 << 20, [SIM_LIMIT_HEAP] = 8 << 20,
+    [SIM_LIMIT_DEPTH] = 2,    [SIM_LIMIT_LAUNCHES] = 2048,  [5] = 128,
 };
 
 bool loading_is_lazy(void)
@@ -79,10 +80,14 @@ static CUresult resize(struct context *context, struct extra *extra, uint64_t by
 	return result;
 }
 
+static uint64_t threads_of(const struct context *context)
+{
+	return (uint64_t)context->device->card->multiprocessors * THREADS_PER_MULTIPROCESSOR;
+}
+
 static CUresult resize_local(struct context *context, uint64_t stack_bytes, uint64_t launched_bytes)
 {
-	uint64_t threads =
-	    (uint64_t)context->device->card->multiprocessors * THREADS_PER_MULTIPROCESSOR;
+	uint64_t threads = threads_of(context);
 	uint64_t most_bytes = stack_bytes > launched_bytes ? stack_bytes : launched_bytes;
 
 	if (most_bytes <= default_limits[SIM_LIMIT_STACK])
@@ -93,17 +98,21 @@ static CUresult resize_local(struct context *context, uint64_t stack_bytes, uint
 }
 
 static CUresult resize_beyond(struct context *context, int limit, struct extra *extra,
-			      uint64_t value)
+			      uint64_t value, uint64_t each_bytes)
 {
-	return resize(context, extra,
-		      value > default_limits[limit] ? value - default_limits[limit] : 0);
+	uint64_t beyond = value > default_limits[limit] ? value - default_limits[limit] : 0;
+
+	if (beyond > UINT64_MAX / each_bytes)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return resize(context, extra, beyond * each_bytes);
 }
 
 void overhead_begin(struct context *context)
 {
 	memcpy(context->limits, default_limits, sizeof(context->limits));
 	context->launched_local_bytes = 0;
-	context->local = context->printf_room = context->heap = (struct extra){0};
+	context->local = context->printf_room = context->heap = context->levels =
+	    context->launches = (struct extra){0};
 }
 
 CUresult overhead_set_limit(struct context *context, int limit, uint64_t value)
@@ -113,9 +122,15 @@ CUresult overhead_set_limit(struct context *context, int limit, uint64_t value)
 	if (limit == SIM_LIMIT_STACK)
 		result = resize_local(context, value, context->launched_local_bytes);
 	else if (limit == SIM_LIMIT_PRINTF)
-		result = resize_beyond(context, limit, &context->printf_room, value);
+		result = resize_beyond(context, limit, &context->printf_room, value, 1);
 	else if (limit == SIM_LIMIT_HEAP)
-		result = resize_beyond(context, limit, &context->heap, value);
+		result = resize_beyond(context, limit, &context->heap, value, 1);
+	else if (limit == SIM_LIMIT_DEPTH)
+		result = resize_beyond(context, limit, &context->levels, value,
+				       threads_of(context) * LEVEL_BYTES_PER_THREAD);
+	else if (limit == SIM_LIMIT_LAUNCHES)
+		result =
+		    resize_beyond(context, limit, &context->launches, value, WAITING_LAUNCH_BYTES);
 	if (result == CUDA_SUCCESS)
 		context->limits[limit] = value;
 	return result;

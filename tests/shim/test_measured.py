@@ -405,6 +405,31 @@ assert d.cuCtxSetLimit(99, 1)[0] == d.CUresult.CUDA_ERROR_UNSUPPORTED_LIMIT
     )
 
 
+def test_limits_that_are_counts_are_charged_what_they_take(card_host: Host, grants: Grants) -> None:
+    card_host.python(
+        _BEGIN
+        + """
+limit = d.CUlimit
+DEPTH, LAUNCHES = (limit.CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH,
+                   limit.CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
+must(d.cuCtxSetLimit(DEPTH, 5))
+exact(CONTEXT + 3 * 1024 * THREADS)
+for what, value in ((DEPTH, 7), (LAUNCHES, 2048 + 32768)):
+    before = must(d.cuCtxGetLimit(what))
+    assert d.cuCtxSetLimit(what, value)[0] == OOM
+    assert must(d.cuCtxGetLimit(what)) == before
+    exact(CONTEXT + 3 * 1024 * THREADS)
+must(d.cuCtxSetLimit(DEPTH, 2))
+exact(CONTEXT)
+must(d.cuCtxSetLimit(LAUNCHES, 2048 + 32768))
+exact(CONTEXT + 256 * MIB)
+must(d.cuCtxSetLimit(LAUNCHES, 2048))
+exact(CONTEXT)
+""",
+        grants.make(1000 * MIB),
+    )
+
+
 def test_everything_together_comes_to_the_same_and_back_to_nothing(
     card_host: Host, grants: Grants
 ) -> None:
