@@ -20,10 +20,15 @@ _CONFIG_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """capabilities: plain names of all that a process in the container can have."""
+    """capabilities: plain names of all that a process in the container can have.
+
+    sees_others: it has no PID namespace of its own, but its pod's, another container's or the
+    host's.
+    """
 
     process: entrypoint.Process
     capabilities: AbstractSet[str]
+    sees_others: bool
 
 
 def of(containerd_state: Path, container_id: str) -> Path:
@@ -43,10 +48,14 @@ def config(bundle: Path) -> Config:
     if len(data) > _CONFIG_BYTES:
         raise ValueError(f"config.json has more than {_CONFIG_BYTES} bytes")
     try:
-        process = json.loads(data)["process"]
+        written = json.loads(data)
+        process = written["process"]
         env = dict(line.partition("=")[::2] for line in process.get("env") or ())
         starts = entrypoint.Process(tuple(process.get("args") or ()), env, process["cwd"])
-        return Config(starts, _held(process.get("capabilities") or {}))
+        held = _held(process.get("capabilities") or {})
+        namespaces = (written.get("linux") or {}).get("namespaces") or ()
+        own = any(each["type"] == "pid" and not each.get("path") for each in namespaces)
+        return Config(starts, held, not own)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"config.json is not as the runtime reads it: {error!r}") from error
 

@@ -125,7 +125,16 @@ CASES: Final[Sequence[Case]] = (
         "a_capability_that_the_operator_allows",
         "the same, under `--allow-capability`",
         _LIMITED,
-        "its share, and the means to be rid of its limit",
+        "its share, and the means to be rid of its limit, and of its neighbours' that it sees",
+    ),
+    Case(
+        "a_strong_neighbour_that_sees_its_processes",
+        "the same capabilities, or privileged: true, without a grant, in a pod that has one, where"
+        " the container sees the others' processes: shareProcessNamespace, hostPID, kubectl debug"
+        " with a target",
+        "refuses to start it, whichever comes first; not under `--allow-capability`",
+        "`securityContext.capabilities: with SYS_ADMIN the container unmounts what holds the limit,"
+        " in others whose processes it sees`; with its own processes alone it runs",
     ),
     Case(
         "a_user_namespace",

@@ -112,6 +112,11 @@ class Reason(Enum):
         "securityContext.capabilities: with {name} the container {does}; not allowed with a share"
         " of a card (the operator may allow it: --allow-capability)"
     )
+    CAPABILITY_BESIDE = (
+        "securityContext.capabilities: with {name} the container {does}, in others whose processes"
+        " it sees (shareProcessNamespace, hostPID, kubectl debug --target); not allowed in a pod"
+        " with a share of a card (the operator may allow it: --allow-capability)"
+    )
     CARD_GIVEN = (
         "the container has a card already, which is not ours to limit ({given}): take it away"
         " (nvidia.com/gpu in its resources), or the grant"

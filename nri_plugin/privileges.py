@@ -4,7 +4,8 @@ Pure. A share's limit is mounts over a tenant's files, and device nodes that its
 gets past either is here. What is not: MKNOD makes nodes, which the cgroup keeps shut (the runtime
 gives it to everybody); BPF and PERFMON read what others do, and writing to their memory, or
 detaching the cgroup's device program, takes SYS_ADMIN; SYS_PTRACE reaches the pod's own processes,
-unless the host's are among them.
+unless the host's are among them, and a debugger there gets no further by it than root without it.
+A container that has no share takes those of others away with these, if it sees their processes.
 """
 
 from __future__ import annotations

@@ -100,10 +100,20 @@ def examine(
     return Found(preloads, why, waits_in)
 
 
-def examine_without_share(containerd_state: Path, container_id: str, kept: Kept) -> None:
-    """Raise Refused where the container, in a pod of ours, shows the limits of others."""
+def examine_without_share(
+    containerd_state: Path,
+    container_id: str,
+    kept: Kept,
+    allowed: AbstractSet[str] = frozenset(),
+) -> None:
+    """Raise Refused where the container, in a pod of ours, shows the limits of others, or could
+    take them away in containers whose processes it sees."""
+    place = bundle.of(containerd_state, container_id)
     try:
-        check_volumes(bundle.init(bundle.of(containerd_state, container_id)), frozenset(), kept)
+        process, config = bundle.init(place), bundle.config(place)
+        if config.sees_others:
+            check_capabilities(config, process, allowed, Reason.CAPABILITY_BESIDE)
+        check_volumes(process, frozenset(), kept)
     except (OSError, ValueError) as error:
         raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
 
@@ -205,14 +215,17 @@ def _config(place: Path) -> bundle.Config:
 
 
 def check_capabilities(
-    config: bundle.Config, process: Path, allowed: AbstractSet[str] = frozenset()
+    config: bundle.Config,
+    process: Path,
+    allowed: AbstractSet[str] = frozenset(),
+    reason: Reason = Reason.CAPABILITY,
 ) -> None:
-    """Raise Refused where a program in the container could take the limit away."""
+    """Raise Refused where a program in the container could take a limit away."""
     host_pid = _file(os.stat(process / "ns/pid")) == _file(os.stat("/proc/self/ns/pid"))
     name = privileges.loosening(config.capabilities, host_pid, allowed)
     if name:
         does = privileges.LOOSENING[name]
-        raise Refused(refuse(Reason.CAPABILITY, name=name, does=does))
+        raise Refused(refuse(reason, name=name, does=does))
 
 
 def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:

@@ -78,9 +78,10 @@ class Starts:
         self._proofs.begin(Started(pod, container.name, container.id, standing, found.waits_in))
 
     async def without_share(self, container_id: str) -> None:
-        """In a pod of ours: its volumes may show the limits of others."""
+        """In a pod of ours: it may show the limits of others, or take them away."""
         state, deadline_s = self._settings.containerd_state, self._settings.work_deadline_s
-        job = partial(rootfs.examine_without_share, state, container_id, self._kept)
+        allowed = self._settings.rules.capabilities
+        job = partial(rootfs.examine_without_share, state, container_id, self._kept, allowed)
         await in_time("look at the container", self._looks.run(job, deadline_s))
 
     async def bystander(self, pod: Pod, container: nri.Container) -> None:

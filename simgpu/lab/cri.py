@@ -61,6 +61,8 @@ class Process:
     privileged: bool = False
     cdi: Sequence[str] = ()
     """CDI devices by name, as a device plugin of the kubelet's gives them."""
+    target: str = ""
+    """Id of the container whose processes it sees, as by `kubectl debug --target`; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,9 @@ class Pod:
             capabilities=pb.Capability(add_capabilities=process.capabilities),
             readonly_rootfs=process.read_only,
         )
+        if process.target:
+            security.namespace_options.pid = pb.TARGET
+            security.namespace_options.target_id = process.target
         if process.seccomp:
             security.seccomp.profile_type = pb.SecurityProfile.RuntimeDefault
         if process.user is not None:

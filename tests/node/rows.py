@@ -32,10 +32,10 @@ def two(lab: Lab) -> Mapping[str, str]:
 
 
 @contextmanager
-def refused(name: str) -> Iterator[None]:
+def refused(name: str, container: str = "main") -> Iterator[None]:
     """The block is refused, in the words of the row."""
     (case,) = (case for case in CASES if case.name == name)
-    with pytest.raises(CriError, match=r"gpuslice refuses container \"main\"") as refusal:
+    with pytest.raises(CriError, match=f'gpuslice refuses container "{container}"') as refusal:
         yield
     fragments = re.findall("`([^`]+)`", case.sees)
     assert fragments

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -78,6 +79,30 @@ def test_a_capability_that_loosens_the_limit(lab: Lab, names_given: list[str]) -
         assert probe(pod.run("main", weak)).held_to(HALF)
 
 
+@pytest.mark.parametrize("sees", ["POD", "NODE", "of a target"])
+def test_a_strong_neighbour_that_sees_its_processes(lab: Lab, sees: str) -> None:
+    """It would enter the other's mount namespace, and unmount there. Refused in either order."""
+    targeted = sees == "of a target"
+    of = Sandbox(pid="NODE" if sees == "NODE" else "CONTAINER" if targeted else "POD")
+    name = "a_strong_neighbour_that_sees_its_processes"
+    with lab.pod("shared", one(lab), of=replace(of, privileged=True)) as pod:
+
+        def refuse(target: str = "") -> None:
+            for strong in (PRIVILEGED, Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"])):
+                container = pod.create("helper", replace(strong, target=target))
+                with refused(name, "helper"):
+                    container.start()
+                container.remove()
+
+        if not targeted:
+            refuse()
+        main = pod.run("main", OWN)
+        refuse(main.id if targeted else "")
+        weak = Process(PYTHON_IMAGE, capabilities=["NET_ADMIN"], target=main.id if targeted else "")
+        assert pod.run("helper", weak).exec(["true"]).code == 0
+        assert probe(main).held_to(HALF)
+
+
 @pytest.fixture
 def allowing(lab: Lab) -> Iterator[Lab]:
     lab.stop_agent()
@@ -87,10 +112,25 @@ def allowing(lab: Lab) -> Iterator[Lab]:
     lab.start_agent()
 
 
+_ENTER = f"""
+import ctypes, glob, os
+libc = ctypes.CDLL(None)
+granted = glob.glob("/proc/[0-9]*/root{names.CONTAINER_DIR}")[0]
+process = granted.split("/")[2]
+assert libc.setns(os.open("/proc/" + process + "/ns/mnt", os.O_RDONLY), 0) == 0
+assert libc.umount2({names.CONTAINER_PRELOAD.encode()!r}, 0) == 0
+"""
+
+
 def test_a_capability_that_the_operator_allows(allowing: Lab) -> None:
     with allowing.pod("strong", one(allowing)) as pod:
         strong = Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"])
         assert probe(pod.run("main", strong)).held_to(HALF)
+    with allowing.pod("shared", one(allowing), of=Sandbox(pid="POD")) as pod:
+        main, helper = pod.run("main", OWN), pod.run("helper", strong)
+        assert probe(main).held_to(HALF)
+        assert helper.exec(["python3", "-c", _ENTER]) == (0, "", "")
+        assert probe(main).held_to(40 * GIB)
 
 
 def test_a_sandboxed_runtime(lab: Lab) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,33 @@ def test_volumes_of_other_places_are_a_pods_own_matter(bundle: Bundle, tmp_path:
     bundle.mounts = ()
     bundle.create(Mount("/volume", str(tmp_path / "data"), ("bind", "rw")))
     rootfs.examine_without_share(bundle.state, bundle.id, bundle.kept)
+
+
+_OWN = {"type": "pid"}
+_JOINED = {"type": "pid", "path": "/proc/1/ns/pid"}
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "sees"),
+    [([_OWN], False), ([_JOINED], True), ([], True), (None, True), ([{"type": "ipc"}], True)],
+)
+def test_a_strong_container_without_a_share_beside_one(
+    bundle: Bundle, namespaces: list[dict[str, str]] | None, sees: bool
+) -> None:
+    bundle.mounts = ()
+    bundle.create()
+    written = json.loads((bundle.path / "config.json").read_text())
+    written["process"]["capabilities"] = {"bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"]}
+    written["linux"]["namespaces"] = namespaces
+    (bundle.path / "config.json").write_text(json.dumps(written))
+    look = partial(rootfs.examine_without_share, bundle.state, bundle.id, bundle.kept)
+    if sees:
+        with pytest.raises(Refused, match="with SYS_ADMIN the container unmounts") as refused:
+            look()
+        assert refused.value.refusal.reason is Reason.CAPABILITY_BESIDE
+        look({"SYS_ADMIN"})
+    else:
+        look()
 
 
 @pytest.mark.parametrize("gone", ["init.pid", "rootfs"])

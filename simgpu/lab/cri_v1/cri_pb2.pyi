@@ -30,12 +30,14 @@ class _NamespaceModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Namespa
     POD: _NamespaceMode.ValueType  # 0
     CONTAINER: _NamespaceMode.ValueType  # 1
     NODE: _NamespaceMode.ValueType  # 2
+    TARGET: _NamespaceMode.ValueType  # 3
 
 class NamespaceMode(_NamespaceMode, metaclass=_NamespaceModeEnumTypeWrapper): ...
 
 POD: NamespaceMode.ValueType  # 0
 CONTAINER: NamespaceMode.ValueType  # 1
 NODE: NamespaceMode.ValueType  # 2
+TARGET: NamespaceMode.ValueType  # 3
 Global___NamespaceMode: _TypeAlias = NamespaceMode  # noqa: Y015
 
 class _ContainerState:
@@ -260,10 +262,12 @@ class NamespaceOption(_message.Message):
     NETWORK_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     IPC_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
     USERNS_OPTIONS_FIELD_NUMBER: _builtins.int
     network: Global___NamespaceMode.ValueType
     pid: Global___NamespaceMode.ValueType
     ipc: Global___NamespaceMode.ValueType
+    target_id: _builtins.str
     @_builtins.property
     def userns_options(self) -> Global___UserNamespace: ...
     def __init__(
@@ -272,11 +276,12 @@ class NamespaceOption(_message.Message):
         network: Global___NamespaceMode.ValueType = ...,
         pid: Global___NamespaceMode.ValueType = ...,
         ipc: Global___NamespaceMode.ValueType = ...,
+        target_id: _builtins.str = ...,
         userns_options: Global___UserNamespace | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["userns_options", b"userns_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ipc", b"ipc", "network", b"network", "pid", b"pid", "userns_options", b"userns_options"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ipc", b"ipc", "network", b"network", "pid", b"pid", "target_id", b"target_id", "userns_options", b"userns_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
