@@ -249,6 +249,36 @@ CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice devic
 	return settle_own(&creation, result, made, context);
 }
 
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, uint32_t display,
+			  void *lookup)
+{
+	struct creation creation;
+	CUcontext made = NULL;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(
+	    result, &creation.reservation,
+	    real_cuVDPAUCtxCreate(at(context, &made), flags, device, display, lookup));
+	return settle_own(&creation, result, made, context);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device,
+			     uint32_t display, void *lookup)
+{
+	struct creation creation;
+	CUcontext made = NULL;
+	CUresult result = begin(&creation, context, device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(
+	    result, &creation.reservation,
+	    real_cuVDPAUCtxCreate_v2(at(context, &made), flags, device, display, lookup));
+	return settle_own(&creation, result, made, context);
+}
+
 static CUresult retain_first(CUcontext *context, CUdevice device)
 {
 	struct creation creation;

@@ -34,7 +34,7 @@ VERSIONS: Final = (
         12090,
         13000,
     ),
-    *(13010, 14000),
+    *(3010, 13010, 14000),
 )
 FLAGS: Final = (0, 1, 2, 3)
 _STATUS_UNTOUCHED: Final = -7
