@@ -132,7 +132,7 @@ CASES: Final[Sequence[Case]] = (
         "the same capabilities, or privileged: true, without a grant, in a pod that has one, where"
         " the container sees the others' processes: shareProcessNamespace, hostPID, kubectl debug"
         " with a target",
-        "refuses to start it, whichever comes first; not under `--allow-capability`",
+        "refuses to start it, whichever comes first, unless `--allow-capability` names them",
         "`securityContext.capabilities: with SYS_ADMIN the container unmounts what holds the limit,"
         " in others whose processes it sees`; with its own processes alone it runs",
     ),

@@ -273,6 +273,11 @@ def test_a_sidecar_without_a_grant_sees_no_card(host: Host) -> None:
             bundle = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io/c0"
             bundle.mkdir(parents=True)
             (bundle / "init.pid").write_text(str(os.getpid()))
+            strong = {"cwd": "/", "capabilities": {"bounding": ["CAP_SYS_ADMIN"]}}
+            (bundle / "config.json").write_text(json.dumps({"process": strong}))
+            with pytest.raises(RequestFailed, match=r"SYS_ADMIN .* in others whose processes it"):
+                await runtime.notify(*start)
+            (bundle / "config.json").write_text(json.dumps({"process": {"cwd": "/"}}))
             with pytest.raises(RequestFailed, match=r"mount / shows .* where limits are kept"):
                 await runtime.notify(*start)
             assert host.keys() == set()
