@@ -8,6 +8,7 @@
 #include "first.h"
 #include "homes.h"
 #include "hooks.h"
+#include "lives.h"
 #include "load.h"
 #include "measure.h"
 #include "seen.h"
@@ -154,8 +155,11 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_op
 			      &loaded, library);
 }
 
+/* A library has code in every context that it was used in, and the card's account does not tell
+ * whose is gone: where there are several on it, all stays charged until they end. */
 CUresult cuLibraryUnload(CUlibrary library)
 {
+	const struct vgpu_bounds nothing = {0, 0};
 	struct vgpu_window window;
 	CUresult result;
 
@@ -163,7 +167,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 	vgpu_forget_seen();
 	vgpu_homes_end_of_kernels();
 	result = real_cuLibraryUnload(library);
-	vgpu_window_close(&window, vgpu_code_given);
+	vgpu_window_close(&window, vgpu_place_alone(window.place) ? vgpu_code_given : nothing);
 	return result;
 }
 

@@ -246,6 +246,25 @@ CUcontext vgpu_place_context_of(uint32_t life)
 	return found;
 }
 
+bool vgpu_place_alone(struct vgpu_place place)
+{
+	struct table *table = get_table();
+	bool alone;
+
+	if (!table || __atomic_load_n(&table->numberless, __ATOMIC_RELAXED))
+		return false;
+	if (!vgpu_lock(&table->lock))
+		return false;
+	alone = true;
+	for (int i = 0; i < HANDLES && alone; i++) {
+		uint64_t meaning = table->handles[i].meaning;
+		alone = !meaning || (int)(uint32_t)meaning != place.card ||
+			meaning >> 32 == place.context;
+	}
+	vgpu_unlock(&table->lock);
+	return alone;
+}
+
 bool vgpu_place_none_on(int card)
 {
 	struct table *table = get_table();

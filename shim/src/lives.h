@@ -43,6 +43,9 @@ CUcontext vgpu_place_context_on(int card);
 /* A handle of the context of that life; NULL: it has ended. */
 CUcontext vgpu_place_context_of(uint32_t life);
 
+/* Whether no other context than that life of one is on its card, as far as is known for certain. */
+bool vgpu_place_alone(struct vgpu_place place);
+
 /* Whether none is there for certain: all that there were have been met and had a number. */
 bool vgpu_place_none_on(int card);
 

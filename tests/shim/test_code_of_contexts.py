@@ -220,3 +220,35 @@ both(300, 400)
 """,
         _make(grants, GIB, GIB),
     )
+
+
+def test_an_unloaded_library_is_refunded_to_no_other_context_than_its_own(
+    card_host: Host, grants: Grants
+) -> None:
+    """With several on the card nobody can tell whose code is gone: all stays until they end."""
+    card_host.python(
+        _TWO
+        + """
+def use_library(*contexts):
+    code = must(d.cuLibraryLoadData(text(300), [], [], 0, [], [], 0))
+    kernel = must(d.cuLibraryGetKernel(code, b"entry"))
+    for each in contexts:
+        current(each)
+        assert run(d.CUfunction(int(kernel))) == OK
+    current(zero)
+    return code
+must(d.cuLibraryUnload(use_library(zero)))
+both(300, 300)
+second = new_context()
+code = use_library(zero, second)
+exact(1200 * MIB)
+must(d.cuLibraryUnload(code))
+assert held() == 600 * MIB and charged() == 1200 * MIB
+must(d.cuCtxDestroy(second))
+assert held() == 300 * MIB and charged() == 600 * MIB
+current(zero)
+must(d.cuDevicePrimaryCtxReset(0))
+exact(0)
+""",
+        _make(grants, 3 * GIB, GIB),
+    )
