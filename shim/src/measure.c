@@ -205,7 +205,8 @@ static void open_here(struct vgpu_window *window)
 
 	if (!enter_beside(account, context))
 		return;
-	correct(account);
+	if (!window->reserved)
+		correct(account);
 	window->open = read_account(window->place.card, &beyond_bytes);
 	if (window->open) {
 		if (!vgpu_openers_any(&account->openers)) {
@@ -230,7 +231,7 @@ void vgpu_window_open(struct vgpu_window *window)
 
 void vgpu_window_open_by(struct vgpu_window *window, struct vgpu_place place, CUcontext context)
 {
-	*window = (struct vgpu_window){.place = place};
+	*window = (struct vgpu_window){.place = place, .reserved = true};
 	if (measuring || place.card < 0 || !context ||
 	    real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return;

@@ -19,6 +19,7 @@
 struct vgpu_window {
 	struct vgpu_place place; /* who is charged */
 	bool open;		 /* false: nothing is measured, and closing does nothing */
+	bool reserved; /* room for what is measured: that is not what the dead gave back */
 };
 
 /* A measurement outside of these is taken to be at the nearer one. */

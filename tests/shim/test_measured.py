@@ -545,6 +545,24 @@ exact(0)
     )
 
 
+def test_a_reservation_of_our_own_is_not_taken_for_what_the_dead_gave_back(
+    card_host: Host, grants: Grants
+) -> None:
+    """Of the second and third context, while the first one's charge may still be corrected."""
+    grant = grants.make(3 * GIB)
+    for _ in range(3):
+        card_host.python(
+            _BEGIN
+            + """
+exact(CONTEXT)
+for count in (2, 3):
+    must(d.cuCtxCreate(None, 0, 0))
+    exact(count * CONTEXT)
+""",
+            grant,
+        )
+
+
 def test_an_unmanaged_process_sees_the_card_as_it_is(card_host: Host) -> None:
     card_host.python(
         CUDA
