@@ -11,6 +11,7 @@
 #include "step.h"
 
 enum { RELAXED = 2, MINIMUM = 0 }; /* CU_STREAM_CAPTURE_MODE_, CU_MEM_ALLOC_GRANULARITY_ */
+enum { DMA_BUFFER = 1 };	   /* CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD */
 
 static struct vgpu_claim_to by_handle(uint64_t handle)
 {
@@ -229,5 +230,24 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	else if (claim)
 		vgpu_claim_end(claim, result, (struct vgpu_claim_to){.kind = VGPU_CLAIM_EXPORT});
 	VGPU_AT(EXPORT_KEPT);
+	return result;
+}
+
+/* A DMA buffer of what is mapped is a descriptor like that; of other memory nothing is claimed. */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size_bytes,
+				       int type, unsigned long long flags)
+{
+	CUresult result;
+	uint32_t claims = 0;
+
+	if (type == DMA_BUFFER && !vgpu_claim_range(address, size_bytes, &claims))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = real_cuMemGetHandleForAddressRange(handle, address, size_bytes, type, flags);
+	if (type == DMA_BUFFER && result == CUDA_SUCCESS)
+		vgpu_forget_exports(*(int *)handle);
+	if (claims && result == CUDA_SUCCESS)
+		vgpu_keep_export(claims, *(int *)handle);
+	else if (claims)
+		vgpu_claim_end(claims, result, (struct vgpu_claim_to){.kind = VGPU_CLAIM_EXPORT});
 	return result;
 }
