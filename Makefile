@@ -40,9 +40,9 @@ test: setup  ## lint, then every test that this machine can run but e2e (as root
 	@$(VENV)/python -m simgpu.lab.lint
 	@$(VENV)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not e2e' $(ARGS)
 
-e2e: setup  ## the tests of the whole cluster, what they need built first (root)
+e2e: setup  ## the tests of the whole cluster, and the short storms; what they need built first (root)
 	@$(VENV)/python -m simgpu.lab.kubernetes node
-	@$(VENV)/python -m pytest -m e2e tests/e2e $(ARGS)
+	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster $(ARGS)
 
 gpu: base  ## the matrix's rows on this machine's own card, and a table of them (ARGS="--card 1")
 	@$(VENV)/python -m tests.gpu $(ARGS)

@@ -321,11 +321,11 @@ def test_an_agent_whose_token_names_no_node_writes_nothing(
 @pytest.mark.parametrize(
     ("verb", "path"),
     [
-        ("GET", "/api/v1/pods"),
         ("GET", "/api/v1/secrets"),
+        ("GET", "/api/v1/persistentvolumes"),
         ("DELETE", "/api/v1/nodes/n-own"),
         ("POST", "/api/v1/namespaces/default/pods"),
-        ("GET", f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"),
+        ("DELETE", f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"),
     ],
 )
 def test_an_agent_may_nothing_else(agent: Server, verb: str, path: str) -> None:

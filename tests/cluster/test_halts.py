@@ -20,7 +20,7 @@ from simgpu.lab.installation import Installation
 from tests.cluster.replicas import holds, replica
 from tests.cluster.storm import Storm
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 SHAPE = Shape(nodes=20, prefix="halt-")
 PODS, CHANGED, HALTS = 250, 30, 4

@@ -20,7 +20,7 @@ from tests.cluster.running import running
 from tests.cluster.storm import Storm
 from tests.cluster.weather import Weather, pass_over
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 SHAPE = Shape(nodes=100)
 WEATHERS = [
