@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from contract import names
+from contract.log_lines import Line
 from nri_plugin import connection
 from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
@@ -23,7 +24,6 @@ from nri_plugin.endpoint import Endpoint
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.lock import Lock
-from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.notices import Notices
 from nri_plugin.observer import Observer

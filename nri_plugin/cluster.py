@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
+from contract.log_lines import Line
 from kube import access
 from kube.access import Access, AccessError
 from kube.client import Kube
@@ -23,7 +24,6 @@ from nri_plugin.events import Events
 from nri_plugin.heartbeat import Heartbeat
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Hold
-from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.notices import Notices
 from nri_plugin.readiness import Readiness

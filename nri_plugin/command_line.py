@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names
+from contract.log_lines import Format
 from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.endpoint import Address
-from nri_plugin.logs import Format
 from nri_plugin.model import Rules
 from nri_plugin.privileges import LOOSENING, plain
 from nri_plugin.settings import Settings

@@ -22,9 +22,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from contract.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.errors import ChildError
-from nri_plugin.logs import Line
 
 _LOG: Final = logging.getLogger(__name__)
 

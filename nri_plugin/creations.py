@@ -18,13 +18,13 @@ from functools import partial
 from typing import Final
 
 from contract import names
+from contract.log_lines import Line
 from nri_plugin import policy, translate
 from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
-from nri_plugin.logs import Line
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.model import Adjustment, Container, Pod, Untouched
 from nri_plugin.node import Look, Node

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from nri_plugin.logs import Line
+from contract.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 

@@ -12,9 +12,9 @@ import uuid
 from datetime import UTC, datetime
 from typing import Final
 
+from contract.log_lines import Line, printable
 from kube.client import Kube, KubeError
 from nri_plugin import objects
-from nri_plugin.logs import Line, printable
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Pod
 from nri_plugin.notices import Notices

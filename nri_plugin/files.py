@@ -27,9 +27,9 @@ from types import MappingProxyType
 from typing import Final
 
 from contract import grant_file, names
+from contract.log_lines import Line
 from nri_plugin import blanks, preload_list, tmpfs
 from nri_plugin.errors import FilesError, Reason, Refused, refuse
-from nri_plugin.logs import Line
 from nri_plugin.model import Share
 
 _LOG: Final = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names
+from contract.log_lines import Line
 from nri_plugin import cdi
 from nri_plugin.child import Child
 from nri_plugin.errors import ChildError, GeneratorError
-from nri_plugin.logs import Line
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from contract import names
+from contract.log_lines import Line
 from kube.client import Kube, KubeError
 from nri_plugin import objects
-from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)

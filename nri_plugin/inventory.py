@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
+from contract.log_lines import Line
 from nri_plugin import board
 from nri_plugin.child import Child
 from nri_plugin.errors import ChildError, InventoryError
-from nri_plugin.logs import Line
 from nri_plugin.model import Card
 
 _LOG: Final = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from contract.log_lines import Line
 from nri_plugin.decisions import Decision, Outcome
-from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.readiness import Readiness

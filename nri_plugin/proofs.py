@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from contract.log_lines import Line
 from nri_plugin import rootfs
 from nri_plugin.errors import Reason, Refused, refuse
-from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Mount, Pod
 from nri_plugin.rootfs import Proof

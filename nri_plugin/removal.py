@@ -15,13 +15,13 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from contract import names
+from contract.log_lines import Line
 from kube.client import Kube, KubeError
 from nri_plugin import objects
 from nri_plugin.bounds import Bounds
 from nri_plugin.errors import Refusal
 from nri_plugin.events import Events
 from nri_plugin.ledger import Hold
-from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Card, Pod
 from nri_plugin.objects import Bound

@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from contract.log_lines import Line, printable
 from nri_plugin import handler, policy, translate, verdict
 from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
@@ -23,7 +24,6 @@ from nri_plugin.files import RunDirectory
 from nri_plugin.handler import Answer
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Hold
-from nri_plugin.logs import Line, printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Pod

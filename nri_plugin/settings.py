@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract import names
+from contract.log_lines import Format
 from nri_plugin.capabilities import ALWAYS
 from nri_plugin.endpoint import Address
-from nri_plugin.logs import Format
 from nri_plugin.model import Rules
 
 

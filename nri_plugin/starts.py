@@ -15,10 +15,10 @@ from functools import partial
 from typing import Final
 
 from contract import names
+from contract.log_lines import Line
 from nri_plugin import places, rootfs, translate
 from nri_plugin.errors import FilesError, Reason, Refused, refuse
 from nri_plugin.files import RunDirectory
-from nri_plugin.logs import Line
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Mount, Pod

@@ -13,9 +13,9 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Final
 
+from contract.log_lines import Line
 from nri_plugin.errors import FilesError
 from nri_plugin.files import RunDirectory
-from nri_plugin.logs import Line
 from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from contract.log_lines import Line
 from nri_plugin import ledger, recovery
 from nri_plugin.bounds import Bounds
 from nri_plugin.errors import FilesError, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.ledger import Ledger
-from nri_plugin.logs import Line
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Adjustment, Card, Container, Pod

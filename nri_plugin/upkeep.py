@@ -14,11 +14,11 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from contract import names
+from contract.log_lines import Line
 from kube.client import Kube, KubeError
 from nri_plugin import objects
 from nri_plugin.bounds import Bounds
 from nri_plugin.inventory import Inventory
-from nri_plugin.logs import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.objects import NodeFacts
 from nri_plugin.totals import entries, totals

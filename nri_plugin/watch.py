@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from nri_plugin.logs import Line
+from contract.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Card, Paths, Specs
 from nri_plugin.node import Node

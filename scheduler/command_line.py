@@ -20,6 +20,7 @@ import typer
 import uvloop
 
 from contract import names
+from contract.log_lines import Format, Formatter, Line
 from kube import access
 from kube.access import AccessError
 from kube.client import Kube, KubeError
@@ -28,7 +29,6 @@ from scheduler.asking import asking, everything
 from scheduler.cache import PODS
 from scheduler.core.request import Policy
 from scheduler.incarnation import IncarnationError
-from scheduler.log import Format, Formatter, Line
 from scheduler.profiles import KOORDINATOR, Profiles, ProfilesError, manifest, refuse_taken
 from scheduler.settings import Address, Settings
 

@@ -15,8 +15,8 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from contract.log_lines import Line
 from scheduler import view
-from scheduler.log import Line
 from scheduler.metrics import Metrics
 from scheduler.settings import Address
 from scheduler.state import State

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from contract.log_lines import Line
 from kube.client import KubeError
 from scheduler.lease import NAME as LEASE_NAME
-from scheduler.log import Line
 from scheduler.metrics import Metrics
 from scheduler.state import Problem
 

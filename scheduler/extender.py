@@ -17,11 +17,11 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 
+from contract.log_lines import Line
 from scheduler import arguments
 from scheduler.arguments import ArgumentsError
 from scheduler.binder import Binder
 from scheduler.gate import Gate
-from scheduler.log import Line
 from scheduler.metrics import Metrics
 from scheduler.verbs import Verbs, error
 

@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from contract.log_lines import Line
 from kube.client import KubeError
 from scheduler import lease
 from scheduler.election import Candidate, Do, Election, Role, Terms
 from scheduler.gate import POST_S
 from scheduler.lease import Record
-from scheduler.log import Line
 from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)

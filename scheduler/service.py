@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from contract.log_lines import Line
 from kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.cache import Cache
@@ -21,7 +22,6 @@ from scheduler.events import Events
 from scheduler.extender import Extender
 from scheduler.incarnation import Incarnation
 from scheduler.leader import Leader, boot_clock
-from scheduler.log import Line
 from scheduler.metrics import Metrics
 from scheduler.settings import Settings
 from scheduler.state import State

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from contract.log_lines import Format
 from scheduler.core.request import Policy
 from scheduler.election import Terms
-from scheduler.log import Format
 
 Address = tuple[str, int]
 

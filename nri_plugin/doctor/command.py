@@ -11,11 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from contract.log_lines import printable
 from nri_plugin import command_line
 from nri_plugin.doctor import host
 from nri_plugin.doctor.checks import examine
 from nri_plugin.doctor.facts import Finding, Level
-from nri_plugin.logs import printable
 
 _DESCRIPTION: Final = """\
 Looks at this node, and says line by line whether gpuslice's agent can do its work here, and what to

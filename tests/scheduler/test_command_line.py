@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from contract.log_lines import Format
 from scheduler import command_line
 from scheduler.command_line import PREFIX, application, policies
 from scheduler.core.request import Policy
-from scheduler.log import Format
 from scheduler.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

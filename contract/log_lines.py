@@ -1,8 +1,9 @@
 """Log lines that programs read: one record, one line, in logfmt or JSON.
 
-Pure formatting: __main__ sets it up, everybody logs through `Line`. A tenant's text comes in here
-(names, annotations, what an image says), so every value is capped and printed in ASCII: no line
-break, terminal code or right-to-left mark of his reaches the log.
+Pure formatting, the same for the scheduler and the node agent: their command lines set it up,
+everybody logs through `Line`. A tenant's text comes in here (names, annotations, what an image
+says), so every value is capped and printed in ASCII: no line break, terminal code or right-to-left
+mark of his reaches the log.
 """
 
 from __future__ import annotations
