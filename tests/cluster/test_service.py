@@ -21,7 +21,7 @@ from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
 from simgpu.lab.installation import Installation
-from tests.cluster.replicas import holds, replica
+from tests.cluster.running import holds, replica
 from tests.cluster.waiting import until
 
 pytestmark = pytest.mark.cluster
