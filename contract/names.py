@@ -62,6 +62,10 @@ ANNOTATION_WRITER: Final = "gpuslice.io/writer"
 """Pod annotation: who bound it, and in which term: the Lease's holderIdentity and leaseTransitions,
 with a blank between. A policy of the API server holds the Binding to the Lease by it."""
 
+ANNOTATION_ROOM_SEEN: Final = "gpuslice.io/room-seen"
+"""Pod annotation: when room came for a pod that had been refused and was not tried again; setting
+it has kube-scheduler try. For people; nobody reads it."""
+
 ANNOTATION_REQUIRED_PLUGINS: Final = "required-plugins.noderesource.dev"
 """What NRI's default validator reads, with a scope behind it (see contract.required_plugins)."""
 SCOPE_POD: Final = "/pod"

@@ -126,6 +126,12 @@ class Metrics:
             " gone or overfull, node agents that are not ready. /debug/fleet lists them.",
             registry=self.registry,
         )
+        self.woken = Counter(
+            "gpuslice_scheduler_woken_pods_total",
+            "Times a pod was refused, room for it came, and kube-scheduler did not try it again"
+            " within seconds: it was told to.",
+            registry=self.registry,
+        )
         self.events = Counter(
             "gpuslice_scheduler_events_total",
             "Kubernetes Events, by what became of them: written, dropped (too many), failed.",

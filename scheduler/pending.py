@@ -21,7 +21,8 @@ _AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """version: the pod's resourceVersion when it was read. profile: its schedulerName.
+    """version: the pod's resourceVersion when it was read. profile: its schedulerName. priority:
+    the number that kube-scheduler orders its queue by.
     prefers: it likes some nodes better than others, which is kube-scheduler's to weigh.
     request: None for a pod that asks for no share, or for what is refused; refusal: why.
     """
@@ -32,6 +33,13 @@ class Pending:
     prefers: bool
     request: Request | None
     refusal: str = ""
+    namespace: str = ""
+    name: str = ""
+    priority: int = 0
+
+    @property
+    def whose(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 def read(pod: Json) -> Pending:
@@ -49,6 +57,9 @@ def read(pod: Json) -> Pending:
         prefers=any(_preferences(spec)),
         request=request,
         refusal=refusal,
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        priority=int(spec.get("priority") or 0),
     )
 
 

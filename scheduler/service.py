@@ -26,12 +26,16 @@ from scheduler.metrics import Metrics
 from scheduler.settings import Settings
 from scheduler.state import State
 from scheduler.verbs import Verbs
+from scheduler.waiting import Waiting
+from scheduler.waker import Waker
 
 _LOG: Final = logging.getLogger(__name__)
 
 _COLLECTED_AFTER: Final = (10_000, 20, 50)
 """Python's 700, 10, 10 walks over all pods forty times while they are first listed: half of that
 list's time, and pauses of 0.2 s. What is kept has no cycles; of what has, megabytes may wait."""
+
+_WAKE_S: Final = 1.0
 
 
 async def run(
@@ -72,7 +76,9 @@ async def _run(
     )
     cache = Cache(kube, state, boot_clock)
     leader = Leader(kube, me, cache.relist, metrics)
-    verbs = Verbs(state, settings.policies)
+    waiting = Waiting(state)
+    verbs = Verbs(state, settings.policies, waiting)
+    waker = Waker(waiting, kube, metrics, boot_clock)
     binder = Binder(state, kube, leader, verbs, boot_clock)
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.standing)
@@ -85,6 +91,7 @@ async def _run(
         async with asyncio.TaskGroup() as group:
             others = [group.create_task(cache.run(), name="cache")]
             others.append(group.create_task(_every(settings.tend_s, binder.tend), name="tend"))
+            others.append(group.create_task(_every(_WAKE_S, _waking(waker, leader)), name="wake"))
             tell = _telling(state, events, leader)
             others.append(group.create_task(_every(settings.tell_s, tell), name="tell"))
             if settings.http is not None:
@@ -124,6 +131,16 @@ async def _every(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(pause_s)
         await work()
+
+
+def _waking(waker: Waker, leader: Leader) -> Callable[[], Awaitable[None]]:
+    """By the one that may bind: the others answer no filter, and so refuse nobody."""
+
+    async def wake() -> None:
+        if leader.may_write():
+            await waker.tend()
+
+    return wake
 
 
 def _telling(state: State, events: Events, leader: Leader) -> Callable[[], Awaitable[None]]:

@@ -90,6 +90,8 @@ class State:
         self._taken: dict[str, Sequence[_Taken]] = {}
         self._vanished: dict[str, str] = {}
         self._assumed: dict[str, None] = {}
+        self.made_room = 0
+        """Counts what may have made room: who was refused before may fit now."""
 
     # --- nodes, their inventory and their agents
 
@@ -279,6 +281,7 @@ class State:
         holding = self._holdings.pop(uid, None)
         if holding is None:
             return
+        self.made_room += 1
         row = self.fleet.row_of(holding.node)
         for taken in self._taken.pop(uid):
             self.fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
@@ -328,6 +331,7 @@ class State:
         node, device = self._nodes.get(name), self._devices.get(name)
         if node is None:
             return
+        self.made_room += 1
         row = self.fleet.add(name)
         barred = node.cordoned | node.excluded
         cards: Sequence[Card] = device.cards if device else ()
@@ -340,8 +344,12 @@ class State:
 
     def _judge(self, name: str) -> None:
         node = self._nodes.get(name)
-        if node is not None:
-            self.fleet.set_node(self.fleet.row_of(name), self._bar(node), node.isolates)
+        if node is None:
+            return
+        row, bar = self.fleet.row_of(name), self._bar(node)
+        if self.fleet.bar[row] and not bar:
+            self.made_room += 1
+        self.fleet.set_node(row, bar, node.isolates)
 
     def _bar(self, node: NodeFacts) -> Reason:
         device, heard = self._devices.get(node.name), self._leases.get(node.name)

@@ -22,6 +22,7 @@ from scheduler.core.request import Policy, Request
 from scheduler.core.score import best, levels, score
 from scheduler.pending import Pending
 from scheduler.state import State
+from scheduler.waiting import Waiting
 
 MOST_NODES: Final = 32
 """That `filter` answers."""
@@ -32,11 +33,18 @@ _BEST: Final = 10
 
 
 class Verbs:
-    """policies: by profile (schedulerName), where a pod's own annotation names none."""
+    """policies: by profile (schedulerName), where a pod's own annotation names none. waiting: is
+    told who is refused for want of room."""
 
-    def __init__(self, state: State, policies: Mapping[str, Policy] | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        policies: Mapping[str, Policy] | None = None,
+        waiting: Waiting | None = None,
+    ) -> None:
         self._state = state
         self._policies = policies or {}
+        self._waiting = waiting or Waiting(state)
         self._reader = Reader()
         self._remembered: dict[str, Pending] = {}
 
@@ -44,6 +52,7 @@ class Verbs:
         """ExtenderFilterResult. Raises ArgumentsError."""
         asked, names = self._reader.arguments(body)
         self._remember(asked)
+        self._waiting.forget(asked.uid)
         if asked.refusal:
             refused = dict.fromkeys(names, asked.refusal)
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
@@ -95,6 +104,7 @@ class Verbs:
         fleet, rows = self._state.fleet, self._state.fleet.rows_of(names)
         fitting = rows[feasible(fleet, request, rows)]
         if not len(fitting):
+            self._waiting.refuse(asked, request)
             return self._refusals(request, names, rows)
         if len(fitting) > MOST_NODES and not asked.prefers:
             scores = score(fleet, request, fitting, self.policy(asked))

@@ -102,6 +102,9 @@ class Request:
     def __post_init__(self) -> None:
         if not self.asks:
             raise ValueError("a request has at least one ask")
+        # So that equal requests can be told by their hash.
+        object.__setattr__(self, "asks", tuple(self.asks))
+        object.__setattr__(self, "selector", tuple(self.selector))
         object.__setattr__(self, "moments", moments_of(self.asks))
 
     @property

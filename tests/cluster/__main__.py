@@ -121,6 +121,7 @@ def _row(weather: Weather, figures: Figures) -> Sequence[str]:
         str(figures.looks),
         "none",
         f"{figures.longest_wait_s:.1f} s (at most {PATIENCE_S:.0f})",
+        str(figures.woken),
         f"{figures.took_s:.0f} s",
     )
 

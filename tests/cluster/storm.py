@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,13 +42,14 @@ class StormError(AssertionError):
 @dataclass
 class Figures:
     """What a storm was. longest_wait_s: of a pod while it fitted somewhere, from the first look
-    that said so, or from the last kill."""
+    that said so, or from the last kill. woken: pods that kube-scheduler had to be told of."""
 
     pods: int = 0
     bound: int = 0
     looks: int = 0
     kills: int = 0
     longest_wait_s: float = 0.0
+    woken: int = 0
     took_s: float = 0.0
 
 
@@ -135,10 +137,21 @@ class Storm:
             still_s = now_s - max(self._progress_s, self.last_kill_s)
             late = sum(wait > PATIENCE_S for wait in waits)
             if late and (self.strict or still_s > PATIENCE_S):
-                raise StormError(f"{late} pods fit and wait, for {max(waits):.0f} s")
+                said = "\n".join(await self._said(fitting))
+                raise StormError(f"{late} pods fit and wait, for {max(waits):.0f} s:\n{said}")
             await asyncio.sleep(_LOOK_S)
 
     # --- inside
+
+    async def _said(self, uids: Set[str]) -> Sequence[str]:
+        """What kube-scheduler says of them, most said first."""
+        pods = [pod for pod in await self._list() if pod["metadata"]["uid"] in uids]
+        conditions = [each for pod in pods for each in pod["status"].get("conditions", [{}])]
+        said = Counter(
+            f"{each.get('message', 'never tried')} ({each.get('lastTransitionTime')})"
+            for each in conditions
+        )
+        return [f"{count}: {text}" for text, count in said.most_common(20)]
 
     async def _list(self) -> Sequence[Json]:
         found = await self.api.ask("GET", self._path)

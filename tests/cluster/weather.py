@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from tests.cluster.storm import Storm, StormError
 _CHURN: Final = 40
 _CHURN_EVERY_S: Final = 1.0
 _TEND_EVERY_S: Final = 1.0
+_PAGE: Final = 20_000
+"""Characters of each of the extender's pages, where a storm failed."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,22 @@ async def pass_over(
         await storm.come(changed)
         await _until_calm(storm, f"{changed} have gone, {changed} have come", say)
         storm.figures.took_s = time.monotonic() - begun_s
+        storm.figures.woken = _woken(installation)
+    except StormError as error:
+        for path in ("/readyz", "/metrics", "/debug/fleet"):
+            error.add_note(f"{path}: {installation.ask(path)[1][:_PAGE]}")
+        error.add_note(installation.extender.log_tail())
+        raise
     finally:
         tending.cancel()
         await asyncio.wait([tending])
+
+
+def _woken(installation: Installation) -> int:
+    """By the extender as it runs now."""
+    page = installation.ask("/metrics")[1]
+    found = re.search(r"^gpuslice_scheduler_woken_pods_total (\S+)", page, re.MULTILINE)
+    return int(float(found[1])) if found else 0
 
 
 async def _until_calm(storm: Storm, what: str, say: Callable[[str], None]) -> None:

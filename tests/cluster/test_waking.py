@@ -1,0 +1,75 @@
+"""A refused pod for which room comes that kube-scheduler cannot see is bound all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from contract import names
+from simgpu.lab.api import MERGE_PATCH, Api, ApiError
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import Fleet
+from simgpu.lab.fleet_objects import Shape
+from tests.cluster.requested import asking, pod
+from tests.cluster.running import running
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+PODS = "/api/v1/namespaces/default/pods"
+WITHIN_S = 60.0
+"""kube-scheduler comes back by itself after five minutes."""
+
+
+@pytest.fixture
+def cleared(installed: ControlPlane) -> Iterator[ControlPlane]:
+    yield installed
+    installed.remove_pods("default")
+
+
+def ask(
+    plane: ControlPlane, method: str, path: str, body: Any = None, user: str = "admin", **more: Any
+) -> Any:
+    async def once() -> Any:
+        async with Api(plane, user) as api:
+            return await api.ask(method, path, body, **more)
+
+    return asyncio.run(once())
+
+
+def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(cleared: ControlPlane) -> None:
+    half = asking({names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"})
+    with Fleet(cleared, Shape(nodes=1, cards=1).all_nodes()) as fleet, running(cleared) as ours:
+        (node,) = fleet.nodes
+        fleet.set_ready(node, "the library is not there")
+        until(lambda: "AGENT_NOT_READY" in ours.ask("/metrics")[1], "that is seen")
+        ask(cleared, "POST", PODS, pod(half))
+
+        def said() -> str:
+            conditions = ask(cleared, "GET", f"{PODS}/p")["status"].get("conditions", [])
+            return " ".join(each.get("message", "") for each in conditions)
+
+        until(lambda: "GPU node agent is not ready" in said(), "the pod is refused")
+        fleet.set_ready(node)
+
+        def bound() -> bool:
+            return bool(ask(cleared, "GET", f"{PODS}/p")["spec"].get("nodeName"))
+
+        until(bound, "the pod is bound", WITHIN_S)
+        found = ask(cleared, "GET", f"{PODS}/p")
+        assert names.ANNOTATION_ROOM_SEEN in found["metadata"]["annotations"]
+        assert "gpuslice_scheduler_woken_pods_total 1.0" in ours.ask("/metrics")[1]
+
+
+def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
+    ask(cleared, "POST", PODS, pod())
+    body = {"metadata": {"uid": "another", "annotations": {names.ANNOTATION_ROOM_SEEN: "now"}}}
+    with pytest.raises(ApiError) as refused:
+        ask(cleared, "PATCH", f"{PODS}/p/status", body, "scheduler", content=MERGE_PATCH)
+    assert refused.value.status == 422
+    assert names.ANNOTATION_ROOM_SEEN not in ask(cleared, "GET", f"{PODS}/p")["metadata"].get(
+        "annotations", {}
+    )
