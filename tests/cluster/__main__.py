@@ -56,7 +56,7 @@ added up by card, by another program than ours. {cpus} shared cores, {system.sys
 """
 _HEAD: Final = (
     *("weather", "pods made", "bound", "kills", "looks", "over"),
-    *("longest wait of a pod that fitted", "took"),
+    *("longest wait of a pod that fitted", "woken by us", "took"),
 )
 
 
