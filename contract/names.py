@@ -122,8 +122,13 @@ CDI_KIND: Final = "nvidia.com/gpu"
 
 EVENT_GRANT_REFUSED: Final = "GrantRefused"
 """Reason of the event of a pod that a node's agent removes, since its grant is not to be had."""
+EVENT_GRANT_UNCONFIRMED: Final = "GrantUnconfirmed"
+"""Reason of the event of a node where a container has a share, and the API server no such pod."""
 EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 """Reason of the event for a container whose entry point no preload reaches."""
+
+ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
+"""The kubelet's, of the object that shows a static pod."""
 
 # --- environment in the container: what HAMi-core reads ------------------------------------------
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from contract import allocation, names
-from nri_plugin import ledger, policy
+from nri_plugin import ledger, origins, policy
 from nri_plugin.errors import Reason, Refusal, Refused, refuse
 from nri_plugin.ledger import Hold
 from nri_plugin.model import Card, Pod
@@ -61,7 +61,9 @@ class Bounds:
         where nobody answers, neither. None: nobody is there to be asked."""
         self._vouched: dict[str, Bound] = {}
         self._denied: dict[str, str] = {}
+        self._gone: dict[str, None] = {}
         self._objected: dict[str, tuple[Pod, Refusal]] = {}
+        self._foreign: dict[str, Refusal] = {}
         self._claims: dict[str, tuple[Pod, tuple[Card, ...], Hold | None]] = {}
         self._over_for: object = None
         self._over: Mapping[str, Refusal] = {}
@@ -73,7 +75,7 @@ class Bounds:
             self.lost(uid)
             return
         before = self._pods.get(uid)
-        self._vouched.pop(uid, None)
+        self._judge_origin(bound, before)
         self._denied.pop(uid, None)
         self._pods[uid] = bound
         if before is not None and before.pod == bound.pod:
@@ -89,8 +91,10 @@ class Bounds:
 
     def lost(self, uid: str) -> None:
         if self._pods.pop(uid, None) is not None:
+            _remember(self._gone, uid, None)
             del self._places[uid], self._granted[uid]
             self._claims.pop(uid, None)
+            self._foreign.pop(uid, None)
             self.version += 1
 
     def keep(self, uids: AbstractSet[str]) -> None:
@@ -139,8 +143,17 @@ class Bounds:
         """Why the API server has no such pod here; "": it has not said so."""
         return self._denied.get(uid, "")
 
+    def gone(self, uid: str) -> bool:
+        """Whether its object was there, and was removed."""
+        return uid in self._gone
+
     def pod(self, uid: str) -> Bound | None:
+        """As the watch tells it."""
         return self._pods.get(uid)
+
+    def heard(self, uid: str) -> Bound | None:
+        """As the watch tells it, or who was asked."""
+        return self._pods.get(uid) or self._vouched.get(uid)
 
     def objection(
         self, pod: Pod, cards: Sequence[Card], holding: AbstractSet[str]
@@ -148,9 +161,12 @@ class Bounds:
         """Why a container of the pod, as the runtime tells of it, may not have its share."""
         if pod.uid in self._denied:
             return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid])
-        bound = self._pods.get(pod.uid) or self._vouched.get(pod.uid)
+        bound = self.heard(pod.uid)
         if bound is None:
             return None
+        foreign = self._foreign.get(pod.uid) or _foreign(bound, None)
+        if foreign is not None:
+            return foreign
         other = _difference(bound.pod, pod)
         if other:
             objection = refuse(Reason.GRANT_UNCONFIRMED, problem=f"its {other} is another there")
@@ -165,6 +181,18 @@ class Bounds:
             for uid, (pod, objection) in self._objected.items()
             if uid in self._pods and self._pods[uid].pod == pod
         }
+
+    def foreign(self) -> Mapping[str, Refusal]:
+        """By UID, pods whose grant no scheduler wrote; they are in nobody's way."""
+        return self._foreign
+
+    def _judge_origin(self, bound: Bound, before: Bound | None) -> None:
+        """Once it was found foreign, it stays so: what showed it may be put right afterwards."""
+        uid, asked = bound.pod.uid, self._vouched.pop(bound.pod.uid, None)
+        found = _foreign(bound, before) or (_foreign(bound, asked) if asked else None)
+        if found is not None and uid not in self._foreign:
+            self._foreign[uid] = found
+            self.version += 1
 
     # --- what cannot be
 
@@ -189,7 +217,7 @@ class Bounds:
         held = dict.fromkeys(whole, ledger.NOTHING)
         before: list[Hold] = []
         found: dict[str, Refusal] = {}
-        for uid in sorted(self._granted, key=in_order):
+        for uid in sorted(self._granted.keys() - self._foreign.keys(), key=in_order):
             hold = self._claimed(uid, cards)
             if hold is None:
                 continue
@@ -221,14 +249,14 @@ class Bounds:
     def doubt(self, hold: Hold, cards: Sequence[Card]) -> Refusal | None:
         """Why what a container holds is not what its pod was granted; None: it is, or it is not
         known."""
-        bound = self._pods.get(hold.pod_uid)
+        bound = self.heard(hold.pod_uid)
         if bound is None:
             return None
         try:
             claimed = policy.claim(bound.pod, hold.container, cards)
         except Refused as refused:
             if refused.refusal.reason in _CARDS_MAY_TELL:
-                return None
+                return _unnamed(hold, _entries(bound))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
         granted = ledger.parts(claimed.shares if claimed else ())
         for uuid, part in hold.parts.items():
@@ -241,6 +269,21 @@ class Bounds:
                 )
                 return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
         return None
+
+
+def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:
+    """A card that failed is still named by who was granted it."""
+    named = {entry.id for entry in entries}
+    others = [uuid for uuid in hold.parts if uuid not in named]
+    if not others or None in named:
+        return None
+    problem = f"container {hold.container} has a part of card {others[0]}, granted is none of it"
+    return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
+
+
+def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
+    problem = origins.foreign(bound, before)
+    return refuse(Reason.GRANT_FOREIGN, problem=problem) if problem else None
 
 
 def _difference(one: Pod, other: Pod) -> str:

@@ -316,6 +316,13 @@ CASES: Final[Sequence[Case]] = (
         "`the API server does not confirm what the pod was granted: ...`",
     ),
     Case(
+        "a_grant_that_no_scheduler_wrote",
+        "a grant that no scheduler wrote: the pod was made with its node, or its annotations were"
+        " changed after it was bound, or do not say who wrote them; also of a container that runs",
+        _REFUSES + ", and removes the pod, with an event",
+        "`what the pod was granted was written by no scheduler: ...`",
+    ),
+    Case(
         "a_grant_of_a_card_that_was_full",
         "a grant of a card that pods bound before it have, though it may be first at the node",
         "refuses to make it, and removes the pod, with an event",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -22,6 +23,7 @@ from nri_plugin import objects
 from nri_plugin.bounds import Bounds
 from nri_plugin.events import Events
 from nri_plugin.heartbeat import Heartbeat
+from nri_plugin.inquiry import Inquiry
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
@@ -30,6 +32,7 @@ from nri_plugin.readiness import Readiness
 from nri_plugin.removal import Removal
 from nri_plugin.settings import Settings
 from nri_plugin.upkeep import DEVICES, NODES, Upkeep
+from nri_plugin.verification import Verification
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -38,6 +41,7 @@ Json = Mapping[str, Any]
 _PODS: Final = "/api/v1/pods"
 _AGAIN_S: Final = 10.0
 _TICK_S: Final = 1.0
+_LOOK_S: Final = 0.5
 _PAGE: Final = 100
 """A page of pods is in memory at once."""
 
@@ -64,20 +68,32 @@ class Cluster:
         self._readiness = readiness
         self._metrics = metrics
         self._said = ""
+        self._verification = Verification(
+            bounds, holds, lambda: inventory.cards, notices, readiness, metrics, time.monotonic
+        )
 
     async def run(self) -> None:
         """Until cancelled; then the Lease says that nobody is here any more."""
         while True:
             try:
-                found = await asyncio.to_thread(self._load)
-                async with Kube(found, self._load, user_agent="gpuslice-agent") as kube:
-                    await self._run(kube)
-            except AccessError as error:
-                self._say(str(error))
+                await self._connected()
             except Exception:
                 _LOG.exception(Line("a fault of the agent's side towards the API server"))
+                self._metrics.api_up.set(0)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _connected(self) -> None:
+        """Until there is reason to connect anew."""
+        try:
+            found = await asyncio.to_thread(self._load)
+            async with Kube(found, self._load, user_agent="gpuslice-agent") as kube:
+                await self._run(kube)
+        except AccessError as error:
+            self._say(str(error))
             self._metrics.api_up.set(0)
-            await asyncio.sleep(_AGAIN_S)
+            for _ in range(round(_AGAIN_S / _LOOK_S)):
+                self._verification.look()
+                await asyncio.sleep(_LOOK_S)
 
     def _load(self) -> Access:
         return access.load(self._settings.kubeconfig, self._settings.environment)
@@ -123,21 +139,17 @@ class Cluster:
         def heard() -> bool:
             return followers["pods"].synced and not followers["pods"].problem
 
-        events = Events(kube, node_name, self._metrics)
-        removal = Removal(
+        events = Events(kube, node_name, lambda: upkeep.node_uid, self._metrics)
+        inquiry = Inquiry(
             kube,
-            events,
             node_name,
             self._bounds,
-            self._holds,
-            lambda: self._inventory.cards,
-            heard,
             lambda: followers["pods"].problem not in ("", UNLISTED),
-            self._metrics,
         )
+        removal = Removal(kube, events, self._bounds, self._metrics)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(removal.run(), name="removal")
+                group.create_task(self._verify(heard, inquiry, removal), name="verify")
                 group.create_task(events.run(self._notices), name="events")
                 for name, follower in followers.items():
                     group.create_task(follower.run(), name=f"follow {name}")
@@ -147,6 +159,20 @@ class Cluster:
         except asyncio.CancelledError:
             await heartbeat.farewell()
             raise
+
+    async def _verify(self, heard: Callable[[], bool], inquiry: Inquiry, removal: Removal) -> None:
+        """Judged is always, by what is known; asked and removed while the watch is heard."""
+        verification, self._bounds.ask = self._verification, inquiry.ask
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    verification.look()
+                    if heard():
+                        inquiry.begin(group, verification.unknown)
+                        removal.begin(group, verification.doomed)
+                    await asyncio.sleep(_LOOK_S)
+        finally:
+            self._bounds.ask = None
 
     async def _tell(self, followers: Mapping[str, Follower]) -> None:
         """Of what is known of the API server, in the metrics; in the log where it changes."""

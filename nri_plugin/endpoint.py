@@ -80,7 +80,7 @@ class Endpoint:
             hang = self._readiness.hang
             return _verdict([] if hang is None else [hang])
         if path == "/readyz":
-            return _verdict(self._readiness.problems)
+            return _verdict(self._readiness.problems, self._readiness.notes)
         text = "there are /healthz, /readyz and /metrics\n"
         return HTTPStatus.NOT_FOUND, _TEXT, text.encode()
 
@@ -171,9 +171,9 @@ def _peer(client: socket.socket) -> object:
         return None
 
 
-def _verdict(problems: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
+def _verdict(problems: Sequence[str], notes: Sequence[str] = ()) -> tuple[HTTPStatus, str, bytes]:
     status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-    return status, _TEXT, ("\n".join(problems or ["ok"]) + "\n").encode()
+    return status, _TEXT, ("\n".join((*(problems or ["ok"]), *notes)) + "\n").encode()
 
 
 def _written(address: Address) -> str:

@@ -72,6 +72,7 @@ class Reason(Enum):
         " {total} were left; pods that were bound before it hold: {held}"
     )
     GRANT_UNCONFIRMED = "the API server does not confirm what the pod was granted: {problem}"
+    GRANT_FOREIGN = "what the pod was granted was written by no scheduler: {problem}"
     IDENTITY_INVALID = "{what} {value!r} cannot name a directory"
     CDI_MISSING = (
         f"no CDI device {names.CDI_KIND}={{uuid}} in the CDI directories{{hint}}; the card is"

@@ -1,14 +1,17 @@
-"""Writes events of pods: why one is removed, and what its author should know of it.
+"""Writes events of pods: why one is removed, and what its author should know of it; of the node,
+where the API server does not have the pod.
 
 What fails is said in the log; whether it is tried again is the caller's to decide. The text is
-printable and short, whoever wrote what it quotes.
+printable and short, whoever wrote what it quotes. An event's name is made of what it says, so that
+an agent that was killed before it knew that it had written one does not write another.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -17,7 +20,7 @@ from kube.client import Kube, KubeError
 from nri_plugin import objects
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Pod
-from nri_plugin.notices import Notices
+from nri_plugin.notices import Notice, Notices
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -27,9 +30,14 @@ _AGAIN_S: Final = 5.0
 
 
 class Events:
-    def __init__(self, kube: Kube, node_name: str, metrics: Metrics) -> None:
+    """node_uid: "" while it is not known."""
+
+    def __init__(
+        self, kube: Kube, node_name: str, node_uid: Callable[[], str], metrics: Metrics
+    ) -> None:
         self._kube = kube
         self._node_name = node_name
+        self._node_uid = node_uid
         self._written = metrics.api_writes.labels("event", "written")
         self._failed = metrics.api_writes.labels("event", "failed")
 
@@ -39,20 +47,36 @@ class Events:
             notice = notices.first()
             if notice is None:
                 await asyncio.sleep(_LOOK_S)
-            elif await self.tell(notice.pod, notice.reason, "Start", notice.text):
+            elif await self._notify(notice):
                 notices.done(notice)
             else:
                 await asyncio.sleep(_AGAIN_S)
 
+    async def _notify(self, notice: Notice) -> bool:
+        pod = notice.pod
+        if notice.of_node:
+            of = objects.about_node(self._node_name, self._node_uid(), pod)
+        else:
+            of = objects.about_pod(pod)
+        return await self._post(of, pod, notice.container, notice.reason, "Start", notice.text)
+
     async def tell(self, pod: Pod, reason: str, action: str, text: str) -> bool:
         """Whether it is written, or never can be: the namespace goes, or the server refuses it."""
+        return await self._post(objects.about_pod(pod), pod, "", reason, action, text)
+
+    async def _post(
+        self, of: objects.Json, pod: Pod, container: str, reason: str, action: str, text: str
+    ) -> bool:
         at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        name = f"gpuslice.{uuid.uuid4().hex[:16]}"
-        body = objects.event(pod, reason, action, printable(text), self._node_name, name, at)
-        path = f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events"
+        said = "\0".join((self._node_name, pod.uid, container, reason, action)).encode()
+        name = f"gpuslice.{hashlib.sha256(said).hexdigest()[:16]}"
+        body = objects.event(of, reason, action, printable(text), self._node_name, name, at)
+        path = f"/apis/events.k8s.io/v1/namespaces/{body['metadata']['namespace']}/events"
         try:
             await self._kube.post(path, body, timeout_s=_ANSWER_S)
         except KubeError as error:
+            if error.status == 409:
+                return True
             self._failed.inc()
             _LOG.warning(
                 Line("event", namespace=pod.namespace, pod=pod.name, failed=reason, error=error)

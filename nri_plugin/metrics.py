@@ -129,15 +129,18 @@ class Metrics:
         self.pods_removed = Counter(
             "gpuslice_pods_removed_total",
             "Pods that the agent removed, by reason: GRANT_OVERFILLS (bound to a card that was"
-            " full), GRANT_UNCONFIRMED (a container held what its pod was not granted). The pod's"
+            " full), GRANT_UNCONFIRMED (a container held what its pod was not granted),"
+            " GRANT_FOREIGN (no scheduler wrote what it was granted). The pod's"
             " event (GrantRefused) and the log have the words.",
             ("reason",),
             registry=self.registry,
         )
-        self.unconfirmed = Gauge(
-            "gpuslice_grants_unconfirmed",
-            "Containers that hold a share which the API server does not confirm. Above 0 for more"
-            " than seconds, somebody made pods past the API server.",
+        self.grants = Gauge(
+            "gpuslice_grants",
+            "Containers that hold a share, by what the API server says of it, while the agent is"
+            " told of a cluster: confirmed; refuted (its pod is being removed); absent (it has no"
+            " such pod: somebody made it past the API server); unheard (it has not answered).",
+            ("standing",),
             registry=self.registry,
         )
         self.ready = Gauge(

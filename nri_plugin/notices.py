@@ -18,12 +18,14 @@ _MOST: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """reason: one word of contract.names."""
+    """reason: one word of contract.names. of_node: the node's event, since the API server does not
+    have the pod."""
 
     pod: Pod
     container: str
     reason: str
     text: str
+    of_node: bool = False
 
 
 class Notices:
@@ -31,14 +33,16 @@ class Notices:
         self._waiting: deque[Notice] = deque(maxlen=_MOST)
         self._told: dict[tuple[str, str, str], None] = {}
 
-    def add(self, notice: Notice) -> None:
+    def add(self, notice: Notice) -> bool:
+        """Whether it is news."""
         key = (notice.pod.uid, notice.container, notice.reason)
         if key in self._told:
-            return
+            return False
         self._told[key] = None
         if len(self._told) > _MOST:
             del self._told[next(iter(self._told))]
         self._waiting.append(notice)
+        return True
 
     def first(self) -> Notice | None:
         return self._waiting[0] if self._waiting else None

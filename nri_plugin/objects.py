@@ -7,6 +7,7 @@ reads.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ _OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTE_MOST: Final = 1000
 _INSTANCE_MOST: Final = 128
+_NO_NAMESPACE: Final = "default"
+"""Where the API server wants events of what has none."""
 LEASE_S: Final = 40
 """After which a Lease that is not renewed is nobody's."""
 
@@ -44,7 +47,8 @@ class Bound:
     """A pod of this node, as the API server has it.
 
     pod: with no labels and annotations but those that say what it was granted. scheduled: when it
-    was bound, RFC 3339; "" where nobody says. leaving: it is being deleted already.
+    was bound, RFC 3339; "" where nobody says. leaving: it is being deleted already. asks_us: its
+    scheduler is to be ours, by the name that nobody else has. writer: who bound it, as it says.
     """
 
     pod: Pod
@@ -53,6 +57,8 @@ class Bound:
     finished: bool
     leaving: bool
     asked: Mapping[str, int]
+    asks_us: bool = False
+    writer: str = ""
 
 
 # --- what is read --------------------------------------------------------------------------------
@@ -114,12 +120,19 @@ def bound(raw: Json) -> Bound:
         finished=finished,
         leaving=bool(metadata.get("deletionTimestamp")),
         asked={} if finished else _asked(_at(raw, "spec")),
+        asks_us=_at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
+        writer=sys.intern(annotations.get(names.ANNOTATION_WRITER, "")),
     )
 
 
 def node_of(pod: Json) -> str:
     """The node that it is bound to; "": none."""
     return str(_at(pod, "spec").get("nodeName") or "")
+
+
+def is_mirror(pod: Json) -> bool:
+    """Whether it shows a static pod, which has another UID and is made by its node's kubelet."""
+    return names.ANNOTATION_MIRROR in _texts(_at(pod, "metadata"), "annotations")
 
 
 def _asked(spec: Json) -> Mapping[str, int]:
@@ -246,27 +259,42 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
 
 
 def event(
-    pod: Pod, reason: str, action: str, text: str, node_name: str, name: str, at: str
+    of: Json, reason: str, action: str, text: str, node_name: str, name: str, at: str
 ) -> Json:
-    """events.k8s.io/v1. at: RFC 3339 with microseconds."""
+    """events.k8s.io/v1. of: whose it is, as `about_pod` or `about_node` has it. at: RFC 3339 with
+    microseconds."""
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"namespace": pod.namespace, "name": name},
+        "metadata": {"namespace": of["regarding"].get("namespace", _NO_NAMESPACE), "name": name},
         "eventTime": at,
         "reportingController": "gpuslice.io/agent",
         "reportingInstance": node_name[:_INSTANCE_MOST],
         "action": action,
         "reason": reason,
         "type": "Warning",
-        "regarding": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        },
         "note": text[:_NOTE_MOST],
+        **of,
+    }
+
+
+def about_pod(pod: Pod) -> Json:
+    return {"regarding": _reference(pod)}
+
+
+def about_node(node_name: str, node_uid: str, pod: Pod) -> Json:
+    """Of a pod that the API server does not have."""
+    node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid}
+    return {"regarding": node, "related": _reference(pod)}
+
+
+def _reference(pod: Pod) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
     }
 
 

@@ -1,8 +1,9 @@
 """Whether this agent can bring containers their share now, and if not, why: in words for people.
 
-Plain state, set by the event loop (observer.py, watch.py) and read by the endpoint's threads; each
-field is replaced whole, never changed in place. Ready means all of: registered with the runtime
-and synchronized, cards known, a usable CDI device for each, and the library there.
+Plain state, set by the event loop (observer.py, watch.py, verification.py) and read by the
+endpoint's threads; each field is replaced whole, never changed in place. Ready means all of:
+registered with the runtime and synchronized, cards known, a usable CDI device for each, and the
+library there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Readiness:
         """Why there is no session; None while there is one."""
         self.node: Sequence[str] = ("the node has not been looked at yet",)
         """What this node lacks."""
+        self.notes: Sequence[str] = ()
+        """What people should know of an agent that is ready all the same."""
 
     def beat(self) -> None:
         self._beat_at = self._now()

@@ -19,7 +19,8 @@ from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.cri import Process, Sandbox
 from simgpu.lab.lab import Lab
 from tests.cluster.conftest import installed
-from tests.cluster.server import Server
+from tests.cluster.opening import opened
+from tests.cluster.server import MERGE_PATCH, Server
 from tests.cluster.waiting import until
 
 from .conftest import GIB, probe
@@ -45,17 +46,22 @@ class Cluster:
     node: str
     kubeconfig: Path
 
-    def pod(self, annotations: Mapping[str, str]) -> str:
-        """The name of a pod that was bound to the node with these annotations."""
+    def pod(self, annotations: Mapping[str, str], made_there: bool = False) -> str:
+        """The name of a pod that was bound to the node with these annotations, or made so."""
         name = f"p-{secrets.token_hex(4)}"
         limits = {names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"}
         container = {"name": "main", "image": "none", "resources": {"limits": limits}}
-        spec = {"schedulerName": names.SCHEDULER_NAME, "containers": [container]}
+        spec: Json = {"schedulerName": names.SCHEDULER_NAME, "containers": [container]}
+        metadata: Json = {"name": name}
+        if made_there:
+            spec["nodeName"], metadata["annotations"] = self.node, dict(annotations)
         pods = f"/api/v1/namespaces/{self.namespace}/pods"
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-        asked = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        asked = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         with Server(self.plane) as admin, Server(self.plane, "scheduler") as scheduler:
             assert (answer := admin.ask("POST", pods, asked)).done, answer.text
+            if made_there:
+                return name
             lease = admin.ask("GET", f"{leases}/{names.LEASE_SCHEDULER}").body.get("spec", {})
             writer = f"{lease.get('holderIdentity', '')} {lease.get('leaseTransitions', 0)}"
             binding = {
@@ -74,6 +80,12 @@ class Cluster:
     def get(self, name: str) -> Json:
         with Server(self.plane) as admin:
             return admin.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}").body
+
+    def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        change = {"metadata": {"annotations": dict(annotations)}}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+        with Server(self.plane) as admin:
+            assert (answer := admin.ask("PATCH", path, change, MERGE_PATCH)).done, answer.text
 
     def sandbox(self, name: str) -> Sandbox:
         return Sandbox(uid=self.get(name)["metadata"]["uid"], namespace=self.namespace)
@@ -138,6 +150,29 @@ def test_a_grant_that_the_api_server_does_not_have(cluster: Cluster) -> None:
         pod.create("main", OWN)
     until(lambda: cluster.removed(name), "the pod is removed")
     assert f"its annotation {names.ANNOTATION_DEVICE_ALLOCATED} is another" in cluster.said(name)
+
+
+def test_a_grant_that_no_scheduler_wrote(cluster: Cluster) -> None:
+    """Nobody bound the one; of the other the grant is written anew while it runs."""
+    annotations = one(cluster.lab)
+    row = "a_grant_that_no_scheduler_wrote"
+    with opened(cluster.plane):
+        forged = cluster.pod(annotations, made_there=True)
+        with (
+            cluster.lab.pod(forged, annotations, of=cluster.sandbox(forged)) as pod,
+            refused(row),
+        ):
+            pod.create("main", OWN)
+        until(lambda: cluster.removed(forged), "the pod is removed")
+        assert "it was made with its node, and bound by nobody" in cluster.said(forged)
+        name = cluster.pod(annotations)
+        with cluster.lab.pod(name, annotations, of=cluster.sandbox(name)) as pod:
+            assert probe(pod.run("main", OWN)).held_to(HALF)
+            time.sleep(2)  # what is not confirmed is noticed by then
+            assert not cluster.removed(name)
+            cluster.annotate(name, one(cluster.lab, HALF + GIB))
+            until(lambda: cluster.removed(name), "the pod is removed")
+        assert "was changed after the pod was bound" in cluster.said(name)
 
 
 def test_a_grant_of_a_card_that_was_full(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from nri_plugin.totals import Entry
 GIB = 1 << 30
 CARDS = (Card("GPU-0", 0, 8 * GIB), Card("GPU-1", 1, 4 * GIB))
 NOBODY: frozenset[str] = frozenset()
+NOW = "2026-01-01T00:00:00Z"
 LABEL = names.LABEL_ISOLATION_PROVIDER
 
 
@@ -34,7 +35,7 @@ def allocated(card: int, memory_bytes: int, core: int | None = 10, uuid: str | N
 
 
 def bound(
-    uid: str, memory_bytes: int = GIB, card: int = 0, core: int | None = 10, scheduled: str = ""
+    uid: str, memory_bytes: int = GIB, card: int = 0, core: int | None = 10, scheduled: str = NOW
 ) -> Bound:
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(card, memory_bytes, core)}
     pod = Pod(uid, "team", f"pod-{uid}", {LABEL: "hami-core"}, annotations)
@@ -95,14 +96,6 @@ def test_the_watch_is_believed_and_not_the_clock() -> None:
     assert over(bounds) == {"a", "c"}
 
 
-def test_who_came_with_his_node_is_behind_those_that_were_bound() -> None:
-    bounds = Bounds()
-    bounds.put(bound("a", 5 * GIB), listing=True)
-    bounds.put(bound("b", 5 * GIB, scheduled="2026-01-01T00:00:00Z"), listing=True)
-    assert over(bounds) == {"a"}
-    assert over(bounds, frozenset({"a"})) == {"a"}
-
-
 def test_bound_in_one_second_who_runs_stays() -> None:
     bounds = Bounds()
     for uid in "ab":
@@ -124,15 +117,6 @@ def test_a_pod_keeps_its_place_and_gives_its_room_back() -> None:
     bounds.lost("a")
     assert over(bounds) == set()
     assert bounds.pod("a") is None
-
-
-def test_a_pod_whose_grant_was_changed_keeps_its_place() -> None:
-    bounds = Bounds()
-    bounds.put(bound("a", GIB), listing=False)
-    bounds.put(bound("b", 5 * GIB), listing=False)
-    assert over(bounds) == set()
-    bounds.put(bound("a", 5 * GIB), listing=False)
-    assert over(bounds) == {"b"}
 
 
 def test_the_refusal_says_who_has_it() -> None:
@@ -162,6 +146,93 @@ def test_what_all_ask_for_and_which_cards_they_have() -> None:
     bounds.keep({"b"})
     assert bounds.granted([]) == {"GPU-1"}
     assert bounds.asked() == {names.RESOURCE_MEMORY: GIB}
+
+
+# --- who wrote it
+
+
+def told(*order: Bound) -> Bounds:
+    bounds = Bounds()
+    for each in order:
+        bounds.put(each, listing=False)
+    return bounds
+
+
+def granted(of: Bound, writer: str = "", **containers: Sequence[grants.CardGrant]) -> Bound:
+    """With grants of ours."""
+    written = {**of.pod.annotations, names.ANNOTATION_GRANTS: grants.encode(containers)}
+    return replace(of, pod=replace(of.pod, annotations=written), writer=writer)
+
+
+def with_annotations(of: Bound, annotations: dict[str, str]) -> Bound:
+    return replace(of, pod=replace(of.pod, annotations=annotations))
+
+
+@pytest.mark.parametrize(
+    ("order", "problem"),
+    [
+        ([bound("a", scheduled="")], "made with its node, and bound by nobody"),
+        ([bound("a", scheduled=""), bound("a")], "made with its node, and bound by nobody"),
+        ([granted(bound("a"))], f"annotation {names.ANNOTATION_WRITER}, which our scheduler"),
+        ([replace(bound("a"), asks_us=True)], f"annotation {names.ANNOTATION_WRITER}, which our"),
+        (
+            [bound("a"), bound("a", 2 * GIB)],
+            f"annotation {names.ANNOTATION_DEVICE_ALLOCATED} was changed after the pod was bound",
+        ),
+        ([bound("a"), bound("a", 2 * GIB), bound("a")], "was changed after"),
+        ([bound("a"), with_annotations(bound("a"), {})], "was changed after"),
+        ([with_annotations(bound("a"), {}), bound("a")], "was changed after"),
+        ([bound("a"), granted(bound("a"), "s 1")], f"{names.ANNOTATION_GRANTS} was changed after"),
+        (
+            [granted(bound("a"), "s 1"), granted(bound("a"), "s 2")],
+            f"{names.ANNOTATION_WRITER} was changed after",
+        ),
+    ],
+)
+def test_what_no_scheduler_wrote_is_found_and_not_forgotten(
+    order: Sequence[Bound], problem: str
+) -> None:
+    bounds = told(*order)
+    found = bounds.foreign()["a"]
+    assert found.reason is Reason.GRANT_FOREIGN
+    assert problem in found.text
+    assert bounds.objection(order[-1].pod, CARDS, NOBODY) == found
+    # It is in nobody's way.
+    for number in range(2):
+        bounds.put(bound(f"b{number}", 4 * GIB), listing=False)
+    assert over(bounds) == set()
+    bounds.lost("a")
+    assert bounds.foreign() == {}
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [bound("a")],
+        [bound("a"), replace(bound("a"), scheduled="")],
+        [bound("a"), replace(bound("a"), pod=replace(bound("a").pod, labels={}))],
+        [granted(bound("a"), "s 1"), granted(bound("a"), "s 1")],
+        [replace(granted(bound("a"), " 0"), asks_us=True)],
+        [replace(with_annotations(bound("a", scheduled=""), {}), asks_us=True)],
+    ],
+)
+def test_what_a_scheduler_may_have_written(order: Sequence[Bound]) -> None:
+    assert told(*order).foreign() == {}
+
+
+def test_who_was_asked_about_is_told_of_as_it_was_then() -> None:
+    bounds = Bounds()
+    bounds.vouch(bound("a"))
+    bounds.put(bound("a", 2 * GIB), listing=False)
+    assert "was changed after" in bounds.foreign()["a"].text
+    bounds.vouch(unbound := bound("b", scheduled=""))
+    objection = bounds.objection(unbound.pod, CARDS, NOBODY)
+    assert objection is not None and objection.reason is Reason.GRANT_FOREIGN
+    bounds.put(unbound, listing=False)
+    assert bounds.foreign().keys() == {"a", "b"}
+    bounds.vouch(bound("c"))
+    bounds.put(bound("c"), listing=False)
+    assert bounds.foreign().keys() == {"a", "b"}
 
 
 # --- what the runtime tells of a pod
@@ -257,8 +328,19 @@ def test_what_is_granted_is_not_doubted() -> None:
     bounds.put(known, listing=False)
     for shares in ([], [HALF], [Share("GPU-0", 0, GIB // 2, 100, uncapped=True)]):
         assert bounds.doubt(hold(known.pod, *shares), CARDS) is None
-    # A card that failed says nothing against who has it.
+    # A card that failed says nothing against who has it; who was granted another one has it not.
     assert bounds.doubt(hold(known.pod, HALF), CARDS[1:]) is None
+    bounds.put(bound("b", card=1), listing=False)
+    doubt = bounds.doubt(hold(bound("b").pod, HALF), CARDS[:1])
+    assert doubt is not None and doubt.text.endswith(
+        "container main has a part of card GPU-0, granted is none of it"
+    )
+    by_minor = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(1, GIB, uuid=None)}
+    bounds.put(with_annotations(bound("c"), by_minor), listing=False)
+    assert bounds.doubt(hold(bound("c").pod, HALF), CARDS[:1]) is None
+    bounds.vouch(bound("d"))
+    assert bounds.doubt(hold(bound("d").pod, HALF, HALF), CARDS) is None
+    assert bounds.doubt(hold(bound("d").pod, replace(HALF, memory_bytes=2 * GIB)), CARDS)
 
 
 @pytest.mark.parametrize(

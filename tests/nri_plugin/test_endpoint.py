@@ -64,6 +64,9 @@ def test_ready_and_not_ready(served: Served) -> None:
     assert served.get("/healthz") == (200, "ok\n")
     served.readiness.session, served.readiness.node = None, ()
     assert served.get("/readyz") == (200, "ok\n")
+    served.readiness.notes = ("a grant is not confirmed",)
+    assert served.get("/readyz") == (200, "ok\na grant is not confirmed\n")
+    served.readiness.notes = ()
     served.now_s = 60
     for page in ("/healthz", "/readyz"):
         assert served.get(page) == (503, "the agent's event loop has not run for 60 s\n")

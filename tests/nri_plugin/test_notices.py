@@ -13,8 +13,8 @@ def notice(number: int, text: str = "static") -> Notice:
 def test_a_container_that_starts_again_is_told_of_once() -> None:
     notices = Notices()
     assert notices.first() is None
-    notices.add(notice(1))
-    notices.add(notice(1, "static again"))
+    assert notices.add(notice(1))
+    assert not notices.add(notice(1, "static again"))
     notices.add(notice(2))
     assert notices.first() == notice(1)
     notices.done(notice(1))

@@ -156,8 +156,13 @@ def test_a_pod_is_what_says_what_it_was_granted() -> None:
             "resourceVersion": "12",
             "deletionTimestamp": "2026-01-01T00:00:00Z",
             "labels": {names.LABEL_ISOLATION_PROVIDER: "hami-core", "app": "x"},
-            "annotations": {names.ANNOTATION_GRANTS: "{}", "other": "y"},
+            "annotations": {
+                names.ANNOTATION_GRANTS: "{}",
+                names.ANNOTATION_WRITER: "scheduler-0 3",
+                "other": "y",
+            },
         },
+        "spec": {"schedulerName": names.SCHEDULER_NAME},
         "status": {
             "phase": "Running",
             "conditions": [
@@ -172,6 +177,11 @@ def test_a_pod_is_what_says_what_it_was_granted() -> None:
     assert found.pod.annotations == {names.ANNOTATION_GRANTS: "{}"}
     assert (found.version, found.scheduled) == ("12", "2026-01-01T00:00:01Z")
     assert (found.finished, found.leaving) == (False, True)
+    assert (found.asks_us, found.writer) == (True, "scheduler-0 3")
+    assert not objects.is_mirror(raw)
+    mirror = {"metadata": {"annotations": {names.ANNOTATION_MIRROR: "hash"}}}
+    assert objects.is_mirror(mirror)
+    assert (objects.bound(mirror).asks_us, objects.bound(mirror).writer) == (False, "")
 
 
 WORDS = (

@@ -1,0 +1,52 @@
+"""What shows that no scheduler wrote what a pod was granted. Pure; each rule is a fact, no guess.
+
+A scheduler's part is written once, before the pod comes to its node: ours writes it in the Binding,
+Koordinator's just before it. So neither writes it into a pod that nobody binds, nor changes it
+later, and ours says who it is. Somebody who imitates all of that is not found here; what he takes
+is held against the order of binding, as everybody's is. What else might seem to tell, and does
+not (managedFields, the term that the writer names), is in docs/adr/0025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from contract import names
+from nri_plugin.objects import Bound
+
+_WRITTEN: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
+
+
+def foreign(bound: Bound, before: Bound | None) -> str:
+    """Why no scheduler wrote it; "": nothing says so, or it was granted nothing. before: as the API
+    server had it when it was told of last."""
+    if before is not None:
+        return _changed(bound, before)
+    granted = any(key in bound.pod.annotations for key in _WRITTEN)
+    return next(filter(None, (rule(bound) for rule in _AT_FIRST)), "") if granted else ""
+
+
+def _changed(bound: Bound, before: Bound) -> str:
+    now, then = bound.pod.annotations, before.pod.annotations
+    keys = [key for key in _WRITTEN if now.get(key) != then.get(key)]
+    if bound.writer != before.writer:
+        keys.append(names.ANNOTATION_WRITER)
+    return f"annotation {keys[0]} was changed after the pod was bound" if keys else ""
+
+
+def _unbound(bound: Bound) -> str:
+    """A Binding writes both in one step; a kubelet adds the condition to those that have none."""
+    if bound.scheduled:
+        return ""
+    return "it was made with its node, and bound by nobody (it has no condition PodScheduled)"
+
+
+def _unsigned(bound: Bound) -> str:
+    ours = bound.asks_us or names.ANNOTATION_GRANTS in bound.pod.annotations
+    if bound.writer or not ours:
+        return ""
+    return f"annotation {names.ANNOTATION_WRITER}, which our scheduler writes with it, is not there"
+
+
+_AT_FIRST: Final[Sequence[Callable[[Bound], str]]] = (_unbound, _unsigned)

@@ -1,0 +1,173 @@
+"""Compares each running grant with what the API server has for its pod, twice a second.
+
+No I/O but the log: what is known comes from bounds.py, what runs from the
+ledger. Told are a metric, a note for people on /readyz and the log; who is refuted is for
+removal.py, whom nobody has answered for, for inquiry.py. What is not known refutes nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from contract import names
+from contract.log_lines import Line
+from nri_plugin.bounds import Bounds
+from nri_plugin.errors import Refusal
+from nri_plugin.ledger import Hold
+from nri_plugin.metrics import Metrics
+from nri_plugin.model import Card, Pod
+from nri_plugin.notices import Notice, Notices
+from nri_plugin.readiness import Readiness
+
+_LOG: Final = logging.getLogger(__name__)
+
+WITHIN_S: Final = 2.0
+"""After which it is said that nobody has confirmed a grant."""
+_ENDING_S: Final = 60.0
+"""For a pod whose object was removed by force while its containers go."""
+_NAMED_AT_MOST: Final = 4
+
+
+class Standing(StrEnum):
+    """Of a running grant; values are the metric's label."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    """The API server's pod was not granted it."""
+    ABSENT = "absent"
+    """The API server has no such pod here: nothing can be removed there."""
+    UNHEARD = "unheard"
+    """It has not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A verdict, and all that it rests on."""
+
+    hold: Hold
+    pod: Pod
+    cards: Sequence[Card]
+    doubt: Refusal | None
+
+    @property
+    def of(self) -> tuple[int, int, int]:
+        """Whose verdict it is: what it rests on is replaced, and never changed."""
+        return id(self.hold), id(self.pod), id(self.cards)
+
+
+class Verification:
+    """holds: what containers hold. clock: monotonic, in seconds."""
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        holds: Callable[[], Sequence[Hold]],
+        cards: Callable[[], Sequence[Card]],
+        notices: Notices,
+        readiness: Readiness,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._bounds = bounds
+        self._holds = holds
+        self._cards = cards
+        self._notices = notices
+        self._readiness = readiness
+        self._metrics = metrics
+        self._clock = clock
+        self._judged: dict[str, _Judged] = {}
+        self._since: dict[str, float] = {}
+        """By container, when its pod was first found to be unknown."""
+        self._said = False
+        self.doomed: Mapping[str, Refusal] = {}
+        """By UID, the pods that must go."""
+        self.unknown: Sequence[Pod] = ()
+        """Pods with running grants that somebody should ask about."""
+
+    def look(self) -> None:
+        """Judge all that runs, by what is known now."""
+        holds, cards, now_s = self._holds(), self._cards(), self._clock()
+        holding = frozenset(hold.pod_uid for hold in holds)
+        over = self._bounds.over(cards, holding)
+        doomed = {**self._bounds.objected(), **over, **self._bounds.foreign()}
+        standings: dict[str, Standing] = {}
+        for hold in holds:
+            doubt = self._doubt(hold, cards)
+            if doubt is not None:
+                doomed.setdefault(hold.pod_uid, doubt)
+            standings[hold.container_id] = self._standing(hold, doomed)
+        self.doomed = doomed
+        self._judged = {i: judged for i, judged in self._judged.items() if i in standings}
+        self._note(holds, standings, now_s)
+
+    def _doubt(self, hold: Hold, cards: Sequence[Card]) -> Refusal | None:
+        bound = self._bounds.heard(hold.pod_uid)
+        if bound is None:
+            return None
+        seen = self._judged.get(hold.container_id)
+        if seen is None or seen.of != (id(hold), id(bound.pod), id(cards)):
+            seen = _Judged(hold, bound.pod, cards, self._bounds.doubt(hold, cards))
+            self._judged[hold.container_id] = seen
+        return seen.doubt
+
+    def _standing(self, hold: Hold, doomed: Mapping[str, Refusal]) -> Standing:
+        if self._bounds.denied(hold.pod_uid):
+            return Standing.ABSENT
+        if self._bounds.heard(hold.pod_uid) is None:
+            return Standing.UNHEARD
+        return Standing.REFUTED if hold.pod_uid in doomed else Standing.CONFIRMED
+
+    def _note(self, holds: Sequence[Hold], standings: Mapping[str, Standing], now_s: float) -> None:
+        unheard = [h for h in holds if standings[h.container_id] is Standing.UNHEARD]
+        self._since = {h.container_id: self._since.get(h.container_id, now_s) for h in unheard}
+        by_uid = {h.pod_uid: h for h in unheard if self._is_due(h, now_s)}
+        self.unknown = [h.pod for h in by_uid.values() if self._bounds.unknown(h.pod)]
+        for standing in Standing:
+            count = sum(each is standing for each in standings.values())
+            self._metrics.grants.labels(standing.value).set(count)
+        self._say_unheard([h for h in unheard if now_s - self._since[h.container_id] >= WITHIN_S])
+        for hold in holds:
+            if standings[hold.container_id] is Standing.ABSENT:
+                self._say_absent(hold)
+
+    def _is_due(self, hold: Hold, now_s: float) -> bool:
+        """Whose object has just gone is asked about when its containers should have gone, too."""
+        gone = self._bounds.gone(hold.pod_uid)
+        return not gone or now_s - self._since[hold.container_id] >= _ENDING_S
+
+    def _say_unheard(self, late: Sequence[Hold]) -> None:
+        late = [hold for hold in late if not self._bounds.gone(hold.pod_uid)]
+        named = [hold.whose for hold in late[:_NAMED_AT_MOST]]
+        more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
+        text = f"grants that the API server has not confirmed: {', '.join(named + more)}"
+        self._readiness.notes = (text,) if late else ()
+        if late and not self._said:
+            _LOG.warning(Line("grants not confirmed yet, and left alone", containers=text))
+        elif self._said and not late:
+            _LOG.info(Line("all grants are confirmed, or refuted"))
+        self._said = bool(late)
+
+    def _say_absent(self, hold: Hold) -> None:
+        """Somebody made it past the API server, or took its object away while it runs."""
+        problem = self._bounds.denied(hold.pod_uid)
+        text = (
+            f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a card, but the API"
+            f" server does not have its pod here: {problem}; find out who made it"
+        )
+        reason = names.EVENT_GRANT_UNCONFIRMED
+        if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, of_node=True)):
+            _LOG.error(
+                Line(
+                    "container whose pod the API server does not have: find out who made it",
+                    namespace=hold.pod.namespace,
+                    pod=hold.pod.name,
+                    uid=hold.pod_uid,
+                    container=hold.container,
+                    container_id=hold.container_id,
+                    problem=problem,
+                )
+            )

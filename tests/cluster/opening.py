@@ -1,0 +1,59 @@
+"""Admission of pods opened for a trial, as docs/admission.md says: it refuses nobody."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from contract import names
+from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.agent_node import allocated
+from tests.cluster.server import MERGE_PATCH, Server
+from tests.cluster.waiting import until
+
+_BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+_OPENED: Final = ("gpuslice-allocations", "gpuslice-scheduler-names")
+
+
+@contextmanager
+def opened(plane: ControlPlane) -> Iterator[None]:
+    """Anybody may write allocations, and name a node."""
+    namespace = f"trial-{secrets.token_hex(4)}"
+    plane.kubectl("create", "namespace", namespace)
+    with Server(plane) as server:
+        _act(server, "Audit")
+        try:
+            until(lambda: _lets_through(server, namespace) == [True, True], "all is let through")
+            yield
+        finally:
+            _act(server, "Deny")
+            until(lambda: _lets_through(server, namespace) == [False, False], "it is closed")
+            plane.remove_namespace(namespace)
+
+
+def _act(server: Server, action: str) -> None:
+    for name in _OPENED:
+        change = {"spec": {"validationActions": [action]}}
+        assert server.ask("PATCH", f"{_BINDINGS}/{name}", change, MERGE_PATCH).done
+
+
+def _lets_through(server: Server, namespace: str) -> list[bool]:
+    limits = {names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"}
+    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+    tried: list[tuple[dict[str, str], str]] = [
+        (allocated("GPU-0", 0, 1 << 30), names.SCHEDULER_NAME),
+        ({}, "other"),
+    ]
+    answers = []
+    for written, scheduler in tried:
+        pod: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "trial", "annotations": written},
+            "spec": {"containers": [container], "schedulerName": scheduler},
+        }
+        path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+        answers.append(server.ask("POST", path, pod).done)
+    return answers

@@ -1,0 +1,211 @@
+"""Each running grant is held against what a real API server has for its pod."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract import names
+from nri_plugin import ledger
+from nri_plugin.ledger import Hold
+from nri_plugin.model import Pod, Share
+from nri_plugin.verification import Standing
+from simgpu.lab.controlplane import ControlPlane
+from tests.cluster import agent_side
+from tests.cluster.agent_node import (
+    Json,
+    Node,
+    Pods,
+    account,
+    allocated,
+    events,
+    host,
+    leaving,
+    node,
+    of_pod,
+    pods,
+    server,
+    side,
+    small_card,
+)
+from tests.cluster.agent_side import Side
+from tests.cluster.opening import opened
+from tests.cluster.server import MERGE_PATCH, Server
+from tests.cluster.waiting import until
+from tests.simgpu.host import GIB, Host
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sim]
+
+__all__ = ["account", "host", "node", "pods", "server", "side"]
+
+
+@pytest.fixture
+def unguarded(installed: ControlPlane) -> Iterator[None]:
+    with opened(installed):
+        yield
+
+
+def counts(side: Side, standing: Standing) -> float:
+    found = side.metrics.registry.get_sample_value("gpuslice_grants", {"standing": standing.value})
+    return found or 0.0
+
+
+def of_nobody(uuid: str, name: str = "nobody") -> Hold:
+    pod = Pod("nobody", "default", name)
+    return ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)])
+
+
+def of_node(server: Server, node: Node) -> list[Json]:
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    listed = server.ask("GET", path).body["items"]
+    return [each for each in listed if each["regarding"].get("name") == node.name]
+
+
+def test_what_no_scheduler_wrote_goes(
+    side: Side, node: Node, server: Server, pods: Pods, unguarded: None
+) -> None:
+    """Though there is room for all of them, and one is first."""
+    uuid = small_card(node)
+    share = allocated(uuid, 1, GIB // 2, core=10)
+    made = pods.make(node.name, share)
+    honest = pods.bind(node, uuid, 1, GIB, core=10)
+    changed = pods.make()
+    pods.bound(changed, node, {})
+    until(lambda: side.bounds.pod(of_pod(server, changed, uuid, 1).pod_uid) is not None, "it")
+    assert server.ask("PATCH", changed, {"metadata": {"annotations": share}}, MERGE_PATCH).done
+    unsigned = pods.make(annotations=share)
+    with_admin = {"metadata": {"name": unsigned.rpartition("/")[2]}}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node.name}
+    binding = {"apiVersion": "v1", "kind": "Binding", **with_admin, "target": target}
+    assert server.ask("POST", f"{unsigned}/binding", binding).done
+    for path, why in (
+        (made, "it was made with its node, and bound by nobody"),
+        (changed, f"annotation {names.ANNOTATION_DEVICE_ALLOCATED} was changed after"),
+        (unsigned, f"annotation {names.ANNOTATION_WRITER}, which our scheduler writes with it"),
+    ):
+        until(lambda path=path: leaving(server, path), f"it is removed: {why}")  # type: ignore[misc]
+        (said,) = events(server, path)
+        assert said.startswith("gpuslice removes the pod: what the pod was granted was written by")
+        assert why in said
+    assert not leaving(server, honest)
+    assert events(server, honest) == []
+    assert side.metrics.pods_removed.labels("GRANT_FOREIGN")._value.get() == 3
+
+
+def test_a_container_with_more_than_its_pod_was_granted(
+    side: Side, node: Node, server: Server, pods: Pods
+) -> None:
+    uuid = small_card(node)
+    honest, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)
+    side.holds = (
+        of_pod(server, honest, uuid, GIB),
+        of_pod(server, other, uuid, 2 * GIB, container_id="2"),
+    )
+    until(lambda: leaving(server, other), "its pod is removed")
+    (said,) = events(server, other)
+    assert "the API server does not confirm what the pod was granted" in said
+    assert f"has {2 * GIB} bytes and 50 percent of card {uuid}, granted are {GIB} and 50" in said
+    assert not leaving(server, honest)
+    assert (counts(side, Standing.CONFIRMED), counts(side, Standing.REFUTED)) == (1, 1)
+
+
+def test_a_pod_that_changes_all_the_time_is_removed_too(
+    side: Side, node: Node, server: Server, installed: ControlPlane, pods: Pods
+) -> None:
+    """What is deleted is the pod as it was judged; whoever changes it faster gains nothing."""
+    uuid = small_card(node)
+    path = pods.bind(node, uuid, 1, GIB)
+    done = threading.Event()
+
+    def change() -> None:
+        with Server(installed) as another:
+            for number in range(10**6):
+                labels = {"metadata": {"labels": {"n": f"{number}"}}}
+                if done.wait(0.03) or not another.ask("PATCH", path, labels, MERGE_PATCH).done:
+                    return
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        side.holds = (of_pod(server, path, uuid, 2 * GIB),)
+        until(lambda: leaving(server, path), "its pod is removed", within_s=30)
+    finally:
+        done.set()
+        changing.join()
+    assert len(events(server, path)) == 1
+
+
+def test_a_container_of_no_pod_is_told(side: Side, node: Node, server: Server) -> None:
+    uuid = small_card(node)
+    side.holds = (of_nobody(uuid),)
+    until(lambda: counts(side, Standing.ABSENT) == 1, "it is counted")
+    until(lambda: bool(of_node(server, node)), "the node's event")
+    (said,) = of_node(server, node)
+    assert (said["reason"], said["type"]) == (names.EVENT_GRANT_UNCONFIRMED, "Warning")
+    assert (said["related"]["name"], said["related"]["uid"]) == ("nobody", "nobody")
+    assert "default/nobody/main" in said["note"] and "there is no such pod" in said["note"]
+    side.holds = ()
+    until(lambda: counts(side, Standing.ABSENT) == 0, "it is gone")
+
+
+def test_a_static_pod_is_told_by_its_mirror(
+    side: Side, node: Node, server: Server, pods: Pods, unguarded: None
+) -> None:
+    """Nobody can remove it at the API server: its kubelet would make the mirror anew."""
+    uuid = small_card(node)
+    mirror = pods.make(node.name, {names.ANNOTATION_MIRROR: "nobody"})
+    _, _, _, _, namespace, _, name = mirror.split("/")
+    pod = Pod("nobody", namespace, name)
+    side.holds = (ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)]),)
+    until(lambda: bool(of_node(server, node)), "the node's event")
+    (said,) = of_node(server, node)
+    assert "the pod of that name is the mirror of a static pod" in said["note"]
+    assert not leaving(server, mirror)
+
+
+def test_a_pod_that_was_removed_by_force_is_given_time_to_end(
+    side: Side, node: Node, server: Server, pods: Pods
+) -> None:
+    uuid = small_card(node)
+    path = pods.bind(node, uuid, 1, GIB)
+    side.holds = (of_pod(server, path, uuid, GIB),)
+    until(lambda: counts(side, Standing.CONFIRMED) == 1, "it is confirmed")
+    assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
+    until(lambda: counts(side, Standing.UNHEARD) == 1, "it is gone")
+    side.holds = (*side.holds, of_nobody(uuid))
+    until(lambda: counts(side, Standing.ABSENT) == 1, "another one is looked into")
+    assert counts(side, Standing.UNHEARD) == 1
+    assert side.readiness.notes == ()
+
+
+def test_what_nobody_confirms_is_left_alone_told_and_confirmed_later(
+    account: Path, node: Node, host: Host, server: Server, pods: Pods, installed: ControlPlane
+) -> None:
+    """The agent starts while the API server is away, with containers at work."""
+    with agent_side.serving(node.name, account, host.env()):
+        uuid = small_card(node)
+    path, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)
+    honest = of_pod(server, path, uuid, GIB)
+    greedy = of_pod(server, other, uuid, 2 * GIB, container_id="2")
+    installed.apiserver.kill()
+    try:
+        with agent_side.serving(node.name, account, host.env()) as side:
+            side.holds = (honest, greedy)
+            until(lambda: bool(side.readiness.notes), "it is told")
+            (note,) = side.readiness.notes
+            assert note.startswith("grants that the API server has not confirmed: ")
+            assert honest.whose in note and greedy.whose in note
+            assert not side.readiness.problems
+            assert counts(side, Standing.UNHEARD) == 2
+            installed.restart_apiserver()
+            until(lambda: counts(side, Standing.CONFIRMED) == 1, "the one is confirmed")
+            assert side.readiness.notes == ()
+            with Server(installed) as again:
+                until(lambda: leaving(again, other), "the other is removed")
+                assert not leaving(again, path)
+    except BaseException:
+        installed.restart_apiserver()
+        raise

@@ -1,0 +1,155 @@
+"""What becomes of each running grant, by what the API server said of its pod, and when."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from contract import names
+from nri_plugin import ledger
+from nri_plugin.bounds import Bounds
+from nri_plugin.ledger import Hold
+from nri_plugin.metrics import Metrics
+from nri_plugin.model import Pod, Share
+from nri_plugin.notices import Notices
+from nri_plugin.readiness import Readiness
+from nri_plugin.verification import WITHIN_S, Standing, Verification
+from tests.nri_plugin.test_bounds import CARDS, GIB, bound
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.bounds, self.notices, self.metrics = Bounds(), Notices(), Metrics()
+        self.readiness = Readiness(lambda: 0.0)
+        self.holds: list[Hold] = []
+
+        async def ask(pod: Pod) -> None:
+            raise NotImplementedError
+
+        self.bounds.ask = ask
+        self.verification = Verification(
+            self.bounds,
+            lambda: tuple(self.holds),
+            lambda: CARDS,
+            self.notices,
+            self.readiness,
+            self.metrics,
+            lambda: self.now_s,
+        )
+
+    def runs(self, uid: str, memory_bytes: int = GIB) -> None:
+        pod, share = bound(uid).pod, Share("GPU-0", 0, memory_bytes, 10)
+        self.holds.append(ledger.hold(f"c-{uid}", uid, False, pod, "main", [share]))
+
+    def look(self, later_s: float = 0.0) -> dict[Standing, int]:
+        self.now_s += later_s
+        self.verification.look()
+        value = self.metrics.registry.get_sample_value
+        counts = {s: value("gpuslice_grants", {"standing": s.value}) for s in Standing}
+        return {standing: int(count) for standing, count in counts.items() if count}
+
+    @property
+    def unknown(self) -> list[str]:
+        return [pod.uid for pod in self.verification.unknown]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_each_has_its_standing(bench: Bench) -> None:
+    for uid, memory_bytes in (("honest", GIB), ("greedy", GIB + 1), ("forged", GIB)):
+        bench.bounds.put(bound(uid, scheduled="" if uid == "forged" else "2026"), listing=False)
+        bench.runs(uid, memory_bytes)
+    bench.bounds.vouch(bound("asked"))
+    bench.bounds.deny("denied", "there is no such pod")
+    for uid in ("asked", "denied", "unheard"):
+        bench.runs(uid)
+    assert bench.look() == {
+        Standing.CONFIRMED: 2,
+        Standing.REFUTED: 2,
+        Standing.ABSENT: 1,
+        Standing.UNHEARD: 1,
+    }
+    assert bench.verification.doomed.keys() == {"greedy", "forged"}
+    assert bench.unknown == ["unheard"]
+    bench.holds.clear()
+    assert bench.look() == {}
+    assert bench.verification.doomed.keys() == {"forged"}
+
+
+def test_a_verdict_is_kept_while_what_it_rests_on_is(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    doubt = Bounds.doubt
+
+    def counted(self: Bounds, hold: Hold, cards: object) -> object:
+        judged.append(hold.pod_uid)
+        return doubt(self, hold, CARDS)
+
+    monkeypatch.setattr(Bounds, "doubt", counted)
+    bench.bounds.put(bound("a"), listing=False)
+    bench.runs("a")
+    for version in "234":
+        bench.look()
+        bench.bounds.put(bound("a"), listing=False)
+        assert version
+    assert judged == ["a"]
+    bench.bounds.put(bound("a", GIB // 2), listing=False)
+    bench.look()
+    assert judged == ["a", "a"]
+    bench.holds.clear()
+    bench.runs("a")
+    bench.look()
+    assert judged == ["a", "a", "a"]
+
+
+def test_what_nobody_answers_for_is_told_after_a_while(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for number in range(6):
+        bench.runs(f"{number}")
+    assert bench.look() == {Standing.UNHEARD: 6}
+    assert not bench.readiness.notes
+    for _ in range(2):
+        bench.look(later_s=WITHIN_S)
+    (note,) = bench.readiness.notes
+    assert "team/pod-0/main, " in note and note.endswith(", and 2 more")
+    assert bench.readiness.problems  # nothing of this: it was never synchronized
+    assert len(caplog.records) == 1
+    for number in range(6):
+        bench.bounds.put(bound(f"{number}"), listing=False)
+    assert bench.look() == {Standing.CONFIRMED: 6}
+    assert bench.readiness.notes == ()
+    assert len(caplog.records) == 2
+
+
+def test_who_is_absent_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.runs("a")
+    bench.bounds.deny("a", "there is no such pod")
+    for _ in range(3):
+        assert bench.look(later_s=1) == {Standing.ABSENT: 1}
+    notice = bench.notices.first()
+    assert notice is not None
+    assert (notice.of_node, notice.reason) == (True, names.EVENT_GRANT_UNCONFIRMED)
+    assert "team/pod-a/main (pod UID a)" in notice.text and "no such pod" in notice.text
+    bench.notices.done(notice)
+    assert bench.notices.first() is None
+    assert len(caplog.records) == 1
+
+
+def test_whose_object_is_gone_has_a_minute_to_end(bench: Bench) -> None:
+    bench.bounds.put(bound("a"), listing=False)
+    bench.runs("a")
+    assert bench.look() == {Standing.CONFIRMED: 1}
+    bench.bounds.lost("a")
+    for _ in range(6):
+        assert bench.look(later_s=10) == {Standing.UNHEARD: 1}
+        assert (bench.unknown, bench.readiness.notes) == ([], ())
+    bench.look(later_s=10)
+    assert bench.unknown == ["a"]
