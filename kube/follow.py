@@ -25,7 +25,8 @@ UNLISTED: Final = "has not been listed yet"
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 10.0
 _LIVED_S: Final = 1.0
-"""A watch that lived for less did not help: the next one waits longer."""
+"""A watch that lived for less and told nothing did not help: the next one waits longer. A server
+ends one that it has too much to tell at once; who is behind must not be kept waiting."""
 _WATCH_S: Final = 300
 """After which the server ends a watch, so that connections do not pile up on one server."""
 _RESUMABLE: Final = frozenset({0, 401, 403, 429, 503})
@@ -135,10 +136,11 @@ class Follower:
 
     async def _follow(self) -> None:
         while True:
-            self._watching_s, ended = math.inf, False
+            self._watching_s, ended, reached = math.inf, False, self._version
             try:
                 if not self._version or self._answered < self._wanted:
                     await self._list()
+                reached = self._version
                 await self._watch()
                 ended = True
             except KubeError as error:
@@ -146,9 +148,10 @@ class Follower:
                 if error.status not in _RESUMABLE:
                     self._version = ""
             lived = self._clock() - self._watching_s >= _LIVED_S
-            if lived:
+            helped = lived or self._version not in ("", reached)
+            if helped:
                 self._backoff.reset()
-            self.waited_s = 0.0 if ended and lived else self._backoff.next_s()
+            self.waited_s = 0.0 if ended and helped else self._backoff.next_s()
             await asyncio.sleep(self.waited_s)
 
     async def _list(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from kube.follow import Follower
-from tests.kube.api_server import client_of, listed, refuse, stream
+from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 
 
 class Keys:
@@ -70,3 +70,36 @@ def test_waits_grow_until_a_watch_has_lived_however_it_ends(breaks: bool) -> Non
 
     asyncio.run(scene())
     assert waited == [0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 0.05 if breaks else 0.0]
+
+
+def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
+    """As the API server does to those that it cannot tell fast enough: what is told then is the
+    most that can happen at once, and a wait would put it off."""
+    waited, told = list[float](), 100
+
+    async def scene() -> None:
+        done = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if "watch" not in request.query:
+                return listed({"metadata": {"name": "a"}}, version="5")
+            waited.append(follower.waited_s)
+            number = int(request.query["resourceVersion"]) - 5
+            if number == told:
+                done.set()
+                return await stream(request, hold=True)
+            raw = {"metadata": {"name": f"n{number}"}}
+            return await stream(request, lines(event("ADDED", raw, str(number + 6))))
+
+        async with client_of(answer) as kube:
+            sink = Keys()
+            follower = Follower(kube, "/p", sink, clock=lambda: 0.0, jitter=lambda: 0.0)
+            following = asyncio.create_task(follower.run())
+            async with asyncio.timeout(60):
+                await done.wait()
+            following.cancel()
+            await asyncio.wait({following})
+            assert len(sink.known) == told + 1
+
+    asyncio.run(scene())
+    assert waited == [0.0] * (told + 1)
