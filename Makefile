@@ -4,7 +4,7 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup base build demo demo-node demo-faults cluster cluster-down test e2e gpu lint sanitize fuzz bench faults storm clean
+.PHONY: help setup base build demo demo-picture demo-node demo-faults cluster cluster-down test e2e gpu lint sanitize fuzz bench faults storm clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,11 @@ build:  ## the C libraries alone, on a machine that is set up
 	@cmake --preset dev
 	@cmake --build --preset dev --parallel $$(nproc)
 
-demo: demo-node  ## the product's main job, shown on this machine (same as demo-node for now)
+demo: base  ## the product's main job on a whole Kubernetes of its own, from kubectl to the limit (root; KEEP=1)
+	@$(VENV)/python -m simgpu.lab.demo $(if $(KEEP),--keep) $(ARGS)
+
+demo-picture: base  ## the same, recorded in docs/demo.json, and README's picture of it (root)
+	@$(VENV)/python -m simgpu.lab.demo --picture
 
 demo-node: base  ## one card, two pods of half a card each, on a private containerd (root)
 	@$(VENV)/python -m simgpu.lab.demo $(ARGS)
@@ -28,10 +32,10 @@ demo-faults: base  ## the agent stopped, the agent hung, an annotation forged: w
 	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
 
 cluster: base  ## a whole Kubernetes of one node, private, with simulated cards (root; CARDS=2x23040Mi)
-	@$(VENV)/python -m simgpu.lab.cluster up $(if $(CARDS),--cards $(CARDS)) $(if $(SERVE),--serve $(SERVE))
+	@$(VENV)/python -m simgpu.lab.cluster up $(if $(AT),--at $(AT)) $(if $(CARDS),--cards $(CARDS)) $(if $(SERVE),--serve $(SERVE))
 
 cluster-down:  ## end it, and leave nothing of it
-	@$(VENV)/python -m simgpu.lab.cluster down
+	@$(VENV)/python -m simgpu.lab.cluster down $(if $(AT),--at $(AT))
 
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m simgpu.lab.lint

@@ -1,13 +1,14 @@
 """What the demo says, checked as it is said: a claim is printed with its verdict, and counted.
 
-Two forms of one text: for a person at a terminal, and plain with what varies from run to run
-masked, from which README's sample is made. Knows nothing of pods or cards.
+Two forms of one text: for a person at a terminal, and plain, with times of a given clock, or none
+where they are masked, from which the documents' samples are made. Knows nothing of pods or cards.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TextIO
 
@@ -20,15 +21,32 @@ from rich.text import Text
 from simgpu.lab.progress import duration
 
 _WIDTH: Final = 80
+_FOLD: Final = 76
 _BAR_CELLS: Final = 40
 _FILLS: Final = (("█", "green"), ("▓", "yellow"), ("▒", "magenta"))
 _MASK: Final = "… s"
 
 
+def folded(text: str) -> str:
+    """The text as it is, cut after commas so that it fits, indented."""
+    lines = [""]
+    for part in re.findall(r"[^,]+,?", text):
+        if lines[-1] and len(lines[-1] + part) > _FOLD:
+            lines.append("")
+        lines[-1] += part
+    return "\n  ".join(lines)
+
+
 class Story:
     """A console, and the tally of the claims made on it."""
 
-    def __init__(self, out: TextIO, plain: bool, masked: bool) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        plain: bool,
+        masked: bool,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._console = Console(
             file=out,
             width=_WIDTH if plain or not out.isatty() else None,
@@ -38,12 +56,13 @@ class Story:
             legacy_windows=False,
         )
         self._masked = masked
-        self._begun = time.monotonic()
+        self._clock_s = clock_s
+        self._begun = clock_s()
         self.held = 0
         self.failed: list[str] = []
 
     def _took(self, since: float) -> str:
-        return _MASK if self._masked else duration(time.monotonic() - since)
+        return _MASK if self._masked else duration(self._clock_s() - since)
 
     def title(self, text: str, under: str) -> None:
         self._console.print(Text(text, style="bold"))
@@ -53,8 +72,8 @@ class Story:
         self._console.print()
         self._console.print(Text(text, style="bold cyan"))
 
-    def say(self, text: str, style: str = "") -> None:
-        self._console.print(Padding(Text(text, style=style), (0, 0, 0, 2)))
+    def say(self, text: str, style: str = "", indent: int = 2) -> None:
+        self._console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
 
     def blank(self) -> None:
         self._console.print()
@@ -62,7 +81,7 @@ class Story:
     @contextmanager
     def doing(self, text: str) -> Iterator[None]:
         """A step, with the time it took."""
-        begun = time.monotonic()
+        begun = self._clock_s()
         with self._console.status(f"{text} …"):
             yield
         self._console.print(Text.assemble("  ", text, (f"  ({self._took(begun)})", "dim")))

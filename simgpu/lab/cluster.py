@@ -6,7 +6,7 @@
     python -m simgpu.lab.cluster down                       leave nothing of it
 
 The commands look and tell; one process in the background owns all that runs (running.py), starts
-again what ends, and takes everything along when it ends itself, by whatever hand.
+again what ends, and takes everything along when it ends itself, by whatever hand (owner.py).
 """
 
 from __future__ import annotations
@@ -17,27 +17,24 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from simgpu import config
 from simgpu.lab import kubernetes, programs
 from simgpu.lab.building import ProgramsError
 from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.place import MARK, Place, PlaceError, Seen
+from simgpu.lab.owner import Owner, OwnerError, own
+from simgpu.lab.place import Place, PlaceError, Seen
 from simgpu.lab.progress import step
 from simgpu.lab.releases import DEFAULT
-from simgpu.lab.running import NODE, Cluster, ClusterError
+from simgpu.lab.running import ClusterError
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
 DIRECTORY: Final = "/tmp/gpuslice"
 _CARDS: Final = "2x23040Mi"
-_START_S: Final = 300.0
 _MEND_S: Final = 90.0
 _LOOK_S: Final = 0.5
 _ABSENT: Final = 3
@@ -111,36 +108,9 @@ def _mended(place: Place, seen: Seen) -> Seen:
 
 def _start(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
     """The owner in the background, and what it says until it is ready."""
-    command = [sys.executable, "-m", "simgpu.lab.cluster", "own", "--at", str(place.directory)]
-    command += [option for size in sizes for option in ("--card", str(size))]
-    command += [option for name in served for option in ("--serve", name)]
-    with place.log.open("w") as log:
-        owner = subprocess.Popen(
-            command,
-            cwd=_ROOT,
-            env={**os.environ, MARK: str(place.directory)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + _START_S
-    try:
-        with place.log.open() as log:
-            while not (seen := place.look()).ready:
-                _say(log.read())
-                if owner.poll() is not None or time.monotonic() > deadline:
-                    raise CommandError(f"the cluster does not come up; {place.log} says why")
-                time.sleep(_LOOK_S / 5)
-            _say(log.read())
-    except BaseException as error:
-        said = place.log.read_text(errors="replace")[-4000:]
-        place.clear()
-        if isinstance(error, CommandError):
-            raise CommandError(f"the cluster does not come up:\n{said}") from error
-        raise
-    if seen.faults:
-        raise CommandError(f"the cluster came up broken: {'; '.join(seen.faults)}")
+    owner = Owner(place, sizes, served)
+    owner.wait_ready(_say)
+    owner.let_go()
 
 
 def _how_to_use(place: Place, seen: Seen) -> str:
@@ -170,9 +140,6 @@ def _of(seen: Seen) -> str:
     return f"cards: {', '.join(told)}"
 
 
-# --- the others -------------------------------------------------------------------------------
-
-
 def down(place: Place) -> None:
     with place.changing(make=False):
         if not place.directory.exists():
@@ -196,56 +163,6 @@ def status(place: Place) -> int:
     if not seen.ready and seen.owner is not None:
         _say("it is being started\n")
     return 0 if seen.well else 1
-
-
-# --- the owner --------------------------------------------------------------------------------
-
-
-class _Ended(SystemExit):
-    """Somebody has asked the owner to end."""
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    for asked in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(asked, signal.SIG_IGN)
-    raise _Ended
-
-
-def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
-    """Bring the cluster up and keep it so, until a signal."""
-    for asked in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(asked, _end)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    place.own()
-    with Cluster(sizes, place.directory, served) as cluster:
-        shutil.copy2(cluster.plane.kubeconfig(), place.kubeconfig)
-        written: dict[str, Any] = {}
-        while True:
-            link = cluster.lab.namespace.link
-            state = {
-                "ready": True,
-                "cards": list(sizes),
-                "served": list(served),
-                "directory": str(cluster.lab.directory),
-                "interface": link.interface if link else None,
-                "kubectl": str(cluster.plane.programs.kubectl),
-                "kubeconfig": str(place.kubeconfig),
-                "node": NODE,
-                "pages": {
-                    "gpuslice extender": cluster.ours.pages,
-                    "gpuslice node agent": str(cluster.lab.agent_http),
-                },
-                "parts": {
-                    part.name: {"pid": part.pid(), "restarts": part.restarts}
-                    for part in cluster.parts
-                },
-            }
-            if state != written:
-                place.write(state)
-                written = state
-            time.sleep(_LOOK_S)
-            for name in cluster.mend():
-                _say(f"{name} had ended: started again\n")
 
 
 def _say(text: str) -> None:
@@ -281,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             down(place)
         else:
             return status(place)
-    except (CommandError, ClusterError, PlaceError, ProgramsError) as error:
+    except (CommandError, ClusterError, OwnerError, PlaceError, ProgramsError) as error:
         _say(f"cluster: {error}\n")
         return 1
     except KeyboardInterrupt:

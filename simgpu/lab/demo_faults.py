@@ -20,7 +20,7 @@ from contract import names
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.claims import Story
 from simgpu.lab.cri import Process
-from simgpu.lab.demo import PROBE, Actor, gib, refusal_of, shown, why_not
+from simgpu.lab.demo_node import PROBE, Actor, gib, refusal_of, shown, why_not
 from simgpu.lab.lab import Lab
 from simgpu.lab.releases import DEFAULT
 

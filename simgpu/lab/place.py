@@ -191,6 +191,19 @@ class Place:
         if self.directory.exists():
             raise PlaceError(f"{self.directory} cannot be removed")
 
+    def left(self, seen: Seen) -> list[str]:
+        """What is still there of a cluster that was seen here, after its end."""
+        lab = Path(seen.state["directory"]).name
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        interface = str(seen.state["interface"])
+        return [
+            *(f"process {pid}" for pid in self._processes()),
+            *(f"cgroup {group}" for group in holder.cgroups(lab)),
+            *(f"mount {line.split()[1]}" for line in mounts if f"{self.directory}/" in line),
+            *([f"interface {interface}"] if network.is_there(interface) else []),
+            *([f"directory {self.directory}"] if self.directory.exists() else []),
+        ]
+
     def _end(self, owner: int) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):

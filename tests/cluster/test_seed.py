@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contract import names
 from scheduler.profiles import KOORDINATOR
+from simgpu.lab import seed
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
@@ -20,12 +20,6 @@ from tests.cluster.waiting import until
 
 pytestmark = pytest.mark.cluster
 
-SEED = Path(__file__).parent / "manifests" / "koordinator-hami.yaml"
-SHOWN = (
-    '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory"'
-    ':"11520Mi","koordinator.sh/gpu-memory-ratio":"50"}'
-)
-"""The annotation as the document has it, up to where the card's id comes in."""
 WHOLE = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -60,9 +54,9 @@ def test_the_documents_pod_gets_the_annotation_that_it_shows(served: ControlPlan
     with Fleet(served, nodes) as fleet, running(served):
         served.kubectl("apply", "-f", "-", given=json.dumps(WHOLE))
         assert _bound(served, "whole").startswith('{"gpu":[{"minor":0,')
-        served.kubectl("apply", "-f", SEED)
+        served.kubectl("apply", "-f", seed.PATH)
         card = fleet.card("node-0000", 1).uuid
-        assert _bound(served, "pod-example") == f'{SHOWN},"id":"{card}"}}]}}'
+        assert _bound(served, seed.NAME) == seed.shown(card)
 
 
 def _bound(plane: ControlPlane, name: str) -> str:

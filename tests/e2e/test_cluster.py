@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import holder, network
+from simgpu.lab import holder, network, seed
 from simgpu.lab.place import MARK
-from tests.cluster.test_seed import SEED, SHOWN
 from tests.cluster.waiting import until
 from tests.e2e.conftest import HALF, WHOLE_CARD, Whole
 
@@ -40,10 +39,10 @@ def test_the_documents_pod_gets_what_the_document_says(whole: Whole) -> None:
     """Applied as it stands there, on two cards of which the first is full."""
     whole.run_pod("full", WHOLE_CARD)
     assert whole.allocated("full").startswith('{"gpu":[{"minor":0,')
-    whole.kubectl("apply", "-f", str(SEED))
+    whole.kubectl("apply", "-f", str(seed.PATH))
     whole.ready("pod-example")
     card = whole.inside("pod-example", f"{_QUERY}=uuid").strip()
-    assert whole.allocated("pod-example") == f'{SHOWN},"id":"{card}"}}]}}'
+    assert whole.allocated("pod-example") == seed.shown(card)
     assert whole.inside("pod-example", f"{_QUERY}=memory.total") == "11520\n"
 
 

@@ -1,4 +1,4 @@
-"""The demo, on this machine: every claim holds, and README shows what it prints."""
+"""The demo of a node, on this machine: every claim holds, and its document shows what it prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from simgpu.lab import demo
+from simgpu.lab import demo_node
 from simgpu.lab.lab import Lab
 
 pytestmark = pytest.mark.node
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.node
 def test_interrupted_it_says_so_and_leaves_nothing(build_dir: Path) -> None:
     assert build_dir.is_dir()
     begun = subprocess.Popen(
-        [sys.executable, "-m", "simgpu.lab.demo", "--plain"],
+        [sys.executable, "-m", "simgpu.lab.demo_node", "--plain"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -42,11 +42,11 @@ def test_interrupted_it_says_so_and_leaves_nothing(build_dir: Path) -> None:
     assert not any(process.is_running() for process in inside)
 
 
-def test_readme_shows_what_the_demo_prints(build_dir: Path) -> None:
+def test_the_document_shows_what_the_demo_prints(build_dir: Path) -> None:
     assert build_dir.is_dir()
-    written = demo.README.read_text()
-    assert demo.in_readme(written, demo.sample()) == written, (
-        "README's sample is stale: python -m simgpu.lab.demo --write-readme"
+    written = demo_node.DOCUMENT.read_text()
+    assert demo_node.documented(written) == written, (
+        "docs/demo.md's sample is stale: python -m simgpu.lab.demo_node --write"
     )
 
 
@@ -56,8 +56,8 @@ def test_a_library_that_limits_nothing_fails_the_demo(
     assert build_dir.is_dir()
     idle = tmp_path / "idle.so"
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", idle], check=True)
-    monkeypatch.setattr(demo, "Lab", functools.partial(Lab, library=idle))
+    monkeypatch.setattr(demo_node, "Lab", functools.partial(Lab, library=idle))
     out = io.StringIO()
-    assert demo.perform(out, plain=True, masked=True) == 1
+    assert demo_node.perform(out, plain=True, masked=True) == 1
     assert "✗ each sees half of the card, whoever asks" in out.getvalue()
     assert "40.0 GiB of 40.0 GiB" in out.getvalue(), "the bar shows what is so, not what should be"

@@ -1,0 +1,174 @@
+"""The process that owns a cluster, from both sides: who starts it, and itself.
+
+It brings the cluster up (running.py), writes what `Place.look` reads, starts again what ends, and
+takes everything along when it ends. It ends with whoever started it, by whatever hand, until that
+one lets it go: so a cluster that nobody knows of does not stay.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from simgpu.lab.place import MARK, Place, Seen
+from simgpu.lab.running import NODE, Cluster
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_START_S: Final = 300.0
+_LOOK_S: Final = 0.5
+_LET_GO: Final = b"go on alone"
+_LOG_TAIL_CHARS: Final = 4000
+
+
+class OwnerError(RuntimeError):
+    """The cluster does not come up; the text ends with what its owner said."""
+
+
+# --- as whoever starts it has it --------------------------------------------------------------
+
+
+class Owner:
+    """A cluster's owner, under way: it ends with this process, until `let_go`."""
+
+    def __init__(self, place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
+        self._place = place
+        command = [sys.executable, "-m", "simgpu.lab.cluster", "own", "--at", str(place.directory)]
+        command += [option for size in sizes for option in ("--card", str(size))]
+        command += [option for name in served for option in ("--serve", name)]
+        with place.log.open("w") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                env={**os.environ, MARK: str(place.directory)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, say: Callable[[str], object]) -> Seen:
+        """Return when the cluster runs; `say` gets the owner's lines meanwhile.
+
+        Raises OwnerError where it does not come up; then, as at any other exception here, it is
+        cleared away.
+        """
+        try:
+            return self._wait_ready(say)
+        except BaseException as error:
+            said = self._place.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+            self.end()
+            if isinstance(error, OwnerError):
+                raise OwnerError(f"{error}:\n{said}") from error
+            raise
+
+    def _wait_ready(self, say: Callable[[str], object]) -> Seen:
+        deadline = time.monotonic() + _START_S
+        with self._place.log.open() as log:
+            while not (seen := self._place.look()).ready:
+                for line in log:
+                    say(line)
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise OwnerError("the cluster does not come up")
+                time.sleep(_LOOK_S / 5)
+            for line in log:
+                say(line)
+        if seen.faults:
+            raise OwnerError(f"the cluster came up broken: {'; '.join(seen.faults)}")
+        return seen
+
+    def end(self) -> None:
+        """With all that it owns, to the last trace. Raises PlaceError."""
+        assert self._process.stdin is not None
+        self._place.clear()
+        self._process.stdin.close()
+        self._process.wait()
+
+    def let_go(self) -> None:
+        """From now on it goes on alone."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(_LET_GO)
+        self._process.stdin.close()
+
+
+# --- itself -----------------------------------------------------------------------------------
+
+
+class _Ended(SystemExit):
+    """Somebody has asked the owner to end."""
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(asked, signal.SIG_IGN)
+    raise _Ended
+
+
+class _Starter(threading.Thread):
+    """Waits until whoever started us lets us go, or has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.has_ended = False
+
+    def run(self) -> None:
+        said = b""
+        while more := os.read(sys.stdin.fileno(), len(_LET_GO)):
+            said += more
+        if said != _LET_GO:
+            self.has_ended = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
+    """Bring the cluster up and keep it so, until a signal."""
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(asked, _end)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    place.own()
+    starter = _Starter()
+    starter.start()
+    try:
+        with Cluster(sizes, place.directory, served) as cluster:
+            _keep(place, cluster, {"cards": list(sizes), "served": list(served)})
+    finally:
+        if starter.has_ended:  # nobody else would take the directory away
+            shutil.rmtree(place.directory, ignore_errors=True)
+
+
+def _keep(place: Place, cluster: Cluster, wanted: dict[str, Any]) -> None:
+    shutil.copy2(cluster.plane.kubeconfig(), place.kubeconfig)
+    written: dict[str, Any] = {}
+    while True:
+        link = cluster.lab.namespace.link
+        state = {
+            **wanted,
+            "ready": True,
+            "directory": str(cluster.lab.directory),
+            "interface": link.interface if link else None,
+            "kubectl": str(cluster.plane.programs.kubectl),
+            "kubeconfig": str(place.kubeconfig),
+            "node": NODE,
+            "pages": {
+                "gpuslice extender": cluster.ours.pages,
+                "gpuslice node agent": str(cluster.lab.agent_http),
+            },
+            "parts": {
+                part.name: {"pid": part.pid(), "restarts": part.restarts} for part in cluster.parts
+            },
+        }
+        if state != written:
+            place.write(state)
+            written = state
+        time.sleep(_LOOK_S)
+        for name in cluster.mend():
+            sys.stderr.write(f"{name} had ended: started again\n")
+            sys.stderr.flush()

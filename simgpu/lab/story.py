@@ -1,0 +1,248 @@
+"""The story that `make demo` tells of a cluster: what is done, and what is claimed of it.
+
+Holds the words and the checks. It acts on a stage alone (stage.py) and says all by a Story, which
+counts the claims; so it tells the same of a record as it told of the cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from contract import names
+from simgpu.lab import kubernetes, seed
+from simgpu.lab.claims import Story, folded
+from simgpu.lab.releases import DEFAULT
+from simgpu.lab.running import NODE
+from simgpu.lab.stage import Act, Stage, StageError, kubectl
+
+FIRST: Final = seed.NAME
+SECOND: Final = "second"
+THIRD: Final = "third"
+_FULL: Final = "full"
+_MALFORMED: Final = 150
+_MIB: Final = 1 << 20
+_CARD_MIB: Final = 23040
+_SUCCESS, _OUT_OF_MEMORY = 0, 2
+_OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
+_HOLD: Final = (
+    "cuda-probe hold >/tmp/held 2>&1 & until [ -s /tmp/held ]; do sleep 0.1; done; cat /tmp/held"
+)
+"""The probe keeps what it takes; its line is there when it has taken it."""
+_SHELL: Final = ("exec", "-it", FIRST, "--", "bash")
+_TYPED: Final = ("nvidia-smi", "cuda-probe", "exit")
+_ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
+
+
+def tell(told: Story, stage: Stage, where: Path) -> None:
+    """All but the end. Raises StageError where it cannot go on."""
+    told.title(
+        "gpuslice: the pod of Koordinator's document, from kubectl to the limit",
+        "simulated: the cards; real: "
+        f"Kubernetes {kubernetes.VERSION}, containerd {DEFAULT.version}, runc, NRI",
+    )
+    scene = _Scene(told, stage)
+    told.chapter(f"1  A cluster of one node, in {where}")
+    stage.up(told.say)
+    gpu = scene.of("node", NODE, f".status.allocatable.{_escaped(names.RESOURCE_GPU)}")
+    told.claim(f"its node has two cards: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
+    scene.first()
+    scene.inside()
+    scene.second()
+    scene.third()
+    scene.malformed()
+    told.chapter("Not enforced yet")
+    told.say(
+        "gpu-core (50 % of the card's time) is carried to the container, but not kept. "
+        "A library inside the process is no sandbox: docs/security.md."
+    )
+
+
+def end(told: Story, stage: Stage) -> None:
+    told.chapter("The end")
+    with told.doing("all of it ends"):
+        left = stage.down().text
+    told.claim("no process, mount, cgroup, interface or file of it is left", not left, left)
+
+
+class _Scene:
+    """What happens on the cluster, chapter by chapter."""
+
+    def __init__(self, told: Story, stage: Stage) -> None:
+        self._told = told
+        self._stage = stage
+        self._card = ""
+
+    def first(self) -> None:
+        told = self._told
+        told.chapter("2  The document's pod, byte for byte; card 0 is taken")
+        self._run(_FULL, seed.of_a_whole_card(_FULL), f"{_FULL}, which asks for a whole card")
+        document = kubectl("apply", "-f", str(seed.PATH.relative_to(seed.ROOT)))
+        self._show("$ " + " ".join(document.words), document, _running(FIRST))
+        allocated = self._allocated(FIRST)
+        told.say(f"{_ALLOCATED}:")
+        told.say(f"  {folded(allocated)}", "dim")
+        self._card = _entry(allocated)["id"]
+        told.claim(
+            "the annotation that the document shows, and the card's id",
+            allocated == seed.shown(self._card),
+            allocated,
+        )
+        other = _entry(self._allocated(_FULL))
+        told.claim(
+            f"it is on card 1, since {_FULL} has all of card 0",
+            (other["minor"], other["id"] != self._card) == (0, True),
+            other,
+        )
+
+    def inside(self) -> None:
+        told = self._told
+        told.chapter("3  In it")
+        shell = kubectl(*_SHELL, typed=_TYPED)
+        shown = self._show(f"$ {' '.join(shell.words)}   # in it: {', '.join(_TYPED[:-1])}", shell)
+        used = re.search(r"(\d+)MiB / +(\d+)MiB", shown)
+        found = used[0] if used else ""
+        told.claim(
+            f"nvidia-smi shows half of a card of {_CARD_MIB}MiB: {found}",
+            used is not None and int(used[2]) == _CARD_MIB // 2,
+            shown,
+        )
+        probed = _probed(shown)
+        free = probed["free"] // _MIB
+        told.claim(
+            f"cuMemAlloc of {free} MiB succeeds; its context has the rest",
+            _takes_all_of(50, probed),
+            probed,
+        )
+        told.claim(f"cuMemAlloc of 512 bytes more: {_OOM}", _is_refused_more(probed), probed)
+
+    def second(self) -> None:
+        told = self._told
+        told.chapter(f"4  A second pod on the same card, while {FIRST} holds all that it may")
+        self._run(SECOND, seed.like(SECOND, 25), f"{SECOND}: the same, but 25 for 50")
+        card = _entry(self._allocated(SECOND))["id"]
+        told.claim("it is on the same card", card == self._card, card)
+        held = self._probe(FIRST, _HOLD)
+        told.claim(f"{FIRST} holds {held['free'] // _MIB} MiB", held["filled"] == _SUCCESS, held)
+        self._limited(SECOND, 25)
+
+    def third(self) -> None:
+        told = self._told
+        told.chapter("5  A third, for whom there is no room")
+        told.card([(FIRST, 0.5), (SECOND, 0.25)], "card 1")
+        third = kubectl("apply", "-f", "-", given=seed.like(THIRD))
+        self._show(f"$ kubectl apply -f -   # {THIRD}: the same, 50 again", third)
+        events = kubectl(
+            *("get", "events", f"--field-selector=involvedObject.name={THIRD}"),
+            "-o=jsonpath={range .items[*]}{.reason}: {.message}{'\\n'}{end}",
+        )
+        why = self._see_when("FailedScheduling", events).splitlines()[0]
+        told.say(why, "dim", 4)
+        node = self.of("pod", THIRD, ".spec.nodeName")
+        told.claim(
+            "it waits, and kube-scheduler says why",
+            node == "" and "no GPU card with enough free memory and core" in why,
+            (node, why),
+        )
+        delete = kubectl("delete", "pod", SECOND, "--grace-period=1")
+        self._show("$ " + " ".join(delete.words), delete, _running(THIRD))
+        told.card([(FIRST, 0.5), (THIRD, 0.5)], "card 1")
+        card = _entry(self._allocated(THIRD))["id"]
+        told.claim(f"{THIRD} runs, where {SECOND} was", card == self._card, card)
+        self._limited(THIRD, 50)
+
+    def malformed(self) -> None:
+        told = self._told
+        told.chapter("6  A request that cannot be meant")
+        pod = seed.like("malformed", _MALFORMED)
+        act = kubectl("apply", "-f", "-", given=pod)
+        with told.doing(f"$ kubectl apply -f -   # the same, but {_MALFORMED} for 50"):
+            said = self._stage.do(act)
+        told.say(said.text.strip(), "dim", 4)
+        told.claim(
+            "it is refused as it is written, and what is allowed is said",
+            said.code != 0 and f"{names.RESOURCE_CORE}: {_MALFORMED} is" in said.text,
+            said,
+        )
+
+    # --- what is asked of the stage -----------------------------------------------------------
+
+    def of(self, kind: str, name: str, path: str) -> str:
+        """One field of an object."""
+        return self._see(kubectl("get", kind, name, f"-o=jsonpath={{{path}}}"))
+
+    def _show(self, shown: str, *acts: Act) -> str:
+        """Done, and printed with its time; what the last of them says."""
+        with self._told.doing(shown):
+            return [self._see(act) for act in acts][-1]
+
+    def _run(self, pod: str, manifest: str, what: str) -> None:
+        """Made; the time is that until it is Ready."""
+        apply = kubectl("apply", "-f", "-", given=manifest)
+        self._show(f"$ kubectl apply -f -   # {what}", apply, _running(pod))
+
+    def _see(self, act: Act) -> str:
+        said = self._stage.do(act)
+        if said.code != 0:
+            raise StageError(f"{' '.join(act.words)}: {said.text.strip()}")
+        return said.text
+
+    def _see_when(self, word: str, act: Act) -> str:
+        said = self._stage.do(act, lambda text: word in text)
+        if word not in said.text:
+            raise StageError(f"{' '.join(act.words)}: waited in vain for {word}: {said.text}")
+        return said.text
+
+    def _allocated(self, pod: str) -> str:
+        return self.of("pod", pod, f".metadata.annotations.{_escaped(_ALLOCATED)}")
+
+    def _probe(self, pod: str, script: str = "cuda-probe") -> dict[str, Any]:
+        return _probed(self._see(kubectl("exec", pod, "--", "sh", "-c", script)))
+
+    def _limited(self, pod: str, percent: int) -> None:
+        """What a program in the pod is told and can take, and what it cannot."""
+        probed = self._probe(pod)
+        self._told.claim(
+            f"{pod} is told of {probed['total'] // _MIB} MiB, takes all, and not 512 bytes more",
+            _takes_all_of(percent, probed) and _is_refused_more(probed),
+            probed,
+        )
+
+
+def _running(pod: str) -> Act:
+    return kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=100s")
+
+
+def _takes_all_of(percent: int, probed: dict[str, Any]) -> bool:
+    """Of the part of a card: all that the driver calls free."""
+    limit = _CARD_MIB * percent // 100 * _MIB
+    return (probed["total"], probed["filled"]) == (limit, _SUCCESS)
+
+
+def _is_refused_more(probed: dict[str, Any]) -> bool:
+    return bool(probed["more"] == _OUT_OF_MEMORY)
+
+
+def _escaped(name: str) -> str:
+    """As a part of a JSONPath."""
+    return name.replace(".", "\\.")
+
+
+def _entry(allocated: str) -> dict[str, Any]:
+    """The one card of an allocation."""
+    try:
+        entry: dict[str, Any] = json.loads(allocated)[names.DEVICE_TYPE_GPU][0]
+    except (ValueError, LookupError) as error:
+        raise StageError(f"no allocation of a card: {allocated!r}") from error
+    return entry
+
+
+def _probed(text: str) -> dict[str, Any]:
+    """cuda-probe's line, wherever it is in what was shown."""
+    line = re.search(r'^\{"driver".*\}$', text, re.MULTILINE)
+    if line is None:
+        raise StageError(f"cuda-probe says nothing: {text!r}")
+    probed: dict[str, Any] = json.loads(line[0])
+    return probed

@@ -1,0 +1,136 @@
+"""`make demo`, whole: what it shows holds, and nothing of it is left however it ends."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from simgpu.lab import demo, story
+from simgpu.lab.place import Place, Seen
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+_PROGRAM = (sys.executable, "-m", "simgpu.lab.demo", "--plain")
+
+
+@pytest.fixture
+def place(build_dir: Path) -> Iterator[Place]:
+    assert build_dir.is_dir()
+    place = Place(Path(f"/tmp/gs-{secrets.token_hex(4)}"))
+    yield place
+    left = place.directory.exists()
+    place.clear()
+    assert not left
+
+
+def _begun(place: Place, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*_PROGRAM, "--at", str(place.directory), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _read_to(out: IO[str] | None, chapter: str) -> None:
+    assert out is not None
+    for line in out:
+        if line.startswith(chapter):
+            return
+    raise AssertionError(f"no chapter {chapter}")
+
+
+def test_a_run_says_what_readme_shows_and_leaves_nothing(place: Place) -> None:
+    with _begun(place) as run:
+        said, complaint = run.communicate()
+    assert run.returncode == 0, said + complaint
+    assert _claims(said) == _claims(demo.README.read_text())
+
+
+@pytest.mark.parametrize("chapter", ["1  ", "4  "])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_says_so_and_leaves_nothing(
+    place: Place, chapter: str, number: signal.Signals
+) -> None:
+    with _begun(place) as run:
+        _read_to(run.stdout, chapter)
+        until(lambda: place.owner() is not None, "the cluster has an owner")
+        seen = place.look()
+        send = os.killpg if number == signal.SIGINT else os.kill
+        send(run.pid, number)
+        _, complaint = run.communicate()
+    assert run.returncode == 128 + number
+    assert complaint.splitlines()[-1] == "demo: interrupted; nothing of it is left"
+    assert "Traceback" not in complaint
+    assert _left(place, seen) == []
+
+
+def test_killed_it_takes_its_cluster_along(place: Place) -> None:
+    with _begun(place) as run:
+        _read_to(run.stdout, "2  ")
+        seen = place.look()
+        run.kill()
+    until(lambda: _left(place, seen) == [], "all of it has ended")
+
+
+def test_a_claim_that_does_not_hold_is_the_exit_status_and_leaves_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(story, "_CARD_MIB", 40960)
+    assert demo.main(["--plain", "--at", str(place.directory)]) == 1
+    said = capsys.readouterr().out
+    assert "✗ nvidia-smi shows half of a card of 40960MiB" in said
+    assert "✓ no process, mount, cgroup, interface or file of it is left" in said
+    assert "claims that do not hold: 4" in said
+
+
+def test_kept_it_can_be_played_with_and_is_not_taken_for_another(place: Place) -> None:
+    with _begun(place, "--keep") as run:
+        said, complaint = run.communicate()
+    assert run.returncode == 0, said + complaint
+    assert f"make cluster-down AT={place.directory}" in said
+    exported, first, second, third = _to_try(said)
+    asked = first.replace("-it", "").replace("bash", "nvidia-smi")
+    assert "11520MiB" in _typed(exported, asked)
+    assert story.THIRD in _typed(exported, second)
+    assert "deleted" in _typed(exported, third)
+    with _begun(place) as another:
+        _, complaint = another.communicate()
+    assert another.returncode == 1
+    seen = place.look()
+    assert seen.well
+    down = [sys.executable, "-m", "simgpu.lab.cluster", "down", "--at", str(place.directory)]
+    assert subprocess.run(down).returncode == 0
+    assert _left(place, seen) == []
+
+
+def _claims(text: str) -> Sequence[str]:
+    return [line for line in text.splitlines() if line.startswith("  ✓ ")]
+
+
+def _to_try(said: str) -> Sequence[str]:
+    lines = said.partition("To try:\n")[2].splitlines()
+    return [line.partition("#")[0].strip() for line in lines[:4]]
+
+
+def _typed(exported: str, line: str) -> str:
+    script = f"shopt -s expand_aliases\n{exported}\n{line}\n"
+    done = subprocess.run(["bash", "-c", script], text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _left(place: Place, seen: Seen) -> list[str]:
+    if seen.state:
+        return place.left(seen)
+    return [str(place.directory)] if place.directory.exists() else []

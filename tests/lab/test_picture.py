@@ -1,0 +1,70 @@
+"""README's picture of the demo: a run's record, told again here without a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simgpu.lab import demo, seed, story
+
+_STALE = "README's picture is stale: make demo-picture"
+
+
+def test_readme_shows_what_the_demo_says_of_its_record() -> None:
+    written = demo.README.read_text()
+    assert demo.in_readme(written) == written, _STALE
+
+
+def test_every_claim_of_the_story_is_in_the_picture() -> None:
+    picture = demo.picture()
+    assert f"{picture.count('  ✓ ')} claims checked as they were printed; all hold." in picture
+    assert "✗" not in picture
+
+
+@pytest.mark.parametrize(
+    ("said", "other"),
+    [
+        ('\\"minor\\":1', '\\"minor\\":0'),
+        ("11520MiB", "23040MiB"),
+        ("no GPU card with enough", "Insufficient cpu"),
+        ('\\"more\\": 2', '\\"more\\": 0'),
+        ('"code": 1', '"code": 0'),
+    ],
+)
+def test_what_is_claimed_is_checked_of_the_record(said: str, other: str, tmp_path: Path) -> None:
+    """Each of these answers, changed, is a claim that does not hold."""
+    whole = demo.RECORD.read_text()
+    assert said in whole
+    changed = tmp_path / "changed.json"
+    changed.write_text(whole.replace(said, other))
+    with pytest.raises(RuntimeError, match="✗"):
+        demo.picture(changed)
+
+
+def test_a_story_that_does_something_else_has_another_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(seed, "like", lambda name, percent=50: f"another {name}")
+    with pytest.raises(RuntimeError, match="the record has"):
+        demo.picture()
+
+
+def test_a_record_that_goes_on_is_of_another_story(tmp_path: Path) -> None:
+    acts = json.loads(demo.RECORD.read_text())
+    longer = tmp_path / "longer.json"
+    longer.write_text(json.dumps([*acts, acts[-1]]))
+    with pytest.raises(RuntimeError, match="not of this story"):
+        demo.picture(longer)
+    longer.write_text(json.dumps(acts[:-1]))
+    with pytest.raises(RuntimeError, match="the record has"):
+        demo.picture(longer)
+
+
+def test_the_documents_pod_is_named_as_it_is_there() -> None:
+    text = seed.PATH.read_text()
+    assert f"name: {story.FIRST}\n" in text
+    assert f"schedulerName: {seed.SCHEDULER}\n" in text
+    assert seed.like(story.FIRST) == text
+    assert seed.like("other", 25).count(": 25\n") == 4
