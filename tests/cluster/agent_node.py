@@ -190,6 +190,12 @@ def events(server: Server, pod: str) -> list[str]:
     ]
 
 
+def node_events(server: Server, node: Node) -> list[Json]:
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    listed = server.ask("GET", path).body["items"]
+    return [each for each in listed if each["regarding"].get("name") == node.name]
+
+
 def small_card(node: Node) -> str:
     node.have(of_cards(8 * GIB, 4 * GIB))
     (card,) = (c for c in translate.device(node.device()).cards if c.minor == 1)

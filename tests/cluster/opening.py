@@ -22,21 +22,20 @@ def opened(plane: ControlPlane) -> Iterator[None]:
     """Anybody may write allocations, and name a node."""
     namespace = f"trial-{secrets.token_hex(4)}"
     plane.kubectl("create", "namespace", namespace)
+    try:
+        _act(plane, namespace, "Audit", [True, True])
+        yield
+    finally:
+        _act(plane, namespace, "Deny", [False, False])
+        plane.remove_namespace(namespace)
+
+
+def _act(plane: ControlPlane, namespace: str, action: str, passes: list[bool]) -> None:
     with Server(plane) as server:
-        _act(server, "Audit")
-        try:
-            until(lambda: _lets_through(server, namespace) == [True, True], "all is let through")
-            yield
-        finally:
-            _act(server, "Deny")
-            until(lambda: _lets_through(server, namespace) == [False, False], "it is closed")
-            plane.remove_namespace(namespace)
-
-
-def _act(server: Server, action: str) -> None:
-    for name in _OPENED:
-        change = {"spec": {"validationActions": [action]}}
-        assert server.ask("PATCH", f"{_BINDINGS}/{name}", change, MERGE_PATCH).done
+        for name in _OPENED:
+            change = {"spec": {"validationActions": [action]}}
+            assert server.ask("PATCH", f"{_BINDINGS}/{name}", change, MERGE_PATCH).done
+        until(lambda: _lets_through(server, namespace) == passes, f"{action} is in force")
 
 
 def _lets_through(server: Server, namespace: str) -> list[bool]:

@@ -16,7 +16,6 @@ from nri_plugin.verification import Standing
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster import agent_side
 from tests.cluster.agent_node import (
-    Json,
     Node,
     Pods,
     account,
@@ -25,6 +24,7 @@ from tests.cluster.agent_node import (
     host,
     leaving,
     node,
+    node_events,
     of_pod,
     pods,
     server,
@@ -56,12 +56,6 @@ def counts(side: Side, standing: Standing) -> float:
 def of_nobody(uuid: str, name: str = "nobody") -> Hold:
     pod = Pod("nobody", "default", name)
     return ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)])
-
-
-def of_node(server: Server, node: Node) -> list[Json]:
-    path = "/apis/events.k8s.io/v1/namespaces/default/events"
-    listed = server.ask("GET", path).body["items"]
-    return [each for each in listed if each["regarding"].get("name") == node.name]
 
 
 def test_what_no_scheduler_wrote_goes(
@@ -142,8 +136,8 @@ def test_a_container_of_no_pod_is_told(side: Side, node: Node, server: Server) -
     uuid = small_card(node)
     side.holds = (of_nobody(uuid),)
     until(lambda: counts(side, Standing.ABSENT) == 1, "it is counted")
-    until(lambda: bool(of_node(server, node)), "the node's event")
-    (said,) = of_node(server, node)
+    until(lambda: bool(node_events(server, node)), "the node's event")
+    (said,) = node_events(server, node)
     assert (said["reason"], said["type"]) == (names.EVENT_GRANT_UNCONFIRMED, "Warning")
     assert (said["related"]["name"], said["related"]["uid"]) == ("nobody", "nobody")
     assert "default/nobody/main" in said["note"] and "there is no such pod" in said["note"]
@@ -160,8 +154,8 @@ def test_a_static_pod_is_told_by_its_mirror(
     _, _, _, _, namespace, _, name = mirror.split("/")
     pod = Pod("nobody", namespace, name)
     side.holds = (ledger.hold("c", "c", False, pod, "main", [Share(uuid, 1, GIB, 50)]),)
-    until(lambda: bool(of_node(server, node)), "the node's event")
-    (said,) = of_node(server, node)
+    until(lambda: bool(node_events(server, node)), "the node's event")
+    (said,) = node_events(server, node)
     assert "the pod of that name is the mirror of a static pod" in said["note"]
     assert not leaving(server, mirror)
 

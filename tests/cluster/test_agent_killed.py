@@ -1,0 +1,161 @@
+"""The agent's side towards the API server, killed in the middle of each of its writes, and at any
+moment: the next one goes on, nothing is written twice, and no honest grant is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from contract import names
+from nri_plugin import ledger
+from nri_plugin.ledger import Hold
+from nri_plugin.model import Pod, Share
+from nri_plugin.totals import RESOURCES
+from simgpu.lab.controlplane import ControlPlane
+from tests.cluster import agent_side
+from tests.cluster.agent_killed import WHEN, WRITES, said
+from tests.cluster.agent_node import (
+    DEVICES,
+    Node,
+    Pods,
+    account,
+    events,
+    host,
+    leaving,
+    node,
+    node_events,
+    of_cards,
+    of_pod,
+    pods,
+    server,
+    small_card,
+)
+from tests.cluster.server import MERGE_PATCH, Server
+from tests.cluster.waiting import until
+from tests.simgpu.host import GIB, Host
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sim]
+
+__all__ = ["account", "host", "node", "pods", "server"]
+
+_LIVES_AT_RANDOM = 5
+_LONGEST_LIFE_S = 3.0
+
+
+@dataclass
+class World:
+    """What a life of the agent finds: everything there is to be written, each time anew."""
+
+    node: Node
+    server: Server
+    pods: Pods
+    account: Path
+    host: Host
+    uuid: str
+    honest: str
+    late: list[str] = field(default_factory=list)
+    greedy: list[str] = field(default_factory=list)
+    holds: list[Hold] = field(default_factory=list)
+
+    def disturb(self) -> None:
+        number = len(self.late)
+        self.server.ask("DELETE", f"{DEVICES}/{self.node.name}")
+        zeros = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
+        assert self.server.ask("PATCH", f"{self.node.path}/status", zeros, MERGE_PATCH).done
+        label = {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: None}}}
+        assert self.server.ask("PATCH", self.node.path, label, MERGE_PATCH).done
+        self.late.append(self.pods.bind(self.node, self.uuid, 1, 2 * GIB, core=1))
+        greedy = self.pods.bind(self.node, self.uuid, 1, 1 << 20, core=1)
+        self.greedy.append(greedy)
+        self.holds.append(of_pod(self.server, greedy, self.uuid, GIB, f"greedy-{number}"))
+        nobody = Pod(f"nobody-{number}", "default", f"nobody-{number}")
+        share = [Share(self.uuid, 1, GIB, 50)]
+        self.holds.append(ledger.hold(f"c-{number}", "c", False, nobody, "main", share))
+
+    def life(self, *fate: str, seconds: float | None = None) -> None:
+        """Until it is killed, by its fate or after so many seconds."""
+        command = [sys.executable, "-m", "tests.cluster.agent_killed", self.node.name]
+        options = [str(self.account), said(self.holds), *fate]
+        environment = {**os.environ, **self.host.env()}
+        with subprocess.Popen(
+            [*command, *options], env=environment, stdout=subprocess.PIPE, text=True
+        ) as child:
+            try:
+                assert child.stdout is not None and child.stdout.readline() == "up\n"
+                if seconds is not None:
+                    time.sleep(seconds)
+                    child.kill()
+                assert child.wait(timeout=120) == -signal.SIGKILL
+            finally:
+                child.kill()
+
+    def is_sound(self) -> None:
+        """At any time, whoever was killed."""
+        assert not leaving(self.server, self.honest)
+        assert events(self.server, self.honest) == []
+        for path in (*self.late, *self.greedy):
+            told = len(events(self.server, path))
+            assert told <= 1
+            assert told or not leaving(self.server, path), "nobody learns why it goes"
+
+    def is_whole(self) -> None:
+        """Once an agent has lived for long enough."""
+        until(lambda: self.node.ready() == "true", "the Lease")
+        for path in (*self.late, *self.greedy):
+            until(lambda path=path: leaving(self.server, path), f"{path} goes")  # type: ignore[misc]
+        of_nobody = [hold.pod.name for hold in self.holds if hold.pod.name.startswith("nobody")]
+
+        def told() -> list[str]:
+            return sorted(e["related"]["name"] for e in node_events(self.server, self.node))
+
+        until(lambda: told() == sorted(of_nobody), "each is told of once")
+        self.is_sound()
+        # While they are there, no total is below what they ask for.
+        for path in (*self.late, *self.greedy):
+            assert self.server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
+        self.node.have(of_cards(8 * GIB, 4 * GIB))
+        listed = self.node.device()["spec"]["devices"]
+        assert sorted(each["minor"] for each in listed) == [0, 1]
+
+
+@pytest.fixture
+def world(
+    node: Node, server: Server, pods: Pods, account: Path, host: Host, installed: ControlPlane
+) -> World:
+    with agent_side.serving(node.name, account, host.env()):
+        uuid = small_card(node)
+        honest = pods.bind(node, uuid, 1, 3 * GIB)
+        until(lambda: bool(node.ready()), "the Lease")
+    held = of_pod(server, honest, uuid, 3 * GIB, "honest")
+    return World(node, server, pods, account, host, uuid, honest, holds=[held])
+
+
+def test_killed_in_each_of_its_writes(world: World) -> None:
+    for what in WRITES:
+        for when in WHEN:
+            world.disturb()
+            world.life("--at", what, "--when", when)
+            world.is_sound()
+    with agent_side.serving(world.node.name, world.account, world.host.env()) as side:
+        side.holds = tuple(world.holds)
+        world.is_whole()
+
+
+@pytest.mark.e2e
+def test_killed_at_any_moment(world: World) -> None:
+    lives_s = [random.uniform(0, _LONGEST_LIFE_S) for _ in range(_LIVES_AT_RANDOM)]
+    for life_s in lives_s:
+        world.disturb()
+        world.life(seconds=life_s)
+        world.is_sound()
+    with agent_side.serving(world.node.name, world.account, world.host.env()) as side:
+        side.holds = tuple(world.holds)
+        world.is_whole()
