@@ -28,9 +28,8 @@ _CONFIG_FILE: Final = "kube-scheduler.yaml"
 
 def install(plane: ControlPlane, served: Sequence[str]) -> None:
     """`kubectl apply`. served: schedulerNames beside our own. Raises InstallationError."""
-    for path in sorted(_MANIFESTS.glob("*.yaml")):
-        if path.name != _DEPLOYMENT:
-            plane.kubectl("apply", "-f", path)
+    paths = [path for path in sorted(_MANIFESTS.glob("*.yaml")) if path.name != _DEPLOYMENT]
+    plane.kubectl("apply", *(option for path in paths for option in ("-f", path)))
     if served:
         serve = [option for name in served for option in ("--serve", name)]
         command = [sys.executable, "-m", "scheduler", "profiles", *serve]

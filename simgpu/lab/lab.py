@@ -52,8 +52,8 @@ class Lab:
 
     cards: as simgpu.config describes them. files: what goes into every image beside the
     catalogue's own (path inside: file here, mode). host_file: the rest of the simulated host.
-    release, options: which containerd, and how it is configured. only: these images in
-    place of the catalogue's. own_network, parent: as of Namespace.
+    release, options: which containerd, and how it is configured. load: the catalogue's images;
+    else it has none until `load`. own_network, parent: as of Namespace.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Lab:
         host_file: Path = config.DEFAULT_FILE,
         release: Release = DEFAULT,
         options: Options | None = None,
-        only: Sequence[Image] | None = None,
+        load: bool = True,
         own_network: bool = False,
         parent: Path | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class Lab:
         self.release = release
         self._options = options
         self.library = library
-        self._images = only
+        self._loads = load
         self._own_network, self._parent = own_network, parent
         self._agent: Inside | None = None
         self._newcomer: Inside | None = None
@@ -108,11 +108,14 @@ class Lab:
         built = programs.ensure(release=self.release)
         self.containerd = Containerd(self.namespace, built, self.release, self._options)
         self.containerd.start()
-        wanted = self._images or Catalogue(self._files).images()
-        packed = images.archive(wanted, building.cache_dir() / "images")
-        self.containerd.import_image(packed)
+        if self._loads:
+            self.load(Catalogue(self._files).images())
         self.cri = Cri(self.containerd.paths.socket, self.directory / "pods", self.namespace.cgroup)
         self.version = self.cri.version()
+
+    def load(self, wanted: Sequence[Image]) -> None:
+        """Into containerd, packed if the cache lacks them. Raises ImageError or ContainerdError."""
+        self.containerd.import_image(images.archive(wanted, building.cache_dir() / "images"))
 
     # --- pods -------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class _Scene:
         told = self._told
         told.chapter("3  In it")
         shell = kubectl(*_SHELL, typed=_TYPED)
-        shown = self._show(f"$ {' '.join(shell.words)}   # in it: {', '.join(_TYPED[:-1])}", shell)
+        shown = self._show(f"$ {' '.join(shell.words)}   # {', '.join(_TYPED[:-1])}", shell)
         used = re.search(r"(\d+)MiB / +(\d+)MiB", shown)
         found = used[0] if used else ""
         told.claim(

@@ -28,7 +28,7 @@ def lives(pid: int) -> bool:
     """A zombie has ended: who reaps orphans may be slow."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
