@@ -2,38 +2,30 @@
 
 Knows HTTP and who is answered, and decides nothing. What cannot be answered is answered with an
 error, never with an empty success: kube-scheduler tries the pod again. For 127.0.0.1 alone: who can
-connect can bind pods. Why aiohttp, see docs/adr/0019.
+connect can bind pods.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
-
-from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_parser import RawRequestMessage
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
 
 from contract.log_lines import Line
 from scheduler import arguments
 from scheduler.arguments import ArgumentsError
 from scheduler.binder import Binder
 from scheduler.gate import Gate
+from scheduler.http1 import TEXT, Request, Response
 from scheduler.metrics import Metrics
+from scheduler.server import Server
 from scheduler.verbs import Verbs, error
 
 _LOG: Final = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 64 << 20
 """Of a call: the largest pod that the API server takes, and a hundred thousand names."""
-KEEP_S: Final = 3600.0
-"""For an idle connection: longer than kube-scheduler keeps one (90 s), so that none is closed under
-a call that is just being sent, which it would not send again."""
-LEAVE_S: Final = 1.0
-"""How long those that are being answered are waited for when the server stops."""
 NOT_SYNCED: Final = "gpuslice has not heard of all pods, nodes and cards yet"
 _OUTCOMES: Final = {False: "answered", True: "error"}
 
@@ -66,38 +58,33 @@ class Extender:
             for refused in _OUTCOMES
         }
 
-    async def serve(self, host: str, port: int) -> web.ServerRunner:
-        """Serves until the runner's `cleanup`. Port 0: any; see the runner's addresses."""
-        runner = web.ServerRunner(
-            web.Server(
-                self._handle,
-                request_factory=_request,
-                access_log=None,
-                keepalive_timeout=KEEP_S,
-            ),
-            shutdown_timeout=LEAVE_S,
-        )
-        await runner.setup()
-        await web.TCPSite(runner, host, port).start()
-        return runner
+    async def serve(self, host: str, port: int) -> Server:
+        """Serves until the server's `close`. Port 0: any; see the server's address."""
+        server = Server(self._answer, MOST_BYTES)
+        await server.start(host, port)
+        return server
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        call = self._calls.get(request.path)
-        if call is None or request.method != "POST":
+    def _answer(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        verb = request.path
+        if verb not in self._calls:
             text = f"there are POST {', '.join(self._calls)}\n"
-            return web.Response(status=404, text=text)
+            return Response(text.encode(), TEXT, 404)
+        if request.method != "POST":
+            return Response(b"a verb is POSTed\n", TEXT, 405, allow="POST")
+        return self._called(verb, request.body)
+
+    async def _called(self, verb: str, body: bytes) -> Response:
         began_s = time.perf_counter()
-        body = await request.read()
         try:
-            said, refused = await call(body)
+            said, refused = await self._calls[verb](body)
         except ArgumentsError as problem:
             said, refused = error(str(problem)), str(problem)
         except Exception as fault:
-            _LOG.exception(Line("verb failed", verb=request.path))
+            _LOG.exception(Line("verb failed", verb=verb))
             refused = f"gpuslice failed: {fault!r}"
             said = error(refused)
-        self._seconds[request.path, bool(refused)].observe(time.perf_counter() - began_s)
-        return web.Response(body=said, content_type="application/json")
+        self._seconds[verb, bool(refused)].observe(time.perf_counter() - began_s)
+        return Response(said)
 
     async def _refusal(self) -> str:
         if not self._source.synced:
@@ -122,16 +109,3 @@ class Extender:
             pod = f"{wanted.namespace}/{wanted.name}"
             _LOG.warning(Line("not bound", pod=pod, node=wanted.node, error=refused))
         return error(refused), refused
-
-
-def _request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: web.RequestHandler,
-    writer: AbstractStreamWriter,
-    task: asyncio.Task[None],
-) -> web.BaseRequest:
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(
-        message, payload, protocol, writer, task, loop, client_max_size=MOST_BYTES
-    )

@@ -84,8 +84,8 @@ async def _run(
     endpoint = Endpoint(state, cache, metrics, lambda: leader.standing)
     extender = Extender(verbs, binder, leader, cache, metrics)
 
-    runner = await extender.serve(*settings.listen)
-    host, port = runner.addresses[0][:2]
+    server = await extender.serve(*settings.listen)
+    host, port = server.address
     announce(f"extender: http://{host}:{port}")
     try:
         async with asyncio.TaskGroup() as group:
@@ -109,7 +109,7 @@ async def _run(
             for task in others:
                 task.cancel()
     finally:
-        await runner.cleanup()
+        await server.close()
 
 
 async def _first(waited: Awaitable[object], task: asyncio.Task[None]) -> None:

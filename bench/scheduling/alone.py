@@ -53,12 +53,12 @@ async def main(size: fleets.Size) -> None:
     verbs = Verbs(state)
     binder = Binder(state, yes, yes, verbs)
     extender = Extender(verbs, binder, yes, yes, Metrics())
-    runner = await extender.serve("127.0.0.1", 0)
-    sys.stdout.write(f"{runner.addresses[0][1]}\n")
+    server = await extender.serve("127.0.0.1", 0)
+    sys.stdout.write(f"{server.address[1]}\n")
     sys.stdout.flush()
     with contextlib.suppress(EOFError):
         await asyncio.to_thread(sys.stdin.read)
-    await runner.cleanup()
+    await server.close()
 
 
 if __name__ == "__main__":

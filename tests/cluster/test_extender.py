@@ -162,8 +162,8 @@ class World:
 
     @asynccontextmanager
     async def kube_scheduler(self, directory: Path) -> AsyncIterator[None]:
-        runner = await self.extender.serve("127.0.0.1", 0)
-        host, port = runner.addresses[0][:2]
+        server = await self.extender.serve("127.0.0.1", 0)
+        host, port = server.address
         written = dict(profiles.configuration(Profiles(extender=f"http://{host}:{port}")))
         config = directory / "kube-scheduler.yaml"
         config.write_text(yaml.safe_dump({**written, "leaderElection": {"leaderElect": False}}))
@@ -173,7 +173,7 @@ class World:
             yield
         finally:
             process.kill()
-            await runner.cleanup()
+            await server.close()
 
 
 @asynccontextmanager

@@ -58,13 +58,13 @@ async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
     async with client.server.serving() as access, Kube(access) as kube:
         binder = Binder(client.state, kube, client.gate, client.verbs)
         extender = Extender(client.verbs, binder, client.gate, client.source, client.metrics)
-        runner = await extender.serve("127.0.0.1", 0)
-        host, port = runner.addresses[0][:2]
+        server = await extender.serve("127.0.0.1", 0)
+        host, port = server.address
         client.url = f"http://{host}:{port}"
         try:
             yield client
         finally:
-            await runner.cleanup()
+            await server.close()
 
 
 def test_a_pod_goes_through_the_verbs_to_its_card() -> None:
@@ -162,12 +162,19 @@ def test_a_fault_of_ours_is_an_error_of_the_verb(
     assert record.exc_info is not None
 
 
-@pytest.mark.parametrize(("method", "verb"), [("GET", "filter"), ("POST", "preempt"), ("POST", "")])
-def test_there_are_three_verbs(method: str, verb: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "verb", "answer"),
+    [
+        ("POST", "preempt", (404, b"there are POST /filter, /prioritize, /bind\n")),
+        ("POST", "", (404, b"there are POST /filter, /prioritize, /bind\n")),
+        ("GET", "preempt", (404, b"there are POST /filter, /prioritize, /bind\n")),
+        ("GET", "filter", (405, b"a verb is POSTed\n")),
+    ],
+)
+def test_there_are_three_verbs(method: str, verb: str, answer: tuple[int, bytes]) -> None:
     async def scene() -> None:
         async with serving() as client:
-            status, said = await client.ask(verb, b"", method)
-            assert (status, said) == (404, b"there are POST /filter, /prioritize, /bind\n")
+            assert await client.ask(verb, b"", method) == answer
 
     asyncio.run(scene())
 

@@ -1,0 +1,225 @@
+"""An HTTP server on a socket: connections, and when they end. HTTP itself is `scheduler.http1`'s.
+
+A connection has one request at a time; what its client sends meanwhile is not read on. A client
+that is slow, in what it sends or in what it reads, is waited for so long and no longer, and costs
+the others nothing. Who leaves before the answer leaves the work going on. Why not aiohttp: see
+docs/adr/0026.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, cast
+
+from contract.log_lines import Line
+from scheduler.http1 import CONTINUE, TEXT, Receiver, Refused, Request, Response, encoded
+
+_LOG: Final = logging.getLogger(__name__)
+
+Answer = Callable[[Request], Response | Coroutine[Any, Any, Response]]
+"""A coroutine where something has to be waited for. Raises nothing."""
+
+PATIENCE_S: Final = 30.0
+"""For the rest of a request that has begun, and for a client that does not read its answer. An idle
+connection is kept: the kernel tells when the other side is gone."""
+LEAVE_S: Final = 1.0
+"""How long those that are being answered are waited for when the server stops."""
+_NEVER: Final = float("inf")
+
+
+class Server:
+    """After `start` you must `close`. most_bytes: of a request's body."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        most_bytes: int,
+        patience_s: float = PATIENCE_S,
+        leave_s: float = LEAVE_S,
+    ) -> None:
+        self.answer = answer
+        self.most_bytes = most_bytes
+        self.under_way: set[asyncio.Task[None]] = set()
+        self.connections: set[_Connection] = set()
+        self.address = ("", 0)
+        """Known once it is started."""
+        self._patience_s = patience_s
+        self._leave_s = leave_s
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Port 0: any. Raises OSError where it is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), host, port)
+        for each in self._server.sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.address = self._server.sockets[0].getsockname()[:2]
+        self._sweeping = asyncio.create_task(self._sweep(), name="slow clients")
+
+    async def close(self) -> None:
+        """Takes no new request; those that are being answered are answered, if it is soon."""
+        if self._server is None or self._sweeping is None:
+            return
+        self._server.close()
+        self._sweeping.cancel()
+        for connection in tuple(self.connections):
+            connection.leave()
+        if self.under_way:
+            await asyncio.wait(self.under_way, timeout=self._leave_s)
+        for task in self.under_way:
+            task.cancel()
+        for connection in tuple(self.connections):
+            connection.abort()
+        await asyncio.gather(self._sweeping, *self.under_way, return_exceptions=True)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._patience_s / 4)
+            for connection in tuple(self.connections):
+                if loop.time() - connection.waiting_s > self._patience_s:
+                    connection.give_up()
+
+
+class _Connection(asyncio.Protocol):
+    """waiting_s: since when the client is waited for; inf: it is not."""
+
+    def __init__(self, server: Server) -> None:
+        self.waiting_s = _NEVER
+        self._server = server
+        self._receiver = Receiver(server.most_bytes)
+        self._busy = False
+        """A request is being answered."""
+        self._halted = False
+        """The client does not read."""
+        self._paused = False
+        """We do not."""
+        self._is_last = False
+        """The next answer is the last one."""
+        self._over = False
+        """Whatever comes, is nothing any more."""
+
+    # --- what happens to it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._server.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._over = True
+        self._server.connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._receiver.feed(data)
+        if self._busy or self._halted:
+            self._paused = True
+            self._transport.pause_reading()
+        else:
+            self._go_on()
+
+    def eof_received(self) -> bool:
+        """Who has no more to send may yet read an answer."""
+        self._is_last = True
+        return self._busy
+
+    def pause_writing(self) -> None:
+        self._halted = True
+        self._wait()
+
+    def resume_writing(self) -> None:
+        self._halted, self.waiting_s = False, _NEVER
+        self._go_on()
+
+    # --- what the server tells it
+
+    def leave(self) -> None:
+        self._is_last = True
+        if not self._busy:
+            self._close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def give_up(self) -> None:
+        """The client takes too long."""
+        if self._over or self._halted:
+            self._transport.abort()
+        else:
+            self._refuse(Refused(408, "the rest of the request did not come"))
+
+    # --- request by request
+
+    def _go_on(self) -> None:
+        while not (self._busy or self._halted or self._over):
+            try:
+                request = self._receiver.next()
+            except Refused as refused:
+                self._refuse(refused)
+                return
+            if request is None:
+                self._listen()
+                return
+            self.waiting_s = _NEVER
+            self._is_last |= not request.keeps
+            self._begin(request)
+
+    def _listen(self) -> None:
+        if self._receiver.take_waiting():
+            self._transport.write(CONTINUE)
+        if self._receiver.midway and self.waiting_s == _NEVER:
+            self._wait()
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _wait(self) -> None:
+        self.waiting_s = asyncio.get_running_loop().time()
+
+    def _begin(self, request: Request) -> None:
+        said = self._server.answer(request)
+        if isinstance(said, Response):
+            self._send(said)
+            return
+        self._busy = True
+        task = asyncio.create_task(self._finish(said))
+        self._server.under_way.add(task)
+        task.add_done_callback(self._server.under_way.discard)
+
+    async def _finish(self, work: Coroutine[Any, Any, Response]) -> None:
+        try:
+            said = await work
+        except BaseException:
+            self._transport.abort()
+            raise
+        self._busy = False
+        if not self._over:
+            self._send(said)
+            self._go_on()
+
+    def _send(self, said: Response) -> None:
+        """Who asks for what there is not is no client of ours, and has one answer."""
+        self._is_last |= said.status != 200
+        self._transport.write(encoded(said, keeps=not self._is_last))
+        if self._is_last:
+            self._close()
+
+    def _refuse(self, refused: Refused) -> None:
+        """What the client may be sending yet is read and thrown away until it has read that, or a
+        reset would take the answer from it."""
+        _LOG.warning(Line("no request", status=refused.status, error=refused))
+        self._transport.write(
+            encoded(Response(f"{refused}\n".encode(), TEXT, refused.status), False)
+        )
+        self._over = True
+        self._wait()
+        self._transport.write_eof()
+
+    def _close(self) -> None:
+        self._over = True
+        self._transport.close()
