@@ -17,6 +17,7 @@ from contract import names, quantity
 
 _BINARY_SI: Final = frozenset({names.RESOURCE_MEMORY})
 MAX_ANNOTATION_CHARS: Final = 256 * 1024
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 """Kubernetes' bound on all annotations of an object together."""
 
 
@@ -55,7 +56,7 @@ def encode(allocation: Allocation) -> str:
         kind: [_encode_entry(entry) for entry in entries]
         for kind, entries in sorted(allocation.devices.items())
     }
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    text = _ENCODE(document)
     # Go's encoder escapes these for embedding in HTML; they are legal in ids and extensions.
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")

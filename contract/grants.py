@@ -20,6 +20,7 @@ from contract import names
 VERSION: Final = 1
 _MAX_BYTES: Final = 2**63 - 1
 _TOP_KEYS: Final = frozenset({"v", "containers"})
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _CARD_KEYS: Final = frozenset({"id", "minor", "memory", "core"})
 
 
@@ -55,7 +56,7 @@ def encode(grants: Grants) -> str:
         ]
         for name, cards in sorted(grants.items())
     }
-    return json.dumps({"v": VERSION, "containers": containers}, separators=(",", ":"))
+    return _ENCODE({"v": VERSION, "containers": containers})
 
 
 def decode(text: str) -> Grants:

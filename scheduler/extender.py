@@ -29,6 +29,10 @@ MOST_BYTES: Final = 64 << 20
 NOT_SYNCED: Final = "gpuslice has not heard of all pods, nodes and cards yet"
 _OUTCOMES: Final = {False: "answered", True: "error"}
 
+Said = tuple[bytes, str]
+"""An answer, and the error in it; "" for none."""
+Call = Callable[[bytes], Said | Awaitable[Said]]
+
 
 class Source(Protocol):
     """What is needed of `cache.Cache`."""
@@ -47,14 +51,14 @@ class Extender:
         self._binder = binder
         self._gate = gate
         self._source = source
-        self._calls: Final[Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]]] = {
+        self._calls: Final[Mapping[str, Call]] = {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
             "/bind": self._bind,
         }
         self._seconds: Final = {
-            (path, refused): metrics.verb_duration.labels(path[1:], _OUTCOMES[refused])
-            for path in self._calls
+            (verb, refused): metrics.verb_duration.labels(verb[1:], _OUTCOMES[refused])
+            for verb in self._calls
             for refused in _OUTCOMES
         }
 
@@ -71,41 +75,61 @@ class Extender:
             return Response(text.encode(), TEXT, 404)
         if request.method != "POST":
             return Response(b"a verb is POSTed\n", TEXT, 405, allow="POST")
-        return self._called(verb, request.body)
-
-    async def _called(self, verb: str, body: bytes) -> Response:
         began_s = time.perf_counter()
         try:
-            said, refused = await self._calls[verb](body)
-        except ArgumentsError as problem:
-            said, refused = error(str(problem)), str(problem)
+            said = self._calls[verb](request.body)
+            if not isinstance(said, tuple):
+                return self._later(verb, began_s, said)
         except Exception as fault:
-            _LOG.exception(Line("verb failed", verb=verb))
-            refused = f"gpuslice failed: {fault!r}"
-            said = error(refused)
+            said = _fault(verb, fault)
+        return self._answered(verb, began_s, said)
+
+    async def _later(self, verb: str, began_s: float, work: Awaitable[Said]) -> Response:
+        try:
+            said = await work
+        except Exception as fault:
+            said = _fault(verb, fault)
+        return self._answered(verb, began_s, said)
+
+    def _answered(self, verb: str, began_s: float, said: Said) -> Response:
+        answer, refused = said
         self._seconds[verb, bool(refused)].observe(time.perf_counter() - began_s)
-        return Response(said)
+        return Response(answer)
 
-    async def _refusal(self) -> str:
-        if not self._source.synced:
-            return NOT_SYNCED
-        return await self._gate.admit()
+    def _filter(self, body: bytes) -> Said | Awaitable[Said]:
+        """Of every pod: at once, where that can be."""
+        if self._source.synced and self._gate.asked():
+            return self._verbs.filter(body), ""
+        return self._filter_late(body)
 
-    async def _filter(self, body: bytes) -> tuple[bytes, str]:
+    async def _filter_late(self, body: bytes) -> Said:
         refused = await self._refusal()
-        return (error(refused), refused) if refused else (self._verbs.filter(body), "")
+        return _refused(refused) if refused else (self._verbs.filter(body), "")
 
-    async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
+    def _prioritize(self, body: bytes) -> Said:
         """Where this is an error, kube-scheduler goes on without our scores. Who may not write has
         refused the filter before."""
-        if not self._source.synced:
-            return error(NOT_SYNCED), NOT_SYNCED
-        return self._verbs.prioritize(body), ""
+        return (self._verbs.prioritize(body), "") if self._source.synced else _refused(NOT_SYNCED)
 
-    async def _bind(self, body: bytes) -> tuple[bytes, str]:
+    async def _bind(self, body: bytes) -> Said:
         wanted = arguments.binding(body)
         refused = await self._refusal() or await self._binder.bind(wanted)
         if refused:
             pod = f"{wanted.namespace}/{wanted.name}"
             _LOG.warning(Line("not bound", pod=pod, node=wanted.node, error=refused))
-        return error(refused), refused
+        return _refused(refused)
+
+    async def _refusal(self) -> str:
+        return await self._gate.admit() if self._source.synced else NOT_SYNCED
+
+
+def _refused(why: str) -> Said:
+    """Of a Binding also where it is done, with ""."""
+    return error(why), why
+
+
+def _fault(verb: str, fault: Exception) -> Said:
+    if isinstance(fault, ArgumentsError):
+        return _refused(str(fault))
+    _LOG.error(Line("verb failed", verb=verb), exc_info=fault)
+    return _refused(f"gpuslice failed: {fault!r}")

@@ -17,9 +17,14 @@ POST_S: Final = 4.0
 class Gate(Protocol):
     """All in one thread, that of the event loop."""
 
+    def asked(self) -> bool:
+        """A verb has come, so our kube-scheduler leads, and we should write. Whether we may now:
+        else `admit` has the answer."""
+        ...
+
     async def admit(self) -> str:
-        """A verb has come, so our kube-scheduler leads, and we should write. Waits, for a short
-        while, where the right is on its way. "": we may; else the verb's error, for people."""
+        """As `asked`; waits, for a short while, where the right is on its way. "": we may; else the
+        verb's error, for people."""
         ...
 
     def may_write(self) -> bool:

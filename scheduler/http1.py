@@ -9,13 +9,16 @@ ours; the sockets are `scheduler.server`'s.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 MOST_HEAD_BYTES: Final = 16 << 10
 _MOST_LINE_BYTES: Final = 256
 """Of a chunk's first line."""
+_HEADS: Final = 128
+"""That are known again: those of one client are alike but for their length."""
 
 _NAME: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _FIELDS: Final = rb"(?:" + _NAME + rb":[\t -~\x80-\xff]*\r\n)*"
@@ -44,8 +47,7 @@ class Refused(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """keeps: whether the connection may carry another one after it."""
 
     method: str
@@ -54,8 +56,7 @@ class Request:
     keeps: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """allow: the methods there are, of a 405."""
 
     body: bytes
@@ -64,9 +65,8 @@ class Response:
     allow: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """length: of the body; None: it comes in chunks."""
+class _Head(NamedTuple):
+    """length: of the body; None: it comes in chunks. waits: for CONTINUE."""
 
     method: str
     path: str
@@ -121,44 +121,11 @@ class Receiver:
                 raise Refused(431, f"the head has more than {MOST_HEAD_BYTES} bytes")
             self._searched = max(0, len(buffer) - 3)
             return None
-        found = _HEAD.fullmatch(buffer, 0, end + 4)
-        if found is None:
-            raise Refused(400, "the head is none of HTTP/1.1")
-        method, path, minor, listed = found.groups()
+        head = _read(bytes(buffer[: end + 4]))
         del buffer[: end + 4]
         self._searched = 0
-        return self._framed(method.decode(), path.decode(), minor == b"1", listed)
-
-    def _framed(self, method: str, path: str, is_newer: bool, listed: bytes) -> _Head:
-        fields: dict[bytes, bytes] = {}
-        for name, value in _FIELD.findall(listed):
-            key, text = name.lower(), value.strip(b" \t")
-            fields[key] = text if key not in fields else fields[key] + b", " + text
-        if is_newer and b"," in fields.get(b"host", b","):
-            raise Refused(400, "Host: expected one")
-        expected = fields.get(b"expect", b"").lower()
-        if expected not in (b"", b"100-continue"):
-            raise Refused(417, "Expect: only 100-continue is known")
-        said = fields.get(b"connection", b"").lower().replace(b" ", b"").split(b",")
-        length = self._length(fields, is_newer)
-        keeps = is_newer and b"close" not in said
-        return _Head(method, path, keeps, length, bool(expected) and is_newer)
-
-    def _length(self, fields: dict[bytes, bytes], is_newer: bool) -> int | None:
-        coding, written = fields.get(b"transfer-encoding"), fields.get(b"content-length")
-        if coding is not None:
-            if written is not None or not is_newer:
-                raise Refused(400, "Transfer-Encoding: not beside a length, nor in HTTP/1.0")
-            if coding.lower() != b"chunked":
-                raise Refused(501, "Transfer-Encoding: only chunked is known")
-            return None
-        if written is None:
-            return 0
-        if not _LENGTH.fullmatch(written):
-            raise Refused(400, "Content-Length: expected one number")
-        length = int(written)
-        self._bound(length)
-        return length
+        self._bound(head.length or 0)
+        return head
 
     def _bound(self, length: int) -> None:
         if length > self._most_bytes:
@@ -209,6 +176,42 @@ class Receiver:
         del buffer[: end + 4]
         self._chunks.clear()
         return body
+
+
+@lru_cache(_HEADS)
+def _read(text: bytes) -> _Head:
+    """Raises Refused."""
+    found = _HEAD.fullmatch(text)
+    if found is None:
+        raise Refused(400, "the head is none of HTTP/1.1")
+    method, path, minor, listed = found.groups()
+    is_newer = minor == b"1"
+    fields: dict[bytes, bytes] = {}
+    for name, value in _FIELD.findall(listed):
+        key, said = name.lower(), value.strip(b" \t")
+        fields[key] = said if key not in fields else fields[key] + b", " + said
+    if is_newer and b"," in fields.get(b"host", b","):
+        raise Refused(400, "Host: expected one")
+    expected = fields.get(b"expect", b"").lower()
+    if expected not in (b"", b"100-continue"):
+        raise Refused(417, "Expect: only 100-continue is known")
+    options = fields.get(b"connection", b"").lower().replace(b" ", b"").split(b",")
+    keeps = is_newer and b"close" not in options
+    length = _length(fields, is_newer)
+    return _Head(method.decode(), path.decode(), keeps, length, bool(expected) and is_newer)
+
+
+def _length(fields: Mapping[bytes, bytes], is_newer: bool) -> int | None:
+    coding, written = fields.get(b"transfer-encoding"), fields.get(b"content-length", b"0")
+    if coding is None:
+        if not _LENGTH.fullmatch(written):
+            raise Refused(400, "Content-Length: expected one number")
+        return int(written)
+    if b"content-length" in fields or not is_newer:
+        raise Refused(400, "Transfer-Encoding: not beside a length, nor in HTTP/1.0")
+    if coding.lower() != b"chunked":
+        raise Refused(501, "Transfer-Encoding: only chunked is known")
+    return None
 
 
 def encoded(response: Response, keeps: bool = True) -> bytes:

@@ -78,15 +78,19 @@ class Leader:
 
     # --- the gate
 
-    async def admit(self) -> str:
+    def asked(self) -> bool:
         now_s = self._clock()
         wanted = self._election.wants(now_s)
         self._election.asked(now_s)
-        if self.may_write():
-            return ""
-        if not wanted:
+        may_write = self._election.may_write(now_s)
+        if not (may_write or wanted):
             self._wake.set()
-        if self._election.is_rivals(now_s):
+        return may_write
+
+    async def admit(self) -> str:
+        if self.asked():
+            return ""
+        if self._election.is_rivals(self._clock()):
             return self.refusal()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):

@@ -15,10 +15,10 @@ core limit per card and pod, or none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 from scheduler.core.fleet import NO_GROUP, Fleet, fullness
 from scheduler.core.placement import Peak, Placement, Share
@@ -37,12 +37,24 @@ class Steps:
     taken: int = 0
 
 
+_SLOT_COLUMNS: Final = (
+    *("total_bytes", "used_bytes", "used_core", "is_open"),
+    *("fullness", "free_bytes", "free_core", "takes_coreless"),
+)
+"""As they follow each other in `_Slot`, the last ones that it must be given."""
+_GROUPS: Final = ("link", "root", "numa")
+
+
 @dataclass(slots=True)
 class _Slot:
     """A card during the search. At moment t of the pod's life its containers hold held_bytes[t] and
     held_core[t] of it; capped: whether they ask for core, None while none is here."""
 
     index: int
+    groups: tuple[int, int, int]
+    """Link, PCIe root, NUMA node."""
+    held_bytes: list[int]
+    held_core: list[int]
     total_bytes: int
     used_bytes: int
     used_core: int
@@ -51,10 +63,6 @@ class _Slot:
     free_bytes: int
     free_core: int
     takes_coreless: bool
-    groups: tuple[int, int, int]
-    """Link, PCIe root, NUMA node."""
-    held_bytes: list[int]
-    held_core: list[int]
     capped: bool | None = None
     asks: list[int] = field(default_factory=list)
 
@@ -68,12 +76,14 @@ class _Slot:
         size, core = ask.bytes_of(self.total_bytes), ask.core_percent
         if self.capped is not None and self.capped != (core is not None):
             return False
-        if core is None:
-            if not self.takes_coreless:
-                return False
-        elif any(self.held_core[at] + core > self.free_core for at in moments):
+        if core is None and not self.takes_coreless:
             return False
-        return all(self.held_bytes[at] + size <= self.free_bytes for at in moments)
+        for at in moments:
+            if self.held_bytes[at] + size > self.free_bytes:
+                return False
+            if core is not None and self.held_core[at] + core > self.free_core:
+                return False
+        return True
 
     def add(self, number: int, ask: Ask, moments: Sequence[int]) -> None:
         self.asks.append(number)
@@ -102,6 +112,13 @@ class _Slot:
         if policy is Policy.SPREAD:
             return (False, full, self.index)
         return (not (self.is_open or self.asks), -full, self.index)
+
+
+_PART_OF: Final[Mapping[Scope, Callable[[_Slot], int]]] = {
+    Scope.NUMA_NODE: lambda slot: slot.groups[2],
+    Scope.PCIE: lambda slot: slot.groups[1],
+    Scope.DEVICE: lambda slot: slot.index,
+}
 
 
 class _GaveUp(Exception):
@@ -249,29 +266,17 @@ def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[_Slot]:
     moments = request.moment_count
     selected = fleet.selected(request.selector) if request.selector else None
     slots = []
-    for index in range(len(fleet.cards[row])):
-        at = (row, index)
-        if not fleet.usable[at]:
-            continue
-        if selected is not None and not selected[fleet.label_set[at]]:
-            continue
-        used_bytes, used_core = int(fleet.used_bytes[at]), int(fleet.used_core[at])
-        slots.append(
-            _Slot(
-                index=index,
-                total_bytes=int(fleet.total_bytes[at]),
-                used_bytes=used_bytes,
-                used_core=used_core,
-                is_open=bool(fleet.is_open[at]),
-                fullness=float(fleet.fullness[at]),
-                free_bytes=int(fleet.free_bytes[at]),
-                free_core=int(fleet.free_core[at]),
-                takes_coreless=bool(fleet.takes_coreless[at]),
-                groups=(int(fleet.link[at]), int(fleet.root[at]), int(fleet.numa[at])),
-                held_bytes=[0] * moments,
-                held_core=[0] * moments,
-            )
-        )
+
+    def column(name: str) -> list[Any]:
+        there: list[Any] = getattr(fleet, name)[row].tolist()
+        return there
+
+    cards = zip(*map(column, _SLOT_COLUMNS), strict=True)
+    groups = zip(*map(column, _GROUPS), strict=True)
+    open_to_us = zip(column("usable"), column("label_set"), cards, groups, strict=True)
+    for index, (usable, labels, values, near) in enumerate(open_to_us):
+        if usable and (selected is None or selected[labels]):
+            slots.append(_Slot(index, near, [0] * moments, [0] * moments, *values))
     return slots
 
 
@@ -279,14 +284,14 @@ def _within_scope(
     scope: Scope, slots: Sequence[_Slot], policy: Policy
 ) -> Iterator[Sequence[_Slot]]:
     """The parts of the node in which all cards may lie, by the policy the best first."""
+    if scope is Scope.NODE:
+        if slots:
+            yield slots
+        return
+    part_of = _PART_OF[scope]
     parts: dict[int, list[_Slot]] = {}
     for slot in slots:
-        part = {
-            Scope.NODE: 0,
-            Scope.NUMA_NODE: slot.groups[2],
-            Scope.PCIE: slot.groups[1],
-            Scope.DEVICE: slot.index,
-        }[scope]
+        part = part_of(slot)
         if part != NO_GROUP:
             parts.setdefault(part, []).append(slot)
 

@@ -62,10 +62,11 @@ def best(fleet: Fleet, scores: Scores, rows: Rows, most: int) -> NDArray[np.intp
         ties = fleet.tie[rows[equal]]
         equal = equal[ties <= np.partition(ties, wanted - 1)[wanted - 1]]
         picked = np.concatenate([better, equal])
-    names = [fleet.names[row] for row in rows[picked]]
-    order = np.lexsort((names, fleet.tie[rows[picked]], -scores[picked]))
-    chosen: NDArray[np.intp] = picked[order[:most]]
-    return chosen
+    there = rows[picked]
+    names = [fleet.names[row] for row in there.tolist()]
+    worst, ties = (-scores[picked]).tolist(), fleet.tie[there].tolist()
+    ranked = sorted(zip(worst, ties, names, picked.tolist(), strict=True))
+    return np.array([index for *_, index in ranked[:most]], np.intp)
 
 
 def levels(scores: Scores, most: int = 10) -> NDArray[np.int64]:

@@ -16,8 +16,12 @@ class HandGate:
         self.most_under_way = 0
         self.admitted = 0
 
+    def asked(self) -> bool:
+        self.admitted += self.is_open
+        return self.is_open
+
     async def admit(self) -> str:
-        self.admitted += 1
+        self.asked()
         return self.refusal()
 
     def may_write(self) -> bool:
