@@ -69,7 +69,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "the agent is away, or hangs, when a container starts that it has adjusted",
         "it starts, with its limit; what only the look at start finds (images, volumes "
-        "and capabilities made to be rid of it) is missed",
+        "and capabilities made to be rid of it) is found when the agent is back: the next two rows",
         "",
         "test_a_container_that_starts_while_the_agent_is_away_has_its_limit",
     ),
@@ -78,8 +78,19 @@ FAULTS: Final[Sequence[Fault]] = (
         " agent was away, or a hook of the runtime hid it after the look at start",
         "it runs without its limit, and is named as soon as the agent looks: once a container"
         " runs, and at everything that runs when the agent is back; delete its pod",
-        "in the agent's log: `limit not in place`, and `gpuslice_limit_not_in_place_total`",
+        "in the agent's log: `limit not in place`, and `gpuslice_limit_not_in_place_total`; in a"
+        " cluster the pod's event `LimitNotInPlace`",
         "test_a_limit_that_was_hidden_while_the_agent_was_away_is_named",
+    ),
+    Fault(
+        "a container without a share that could take the limits of others away (capabilities beside"
+        " a share whose processes it sees, a volume of the host's limits) starts while the agent is"
+        " away",
+        "it runs, and is named when the agent is back; it is not removed, since an agent that"
+        " allowed it may have let it start; delete its pod",
+        "in the agent's log: `limits at risk`, and `gpuslice_limit_at_risk_total`; in a cluster"
+        " the pod's event `LimitAtRisk`",
+        "test_a_helper_that_started_while_the_agent_was_away_is_named",
     ),
     Fault(
         "the card is all granted, and an annotation says more (forged, or of two schedulers)",

@@ -108,6 +108,12 @@ class Metrics:
             " not what this agent mounted, or could not be looked at. The log names them.",
             registry=self.registry,
         )
+        self.at_risk = Counter(
+            "gpuslice_limit_at_risk_total",
+            "Containers without a share that started while this agent was away, and could take"
+            " limits away: it would have refused their start. The log names them.",
+            registry=self.registry,
+        )
         self.cards = Gauge(
             "gpuslice_cards",
             "Cards of this node, as the driver tells them.",

@@ -94,8 +94,12 @@ class Service:
         ]
         await self._tenants.take_over(running, self._inventory.cards)
         for told, one in zip(containers, running, strict=True):
-            if one.key is not None and told.state == nri.CONTAINER_RUNNING:
+            if told.state != nri.CONTAINER_RUNNING:
+                continue
+            if one.key is not None:
                 self._starts.running(one.pod, told, one.key)
+            else:
+                self._starts.running_without(one.pod, told)
         _LOG.info(Line("synchronized", containers=len(containers)))
         self._creations.make_ahead()
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from contract import names
 from contract.log_lines import Line
-from nri_plugin import places, rootfs, translate
+from nri_plugin import places, policy, rootfs, translate
 from nri_plugin.errors import FilesError, Reason, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Mount, Pod
 from nri_plugin.notices import Notice, Notices
-from nri_plugin.proofs import Proofs, Started
+from nri_plugin.proofs import Beside, Proofs, Started
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Crew, Worker, in_time
 
@@ -56,6 +56,7 @@ class Starts:
             metrics,
             settings.work_deadline_s,
             settings.rules.capabilities,
+            notices,
         )
 
     def close(self) -> None:
@@ -79,21 +80,15 @@ class Starts:
 
     async def without_share(self, container_id: str) -> None:
         """In a pod of ours: it may show the limits of others, or take them away."""
-        state, deadline_s = self._settings.containerd_state, self._settings.work_deadline_s
-        allowed = self._settings.rules.capabilities
-        job = partial(rootfs.examine_without_share, state, container_id, self._kept, allowed)
-        await in_time("look at the container", self._looks.run(job, deadline_s))
+        work = self._looks.run(self._beside(container_id), self._settings.work_deadline_s)
+        await in_time("look at the container", work)
 
     async def bystander(self, pod: Pod, container: nri.Container) -> None:
         """Of a pod that says nothing to us. What cannot be looked at starts: it has no card."""
-        rules, everything = self._settings.rules, translate.container(container).privileged
-        trusted = pod.namespace in self._settings.trusted_namespaces
-        if trusted or everything or pod.runtime_handler not in rules.runtime_handlers:
+        if not self._is_asked(pod, container):
             return
-        state, deadline_s = self._settings.containerd_state, self._settings.work_deadline_s
-        job = partial(rootfs.check_bystander, state, container.id, self._kept)
         try:
-            await self._looks.run(job, deadline_s)
+            await self._looks.run(self._bystands(container.id), self._settings.work_deadline_s)
         except (OSError, ValueError) as error:  # TimeoutError is one
             _LOG.warning(
                 Line(
@@ -106,10 +101,33 @@ class Starts:
                 )
             )
 
+    def _beside(self, container_id: str) -> Callable[[], None]:
+        state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
+        return partial(rootfs.examine_without_share, state, container_id, self._kept, allowed)
+
+    def _bystands(self, container_id: str) -> Callable[[], None]:
+        state = self._settings.containerd_state
+        return partial(rootfs.check_bystander, state, container_id, self._kept)
+
+    def _is_asked(self, pod: Pod, container: nri.Container) -> bool:
+        rules, everything = self._settings.rules, translate.container(container).privileged
+        trusted = pod.namespace in self._settings.trusted_namespaces
+        return not (trusted or everything) and pod.runtime_handler in rules.runtime_handlers
+
     def running(self, pod: Pod, container: nri.Container, key: str) -> None:
         """One with a share that was started before this session; returns at once."""
         standing = self._standing(container, key)
         self._proofs.begin(Started(pod, container.name, container.id, standing))
+
+    def running_without(self, pod: Pod, container: nri.Container) -> None:
+        """One without, that was; nobody may have looked at its start. Returns at once."""
+        if policy.wants_card(pod):
+            look = self._beside(container.id)
+        elif self._is_asked(pod, container):
+            look = self._bystands(container.id)
+        else:
+            return
+        self._proofs.begin_beside(Beside(pod, container.name, container.id, look))
 
     def _standing(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
         """What must be in place in a container for its limit to hold; None: not all is mounted."""

@@ -17,7 +17,7 @@ from simgpu.lab.catalogue import (
     PRELOAD_IMAGE,
     PYTHON_IMAGE,
 )
-from simgpu.lab.cri import Container, CriError, Process
+from simgpu.lab.cri import Container, CriError, Process, Sandbox
 from simgpu.lab.lab import Lab
 
 from .conftest import GIB, PROBE, probe, said
@@ -164,6 +164,32 @@ def test_a_limit_that_was_hidden_while_the_agent_was_away_is_named(
             lab.wait_until(named, "it to be named")
         lab.wait_until(lambda: said(lab, "limit in place", half), "the other's proof")
         assert not said(lab, "limit not in place", half)
+
+
+def test_a_helper_that_started_while_the_agent_was_away_is_named(lab: Lab) -> None:
+    """It has no share, and the means to take one's limit away; so has one of another pod."""
+    strong = Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"])
+    writes = Process(PYTHON_IMAGE, mounts={"/host": lab.run_dir})
+    quarter = lab.share({"main": [(0, HALF // 2, 25)]})
+    with (
+        lab.pod("shared", quarter, of=Sandbox(pid="POD")) as shared,
+        lab.pod("own", quarter) as own,
+        lab.pod("curious") as curious,
+    ):
+        main, weak = shared.run("main", OWN), shared.run("weak", OWN)
+        late = [shared.create("helper", strong), curious.create("main", writes)]
+        harmless = [own.create("helper", strong), curious.create("other", OWN)]
+        lab.stop_agent()
+        for container in (*late, *harmless):
+            container.start()
+        lab.start_agent()
+        for container in late:
+            named = partial(said, lab, "limits at risk", container)
+            lab.wait_until(named, "it to be named")
+        lab.wait_until(lambda: said(lab, "limit in place", main), "the other's proof")
+        assert not any(said(lab, "limits at risk", each) for each in (main, weak, *harmless))
+        # Nobody is removed for it: what it can do, it may have been allowed to do.
+        assert all(each.exec(["true"]).code == 0 for each in (main, *late))
 
 
 def test_after_its_start_a_container_is_looked_at_once_more(lab: Lab, half: Container) -> None:

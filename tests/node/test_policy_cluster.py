@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,8 @@ def cluster(bare_lab: Lab, installed: ControlPlane) -> Iterator[Cluster]:
 def test_a_grant_that_the_api_server_has(cluster: Cluster) -> None:
     annotations = one(cluster.lab)
     name = cluster.pod(annotations)
-    with cluster.lab.pod(name, annotations, of=cluster.sandbox(name)) as pod:
+    of = replace(cluster.sandbox(name), pid="POD")
+    with cluster.lab.pod(name, annotations, of=of) as pod:
         container = pod.run("main", OWN)
         assert probe(container).held_to(HALF)
         time.sleep(2)  # what it does not confirm is noticed by then
@@ -136,6 +137,12 @@ def test_a_grant_that_the_api_server_has(cluster: Cluster) -> None:
         container.remove()
         pod.run("main", STATIC)
         until(lambda: "is statically linked" in cluster.said(name), "the event")
+        # So he can of what started while nobody looked.
+        helper = pod.create("helper", Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"]))
+        cluster.lab.stop_agent()
+        helper.start()
+        cluster.serve()
+        until(lambda: "could take limits away" in cluster.said(name), "the event")
         assert not cluster.removed(name)
 
 
