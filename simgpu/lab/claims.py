@@ -86,6 +86,12 @@ class Story:
             yield
         self._console.print(Text.assemble("  ", text, (f"  ({self._took(begun)})", "dim")))
 
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """What takes a while, and says by itself how it goes."""
+        with self._console.status(f"{text} …"):
+            yield
+
     def claim(self, text: str, true: bool, otherwise: object = "") -> None:
         """Print the claim with ✓ if `true`, else ✗ with what was found instead."""
         if true:

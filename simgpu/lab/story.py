@@ -45,7 +45,8 @@ def tell(told: Story, stage: Stage, where: Path) -> None:
     )
     scene = _Scene(told, stage)
     told.chapter(f"1  A cluster of one node, in {where}")
-    stage.up(told.say)
+    with told.waiting("it starts"):
+        stage.up(told.say)
     gpu = scene.of("node", NODE, f".status.allocatable.{_escaped(names.RESOURCE_GPU)}")
     told.claim(f"its node has two cards: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
     scene.first()
