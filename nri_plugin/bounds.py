@@ -164,7 +164,7 @@ class Bounds:
         bound = self.heard(pod.uid)
         if bound is None:
             return None
-        foreign = self._foreign.get(pod.uid) or _foreign(bound, None)
+        foreign = self._origin(pod.uid)
         if foreign is not None:
             return foreign
         other = _difference(bound.pod, pod)
@@ -185,6 +185,13 @@ class Bounds:
     def foreign(self) -> Mapping[str, Refusal]:
         """By UID, pods whose grant no scheduler wrote; they are in nobody's way."""
         return self._foreign
+
+    def _origin(self, uid: str) -> Refusal | None:
+        """Why no scheduler wrote its grant; None: nothing says so."""
+        if uid in self._pods:
+            return self._foreign.get(uid)
+        asked = self._vouched.get(uid)
+        return _foreign(asked, None) if asked is not None else None
 
     def _judge_origin(self, bound: Bound, before: Bound | None) -> None:
         """Once it was found foreign, it stays so: what showed it may be put right afterwards."""
@@ -252,6 +259,9 @@ class Bounds:
         bound = self.heard(hold.pod_uid)
         if bound is None:
             return None
+        foreign = self._origin(hold.pod_uid) or _since(bound, hold)
+        if foreign is not None:
+            return foreign
         try:
             claimed = policy.claim(bound.pod, hold.container, cards)
         except Refused as refused:
@@ -269,6 +279,15 @@ class Bounds:
                 )
                 return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
         return None
+
+
+def _since(bound: Bound, hold: Hold) -> Refusal | None:
+    """Why the grant was changed since the container was made; None: it was not, or the runtime has
+    not told what it was."""
+    problem = origins.changed(bound.pod.annotations, hold.pod.annotations)
+    if not problem or not origins.granted(hold.pod.annotations):
+        return None
+    return refuse(Reason.GRANT_FOREIGN, problem=problem)
 
 
 def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:

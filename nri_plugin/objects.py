@@ -22,6 +22,8 @@ Json = Mapping[str, Any]
 _NOTHING: Final[Json] = {}
 _UNKNOWN: Final = -1
 _OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
+_AT_SOME_TIME: Final = "9999"
+"""Behind every time that is told."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTE_MOST: Final = 1000
 _INSTANCE_MOST: Final = 128
@@ -47,7 +49,7 @@ class Bound:
     """A pod of this node, as the API server has it.
 
     pod: with no labels and annotations but those that say what it was granted. scheduled: when it
-    was bound, RFC 3339; "" where nobody says. leaving: it is being deleted already. asks_us: its
+    was bound, RFC 3339; "": nobody bound it. leaving: it is being deleted already. asks_us: its
     scheduler is to be ours, by the name that nobody else has. writer: who bound it, as it says.
     """
 
@@ -116,7 +118,7 @@ def bound(raw: Json) -> Bound:
             annotations={key: annotations[key] for key in _OURS if key in annotations},
         ),
         version=str(metadata.get("resourceVersion", "")),
-        scheduled=str(placed[0].get("lastTransitionTime") or "") if placed else "",
+        scheduled=str(placed[0].get("lastTransitionTime") or _AT_SOME_TIME) if placed else "",
         finished=finished,
         leaving=bool(metadata.get("deletionTimestamp")),
         asked={} if finished else _asked(_at(raw, "spec")),

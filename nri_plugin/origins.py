@@ -4,35 +4,42 @@ A scheduler's part is written once, before the pod comes to its node: ours write
 Koordinator's just before it. So neither writes it into a pod that nobody binds, nor changes it
 later, and ours says who it is. Somebody who imitates all of that is not found here; what he takes
 is held against the order of binding, as everybody's is. What else might seem to tell, and does
-not (managedFields, the term that the writer names), is in docs/adr/0025.
+not (managedFields, the term that the writer names), is in docs/adr/0027.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from contract import names
 from nri_plugin.objects import Bound
 
 _WRITTEN: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
+_CHANGED: Final = "annotation {key} was changed after the pod was bound"
 
 
 def foreign(bound: Bound, before: Bound | None) -> str:
     """Why no scheduler wrote it; "": nothing says so, or it was granted nothing. before: as the API
     server had it when it was told of last."""
     if before is not None:
-        return _changed(bound, before)
-    granted = any(key in bound.pod.annotations for key in _WRITTEN)
-    return next(filter(None, (rule(bound) for rule in _AT_FIRST)), "") if granted else ""
+        another = bound.writer != before.writer
+        by_writer = _CHANGED.format(key=names.ANNOTATION_WRITER) if another else ""
+        return changed(bound.pod.annotations, before.pod.annotations) or by_writer
+    if not granted(bound.pod.annotations):
+        return ""
+    return next(filter(None, (rule(bound) for rule in _AT_FIRST)), "")
 
 
-def _changed(bound: Bound, before: Bound) -> str:
-    now, then = bound.pod.annotations, before.pod.annotations
-    keys = [key for key in _WRITTEN if now.get(key) != then.get(key)]
-    if bound.writer != before.writer:
-        keys.append(names.ANNOTATION_WRITER)
-    return f"annotation {keys[0]} was changed after the pod was bound" if keys else ""
+def granted(annotations: Mapping[str, str]) -> bool:
+    """Whether they say that the pod was."""
+    return any(key in annotations for key in _WRITTEN)
+
+
+def changed(now: Mapping[str, str], then: Mapping[str, str]) -> str:
+    """Why somebody wrote a pod's annotations anew; "": nobody did. then: since it was bound."""
+    keys = (key for key in _WRITTEN if now.get(key) != then.get(key))
+    return next((_CHANGED.format(key=key) for key in keys), "")
 
 
 def _unbound(bound: Bound) -> str:

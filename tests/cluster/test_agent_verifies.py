@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,25 @@ def test_what_no_scheduler_wrote_goes(
     assert not leaving(server, honest)
     assert events(server, honest) == []
     assert side.metrics.pods_removed.labels("GRANT_FOREIGN")._value.get() == 3
+
+
+def test_what_was_changed_while_no_agent_looked(
+    account: Path, node: Node, host: Host, server: Server, pods: Pods, unguarded: None
+) -> None:
+    """The runtime still tells what the pod's annotations were when its container was made."""
+    with agent_side.serving(node.name, account, host.env()):
+        uuid = small_card(node)
+    honest, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)
+    then = allocated(uuid, 1, GIB)
+    holds = [of_pod(server, path, uuid, GIB, container_id=path) for path in (honest, other)]
+    more = {"metadata": {"annotations": allocated(uuid, 1, 2 * GIB)}}
+    assert server.ask("PATCH", other, more, MERGE_PATCH).done
+    with agent_side.serving(node.name, account, host.env()) as side:
+        side.holds = tuple(replace(h, pod=replace(h.pod, annotations=then)) for h in holds)
+        until(lambda: leaving(server, other), "its pod is removed")
+        (said,) = events(server, other)
+        assert f"annotation {names.ANNOTATION_DEVICE_ALLOCATED} was changed after" in said
+        assert not leaving(server, honest)
 
 
 def test_a_container_with_more_than_its_pod_was_granted(

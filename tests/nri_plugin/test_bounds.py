@@ -228,11 +228,25 @@ def test_who_was_asked_about_is_told_of_as_it_was_then() -> None:
     bounds.vouch(unbound := bound("b", scheduled=""))
     objection = bounds.objection(unbound.pod, CARDS, NOBODY)
     assert objection is not None and objection.reason is Reason.GRANT_FOREIGN
+    assert bounds.doubt(hold(unbound.pod, HALF), CARDS) == objection
     bounds.put(unbound, listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
     bounds.vouch(bound("c"))
     bounds.put(bound("c"), listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
+    # What shows it at first shows nothing later.
+    bounds.put(bound("c", scheduled=""), listing=False)
+    assert bounds.foreign().keys() == {"a", "b"}
+    assert bounds.objection(bound("c").pod, CARDS, NOBODY) is None
+
+
+def test_what_was_changed_while_no_agent_looked() -> None:
+    """The runtime knows what it was when the container was made; the label is its owner's."""
+    bounds = told(bound("a", 2 * GIB))
+    doubt = bounds.doubt(hold(bound("a", GIB).pod, HALF), CARDS)
+    assert doubt is not None and doubt.reason is Reason.GRANT_FOREIGN
+    for then in (replace(bound("a", 2 * GIB).pod, labels={}), Pod("a", "team", "pod-a")):
+        assert bounds.doubt(hold(then, HALF), CARDS) is None
 
 
 # --- what the runtime tells of a pod
@@ -331,13 +345,13 @@ def test_what_is_granted_is_not_doubted() -> None:
     # A card that failed says nothing against who has it; who was granted another one has it not.
     assert bounds.doubt(hold(known.pod, HALF), CARDS[1:]) is None
     bounds.put(bound("b", card=1), listing=False)
-    doubt = bounds.doubt(hold(bound("b").pod, HALF), CARDS[:1])
+    doubt = bounds.doubt(hold(Pod("b", "team", "pod-b"), HALF), CARDS[:1])
     assert doubt is not None and doubt.text.endswith(
         "container main has a part of card GPU-0, granted is none of it"
     )
     by_minor = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(1, GIB, uuid=None)}
     bounds.put(with_annotations(bound("c"), by_minor), listing=False)
-    assert bounds.doubt(hold(bound("c").pod, HALF), CARDS[:1]) is None
+    assert bounds.doubt(hold(with_annotations(bound("c"), by_minor).pod, HALF), CARDS[:1]) is None
     bounds.vouch(bound("d"))
     assert bounds.doubt(hold(bound("d").pod, HALF, HALF), CARDS) is None
     assert bounds.doubt(hold(bound("d").pod, replace(HALF, memory_bytes=2 * GIB)), CARDS)
@@ -363,6 +377,6 @@ def test_whose_pod_was_granted_nothing_is_doubted() -> None:
     other = replace(other, annotations={**other.annotations, **written})
     for pod in (plain, odd, other):
         bounds = Bounds()
-        bounds.put(replace(bound("a"), pod=pod), listing=False)
-        doubt = bounds.doubt(hold(bound("a").pod, HALF), CARDS)
+        bounds.put(replace(bound("a"), pod=pod, writer="s 1"), listing=False)
+        doubt = bounds.doubt(hold(Pod("a", "team", "pod-a"), HALF), CARDS)
         assert doubt is not None and doubt.reason is Reason.GRANT_UNCONFIRMED

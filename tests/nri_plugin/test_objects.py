@@ -178,6 +178,8 @@ def test_a_pod_is_what_says_what_it_was_granted() -> None:
     assert (found.version, found.scheduled) == ("12", "2026-01-01T00:00:01Z")
     assert (found.finished, found.leaving) == (False, True)
     assert (found.asks_us, found.writer) == (True, "scheduler-0 3")
+    untimed = {**raw, "status": {"conditions": [{"type": "PodScheduled"}]}}
+    assert "" < found.scheduled < objects.bound(untimed).scheduled
     assert not objects.is_mirror(raw)
     mirror = {"metadata": {"annotations": {names.ANNOTATION_MIRROR: "hash"}}}
     assert objects.is_mirror(mirror)
