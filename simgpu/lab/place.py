@@ -224,12 +224,17 @@ class Place:
         return found
 
     def _check(self) -> None:
-        """A directory that somebody else made in /tmp could be changed under our hands."""
+        """A directory that somebody else made in /tmp could be changed under our hands; one with
+        other things in it would go with the cluster."""
         with contextlib.suppress(FileNotFoundError):
             status = self.directory.lstat()
             ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
             if not (self.directory.is_dir() and not self.directory.is_symlink() and ours):
                 raise PlaceError(f"{self.directory} is not a directory of ours with mode 0700")
+            inside = list(self.directory.iterdir())
+            known = (self.log.name, self._owner.name, PREFIX)
+            if inside and not any(path.name.startswith(known) for path in inside):
+                raise PlaceError(f"{self.directory} has other things in it, and no cluster")
 
     def _is(self, descriptor: int) -> bool:
         try:

@@ -44,6 +44,27 @@ def test_a_directory_that_others_may_enter_is_refused(place: Place) -> None:
         pass
 
 
+@pytest.mark.parametrize("make", [True, False])
+def test_a_directory_with_something_else_in_it_is_refused_and_kept(
+    place: Place, make: bool
+) -> None:
+    """It would be taken away with the cluster."""
+    place.directory.mkdir(mode=0o700)
+    own = place.directory / "letters"
+    own.touch()
+    with pytest.raises(PlaceError, match="has other things in it"), place.changing(make=make):
+        pass
+    assert own.exists()
+
+
+def test_a_directory_of_which_a_cluster_has_left_a_part_may_be_changed(place: Place) -> None:
+    place.directory.mkdir(mode=0o700)
+    place.log.touch()
+    with place.changing():
+        place.clear()
+    assert not place.directory.exists()
+
+
 def test_a_link_is_refused(place: Place, tmp_path: Path) -> None:
     place.directory.symlink_to(tmp_path)
     try:
