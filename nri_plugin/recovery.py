@@ -41,13 +41,15 @@ ADVICE: Mapping[Stray, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A container that the runtime lists. key: the files of ours that it has mounted, if any."""
+    """A container that the runtime lists. key: the files of ours that it has mounted, if any.
+    waiting: made, and not started."""
 
     id: str
     name: str
     pod: Pod
     key: str | None
     stopped: bool = False
+    waiting: bool = False
     nodes: Sequence[str] = ()
     """The device nodes of cards that it has."""
 
@@ -67,10 +69,12 @@ def survey(
     """grants: by key, of those files that are there and valid."""
     users: dict[str, set[str]] = {}
     holds, strays = [], []
-    for one in running:
+    listed = list(running)
+    at_work = {_place(one) for one in listed if not one.stopped and not one.waiting}
+    for one in listed:
         if one.key is not None:
             users.setdefault(one.key, set()).add(one.id)
-        if one.stopped:
+        if one.stopped or (one.waiting and one.pod.uid and _place(one) in at_work):
             continue
         claimed = _claim(one, cards)
         if one.key is None:
@@ -86,6 +90,12 @@ def survey(
         shared = one.key.startswith(policy.POD_KEY_PREFIX)
         holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
     return Found(users, holds, strays)
+
+
+def _place(one: Running) -> tuple[str, str]:
+    """What one container at a time has. A runtime that is killed between a container's creation and
+    its start goes on listing it as created; the kubelet never starts it, and makes another."""
+    return one.pod.uid, one.name
 
 
 def _claim(one: Running, cards: Sequence[Card]) -> Claim | None:

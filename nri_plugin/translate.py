@@ -176,6 +176,7 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
         pod=of or unknown,
         key=key_of(message, run_dir),
         stopped=message.state == nri.CONTAINER_STOPPED,
+        waiting=message.state == nri.CONTAINER_CREATED,
         nodes=[node.path for node in message.linux.devices if cards.is_node(node.path, node.major)],
     )
 

@@ -89,6 +89,31 @@ def test_a_dead_container_keeps_its_files_and_holds_nothing() -> None:
     assert (found.users, found.holds, found.strays) == ({"c1": {"c1"}}, [], [])
 
 
+def test_one_that_never_started_holds_nothing_once_its_successor_runs() -> None:
+    """The runtime was killed between its creation and its start: it stays listed as created, and
+    the kubelet has made another."""
+    never = replace(MAIN, waiting=True)
+    successor = replace(MAIN, id="c2", key="c2")
+    assert [held.container_id for held in look(never, successor).holds] == ["c2"]
+    assert [held.container_id for held in look(successor, never).holds] == ["c2"]
+    assert look(never, successor).users == {"c1": {"c1"}, "c2": {"c2"}}
+
+
+def test_one_that_has_not_started_holds_where_no_successor_of_its_own_runs() -> None:
+    waiting = replace(MAIN, waiting=True)
+    second = replace(MAIN, id="c2", key="c2")
+    nameless = replace(MAIN.pod, uid="")  # of one whose pod is not known, nothing is alike
+    for one, other in (
+        (waiting, replace(second, waiting=True)),
+        (waiting, replace(second, name="side")),
+        (waiting, replace(second, pod=replace(MAIN.pod, uid="u3"))),
+        (replace(waiting, pod=nameless), replace(second, pod=nameless)),
+    ):
+        assert len(look(one, other).holds) == 2
+    dead = replace(MAIN, id="c2", key="c2", stopped=True)
+    assert [held.container_id for held in look(waiting, dead).holds] == ["c1"]
+
+
 def test_one_that_was_granted_a_share_and_has_nothing_of_ours_is_reported() -> None:
     missed = replace(MAIN, key=None)
     assert look(missed).strays == [(Stray.NOT_ADJUSTED, missed)]
