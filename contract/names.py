@@ -120,6 +120,8 @@ PLUGIN_NAME: Final = "gpuslice"
 CDI_KIND: Final = "nvidia.com/gpu"
 """CDI vendor/class; a card's device is `nvidia.com/gpu=UUID`."""
 
+EVENT_CARD_FAILED: Final = "CardFailed"
+"""Reason of the event of a pod that has a share of a card which is in trouble."""
 EVENT_GRANT_REFUSED: Final = "GrantRefused"
 """Reason of the event of a pod that a node's agent removes, since its grant is not to be had."""
 EVENT_GRANT_UNCONFIRMED: Final = "GrantUnconfirmed"

@@ -19,7 +19,7 @@ from kube import access
 from kube.access import Access, AccessError
 from kube.client import Kube
 from kube.follow import UNLISTED, Follower
-from nri_plugin import objects
+from nri_plugin import casualties, objects
 from nri_plugin.bounds import Bounds
 from nri_plugin.events import Events
 from nri_plugin.heartbeat import Heartbeat
@@ -167,12 +167,19 @@ class Cluster:
             async with asyncio.TaskGroup() as group:
                 while True:
                     verification.look()
+                    self._look_for_casualties()
                     if heard():
                         inquiry.begin(group, verification.unknown)
                         removal.begin(group, verification.doomed)
                     await asyncio.sleep(_LOOK_S)
         finally:
             self._bounds.ask = None
+
+    def _look_for_casualties(self) -> None:
+        """Until NVML has answered once, nothing is known of any card."""
+        if self._inventory.seen or self._inventory.problem is None:
+            for notice in casualties.notices(self._holds(), self._inventory.seen):
+                self._notices.add(notice)
 
     async def _tell(self, followers: Mapping[str, Follower]) -> None:
         """Of what is known of the API server, in the metrics; in the log where it changes."""

@@ -58,7 +58,9 @@ class Events:
             of = objects.about_node(self._node_name, self._node_uid(), pod)
         else:
             of = objects.about_pod(pod)
-        return await self._post(of, pod, notice.container, notice.reason, "Start", notice.text)
+        return await self._post(
+            of, pod, notice.container, notice.reason, notice.action, notice.text
+        )
 
     async def tell(self, pod: Pod, reason: str, action: str, text: str) -> bool:
         """Whether it is written, or never can be: the namespace goes, or the server refuses it."""

@@ -19,13 +19,14 @@ _MOST: Final = 128
 @dataclass(frozen=True, slots=True)
 class Notice:
     """reason: one word of contract.names. of_node: the node's event, since the API server does not
-    have the pod."""
+    have the pod. action: what the container was about."""
 
     pod: Pod
     container: str
     reason: str
     text: str
     of_node: bool = False
+    action: str = "Start"
 
 
 class Notices:
