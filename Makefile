@@ -4,7 +4,7 @@ VENV := .venv/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup base build demo demo-picture demo-node demo-faults cluster cluster-down test e2e gpu lint sanitize fuzz bench faults storm clean
+.PHONY: help setup base build demo demo-picture demo-node demo-faults cluster cluster-down test e2e endure gpu lint sanitize fuzz bench faults storm clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ test: setup  ## lint, then every test that this machine can run but e2e (as root
 e2e: setup  ## the tests of the whole cluster, and the short storms; what they need built first (root)
 	@$(VENV)/python -m simgpu.lab.kubernetes node
 	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster $(ARGS)
+
+endure: setup  ## half an hour of pods that come and go on a whole cluster, parts killed (root; ARGS=--help)
+	@$(VENV)/python -m simgpu.lab.kubernetes node
+	@$(VENV)/python -m tests.e2e.endure $(ARGS)
 
 gpu: base  ## the matrix's rows on this machine's own card, and a table of them (ARGS="--card 1")
 	@$(VENV)/python -m tests.gpu $(ARGS)

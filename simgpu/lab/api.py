@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import aiohttp
 import orjson
-
-from simgpu.lab.controlplane import ControlPlane
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
@@ -20,6 +19,16 @@ _ANSWER_S: Final = 60.0
 
 Json = dict[str, Any]
 _T = TypeVar("_T")
+
+
+class Served(Protocol):
+    """A server, and how to be known to it: a ControlPlane."""
+
+    @property
+    def server(self) -> str: ...
+    @property
+    def ca(self) -> Path: ...
+    def token(self, user: str = ...) -> str: ...
 
 
 class ApiError(RuntimeError):
@@ -33,7 +42,7 @@ class ApiError(RuntimeError):
 class Api:
     """As one of the control plane's users; to be entered in the event loop that asks."""
 
-    def __init__(self, plane: ControlPlane, user: str = "admin") -> None:
+    def __init__(self, plane: Served, user: str = "admin") -> None:
         self._plane = plane
         self._user = user
 
@@ -59,14 +68,21 @@ class Api:
         self, method: str, path: str, body: Json | None = None, content: str = _JSON
     ) -> Json:
         """Raises ApiError, and aiohttp.ClientError or TimeoutError where there is no answer."""
+        found: Json = orjson.loads(await self._ask(method, path, body, content))
+        return found
+
+    async def text(self, path: str) -> str:
+        """Of what is not JSON, a container's log. Raises as `ask`."""
+        return (await self._ask("GET", path, None, _JSON)).decode(errors="replace")
+
+    async def _ask(self, method: str, path: str, body: Json | None, content: str) -> bytes:
         data = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": content}
         async with self._session.request(method, path, data=data, headers=headers) as answer:
             text = await answer.read()
-            if answer.status >= 300:
-                raise ApiError(answer.status, f"{method} {path}: {text.decode(errors='replace')}")
-            found: Json = orjson.loads(text)
-            return found
+        if answer.status >= 300:
+            raise ApiError(answer.status, f"{method} {path}: {text.decode(errors='replace')}")
+        return text
 
 
 async def each(what: Iterable[_T], act: Callable[[_T], Awaitable[None]]) -> None:

@@ -259,6 +259,7 @@ def _faults(state: Mapping[str, Any]) -> Iterator[str]:
     path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
     command = [
         *(state["kubectl"], f"--kubeconfig={state['kubeconfig']}", "--request-timeout=10s"),
+        f"--cache-dir={state['directory']}/kubectl",  # by default it writes into the user's home
         *("get", "node", state["node"], "-o", path),
     ]
     try:

@@ -1,7 +1,8 @@
 """Adds up who holds what of which card, and says what is wrong. The storms' judge.
 
 Knows nothing of the scheduler: it reads what the API server has, as JSON, and adds with plain
-loops. Its pods have main containers only, each of which asks in Koordinator's percentages.
+loops. Its pods have main containers only, each of which asks in Koordinator's percentages, or for
+nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class Ask:
     cards: int
     memory_percent: int
     core_percent: int
+
+
+_NOTHING: Final = Ask(0, 0, 0)
 
 
 @dataclass
@@ -94,6 +98,9 @@ def asks_of(pod: Json) -> Sequence[Ask]:
         asked = container.get("resources", {}).get("requests", {})
         percent = int(asked.get("koordinator.sh/gpu-memory-ratio", 0))
         core = int(asked.get("koordinator.sh/gpu-core", 0))
+        if not percent and not core:
+            asks.append(_NOTHING)
+            continue
         cards = int(asked.get("koordinator.sh/gpu.shared", max(1, percent // 100)))
         asks.append(Ask(cards, percent // cards, core // cards))
     return tuple(asks)

@@ -1,129 +1,18 @@
-"""One cluster for the tests of this directory, in a directory of its own."""
+"""One cluster for the tests of a module, in a directory of its own."""
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from contract import names
-from simgpu.lab.place import MARK
-
-
-class Whole:
-    """The cluster as its user has it: the commands, and kubectl."""
-
-    def __init__(self) -> None:
-        self.directory = Path(f"/tmp/gs-{secrets.token_hex(4)}")
-
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "simgpu.lab.cluster", *arguments]
-        return subprocess.run(
-            [*command, "--at", str(self.directory)], text=True, capture_output=True, timeout=280
-        )
-
-    def up(self) -> str:
-        done = self.command("up", "--cards", "2x23040Mi", "--serve", "koord-scheduler")
-        assert done.returncode == 0, done.stderr
-        return done.stderr
-
-    @property
-    def state(self) -> Mapping[str, Any]:
-        state: Mapping[str, Any] = json.loads((self.directory / "state.json").read_text())
-        return state
-
-    @property
-    def owner(self) -> int:
-        return int((self.directory / "owner").read_text())
-
-    def pid(self, part: str) -> int:
-        return int(self.state["parts"][part]["pid"])
-
-    def kill(self, pid: int) -> None:
-        """Of this cluster's processes alone."""
-        assert f"{MARK}={self.directory}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
-        os.kill(pid, signal.SIGKILL)
-
-    def well(self) -> bool:
-        return self.command("status").returncode == 0
-
-    def kubectl(self, *arguments: str, given: str = "") -> str:
-        done = self.try_kubectl(*arguments, given=given)
-        assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
-        return done.stdout
-
-    def try_kubectl(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        kubeconfig = f"--kubeconfig={self.directory / 'kubeconfig'}"
-        return subprocess.run(
-            [self.state["kubectl"], kubeconfig, *arguments],
-            input=given,
-            text=True,
-            capture_output=True,
-            timeout=120,
-        )
-
-    def make_pod(
-        self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
-    ) -> None:
-        """A pod that stays; `limits` beside a little processor and memory."""
-        container = {
-            "name": "main",
-            "image": image,
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["sh", "-c", "echo hello from $HOSTNAME; sleep 1d"],
-            "resources": {"limits": {"cpu": "40m", "memory": "40Mi", **(limits or {})}},
-        }
-        scheduler = {"schedulerName": names.SCHEDULER_NAME} if limits else {}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {
-                "containers": [container],
-                "terminationGracePeriodSeconds": 0,
-                **scheduler,
-            },
-        }
-        self.kubectl("create", "-f", "-", given=json.dumps(pod))
-
-    def run_pod(
-        self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
-    ) -> None:
-        """Made, and Ready."""
-        self.make_pod(name, limits, image)
-        self.ready(name)
-
-    def ready(self, name: str) -> None:
-        self.kubectl("wait", "--for=condition=Ready", "--timeout=100s", f"pod/{name}")
-
-    def allocated(self, name: str) -> str:
-        """Koordinator's annotation, as it is written."""
-        text = self.kubectl("get", "pod", name, "-o", "json")
-        annotations = json.loads(text)["metadata"]["annotations"]
-        return str(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
-
-    def inside(self, pod: str, script: str) -> str:
-        return self.kubectl("exec", pod, "--", "bash", "-c", script)
-
-
-HALF = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_SHARED: 1}
-WHOLE_CARD = {names.RESOURCE_GPU: 100}
+from simgpu.lab import seed
+from tests.e2e.whole import Whole, running
 
 
 @pytest.fixture(scope="module")
 def whole(build_dir: Path) -> Iterator[Whole]:
     assert build_dir.is_dir()
-    cluster = Whole()
-    try:
-        cluster.up()
+    with running(seed.CARDS) as cluster:
         yield cluster
-    finally:
-        assert cluster.command("down").returncode == 0

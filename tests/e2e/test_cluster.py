@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from simgpu.lab import holder, network, seed
-from simgpu.lab.place import MARK
 from tests.cluster.waiting import until
-from tests.e2e.conftest import HALF, WHOLE_CARD, Whole
+from tests.e2e.whole import HALF, WHOLE_CARD, Whole
 
 pytestmark = pytest.mark.e2e
 
@@ -155,14 +154,14 @@ def test_a_cluster_whose_owner_was_killed_is_told_apart_and_made_anew(whole: Who
 
 def test_down_leaves_nothing_also_after_kills(whole: Whole) -> None:
     state, directory = whole.state, Path(whole.state["directory"])
-    whole.kill(_holder(directory))
+    whole.kill(_holder(whole))
     whole.kill(whole.owner)
     done = whole.command("down")
     assert done.returncode == 0, done.stderr
     assert not whole.directory.exists()
     assert not network.is_there(state["interface"])
     assert holder.cgroups(directory.name) == []
-    assert _marked(whole.directory) == []
+    assert whole.marked() == []
     assert whole.command("status").returncode == 3
     assert "no cluster" in whole.command("down").stderr
 
@@ -171,22 +170,10 @@ def _events(whole: Whole, pod: str) -> str:
     return whole.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")
 
 
-def _holder(directory: Path) -> int:
+def _holder(whole: Whole) -> int:
     """The first process of the cluster's namespaces."""
-    for pid in _marked(directory.parent):
+    for pid in whole.marked():
         command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         if "simgpu.lab.holder" in command and "unshare" not in command[0]:
             return pid
     raise AssertionError("no holder")
-
-
-def _marked(directory: Path) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            environ = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
-        except OSError:
-            continue
-        if f"{MARK}={directory}".encode() in environ.split(b"\0"):
-            found.append(int(entry.name))
-    return found

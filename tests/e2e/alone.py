@@ -1,0 +1,76 @@
+"""A machine of one's own to run a command on, so that what it leaves can be told exactly.
+
+    python -m tests.e2e.alone COMMAND...
+
+Nobody else has processes, mounts or interfaces in its namespaces; /tmp and /dev/shm begin empty;
+what is written elsewhere goes into layers that machine.py reads. All of it is gone at the end, by
+whatever hand. The kernel's settings that have no namespace, and the cgroups, are still everybody's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from simgpu.lab.namespace import Namespace, NamespaceError, environment
+from tests.e2e.machine import FRESH, LAYERS
+from tests.talking import ROOT
+
+_COVERED: Final = ("/etc", "/home", "/opt", "/root", "/run", "/srv", "/usr", "/var")
+_LAYERS_AT: Final = "/media"
+"""Where the layers are in the machine, whose /tmp hides the directory that they are in."""
+
+
+@contextmanager
+def machine() -> Iterator[Namespace]:
+    """Commands that run in it find it as it is described above; with `environ()`."""
+    made = Namespace(own_network=True, parent=Path("/tmp"))
+    try:
+        for place in (*_COVERED, *_home()):
+            if Path(place).is_dir():
+                made.cover(Path(place))
+        layers = made.directory / "root"
+        _mount(made, "--bind", layers, _LAYERS_AT)
+        for place in FRESH:
+            fresh = layers / f"fresh{place.replace('/', '-')}"
+            fresh.mkdir()
+            fresh.chmod(0o1777)
+            _mount(made, "--bind", fresh, place)
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(made.directory, ignore_errors=True)  # which its holder does not see any more
+
+
+def environ() -> dict[str, str]:
+    return environment({LAYERS: _LAYERS_AT, "TMPDIR": "/tmp"})
+
+
+def run(command: Sequence[str], output: int | None = None) -> subprocess.CompletedProcess[str]:
+    """output: as subprocess has it, for what it writes on standard output."""
+    with machine() as made:
+        return subprocess.run(
+            made.enter(command), env=environ(), cwd=ROOT, stdout=output, text=True, check=False
+        )
+
+
+def _home() -> Sequence[str]:
+    """Where it is not one of the usual ones."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    return () if any(f"{home}/".startswith(f"{place}/") for place in _COVERED) else (home,)
+
+
+def _mount(made: Namespace, *arguments: str | Path) -> None:
+    done = made.run(["mount", *arguments])
+    if done.returncode != 0:
+        raise NamespaceError(f"mount {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]).returncode)

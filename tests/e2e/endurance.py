@@ -1,0 +1,174 @@
+"""A cluster and a crowd in it (crowd.py) while something happens to the cluster.
+
+Pods come and go all the time; at the end all go, and the node is as it was before (node.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simgpu.lab.api import Api
+from tests.cluster.waiting import until
+from tests.e2e.crowd import Crowd, EndureError, Figures
+from tests.e2e.node import Node
+from tests.e2e.whole import Whole
+
+KILLED: Final = ("containerd", "kubelet", "gpuslice node agent", "gpuslice extender")
+_PACE_S: Final = (0.3, 1.5)
+"""Between two pods that come or go."""
+_KILL_AFTER_S: Final = (1.0, 8.0)
+"""From a part's coming back to the next kill, of whichever part."""
+_SPREAD: Final = 0.7
+"""The crowd is between so much of its size and all of it."""
+_CALM_EVERY_KILLS: Final = 10
+_BACK_S: Final = 90.0
+_MIDDLE_S: Final = (15.0, 40.0)
+
+
+@dataclass(frozen=True)
+class _Serving:
+    """A cluster's API server, by its user's kubeconfig."""
+
+    kubeconfig: dict[str, Any]
+
+    @property
+    def server(self) -> str:
+        return str(self.kubeconfig["clusters"][0]["cluster"]["server"])
+
+    @property
+    def ca(self) -> Path:
+        return Path(self.kubeconfig["clusters"][0]["cluster"]["certificate-authority"])
+
+    def token(self, user: str = "admin") -> str:
+        return str(self.kubeconfig["users"][0]["user"]["token"])
+
+
+class Endurance:
+    """A cluster and its crowd. most: pods at once. say: progress, for people."""
+
+    def __init__(
+        self, whole: Whole, chance: random.Random, most: int, say: Callable[[str], None]
+    ) -> None:
+        self._whole = whole
+        self._chance = chance
+        self._most = most
+        self._say = say
+        self._node = Node(whole)
+
+    def calm(self, lasts_s: float) -> Figures:
+        return asyncio.run(self._during(lambda crowd: asyncio.sleep(lasts_s), until_gone=True))
+
+    def kills(self, each: int) -> Figures:
+        async def kill(crowd: Crowd) -> None:
+            parts = [part for part in KILLED for _ in range(each)]
+            self._chance.shuffle(parts)
+            for number, part in enumerate(parts, 1):
+                await asyncio.sleep(self._chance.uniform(*_KILL_AFTER_S))
+                await self._kill(part, crowd)
+                if number % _CALM_EVERY_KILLS == 0:
+                    await crowd.calm()
+
+        return asyncio.run(self._during(kill, until_gone=True))
+
+    def kill_processes(self, share: float) -> None:
+        """So many of them, in the middle of pods coming and going."""
+
+        async def middle(crowd: Crowd) -> None:
+            await asyncio.sleep(self._chance.uniform(*_MIDDLE_S))
+
+        asyncio.run(self._during(middle, until_gone=False))
+        everyone = self._whole.marked()
+        chosen = self._chance.sample(everyone, round(share * len(everyone)))
+        for pid in chosen:
+            with contextlib.suppress(ProcessLookupError):  # it ended with one of the others
+                os.kill(pid, signal.SIGKILL)
+        self._say(f"killed {len(chosen)} of {len(everyone)} processes")
+
+    async def _kill(self, part: str, crowd: Crowd) -> None:
+        before = self._whole.pid(part)
+        crowd.killed(part)
+        self._whole.kill(before)
+
+        def is_back() -> bool:
+            return self._whole.state["parts"][part]["pid"] not in (before, None)
+
+        await asyncio.to_thread(until, is_back, f"{part} is back", _BACK_S)
+        self._say(f"killed: {part}; {len(crowd)} pods there, {_so_far(crowd.figures)}")
+
+    async def _during(self, task: Callable[[Crowd], Awaitable[None]], until_gone: bool) -> Figures:
+        """Pods come, come and go while the task lasts, and go."""
+        config = json.loads((self._whole.directory / "kubeconfig").read_text())
+        async with Api(_Serving(config)) as api:
+            crowd = Crowd(api, self._chance)
+            await crowd.come(self._most)
+            around = [self._come_and_go(crowd), self._look(crowd), _read(crowd)]
+            tasks = [asyncio.create_task(each) for each in around]
+            main = asyncio.ensure_future(task(crowd))
+            done, _ = await asyncio.wait({*tasks, main}, return_when=asyncio.FIRST_COMPLETED)
+            for each in {*tasks, main} - done:
+                each.cancel()
+            await asyncio.wait({*tasks, main})
+            for each in done:
+                each.result()
+            if until_gone:
+                await crowd.calm()
+                self._say(f"all that fit run; {_so_far(crowd.figures)}; now all go")
+                await crowd.clear()
+        if until_gone:
+            await asyncio.to_thread(self._wait_until_clean)
+        return crowd.figures
+
+    def _wait_until_clean(self) -> None:
+        """The API server forgets a pod a moment before the node has taken the last of it away."""
+        left: Sequence[str] = ()
+
+        def clean() -> bool:
+            nonlocal left
+            left = self._node.left()
+            return not left
+
+        try:
+            until(clean, "the node is as it was")
+        except AssertionError as error:
+            raise EndureError("pods have left on the node:\n" + "\n".join(left)) from error
+
+    async def _come_and_go(self, crowd: Crowd) -> None:
+        while True:
+            await asyncio.sleep(self._chance.uniform(*_PACE_S))
+            there = len(crowd)
+            if there < self._most * _SPREAD or (there < self._most and self._chance.random() < 0.5):
+                await crowd.come(1)
+            else:
+                await crowd.go()
+
+    async def _look(self, crowd: Crowd) -> None:
+        said_s = time.monotonic()
+        while True:
+            await crowd.look()
+            await asyncio.sleep(1.0)
+            if time.monotonic() - said_s > 30:
+                said_s = time.monotonic()
+                self._say(f"{len(crowd)} pods there, {_so_far(crowd.figures)}")
+
+
+async def _read(crowd: Crowd) -> None:
+    while True:
+        await crowd.read()
+        await asyncio.sleep(0.3)
+
+
+def _so_far(figures: Figures) -> str:
+    return (
+        f"{figures.made} made, {figures.ran} ran, {figures.looks_inside} looks inside, "
+        f"{figures.kills.total()} kills"
+    )

@@ -1,0 +1,160 @@
+"""`python -m tests.e2e.endure`, `make endure`: a crowd of pods on a whole cluster, for long.
+
+On a machine of its own (alone.py), so that what is left can be told exactly:
+
+    calm     50 pods come and go in random order
+    kills    the same, while containerd, kubelet, the node agent and the extender are killed (-9)
+             over and over, in random order
+    down     make cluster-down, and the machine is as it was
+    some     a second cluster; in the middle of it half of its processes are killed, whichever they
+             are, then make cluster-down
+    all      a third one, and all of them
+    early    a fourth one, killed while it comes up with the command that starts it
+
+Every pod's containers look at their limits all along, and what they say is judged (crowd.py). When
+all pods have gone the node is as it was before the first, and nobody says that a share is granted.
+Status 1 where anything of this is not so; the table is written where all of it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from simgpu.lab.place import Place
+from tests.e2e import alone, machine, report
+from tests.e2e.crowd import EndureError
+from tests.e2e.endurance import Endurance
+from tests.e2e.whole import Whole
+from tests.talking import ROOT
+
+CARDS: Final = "8x23040Mi"
+_PHASES: Final = ("calm", "kills", "down", "some", "all", "early")
+_EARLY_S: Final = (0.5, 12.0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.e2e.endure",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("phases", nargs="*", choices=[[], *_PHASES], help="all, if none is said")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of calm; 10 by default")
+    parser.add_argument("--kills", type=int, default=10, help="of each part; 10 by default")
+    parser.add_argument("--pods", type=int, default=50, help="at once; 50 by default")
+    parser.add_argument("--cards", default=CARDS)
+    parser.add_argument("--seed", type=int, default=None, help="one that is printed, by default")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="where the table is written")
+    parser.add_argument("--here", action="store_true", help="on this machine, not one of its own")
+    options = parser.parse_args(arguments)
+    if options.seed is None:
+        options.seed = random.randrange(1 << 32)
+    if not options.here:
+        command = [sys.executable, "-m", "tests.e2e.endure", *arguments, "--here"]
+        done = alone.run([*command, f"--seed={options.seed}"], subprocess.PIPE)
+        sys.stdout.write(done.stdout)
+        if options.results and done.returncode == 0:
+            today = datetime.datetime.now(datetime.UTC).date()
+            (options.results / f"endurance-{today}.md").write_text(done.stdout)
+        return done.returncode
+    _say(f"seed {options.seed}: {' '.join(arguments)}")
+    try:
+        sys.stdout.write(_Run(options).all_phases())
+    except (EndureError, AssertionError) as error:
+        _say(f"failed: {error}")
+        return 1
+    return 0
+
+
+class _Run:
+    """One after another, the phases that were asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._phases = options.phases or _PHASES
+        self._chance = random.Random(options.seed)
+        self._before = machine.look()
+
+    def all_phases(self) -> str:
+        """The report. Raises EndureError."""
+        options = self._options
+        told = report.Report(options.seed, options.pods, options.cards)
+        if {"calm", "kills", "down"} & set(self._phases):
+            with self._up() as endurance:
+                if "calm" in self._phases:
+                    about = f"calm, {options.minutes:g} min"
+                    told.enter(about, endurance.calm(options.minutes * 60))
+                if "kills" in self._phases:
+                    about = f"each killed {options.kills} times"
+                    told.enter(about, endurance.kills(options.kills))
+            told.ended("after all pods have gone")
+        for phase, share in (("some", 0.5), ("all", 1.0)):
+            if phase in self._phases:
+                with self._up() as endurance:
+                    endurance.kill_processes(share)
+                told.ended(f"{share:.0%} of its processes killed while pods came and went")
+        if "early" in self._phases:
+            self._early()
+            told.ended("killed while it came up, with the command that starts it")
+        return told.text()
+
+    @contextlib.contextmanager
+    def _up(self) -> Iterator[Endurance]:
+        whole = Whole(self._options.cards)
+        whole.up()
+        _say(f"a cluster is up in {whole.directory}")
+        try:
+            yield Endurance(whole, self._chance, self._options.pods, _say)
+        except BaseException:
+            _keep(whole)
+            raise
+        self._down(whole)
+
+    def _early(self) -> None:
+        whole = Whole(self._options.cards)
+        with subprocess.Popen(whole.line("up"), stderr=subprocess.DEVNULL) as command:
+            time.sleep(self._chance.uniform(*_EARLY_S))
+            command.kill()
+        if (owner := Place(whole.directory).owner()) is not None:
+            os.kill(owner, signal.SIGKILL)
+        self._down(whole)
+
+    def _down(self, whole: Whole) -> None:
+        labs = [path.name for path in whole.directory.glob("gpuslice-lab-*")]
+        done = whole.command("down")
+        if done.returncode != 0:
+            raise EndureError(done.stderr)
+        if left := machine.left(self._before, machine.look(labs)):
+            raise EndureError("left on the machine:\n" + "\n".join(left))
+        _say("the cluster is down, and the machine is as it was")
+
+
+def _keep(whole: Whole) -> None:
+    """Of a run that failed, the logs, where the machine's end does not take them."""
+    kept = ROOT / "build" / "endure"
+    kept.mkdir(parents=True, exist_ok=True)
+    lab = Path(whole.state["directory"])
+    for log in (*lab.glob("*.log"), *lab.glob("plane/*.log"), whole.directory / "cluster.log"):
+        (kept / log.name).write_bytes(log.read_bytes())
+    for what in (("get", "pods", "-o", "json"), ("get", "events"), ("get", "nodes", "-o", "json")):
+        (kept / f"{what[1]}.txt").write_text(whole.try_kubectl(*what).stdout)
+    _say(f"logs are kept in {kept}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S}  {text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

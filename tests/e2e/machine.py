@@ -1,0 +1,217 @@
+"""What is on a machine, seen so that two looks can be held against each other.
+
+    before = look()
+    ...
+    assert left(before, look()) == []
+
+Holds what a look sees, by kind: counted lines for people. What changes by itself all the time is
+left out by name. Knows nothing of clusters; whoever looks says which cgroups are of interest, since
+those are everybody's. Files are those of a machine of its own (alone.py): elsewhere others write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from simgpu.lab import building, holder
+
+LAYERS: Final = "GPUSLICE_TEST_LAYERS"
+"""The variable that says where the changed files of a machine of its own are."""
+FRESH: Final = ("/dev/shm", "/tmp")
+"""Empty when such a machine begins."""
+_KERNEL: Final = Path("/proc/sys")
+_RESTLESS: Final = re.compile(
+    r"fs/(dentry-state|file-nr|inode-nr|inode-state|aio-nr|quota/.*|binfmt_misc/.*)"
+    r"|kernel/(ns_last_pid|random/.*|pty/nr|osrelease|sched_domain/.*|tainted|.*count)"
+    r"|net/(netfilter/nf_conntrack_count|.*/route/.*|.*/neigh/.*|.*/conf/(?!all/|default/).*)"
+    r"|vm/stat_refresh|debug/.*"
+)
+"""Settings that are counters; and those of an interface, which is told by itself."""
+_LISTENS: Final = "0A"
+_NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
+_TREE: Final = Path(__file__).resolve().parents[2]
+
+Found = Mapping[str, Counter[str]]
+
+
+def look(cgroups: Iterable[str] = (), kinds: Iterable[str] = (), process: str = "self") -> Found:
+    """cgroups: their names. kinds: all where none is named. process: whose namespaces are seen."""
+    proc = Path("/proc", process)
+    found = {kind: Counter(_KINDS[kind](proc)) for kind in kinds or _KINDS}
+    return {**found, "cgroup": Counter(_cgroups(cgroups))}
+
+
+def left(before: Found, after: Found) -> Sequence[str]:
+    """What is there that was not, and what is gone: one line each, none where all is as it was."""
+    lines = []
+    for kind in after:
+        for sign, more, fewer in (("+", after, before), ("-", before, after)):
+            changed = more[kind] - fewer[kind]
+            lines += [f"{sign} {kind}: {what}" for what in sorted(changed.elements())]
+    return lines
+
+
+def counted(what: Iterable[str]) -> Counter[str]:
+    """As one more kind of what is found."""
+    return Counter(what)
+
+
+def pids(proc: Path = Path("/proc/self")) -> Iterator[Path]:
+    """Of the processes in that one's PID namespace."""
+    own = os.readlink(proc / "ns" / "pid")
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "ns" / "pid") == own:
+                yield entry
+        except OSError:  # it has ended
+            continue
+
+
+# --- the kinds --------------------------------------------------------------------------------
+
+
+def _processes(proc: Path) -> Iterator[str]:
+    for entry in pids(proc):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        yield f"{command.strip()[:200]}{' (zombie)' * (state == 'Z')}"
+
+
+def _namespaces(proc: Path) -> Iterator[str]:
+    """Each once, however many are in it; and those that only a name keeps."""
+    found = set()
+    for entry in pids(proc):
+        for kind in _NAMESPACES:
+            try:
+                found.add(os.readlink(entry / "ns" / kind))
+            except OSError:
+                continue
+    yield from found
+    named = proc / "root" / "run" / "netns"
+    yield from (f"netns {each.name}" for each in (named.iterdir() if named.is_dir() else ()))
+
+
+def _mounts(proc: Path) -> Iterator[str]:
+    for line in (proc / "mountinfo").read_text().splitlines():
+        words = line.split()
+        kind = words[words.index("-") + 1]
+        yield f"{words[4]} ({kind}, {words[5]})"
+
+
+def _interfaces(proc: Path) -> Iterator[str]:
+    for line in (proc / "net" / "dev").read_text().splitlines()[2:]:
+        yield line.partition(":")[0].strip()
+
+
+def _routes(proc: Path) -> Iterator[str]:
+    for line in (proc / "net" / "route").read_text().splitlines()[1:]:
+        words = line.split()
+        to = socket.inet_ntoa(int(words[1], 16).to_bytes(4, "little"))
+        yield f"{to} by {words[0]}"
+
+
+def _listening(proc: Path) -> Iterator[str]:
+    for family in ("tcp", "tcp6"):
+        for line in (proc / "net" / family).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == _LISTENS:
+                yield f"{family} port {int(words[1].rpartition(':')[2], 16)}"
+
+
+def _sockets(proc: Path) -> Iterator[str]:
+    """Those with a name, in the file system or without."""
+    for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) == 8:
+            yield words[7]
+
+
+def _filters(proc: Path) -> Iterator[str]:
+    """Tables of the packet filters in use, and nftables' rules where it is installed."""
+    for name in ("ip_tables_names", "ip6_tables_names", "arp_tables_names"):
+        table = proc / "net" / name
+        if table.exists():
+            yield from (f"{name} {line}" for line in table.read_text().split())
+    if proc.name == "self" and shutil.which("nft"):
+        yield from subprocess.check_output(["nft", "list", "ruleset"], text=True).splitlines()
+
+
+def _shared_memory(proc: Path) -> Iterator[str]:
+    for kind in ("shm", "sem", "msg"):
+        lines = Path("/proc/sysvipc", kind).read_text().splitlines()[1:]
+        yield from (f"{kind} {line.split()[0]} {line.split()[1]}" for line in lines)
+
+
+def _settings(proc: Path) -> Iterator[str]:
+    for directory, _, names in os.walk(proc / "root" / _KERNEL.relative_to("/")):
+        for name in names:
+            path = Path(directory, name)
+            short = str(path.relative_to(proc / "root" / _KERNEL.relative_to("/")))
+            if not _RESTLESS.fullmatch(short):
+                try:
+                    yield f"{short} = {path.read_text().strip()}"
+                except OSError:
+                    continue
+
+
+def _devices(proc: Path) -> Iterator[str]:
+    for directory, inner, names in os.walk(proc / "root" / "dev"):
+        inner[:] = [name for name in inner if name not in ("pts", "shm")]
+        yield from (str(Path(directory, name)) for name in names)
+
+
+def _files(proc: Path) -> Iterator[str]:
+    """Changed or made, of any kind; directories where nothing is in them. Not those of our cache
+    of programs, which is meant to stay."""
+    layers = Path(os.environ.get(LAYERS, "/nowhere"))
+    if not layers.is_dir():
+        return
+    for place in FRESH:
+        yield from (f"{place}/{name}" for name in _leaves(Path(place)))
+    kept = f"{building.cache_dir()}/"
+    for layer in layers.glob("layer-of-*"):
+        place = layer.name.removeprefix("layer-of").replace("-", "/")
+        changed = (f"{place}/{name}" for name in _leaves(layer / "upper"))
+        yield from (name for name in changed if not name.startswith(kept))
+
+
+def _leaves(top: Path) -> Iterator[str]:
+    for directory, inner, names in os.walk(top):
+        here = Path(directory).relative_to(top)
+        yield from (str(here / name) for name in names)
+        if not inner and not names and here != Path():
+            yield f"{here}/"
+
+
+def _cgroups(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        for group in holder.cgroups(name):
+            yield str(group)
+            yield from (str(inner) for inner in group.rglob("*") if inner.is_dir())
+
+
+_KINDS: Final[Mapping[str, Callable[[Path], Iterator[str]]]] = {
+    "process": _processes,
+    "namespace": _namespaces,
+    "mount": _mounts,
+    "interface": _interfaces,
+    "route": _routes,
+    "listening": _listening,
+    "unix socket": _sockets,
+    "packet filter": _filters,
+    "shared memory": _shared_memory,
+    "kernel setting": _settings,
+    "device": _devices,
+    "file": _files,
+}

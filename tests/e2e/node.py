@@ -1,0 +1,121 @@
+"""What pods have left on a cluster's node, and what our own programs and the cards say of it.
+
+Seen from outside, by the namespaces of its containerd; for a cluster that is well.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from contract import names
+from tests.cluster.waiting import until
+from tests.e2e import machine, tenants
+from tests.e2e.machine import Found
+from tests.e2e.whole import Whole
+
+_KINDS: Final = ("process", "namespace", "mount", "interface", "unix socket")
+_GAUGES: Final[Mapping[str, Sequence[str]]] = {
+    "gpuslice extender": (
+        'gpuslice_scheduler_card_memory_bytes{state="granted"}',
+        "gpuslice_scheduler_card_core_granted_ratio",
+        "gpuslice_scheduler_assumed_pods",
+        "gpuslice_scheduler_problems",
+    ),
+    "gpuslice node agent": (
+        "gpuslice_containers_with_grant",
+        'gpuslice_stray_containers{kind="not_adjusted"}',
+        'gpuslice_stray_containers{kind="files_lost"}',
+        'gpuslice_stray_containers{kind="foreign_card"}',
+    ),
+}
+"""All zero where no pod is."""
+_ANSWER_S: Final = 10.0
+
+
+class Node:
+    """Of a cluster without pods: what it looks like then is what it is held against. A first pod
+    has come and gone by then, for the sake of what the node makes once: a bridge, groups of
+    pods."""
+
+    def __init__(self, whole: Whole) -> None:
+        self._whole = whole
+        whole.kubectl("create", "-f", "-", given=json.dumps(tenants.pod("first", "half")))
+        whole.ready("first")
+        whole.kubectl("delete", "pod", "first")
+        until(lambda: not self._of_pods(), "the first pod has left the node")
+        self._before = self._look()
+
+    def _of_pods(self) -> Sequence[str]:
+        """What exists for a single pod: its shim's process, its cgroups."""
+        found = machine.look([self.lab.name], ("process",), str(self._whole.pid("containerd")))
+        shims = (each for each in found["process"] if "containerd-shim" in each)
+        return [*shims, *(each for each in found["cgroup"] if "/pod" in each.split("kubepods")[-1])]
+
+    def left(self) -> Sequence[str]:
+        """What there is more than at the beginning, and what is not zero: one line each."""
+        more = [line for line in machine.left(self._before, self._look()) if line[0] == "+"]
+        return [*more, *self._grants(), *self._cards()]
+
+    @property
+    def lab(self) -> Path:
+        return Path(self._whole.state["directory"])
+
+    def _look(self) -> Found:
+        found = dict(machine.look([self.lab.name], _KINDS, str(self._whole.pid("containerd"))))
+        inside = Path(f"/proc/{self._whole.pid('containerd')}/root")
+        # Those that programs make anew have a number in the name that they were made with.
+        found["unix socket"] = machine.counted(
+            re.sub(r"\d+", "N", each) for each in found["unix socket"].elements()
+        )
+        regions = inside / str(self.lab / "run" / names.PLUGIN_NAME).lstrip("/")
+        given = inside / str(self.lab / "cni" / "given" / "pods").lstrip("/")
+        return {
+            **found,
+            "region directory": machine.counted(_names(regions, "*")),
+            "address": machine.counted(_names(given, "[0-9]*")),
+        }
+
+    def _grants(self) -> Iterator[str]:
+        for part, gauges in _GAUGES.items():
+            text = _get(self._whole.state["pages"][part], "/metrics")
+            values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[:1] != "#")
+            for gauge in gauges:
+                if float(values.get(gauge, "0")) != 0:
+                    yield f"{part}: {gauge} {values[gauge]}"
+
+    def _cards(self) -> Iterator[str]:
+        for card in ask_cards(self.lab, {"op": "status"})["cards"]:
+            if card["used_bytes"] or card["clients"]:
+                yield f"card {card['minor']}: {card['used_bytes']} bytes, {card['clients']} clients"
+
+
+def ask_cards(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the simulated cards' daemon answers."""
+
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(_ANSWER_S)
+        asking.connect(str(lab / "sim" / "control.sock"))
+        asking.sendall(json.dumps(request).encode() + b"\n")
+        with asking.makefile("rb") as answering:
+            answer: Mapping[str, Any] = json.loads(answering.readline())
+    return answer
+
+
+def _names(directory: Path, which: str) -> Iterator[str]:
+    return (each.name for each in directory.glob(which))
+
+
+def _get(page: str | Sequence[str | int], path: str) -> str:
+    with socket.socket(socket.AF_UNIX if isinstance(page, str) else socket.AF_INET) as asking:
+        asking.settimeout(_ANSWER_S)
+        asking.connect(page if isinstance(page, str) else tuple(page))
+        asking.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
+        answer = http.client.HTTPResponse(asking)
+        answer.begin()
+        return answer.read().decode()

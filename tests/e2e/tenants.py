@@ -1,0 +1,142 @@
+"""Pods that ask for shares and look again and again, from inside, at what they have; and the judge
+of what they say.
+
+Pure. What a container shall see follows from what its pod asks for, of cards that are all of one
+size; which cards, from its grants. A container says one line per look, which `verdict` judges.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from contract import grant_file, names
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one container asks for: of each of `cards` cards, so many percent."""
+
+    cards: int
+    memory_percent: int
+    core_percent: int
+
+
+KINDS: Final[Mapping[str, tuple[int, Sequence[Share | None]]]] = {
+    "tenth": (30, [Share(1, 10, 10)]),
+    "odd": (14, [Share(1, 7, 13)]),
+    "third": (14, [Share(1, 33, 20)]),
+    "half": (10, [Share(1, 50, 50)]),
+    "whole": (5, [Share(1, 100, 100)]),
+    "halves": (5, [Share(1, 20, 10), Share(1, 30, 20)]),
+    "beside": (6, [Share(1, 10, 10), None]),
+    "two-cards": (6, [Share(2, 25, 30)]),
+    "plain": (10, [None]),
+}
+"""By kind: how many of a hundred pods, and of each container what it asks for."""
+
+LOOK_S: Final = 4
+"""From the end of one look to the next."""
+_SCRIPT: Final = """\
+n=0
+while :; do
+    n=$((n + 1))
+    smi=$(nvidia-smi --query-gpu=uuid,memory.total --format=csv,noheader,nounits 2>&1 |
+        tr '\\n' ';')
+    brought=$(ls -d /dev/simgpu* /.gpuslice 2>/dev/null | wc -l)
+    grant=$(gzip -c /.gpuslice/grant 2>/dev/null | base64 | tr -d '\\n')
+    echo "look $n|$CUDA_DEVICE_SM_LIMIT_0|$smi|$brought|$grant|$(cuda-probe)"
+    sleep PAUSE
+done
+"""
+"""`cuda-probe` takes all that it may of its first card, is refused 512 bytes more, and ends."""
+_LINE: Final = re.compile(r"look (\d+)\|(.*)\|(.*)\|(\d+)\|(.*)\|(.*)")
+_OUT_OF_MEMORY: Final = 2
+"""CUDA_ERROR_OUT_OF_MEMORY."""
+
+
+def pod(name: str, kind: str) -> Json:
+    containers = []
+    for number, share in enumerate(KINDS[kind][1]):
+        limits = {"memory": "60Mi"} if share is None else {"memory": "60Mi", **_asked(share)}
+        container = {
+            "name": f"c{number}",
+            "image": "busybox",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", _SCRIPT.replace("PAUSE", str(LOOK_S))],
+            "resources": {"limits": limits, "requests": {**limits, "cpu": "5m", "memory": "10Mi"}},
+        }
+        containers.append(container)
+    scheduler = {"schedulerName": names.SCHEDULER_NAME} if kind != "plain" else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"kind": kind}},
+        "spec": {
+            "containers": containers,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            **scheduler,
+        },
+    }
+
+
+def _asked(share: Share) -> Json:
+    return {
+        names.RESOURCE_SHARED: str(share.cards),
+        names.RESOURCE_CORE: str(share.cards * share.core_percent),
+        names.RESOURCE_MEMORY_RATIO: str(share.cards * share.memory_percent),
+    }
+
+
+def uuids(pod: Json, container: str) -> Sequence[str]:
+    """Of the cards that it was granted, as they are written on it."""
+    written = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_GRANTS, "{}")
+    return [each["id"] for each in json.loads(written).get("containers", {}).get(container, [])]
+
+
+def number(line: str) -> int:
+    """Of the look that the line is of; 0: it is none."""
+    matched = _LINE.fullmatch(line)
+    return int(matched[1]) if matched else 0
+
+
+def verdict(line: str, share: Share | None, granted: Sequence[str], card_bytes: int) -> str:
+    """What is wrong with it; "" where nothing is. granted: UUIDs of the container's cards."""
+    matched = _LINE.fullmatch(line)
+    if matched is None:
+        return "not a look"
+    _, core, smi, nodes, sealed, probe = matched.groups()
+    if share is None:
+        return "" if (core, nodes, sealed) == ("", "0", "") and '"driver": false' in probe else line
+    memory = card_bytes * share.memory_percent // 100
+    shown = dict(each.split(", ") for each in smi.split(";") if each.count(", ") == 1)
+    taken = json.loads(probe)
+    wrong = []
+    if shown != dict.fromkeys(granted, str(memory >> 20)) or len(shown) != share.cards:
+        wrong.append(f"nvidia-smi shows {smi}")
+    if core != str(share.core_percent):
+        wrong.append(f"the variable of its core says {core!r}")
+    if _limits(sealed) != {uuid: (memory, share.core_percent) for uuid in granted}:
+        wrong.append(f"its grant says {_limits(sealed)}")
+    found = (taken["context"], taken["total"], taken["filled"], taken["more"])
+    if found != (0, memory, 0, _OUT_OF_MEMORY):
+        wrong.append(f"its program found {probe}")
+    return "; ".join(wrong)
+
+
+def _limits(sealed: str) -> Mapping[str, tuple[int, int]]:
+    """By card, bytes and percent that the container's file says; none where it is not whole."""
+    try:
+        grant = grant_file.decode(gzip.decompress(base64.b64decode(sealed)))
+    except (OSError, EOFError, ValueError):
+        grant = None
+    cards = () if grant is None else grant.cards
+    return {card.uuid: (card.limit_bytes, card.core_percent) for card in cards}

@@ -1,0 +1,123 @@
+"""Two of three cards fall off the bus, and then the kubelet is killed: it admits all pods anew.
+
+In the order of the file: one story of one cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from contract import names
+from tests.cluster.waiting import until
+from tests.e2e import node
+from tests.e2e.whole import HALF, WHOLE_CARD, Whole, running
+
+pytestmark = pytest.mark.e2e
+
+_CARD_BYTES = 23040 << 20
+_OUT_OF_MEMORY = 2
+
+
+@pytest.fixture(scope="module")
+def whole(build_dir: Path) -> Iterator[Whole]:
+    assert build_dir.is_dir()
+    with running("3x23040Mi") as cluster:
+        yield cluster
+
+
+def test_the_device_and_the_totals_follow(whole: Whole) -> None:
+    """Totals count a card while it is healthy, or somebody has a share of it."""
+    whole.run_pod("good", HALF)
+    whole.run_pod("bad", WHOLE_CARD)
+    assert _totals(whole) == _of_cards(3)
+    (free,) = {0, 1, 2} - {_minor(whole, "good"), _minor(whole, "bad")}
+    _to_cards(whole, "lose", _minor(whole, "bad"), free)
+    until(lambda: _healthy(whole) == {_minor(whole, "good")}, "the Device says which are dead")
+    until(lambda: _totals(whole) == _of_cards(2), "the totals are without the one nobody has")
+
+
+def test_who_has_a_share_of_the_dead_card_is_told(whole: Whole) -> None:
+    until(lambda: names.EVENT_CARD_FAILED in _events(whole, "bad"), "an event of the pod")
+    assert names.EVENT_CARD_FAILED not in _events(whole, "good")
+
+
+def test_a_kubelet_that_starts_anew_throws_nobody_out(whole: Whole) -> None:
+    whole.kill(whole.pid("kubelet"))
+    until(lambda: whole.state["parts"]["kubelet"]["restarts"] == 1, "it is started again")
+    until(whole.well, "the cluster is well")
+    for pod in ("good", "bad"):
+        exec_ = ("exec", pod, "--", "true")
+        until(lambda e=exec_: whole.try_kubectl(*e).returncode == 0, f"kubelet knows {pod}")  # type: ignore[misc]
+        assert _phase(whole, pod) == "Running 0"
+    until(lambda: _totals(whole) == _of_cards(2), "the totals are as they were")
+    taken = json.loads(whole.inside("good", "cuda-probe"))
+    assert (taken["total"], taken["filled"]) == (_CARD_BYTES // 2, 0)
+    assert taken["more"] == _OUT_OF_MEMORY
+
+
+def test_pods_go_where_a_card_lives(whole: Whole) -> None:
+    whole.run_pod("beside", HALF)
+    assert _minor(whole, "beside") == _minor(whole, "good")
+    whole.make_pod("late", HALF)
+    until(lambda: "FailedScheduling" in _events(whole, "late"), "it is said why it waits")
+
+
+def test_a_card_that_is_back_is_used_again(whole: Whole) -> None:
+    dead = {0, 1, 2} - _healthy(whole)
+    _to_cards(whole, "restore", *dead)
+    until(lambda: _healthy(whole) == {0, 1, 2}, "the Device says that they are back")
+    until(lambda: _totals(whole) == _of_cards(3), "the totals are whole")
+    whole.ready("late")
+    for pod in ("good", "bad", "beside"):
+        assert _phase(whole, pod) == "Running 0"
+
+
+def _to_cards(whole: Whole, what: str, *minors: int) -> None:
+    for minor in minors:
+        answer = node.ask_cards(Path(whole.state["directory"]), {"op": what, "card": minor})
+        assert "error" not in answer
+
+
+def _minor(whole: Whole, pod: str) -> int:
+    (entry,) = json.loads(whole.allocated(pod))["gpu"]
+    return int(entry["minor"])
+
+
+def _healthy(whole: Whole) -> set[int]:
+    device = json.loads(whole.kubectl("get", names.DEVICE_PLURAL, whole.state["node"], "-o=json"))
+    return {each["minor"] for each in device["spec"]["devices"] if each["health"]}
+
+
+def _totals(whole: Whole) -> Mapping[str, str]:
+    status = json.loads(whole.kubectl("get", "node", whole.state["node"], "-o=json"))["status"]
+    assert status["capacity"].items() >= _ours(status["allocatable"]).items()
+    return _ours(status["allocatable"])
+
+
+def _ours(amounts: Mapping[str, str]) -> Mapping[str, str]:
+    return {key: amounts[key] for key in _of_cards(1) if key in amounts}
+
+
+def _of_cards(count: int) -> Mapping[str, str]:
+    parts = (
+        *(names.RESOURCE_GPU, names.RESOURCE_CORE),
+        *(names.RESOURCE_MEMORY_RATIO, names.RESOURCE_SHARED),
+    )
+    return {
+        **dict.fromkeys(parts, str(100 * count)),
+        names.RESOURCE_MEMORY: str(_CARD_BYTES * count),
+    }
+
+
+def _events(whole: Whole, pod: str) -> str:
+    return whole.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")
+
+
+def _phase(whole: Whole, pod: str) -> str:
+    """And how often its container was started again."""
+    path = "jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}"
+    return whole.kubectl("get", "pod", pod, "-o", path)

@@ -1,0 +1,40 @@
+"""The short form of `make endure` (endure.py): a minute of pods that come and go, each part killed
+twice in the middle of them, everything killed; each time the machine is as it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.talking import ROOT
+
+pytestmark = pytest.mark.e2e
+
+_SMALL = ("--pods", "20", "--cards", "4x23040Mi")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "phases",
+    [
+        ("calm", "down", "--minutes", "1"),
+        ("kills", "down", "--kills", "2"),
+        ("all",),
+    ],
+    ids=lambda phases: phases[0],
+)
+def test_limits_hold_all_that_fits_runs_and_nothing_is_left(
+    build_dir: Path, phases: tuple[str, ...]
+) -> None:
+    assert build_dir.is_dir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.endure", *phases, *_SMALL],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,146 @@
+"""The cluster as its user has it, for tests: the commands, kubectl, and pods that do little.
+
+In a directory of its own, so that any number run beside each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from contract import names
+from simgpu.lab.place import MARK
+
+
+class Whole:
+    """cards: as the command takes them. Brought up and down by whoever makes it."""
+
+    def __init__(self, cards: str) -> None:
+        self.directory = Path(f"/tmp/gs-{secrets.token_hex(4)}")
+        self._cards = cards
+
+    def line(self, *arguments: str) -> list[str]:
+        """Of the command that does this to it."""
+        command = [sys.executable, "-m", "simgpu.lab.cluster", *arguments]
+        return [*command, "--at", str(self.directory)]
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.line(*arguments), text=True, capture_output=True, timeout=280)
+
+    def up(self) -> str:
+        done = self.command("up", "--cards", self._cards, "--serve", "koord-scheduler")
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        state: Mapping[str, Any] = json.loads((self.directory / "state.json").read_text())
+        return state
+
+    @property
+    def owner(self) -> int:
+        return int((self.directory / "owner").read_text())
+
+    def pid(self, part: str) -> int:
+        return int(self.state["parts"][part]["pid"])
+
+    def kill(self, pid: int) -> None:
+        """Of this cluster's processes alone."""
+        assert f"{MARK}={self.directory}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
+        os.kill(pid, signal.SIGKILL)
+
+    def marked(self) -> list[int]:
+        """Numbers of all its processes but those in pods."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                environ = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+            except OSError:
+                continue
+            if f"{MARK}={self.directory}".encode() in environ.split(b"\0"):
+                found.append(int(entry.name))
+        return found
+
+    def well(self) -> bool:
+        return self.command("status").returncode == 0
+
+    def kubectl(self, *arguments: str, given: str = "") -> str:
+        done = self.try_kubectl(*arguments, given=given)
+        assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
+        return done.stdout
+
+    def try_kubectl(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        options = (f"--kubeconfig={self.directory}/kubeconfig", f"--cache-dir={self.directory}/k")
+        return subprocess.run(
+            [self.state["kubectl"], *options, *arguments],
+            input=given,
+            text=True,
+            capture_output=True,
+            timeout=120,
+        )
+
+    def make_pod(
+        self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
+    ) -> None:
+        """A pod that stays; `limits` beside a little processor and memory."""
+        container = {
+            "name": "main",
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", "echo hello from $HOSTNAME; sleep 1d"],
+            "resources": {"limits": {"cpu": "40m", "memory": "40Mi", **(limits or {})}},
+        }
+        scheduler = {"schedulerName": names.SCHEDULER_NAME} if limits else {}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [container],
+                "terminationGracePeriodSeconds": 0,
+                **scheduler,
+            },
+        }
+        self.kubectl("create", "-f", "-", given=json.dumps(pod))
+
+    def run_pod(
+        self, name: str, limits: Mapping[str, Any] | None = None, image: str = "busybox"
+    ) -> None:
+        """Made, and Ready."""
+        self.make_pod(name, limits, image)
+        self.ready(name)
+
+    def ready(self, name: str) -> None:
+        self.kubectl("wait", "--for=condition=Ready", "--timeout=100s", f"pod/{name}")
+
+    def allocated(self, name: str) -> str:
+        """Koordinator's annotation, as it is written."""
+        text = self.kubectl("get", "pod", name, "-o", "json")
+        annotations = json.loads(text)["metadata"]["annotations"]
+        return str(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
+
+    def inside(self, pod: str, script: str) -> str:
+        return self.kubectl("exec", pod, "--", "bash", "-c", script)
+
+
+HALF = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_SHARED: 1}
+WHOLE_CARD = {names.RESOURCE_GPU: 100}
+
+
+@contextmanager
+def running(cards: str) -> Iterator[Whole]:
+    """One that is up, and at the end down."""
+    whole = Whole(cards)
+    try:
+        whole.up()
+        yield whole
+    finally:
+        assert whole.command("down").returncode == 0
