@@ -300,9 +300,10 @@ def _reference(pod: Pod) -> Json:
     }
 
 
-def deletion(bound: Bound) -> Json:
-    """Of just that pod, as it was judged."""
-    preconditions = {"uid": bound.pod.uid, "resourceVersion": bound.version}
+def deletion(bound: Bound, as_judged: bool) -> Json:
+    """Of just that pod; as_judged: and only while nobody has changed it since."""
+    version = {"resourceVersion": bound.version} if as_judged else {}
+    preconditions = {"uid": bound.pod.uid, **version}
     return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
 
 

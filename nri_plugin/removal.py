@@ -30,16 +30,20 @@ _ANSWER_S: Final = 4.0
 _FIRST_S: Final = 1.0
 _LONGEST_S: Final = 60.0
 _AT_ONCE: Final = 8
+_CONFLICTS: Final = 3
+"""Judged so often and found wanting each time, it goes as the pod that it is, at whatever version:
+who changes it all the time gains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
     """Of a removal that has not worked: not before when, how long to wait after that. outdated: the
-    version that was judged, and is not the pod's any more."""
+    version that was judged, and is not the pod's any more; conflicts: how often that was so."""
 
     not_before_s: float = 0.0
     wait_s: float = _FIRST_S
     outdated: str = ""
+    conflicts: int = 0
 
 
 class Removal:
@@ -65,7 +69,8 @@ class Removal:
             newer = last.outdated not in ("", bound.version)
             if len(self._removing) >= _AT_ONCE or (now_s < last.not_before_s and not newer):
                 continue
-            self._tries[uid] = _Try(now_s + last.wait_s, min(2 * last.wait_s, _LONGEST_S))
+            wait_s = min(2 * last.wait_s, _LONGEST_S)
+            self._tries[uid] = _Try(now_s + last.wait_s, wait_s, conflicts=last.conflicts)
             self._removing.add(uid)
             group.create_task(self._remove(bound, refusal), name=f"remove {uid}")
 
@@ -73,7 +78,7 @@ class Removal:
         uid = bound.pod.uid
         try:
             if uid in self._told or await self._tell(bound, refusal):
-                await self._delete(bound)
+                await self._delete(bound, self._tries.get(uid, _Try()).conflicts)
         finally:
             self._removing.discard(uid)
 
@@ -95,16 +100,15 @@ class Removal:
         self._metrics.pods_removed.labels(refusal.reason.name).inc()
         return True
 
-    async def _delete(self, bound: Bound) -> None:
-        pod = bound.pod
+    async def _delete(self, bound: Bound, conflicts: int) -> None:
+        pod, asked = bound.pod, objects.deletion(bound, conflicts < _CONFLICTS)
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         try:
-            await self._kube.delete(path, objects.deletion(bound), timeout_s=_ANSWER_S)
+            await self._kube.delete(path, asked, timeout_s=_ANSWER_S)
         except KubeError as error:
             if error.status == 409:  # changed since: the watch tells, and it is judged anew
-                self._tries[pod.uid] = _Try(
-                    asyncio.get_running_loop().time() + _FIRST_S, _FIRST_S, bound.version
-                )
+                not_before_s = asyncio.get_running_loop().time() + _FIRST_S
+                self._tries[pod.uid] = _Try(not_before_s, _FIRST_S, bound.version, conflicts + 1)
             elif error.status != 404:
                 self._metrics.api_writes.labels("pod", "failed").inc()
                 _LOG.warning(
