@@ -9,6 +9,7 @@ for every pod, with all nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -32,6 +33,15 @@ _BEST: Final = 10
 """kube-scheduler's MaxExtenderPriority."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """What `filter` answered, with the nodes' scores by name; changes: the fleet's, by then."""
+
+    asked: Pending
+    changes: int
+    scores: Mapping[str, float]
+
+
 class Verbs:
     """policies: by profile (schedulerName), where a pod's own annotation names none. waiting: is
     told who is refused for want of room."""
@@ -47,6 +57,7 @@ class Verbs:
         self._waiting = waiting or Waiting(state)
         self._reader = Reader()
         self._remembered: dict[str, Pending] = {}
+        self._scored: _Scored | None = None
 
     def filter(self, body: bytes) -> bytes:
         """ExtenderFilterResult. Raises ArgumentsError."""
@@ -73,6 +84,9 @@ class Verbs:
         if self._kept(asked.uid, names):
             kept = self._state.node_of(asked.uid)
             return _priorities(names, [_BEST if name == kept else 0 for name in names])
+        known = self._known(asked, names)
+        if known is not None:
+            return _priorities(names, levels(known, _BEST).tolist())
         fleet, rows = self._state.fleet, self._state.fleet.rows_of(names)
         scores = score(fleet, asked.request, rows, self.policy(asked))
         return _priorities(names, levels(scores, _BEST).tolist())
@@ -84,6 +98,14 @@ class Verbs:
     def policy(self, asked: Pending) -> Policy:
         """Where the pod names none."""
         return self._policies.get(asked.profile, Policy.BINPACK)
+
+    def _known(self, asked: Pending, names: Sequence[str]) -> Sequence[float] | None:
+        """The scores by which `filter` has chosen, if they are as they were."""
+        last = self._scored
+        if last is None or last.asked is not asked or last.changes != self._state.fleet.changes:
+            return None
+        found = [last.scores[name] for name in names if name in last.scores]
+        return found if len(found) == len(names) else None
 
     def _remember(self, asked: Pending) -> None:
         self._remembered.pop(asked.uid, None)
@@ -108,7 +130,12 @@ class Verbs:
             return self._refusals(request, names, rows)
         if len(fitting) > MOST_NODES and not asked.prefers:
             scores = score(fleet, request, fitting, self.policy(asked))
-            fitting = fitting[best(fleet, scores, fitting, MOST_NODES)]
+            chosen = best(fleet, scores, fitting, MOST_NODES)
+            fitting = fitting[chosen]
+            named = [fleet.names[row] for row in fitting.tolist()]
+            by_name = dict(zip(named, scores[chosen].tolist(), strict=True))
+            self._scored = _Scored(asked, fleet.changes, by_name)
+            return orjson.dumps({"NodeNames": named})
         return orjson.dumps({"NodeNames": [fleet.names[row] for row in fitting.tolist()]})
 
     def _refusals(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:

@@ -52,6 +52,13 @@ def calibration_ms() -> float:
     return (time.process_time() - begun) * 1e3
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time of another process, all its threads, to the nanosecond: what /proc says of it
+    is in hundredths of a second, as much as ten pods take. The clock's number is the kernel's
+    (clock_getcpuclockid)."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
 def say(text: str) -> None:
     """What is being done, for whoever waits."""
     sys.stderr.write(f"  {text}\n")

@@ -21,7 +21,7 @@ import psutil
 import yaml
 
 from bench.scheduling import stage
-from bench.scheduling.figures import say
+from bench.scheduling.figures import cpu_s, say
 from kube.client import Kube
 from simgpu.lab.controlplane import ControlPlane
 
@@ -108,10 +108,10 @@ class Throughput:
                 stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
             )
             await stage.post_all(self._kube, path, pods)
-            before, cpu_s = stage.writes(self._plane), self._cpu_s()
+            before, begun_s = stage.writes(self._plane), self._cpu_s()
             scheduler.send(signal.SIGCONT)
             times = await seen
-            cpu_us = (self._cpu_s() - cpu_s) / count * 1e6
+            cpu_us = (self._cpu_s() - begun_s) / count * 1e6
             # The events are written a little later.
             await asyncio.sleep(2)
             after = stage.writes(self._plane)
@@ -144,4 +144,4 @@ class Throughput:
             await asyncio.sleep(0.2)
 
     def _cpu_s(self) -> float:
-        return sum(self._extender.cpu_times()[:2])
+        return cpu_s(self._extender.pid)

@@ -22,10 +22,8 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Final
 
-import psutil
-
 from bench.scheduling.caller import Caller, pod
-from bench.scheduling.figures import calibration_ms
+from bench.scheduling.figures import calibration_ms, cpu_s
 from bench.scheduling.fleets import Size
 
 VERBS: Final = ("filter", "prioritize", "bind")
@@ -85,18 +83,18 @@ class Measured:
 def measure(size: Size, rounds: int, pods: int, same_order: bool = False) -> Measured:
     """pods: of each round, half of them one call after the other."""
     measured = Measured()
-    with _other_side(size) as (process, port):
+    with _other_side(size) as (pid, port):
         first = 0
         for number in range(rounds + 1):
             ready = list(_ready(size, first, pods, same_order))
             first += pods
-            taken = _round(process, port, ready)
+            taken = _round(pid, port, ready)
             if number:  # the first is the warm-up
                 measured.rounds.append(taken)
     return measured
 
 
-def _round(process: psutil.Process, port: int, ready: Sequence[Asked]) -> Round:
+def _round(pid: int, port: int, ready: Sequence[Asked]) -> Round:
     half = len(ready) // 2
     with _on_core(_ITS_CORE):
         calibration = calibration_ms()
@@ -120,7 +118,7 @@ def _round(process: psutil.Process, port: int, ready: Sequence[Asked]) -> Round:
 
     thread = threading.Thread(target=bind_all)
     thread.start()
-    begun_s, cpu_s = time.perf_counter(), _cpu_s(process)
+    begun_s, had_s = time.perf_counter(), cpu_s(pid)
     try:
         for each in ready[half:]:
             bound.put((each, _choose(caller, each)[0]))
@@ -128,7 +126,7 @@ def _round(process: psutil.Process, port: int, ready: Sequence[Asked]) -> Round:
         bound.put(None)
         thread.join()
     took_s = time.perf_counter() - begun_s
-    cpu_us = (_cpu_s(process) - cpu_s) / (len(ready) - half) * 1e6
+    cpu_us = (cpu_s(pid) - had_s) / (len(ready) - half) * 1e6
     caller.close()
     binder.close()
     return Round((len(ready) - half) / took_s, cpu_us, calibration, again, alone)
@@ -181,7 +179,7 @@ _OUR_CORE: Final = _CORES[-1]
 
 
 @contextmanager
-def _other_side(size: Size) -> Iterator[tuple[psutil.Process, int]]:
+def _other_side(size: Size) -> Iterator[tuple[int, int]]:
     command = [sys.executable, "-m", "bench.scheduling.alone", str(size.nodes), str(size.pods)]
     with _on_core(_ITS_CORE):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -191,7 +189,7 @@ def _other_side(size: Size) -> Iterator[tuple[psutil.Process, int]]:
         if not said:
             raise RuntimeError("the extender of the bench does not come up; see above")
         with _on_core(_OUR_CORE):
-            yield psutil.Process(process.pid), int(said)
+            yield process.pid, int(said)
     finally:
         process.kill()
         process.communicate()
@@ -206,7 +204,3 @@ def _on_core(core: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    return sum(process.cpu_times()[:2])

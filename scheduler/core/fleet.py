@@ -122,6 +122,8 @@ class Fleet:
         self._label_set_of: dict[frozenset[tuple[str, str]], int] = {frozenset(): 0}
         self._row_of: dict[str, int] = {}
         self._unused: list[int] = []
+        self.changes = 0
+        """Moves with all that decides what fits and what is better."""
         self.bar = np.zeros(0, np.uint8)
         self.isolates = np.zeros(0, np.bool_)
         self.tie = np.zeros(0, np.uint32)
@@ -160,6 +162,7 @@ class Fleet:
             self._row_of[name] = row
             self.names[row] = name
             self.bar[row] = Reason.NO_DEVICE
+            self.changes += 1
             self.tie[row] = zlib.crc32(name.encode("utf-8", "surrogatepass"))
         return row
 
@@ -173,6 +176,7 @@ class Fleet:
         heapq.heappush(self._unused, row)
 
     def set_node(self, row: int, bar: Reason, isolates: bool) -> None:
+        self.changes += 1
         self.bar[row] = bar
         self.isolates[row] = isolates
 
@@ -182,6 +186,7 @@ class Fleet:
         """Replace the node's cards, at most MAX_CARDS of distinct UUIDs; nothing is held of them
         until `take` says so."""
         assert len(cards) <= names.MAX_CARDS
+        self.changes += 1
         if len(cards) > self.usable.shape[1]:
             self._grow(len(self.bar), len(cards))
         ordered = tuple(sorted(cards, key=lambda card: (card.minor, card.uuid)))
@@ -234,10 +239,11 @@ class Fleet:
         """A copy that changes by itself: for what-if questions."""
         copy = Fleet.__new__(Fleet)
         for name, value in vars(self).items():
-            setattr(copy, name, value.copy())
+            setattr(copy, name, value if isinstance(value, int) else value.copy())
         return copy
 
     def _change(self, row: int, slot: int, size: int, core_percent: int | None, sign: int) -> None:
+        self.changes += 1
         self.used_bytes[row, slot] += sign * size
         if core_percent is None:
             self.coreless[row, slot] += sign

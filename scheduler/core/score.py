@@ -8,6 +8,7 @@ the nearer they lie to each other. A pod's score is its asks' mean.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -69,10 +70,11 @@ def best(fleet: Fleet, scores: Scores, rows: Rows, most: int) -> NDArray[np.intp
     return np.array([index for *_, index in ranked[:most]], np.intp)
 
 
-def levels(scores: Scores, most: int = 10) -> NDArray[np.int64]:
+def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
     """[R]: scores as the whole numbers 0 to `most` that kube-scheduler takes. The best has `most`,
     the worst 0 unless it is as good, and of unequal scores the larger never has the smaller level.
     """
+    scores = np.asarray(given, np.float64)
     low, high = scores.min(initial=1), scores.max(initial=0)
     if low >= high:
         return np.full(len(scores), most, np.int64)

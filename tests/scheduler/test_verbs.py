@@ -218,3 +218,33 @@ def test_pods_are_remembered_as_they_were_last_up_to_a_bound(
         "c": "1",
         "d": "1",
     }
+
+
+def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> None:
+    """filter's scores serve prioritize, for as long as nothing has changed."""
+    state = calls.state(nodes=50, cards=2)
+    for number in range(50):
+        bound(
+            state,
+            calls.pod(
+                f"other-{number}", objects.container("main", core=number + 1, ratio=number + 1)
+            ),
+            f"n{number}",
+        )
+    verbs, raw = Verbs(state), calls.pod()
+
+    def afresh(among: list[str]) -> dict[str, int]:
+        return scored(Verbs(state), raw, among)
+
+    among = filtered(verbs, raw, names(50))["NodeNames"]
+    assert len(among) == MOST_NODES
+    for some in (among, among[:5], [*among[:5], "n0"], ["n0", "unknown"]):
+        assert scored(verbs, raw, some) == afresh(some)
+
+    assert scored(verbs, calls.pod("another"), among) == afresh(among)
+    filtered(verbs, raw, names(50))
+    bound(state, calls.pod("more"), among[-1])
+    assert scored(verbs, raw, among) == afresh(among)
+    filtered(verbs, raw, names(50))
+    state.lose_node(among[0])
+    assert scored(verbs, raw, among[1:]) == afresh(among[1:])
