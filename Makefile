@@ -20,7 +20,7 @@ build:  ## the C libraries alone, on a machine that is set up
 	@cmake --build --preset dev --parallel $$(nproc)
 
 demo: base  ## the product's main job on a whole Kubernetes of its own, from kubectl to the limit (root; KEEP=1)
-	@$(VENV)/python -m simgpu.lab.demo $(if $(KEEP),--keep) $(ARGS)
+	@$(VENV)/python -m simgpu.lab.demo $(if $(AT),--at $(AT)) $(if $(KEEP),--keep) $(ARGS)
 
 demo-picture: base  ## the same, recorded in docs/demo.json, and README's picture of it (root)
 	@$(VENV)/python -m simgpu.lab.demo --picture

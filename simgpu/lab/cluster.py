@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from simgpu import config
-from simgpu.lab import kubernetes, programs
+from simgpu.lab import kubernetes, network, programs
 from simgpu.lab.building import ProgramsError
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.owner import Owner, OwnerError, own
@@ -121,6 +121,8 @@ def _how_to_use(place: Place, seen: Seen) -> str:
         "",
         f"  export KUBECONFIG={place.kubeconfig}",
     ]
+    if network.proxied(os.environ):
+        lines.append(f"  export NO_PROXY={network.ADDRESSES}")
     if shutil.which("kubectl") != kubectl:
         lines.append(f"  alias kubectl={shlex.quote(kubectl)}")
     lines += [

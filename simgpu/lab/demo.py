@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO
 
-from simgpu.lab import sample, seed, story
+from simgpu.lab import network, sample, seed, story
 from simgpu.lab.claims import Story
 from simgpu.lab.live import Live
 from simgpu.lab.place import Place, PlaceError
@@ -70,9 +70,10 @@ def _live(out: TextIO, where: Path, plain: bool, kept: bool, record: Path | None
 
 
 def _to_play(where: Path, kubectl: Path) -> str:
+    proxy = f" NO_PROXY={network.ADDRESSES}" if network.proxied(os.environ) else ""
     lines = (
         f"It goes on, in {where}. To try:",
-        f"  export KUBECONFIG={where}/kubeconfig; alias kubectl={kubectl}",
+        f"  export KUBECONFIG={where}/kubeconfig{proxy}; alias kubectl={kubectl}",
         f"  kubectl exec -it {story.THIRD} -- bash     # and in it: nvidia-smi, cuda-probe",
         f"  kubectl describe pod {story.THIRD}         # its annotations, and its events",
         f"  kubectl delete pod {story.THIRD} --grace-period=1",
@@ -90,9 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m simgpu.lab.demo", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--plain", action="store_true", help="no colours, 80 columns")
-    parser.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
-    parser.add_argument(
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
+    end.add_argument(
         "--picture", action="store_true", help="record the run, and write README's picture of it"
     )
     given = parser.parse_args(arguments)

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from simgpu.lab import kubernetes, programs, seed
+from simgpu.lab import kubernetes, network, programs, seed
 from simgpu.lab.building import ProgramsError
 from simgpu.lab.cluster import cards
 from simgpu.lab.owner import Owner, OwnerError
-from simgpu.lab.place import Place, PlaceError, Seen
+from simgpu.lab.place import Place, PlaceError
 from simgpu.lab.stage import Act, Holds, Said, StageError
 from simgpu.lab.terminal import TerminalError, typed
 
@@ -36,7 +36,7 @@ class Live:
         self._owner: Owner | None = None
         self._kept = False
         self.kubectl = Path("kubectl")
-        self._seen: Seen | None = None
+        self._seen = place.look()
 
     def __enter__(self) -> Live:
         return self
@@ -68,8 +68,7 @@ class Live:
                     self._place.clear()
                     self._place.directory.mkdir(mode=0o700)
                 self._owner = Owner(self._place, cards(seed.CARDS), [seed.SCHEDULER])
-                seen = self._owner.wait_ready(step)
-        self._seen = seen
+                self._seen = self._owner.wait_ready(step)
         return Said(0, "\n".join(said), self.now_s() - begun)
 
     def do(self, act: Act, holds: Holds | None = None) -> Said:
@@ -83,7 +82,7 @@ class Live:
 
     def _done(self, act: Act) -> tuple[int, str]:
         command: list[str | Path] = [self.kubectl, *act.words[1:]]
-        environ = {**os.environ, "KUBECONFIG": str(self._place.kubeconfig)}
+        environ = {**network.unproxied(os.environ), "KUBECONFIG": str(self._place.kubeconfig)}
         if act.typed:
             return typed(command, act.typed, environ, _DO_S)
         done = subprocess.run(
@@ -100,15 +99,17 @@ class Live:
     def down(self) -> Said:
         """A ^C meanwhile is too late: it ends as it is."""
         begun = self.now_s()
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        asked = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in asked}
         try:
             with _explained(), self._place.changing(make=False):
                 if self._owner is not None:
                     self._owner.end()
                 self._owner = None
         finally:
-            signal.signal(signal.SIGINT, before)
-        left = self._place.left(self._seen) if self._seen else []
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        left = self._place.left(self._seen)
         return Said(0, "\n".join(left), self.now_s() - begun)
 
     def now_s(self) -> float:
@@ -116,7 +117,7 @@ class Live:
 
     @property
     def is_up(self) -> bool:
-        return self._seen is not None and self._owner is not None
+        return self._owner is not None and self._seen.ready
 
     def let_go(self) -> None:
         """The cluster goes on alone."""

@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 _NODE_INTERFACE: Final = "eth0"
+ADDRESSES: Final = "198.18.0.0/15"
+"""Of links and pods: for measurements, and routed by nobody."""
 _NUMBERS: Final = range(1, 255)
-"""The third byte of 198.18.0.0/15, which is for measurements and routed by nobody."""
+"""The third byte of an address."""
 _TRIES: Final = 20
+_PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
 
 Run = Callable[[Sequence[str | Path]], subprocess.CompletedProcess[str]]
 
@@ -91,6 +94,15 @@ def remove(interface: str) -> None:
 
 def is_there(interface: str) -> bool:
     return _ip("link", "show", "dev", interface).returncode == 0
+
+
+def unproxied(environ: Mapping[str, str]) -> dict[str, str]:
+    """For programs that speak with nobody beyond this machine: no proxy knows our addresses."""
+    return {name: value for name, value in environ.items() if name.lower() not in _PROXIES}
+
+
+def proxied(environ: Mapping[str, str]) -> bool:
+    return len(unproxied(environ)) < len(environ)
 
 
 def pod_network(link: Link, kept: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from simgpu.lab import network
 from simgpu.lab.place import MARK, Place, Seen
 from simgpu.lab.running import NODE, Cluster
 
@@ -48,7 +49,7 @@ class Owner:
             self._process = subprocess.Popen(
                 command,
                 cwd=_ROOT,
-                env={**os.environ, MARK: str(place.directory)},
+                env={**network.unproxied(os.environ), MARK: str(place.directory)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

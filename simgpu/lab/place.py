@@ -193,16 +193,17 @@ class Place:
 
     def left(self, seen: Seen) -> list[str]:
         """What is still there of a cluster that was seen here, after its end."""
-        lab = Path(seen.state["directory"]).name
         mounts = Path("/proc/self/mounts").read_text().splitlines()
-        interface = str(seen.state["interface"])
-        return [
+        left = [
             *(f"process {pid}" for pid in self._processes()),
-            *(f"cgroup {group}" for group in holder.cgroups(lab)),
             *(f"mount {line.split()[1]}" for line in mounts if f"{self.directory}/" in line),
-            *([f"interface {interface}"] if network.is_there(interface) else []),
             *([f"directory {self.directory}"] if self.directory.exists() else []),
         ]
+        if lab := seen.state.get("directory"):
+            left += [f"cgroup {group}" for group in holder.cgroups(Path(lab).name)]
+        if (interface := seen.state.get("interface")) and network.is_there(interface):
+            left.append(f"interface {interface}")
+        return left
 
     def _end(self, owner: int) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -263,7 +264,13 @@ def _faults(state: Mapping[str, Any]) -> Iterator[str]:
         *("get", "node", state["node"], "-o", path),
     ]
     try:
-        done = subprocess.run(command, text=True, capture_output=True, timeout=_KUBECTL_S)
+        done = subprocess.run(
+            command,
+            env=network.unproxied(os.environ),
+            text=True,
+            capture_output=True,
+            timeout=_KUBECTL_S,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         yield f"kubectl: {error}"
         return

@@ -51,7 +51,11 @@ def _read_to(out: IO[str] | None, chapter: str) -> None:
     raise AssertionError(f"no chapter {chapter}")
 
 
-def test_a_run_says_what_readme_shows_and_leaves_nothing(place: Place) -> None:
+def test_a_run_says_what_readme_shows_and_leaves_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a proxy is the way to everywhere else: none is to the cluster."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with _begun(place) as run:
         said, complaint = run.communicate()
     assert run.returncode == 0, said + complaint
