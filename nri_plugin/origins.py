@@ -2,9 +2,9 @@
 
 A scheduler's part is written once, before the pod comes to its node: ours writes it in the Binding,
 Koordinator's just before it. So neither writes it into a pod that nobody binds, nor changes it
-later, and ours says who it is. Somebody who imitates all of that is not found here; what he takes
-is held against the order of binding, as everybody's is. What else might seem to tell, and does
-not (managedFields, the term that the writer names), is in docs/adr/0027.
+later, and ours says who it is. Who writes it at a pod's creation, as they would, and has another
+scheduler bind it, is not found here; he is held to the order of binding, as everybody is. What else
+might seem to tell, and does not (managedFields, the writer's term), is in docs/adr/0027.
 """
 
 from __future__ import annotations
