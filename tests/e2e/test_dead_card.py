@@ -1,4 +1,4 @@
-"""Two of three cards fall off the bus, and then the kubelet is killed: it admits all pods anew.
+"""Two of three cards fall off the bus, and then parts are killed: a kubelet admits all pods anew.
 
 In the order of the file: one story of one cluster.
 """
@@ -45,15 +45,17 @@ def test_who_has_a_share_of_the_dead_card_is_told(whole: Whole) -> None:
     assert names.EVENT_CARD_FAILED not in _events(whole, "good")
 
 
-def test_a_kubelet_that_starts_anew_throws_nobody_out(whole: Whole) -> None:
-    whole.kill(whole.pid("kubelet"))
-    until(lambda: whole.state["parts"]["kubelet"]["restarts"] == 1, "it is started again")
+@pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent", "containerd"])
+def test_a_part_that_starts_anew_throws_nobody_out(whole: Whole, part: str) -> None:
+    before = whole.pid(part)
+    whole.kill(before)
+    until(lambda: whole.state["parts"][part]["pid"] not in (before, None), f"{part} is back")
     until(whole.well, "the cluster is well")
     for pod in ("good", "bad"):
-        exec_ = ("exec", pod, "--", "true")
-        until(lambda e=exec_: whole.try_kubectl(*e).returncode == 0, f"kubelet knows {pod}")  # type: ignore[misc]
+        until(lambda pod=pod: _answers(whole, pod), f"kubelet knows {pod}")  # type: ignore[misc]
         assert _phase(whole, pod) == "Running 0"
     until(lambda: _totals(whole) == _of_cards(2), "the totals are as they were")
+    assert _healthy(whole) == {_minor(whole, "good")}
     taken = json.loads(whole.inside("good", "cuda-probe"))
     assert (taken["total"], taken["filled"]) == (_CARD_BYTES // 2, 0)
     assert taken["more"] == _OUT_OF_MEMORY
@@ -74,6 +76,10 @@ def test_a_card_that_is_back_is_used_again(whole: Whole) -> None:
     whole.ready("late")
     for pod in ("good", "bad", "beside"):
         assert _phase(whole, pod) == "Running 0"
+
+
+def _answers(whole: Whole, pod: str) -> bool:
+    return whole.try_kubectl("exec", pod, "--", "true").returncode == 0
 
 
 def _to_cards(whole: Whole, what: str, *minors: int) -> None:
