@@ -12,7 +12,6 @@ import asyncio
 import random
 import re
 import time
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,9 +19,11 @@ from typing import Any, Final
 
 import aiohttp
 
+from simgpu import config
 from simgpu.lab.api import Api, ApiError, each
 from tests.cluster.accountant import books
 from tests.e2e import tenants
+from tests.e2e.figures import EndureError, Figures
 from tests.e2e.tenants import KINDS
 
 PATIENCE_S: Final = 120.0
@@ -32,6 +33,7 @@ AFTER_A_KILL_S: Final = 10.0
 _LOG_LINES: Final = 500
 _SILENCE_S: Final = 60.0
 """A container that runs says something within this."""
+_CONTEXT_BYTES: Final = config.load(config.DEFAULT_FILE).context_overhead_bytes
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _DEVICES: Final = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 _UNREACHABLE: Final = (ApiError, aiohttp.ClientError, TimeoutError)
@@ -40,28 +42,6 @@ _NO_LOGS: Final = "unable to retrieve container logs for "
 _STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?\d*Z (.*)")
 
 Json = dict[str, Any]
-
-
-class EndureError(AssertionError):
-    """A limit was not right, or a pod that fits did not run."""
-
-
-@dataclass
-class Figures:
-    """What a crowd went through. waits_s: by what was killed last (""; nothing), how long each pod
-    that fitted waited until all its containers ran. silence_s: the longest between two looks of one
-    container."""
-
-    made: int = 0
-    ran: int = 0
-    deleted: int = 0
-    most_at_once: int = 0
-    looks_inside: int = 0
-    looks_at_books: int = 0
-    restarts: int = 0
-    silence_s: float = 0.0
-    waits_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    kills: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -129,9 +109,10 @@ class Crowd:
             await asyncio.sleep(0.5)
 
     async def calm(self, within_s: float = PATIENCE_S) -> None:
-        """Until all that fit run."""
+        """Until all that fit now run; others may come meanwhile."""
         deadline_s = time.monotonic() + within_s
-        while waiting := await self.look():
+        owed = set(await self.look())
+        while waiting := owed & set(await self.look()):
             self._in_time(deadline_s, f"they fit and do not run: {waiting}")
             await asyncio.sleep(0.5)
 
@@ -260,7 +241,7 @@ class Crowd:
         share: tenants.Share | None,
         granted: Sequence[str],
     ) -> None:
-        card_bytes = _card_bytes(self._devices)
+        size = tenants.Size(_card_bytes(self._devices), _CONTEXT_BYTES)
         for stamped in text.splitlines():
             matched = _STAMP.fullmatch(stamped)
             if matched is None:
@@ -269,12 +250,13 @@ class Crowd:
             last, last_s = tenant.looks.get(container, (0, 0.0))
             if 0 < number <= last:
                 continue
-            wrong = tenants.verdict(matched[2], share, granted, card_bytes)
+            wrong = tenants.verdict(matched[2], share, granted, size)
             if wrong or number != last + 1:
                 raise EndureError(f"{where}, look {number} after {last}: {wrong or matched[2]}")
             at_s = datetime.fromisoformat(f"{matched[1]}+00:00").timestamp()
             tenant.looks[container] = (number, at_s)
             self.figures.looks_inside += 1
+            self.figures.short += share is not None and tenants.is_short(matched[2], share, size)
             if last:
                 self.figures.silence_s = max(self.figures.silence_s, at_s - last_s)
 

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from simgpu.lab.api import Api
 from tests.cluster.waiting import until
-from tests.e2e.crowd import Crowd, EndureError, Figures
+from tests.e2e.crowd import Crowd
+from tests.e2e.figures import EndureError, Figures
 from tests.e2e.node import Node
 from tests.e2e.whole import Whole
 

@@ -33,8 +33,8 @@ from typing import Final
 
 from simgpu.lab.place import Place
 from tests.e2e import alone, machine, report
-from tests.e2e.crowd import EndureError
 from tests.e2e.endurance import Endurance
+from tests.e2e.figures import EndureError
 from tests.e2e.whole import Whole
 from tests.talking import ROOT
 
@@ -69,11 +69,14 @@ def main(arguments: Sequence[str]) -> int:
             (options.results / f"endurance-{today}.md").write_text(done.stdout)
         return done.returncode
     _say(f"seed {options.seed}: {' '.join(arguments)}")
+    run = _Run(options)
     try:
-        sys.stdout.write(_Run(options).all_phases())
-    except (EndureError, AssertionError) as error:
+        run.all_phases()
+    except AssertionError as error:
         _say(f"failed: {error}")
         return 1
+    finally:
+        sys.stdout.write(run.told.text())
     return 0
 
 
@@ -85,11 +88,11 @@ class _Run:
         self._phases = options.phases or _PHASES
         self._chance = random.Random(options.seed)
         self._before = machine.look()
+        self.told = report.Report(options.seed, options.pods, options.cards)
 
-    def all_phases(self) -> str:
-        """The report. Raises EndureError."""
-        options = self._options
-        told = report.Report(options.seed, options.pods, options.cards)
+    def all_phases(self) -> None:
+        """Raises EndureError; what went well until then is told all the same."""
+        options, told = self._options, self.told
         if {"calm", "kills", "down"} & set(self._phases):
             with self._up() as endurance:
                 if "calm" in self._phases:
@@ -107,7 +110,6 @@ class _Run:
         if "early" in self._phases:
             self._early()
             told.ended("killed while it came up, with the command that starts it")
-        return told.text()
 
     @contextlib.contextmanager
     def _up(self) -> Iterator[Endurance]:

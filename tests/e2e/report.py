@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from tests.e2e.crowd import Figures
+from tests.e2e.figures import Figures
 
 _CONDITIONS: Final = """# Pods that come and go on a whole cluster
 
@@ -19,12 +19,15 @@ percent of a card to two containers, and two cards. {cpus} cores, Linux {release
 _CROWD: Final = """
 Every four seconds, until it goes, each container takes all that it may of its card, tries to take
 more, and reads what `nvidia-smi`, its environment and its grant say; every line of that was judged.
-At each look at the API server the grants were added up by another program than ours.
+At each look at the API server the grants were added up by another program than ours. A card is
+short where the programs of a pod that has just gone had not given all of its share back: a program
+got less than its limit there. Containers that were started again were so before they first ran.
 
 """
 _HEAD: Final = (
     *("phase", "pods made", "ran", "most at once", "looks inside, all right", "looks at the books"),
-    *("containers started again", "longest between two looks", "left on the node"),
+    *("looks at a short card", "containers started again", "longest between two looks"),
+    "left on the node",
 )
 _WAITS: Final = ("phase", "killed", "times", "pods that fitted then", "p50", "p99", "max")
 _WAITS_ARE: Final = """
@@ -65,7 +68,12 @@ class Report:
             (
                 *(phase, f"{figures.made:,}", f"{figures.ran:,}", str(figures.most_at_once)),
                 *(f"{figures.looks_inside:,}", f"{figures.looks_at_books:,}"),
-                *(str(figures.restarts), f"{figures.silence_s:.0f} s", "nothing"),
+                *(
+                    str(figures.short),
+                    str(figures.restarts),
+                    f"{figures.silence_s:.0f} s",
+                    "nothing",
+                ),
             )
         )
         for killed, waits_s in sorted(figures.waits_s.items()):

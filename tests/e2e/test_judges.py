@@ -14,9 +14,9 @@ import pytest
 
 from contract import grant_file
 from tests.e2e import machine, tenants
-from tests.e2e.tenants import Share
+from tests.e2e.tenants import Share, Size
 
-_CARD_BYTES = 1000 << 20
+_SIZE = Size(1000 << 20, 100 << 20)
 _SHARE = Share(1, 50, 30)
 _UUID = "GPU-a"
 
@@ -28,15 +28,16 @@ def line(
     core_percent: int = 30,
     total: int = 500 << 20,
     more: int = 2,
+    free: int = 400 << 20,
 ) -> str:
     grant = grant_file.Grant(7, (grant_file.Card(_UUID, limit_bytes, core_percent, 0),))
     sealed = base64.b64encode(gzip.compress(grant_file.fresh(grant))).decode()
-    taken = {"driver": True, "context": 0, "total": total, "filled": 0, "more": more}
+    taken = {"context": 0, "total": total, "free": free, "filled": 0, "more": more}
     return f"look 3|{core}|{smi}|2|{sealed}|{json.dumps(taken)}"
 
 
 def test_a_look_that_is_right() -> None:
-    assert tenants.verdict(line(), _SHARE, [_UUID], _CARD_BYTES) == ""
+    assert tenants.verdict(line(), _SHARE, [_UUID], _SIZE) == ""
     assert tenants.number(line()) == 3
 
 
@@ -56,13 +57,22 @@ def test_a_look_that_is_right() -> None:
     ],
 )
 def test_a_look_that_is_not(said: str, wrong: str) -> None:
-    assert wrong in tenants.verdict(said, _SHARE, [_UUID], _CARD_BYTES)
+    assert wrong in tenants.verdict(said, _SHARE, [_UUID], _SIZE)
+
+
+def test_a_card_that_is_short_gives_more_a_moment_later() -> None:
+    short = line(more=0, free=300 << 20)
+    assert tenants.is_short(short, _SHARE, _SIZE)
+    assert tenants.verdict(short, _SHARE, [_UUID], _SIZE) == ""
+    assert not tenants.is_short(line(more=0), _SHARE, _SIZE)
+    more = line(more=0, free=300 << 20, total=1000 << 20)
+    assert "its program found" in tenants.verdict(more, _SHARE, [_UUID], _SIZE)
 
 
 def test_who_asked_for_nothing_has_nothing() -> None:
     nothing = 'look 1||sh: nvidia-smi: not found;|0||{"driver": false}'
-    assert tenants.verdict(nothing, None, [], _CARD_BYTES) == ""
-    assert tenants.verdict(line(), None, [], _CARD_BYTES) == line()
+    assert tenants.verdict(nothing, None, [], _SIZE) == ""
+    assert tenants.verdict(line(), None, [], _SIZE) == line()
 
 
 def test_a_pod_of_each_kind_asks_for_what_it_shall_see() -> None:
