@@ -3,14 +3,14 @@
     python -m tests.e2e.alone COMMAND...
 
 Nobody else has processes, mounts or interfaces in its namespaces; /tmp and /dev/shm begin empty;
-what is written elsewhere goes into layers that machine.py reads. All of it is gone at the end, by
-whatever hand. The kernel's settings that have no namespace, and the cgroups, are still everybody's.
+what is written elsewhere goes into layers that machine.py reads. All of it is gone at the end; what
+is on disk of one that was killed goes when the next begins. The kernel's settings that have no
+namespace, and the cgroups, are still everybody's.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from simgpu.lab.namespace import Namespace, NamespaceError, environment
+from simgpu.lab.scratch import scratch
 from tests.e2e.machine import FRESH, LAYERS
 from tests.talking import ROOT
 
 _COVERED: Final = ("/etc", "/home", "/opt", "/root", "/run", "/srv", "/usr", "/var")
+_PREFIX: Final = "gs-m-"
+"""Short: sockets below it must fit."""
 _LAYERS_AT: Final = "/media"
 """Where the layers are in the machine, whose /tmp hides the directory that they are in."""
 
@@ -30,22 +33,22 @@ _LAYERS_AT: Final = "/media"
 @contextmanager
 def machine() -> Iterator[Namespace]:
     """Commands that run in it find it as it is described above; with `environ()`."""
-    made = Namespace(own_network=True, parent=Path("/tmp"))
-    try:
-        for place in (*_COVERED, *_home()):
-            if Path(place).is_dir():
-                made.cover(Path(place))
-        layers = made.directory / "root"
-        _mount(made, "--bind", layers, _LAYERS_AT)
-        for place in FRESH:
-            fresh = layers / f"fresh{place.replace('/', '-')}"
-            fresh.mkdir()
-            fresh.chmod(0o1777)
-            _mount(made, "--bind", fresh, place)
-        yield made
-    finally:
-        made.close()
-        shutil.rmtree(made.directory, ignore_errors=True)  # which its holder does not see any more
+    with scratch(Path("/tmp"), _PREFIX) as parent:
+        made = Namespace(own_network=True, parent=parent)
+        try:
+            for place in (*_COVERED, *_home()):
+                if Path(place).is_dir():
+                    made.cover(Path(place))
+            layers = made.directory / "root"
+            _mount(made, "--bind", layers, _LAYERS_AT)
+            for place in FRESH:
+                fresh = layers / f"fresh{place.replace('/', '-')}"
+                fresh.mkdir()
+                fresh.chmod(0o1777)
+                _mount(made, "--bind", fresh, place)
+            yield made
+        finally:
+            made.close()  # its holder does not see the directory any more: scratch removes it
 
 
 def environ() -> dict[str, str]:
