@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -58,6 +59,9 @@ class Tenants:
         self._metrics = metrics
         self._answers: dict[str, Answered] = {}
         self._users: dict[str, set[str]] = {}
+        self._rumours: dict[str, str] = {}
+        """Containers that an earlier session was answered for, and that the runtime has not told of
+        since; with the key of their files."""
         self.ledger = Ledger()
         self.sweeper = Sweeper(files, worker, settings.work_deadline_s, lambda: self._users)
 
@@ -68,15 +72,20 @@ class Tenants:
         grants = await self._worker.run(job, self._settings.work_deadline_s)
         found = recovery.survey(running, grants, cards)
         self._users = {key: set(ids) for key, ids in found.users.items()}
-        # What was answered just now may be in the making, and not listed yet: it stays once.
-        for container_id, answer in self._answers.items():
-            if answer.wanted.key is not None:
-                self._users.setdefault(answer.wanted.key, set()).add(container_id)
-        unheard = self.ledger.adopt(found.holds, frozenset(self._answers))
+        # What was answered just now may be in the making, and not listed yet: it stays a while.
+        listed = {one.id for one in running}
+        self._rumours = {
+            container_id: answer.wanted.key
+            for container_id, answer in self._answers.items()
+            if answer.wanted.key is not None and container_id not in listed
+        }
+        for container_id, key in self._rumours.items():
+            self._users.setdefault(key, set()).add(container_id)
+        self.ledger.adopt(found.holds, frozenset(self._answers))
         self._answers.clear()
-        if unheard:
+        if self._rumours:
             loop = asyncio.get_running_loop()
-            loop.call_later(self._settings.making_s, self.ledger.doubt, unheard)
+            loop.call_later(self._settings.making_s, self._doubt, frozenset(self._rumours))
         self._report(found.strays)
         self.sweeper.begin()
 
@@ -109,11 +118,31 @@ class Tenants:
         shortage = self.ledger.take(hold, cards, ledger.parts(wanted.allocated))
         if shortage is not None:
             raise Refused(shortage.refusal())
+        self._rumours.pop(container.id, None)
         self._users.setdefault(key, set()).add(container.id)
+
+    def _doubt(self, container_ids: AbstractSet[str]) -> None:
+        """They hold nothing and use no files, but for those that the runtime has told of since. A
+        runtime that was killed tells of no removal of a container that did not start before."""
+        self.ledger.doubt(container_ids)
+        doubtful = container_ids & self._rumours.keys()
+        for container_id in doubtful:
+            self._leaves(container_id, self._rumours.pop(container_id))
+        if doubtful:
+            self.sweeper.begin()
+
+    def _leaves(self, container_id: str, key: str) -> bool:
+        """It uses the files of `key` no more; whether nobody does."""
+        users = self._users.get(key, set())
+        users.discard(container_id)
+        if not users:
+            self._users.pop(key, None)
+        return not users
 
     def starts(self, container_id: str) -> Answered | None:
         """It is made; returns what it was answered, if that was to this session."""
         self.ledger.heard_of(container_id)
+        self._rumours.pop(container_id, None)
         return self._answers.pop(container_id, None)
 
     def ended(self, container_id: str) -> None:
@@ -123,15 +152,13 @@ class Tenants:
     async def removed(self, container_id: str, mounted: str | None) -> None:
         """It is gone, and its files with their last user. mounted: the key of those it has."""
         self.ended(container_id)
+        self._rumours.pop(container_id, None)
         answer = self._answers.pop(container_id, None)
         key = mounted or (answer and answer.wanted.key)
         if not key:
             return
-        users = self._users.get(key, set())
-        users.discard(container_id)
-        if users:
+        if not self._leaves(container_id, key):
             return
-        self._users.pop(key, None)
         try:
             job = partial(self._files.remove, key)
             await self._worker.run(job, self._settings.work_deadline_s)

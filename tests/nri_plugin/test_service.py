@@ -705,6 +705,33 @@ def test_what_is_in_the_making_survives_one_synchronize(host: Host) -> None:
     asyncio.run(work())
 
 
+def test_files_of_what_never_came_to_be_go_after_a_while(host: Host) -> None:
+    """containerd was killed, and tells of a container that did not start neither in its list nor
+    when the container is removed; of the others it tells."""
+    host.settings = replace(host.settings, making_s=0.05)
+    called = ("main", "listed", "started")
+    share = [CardGrant(UUID, 0, 5 << 30, 10)]
+    of = pod(allocated=HALF, grants=grants.encode(dict.fromkeys(called, share)))
+
+    async def work() -> None:
+        handler = host.service()
+        async with serving(handler) as runtime:
+            made = []
+            for number, name in enumerate(called):
+                what = container(number, name)
+                made.append(as_made(what, await runtime.create(of, what)))
+            assert host.keys() == {"c0", "c1", "c2"}
+        async with serving(handler, [of], [made[1]]) as runtime:
+            with contextlib.suppress(RequestFailed):  # there is nothing to start
+                await runtime.notify("StartContainer", of, made[2])
+            while True:
+                await asyncio.sleep(0.01)
+                if host.keys() == {"c1", "c2"}:
+                    break
+
+    asyncio.run(work())
+
+
 def test_containers_made_without_the_agent_are_said_aloud(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
