@@ -33,7 +33,8 @@ _TICK_S: Final = 1.0
 
 
 class Cache:
-    """See the module. After this somebody must `run` it. clock: the one that State is told."""
+    """See the module. After this somebody must `run` it. clock: the one that State is told. wall:
+    seconds since the epoch."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Cache:
         state: State,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.on_pod_bound: list[Callable[[str], None]] = []
         """Called with the UID of a pod that was assumed, once State knows it bound."""
@@ -50,7 +52,7 @@ class Cache:
         self._followers: Final[Mapping[str, Follower]] = {
             "nodes": Follower(kube, NODES, _Nodes(state), only=METADATA_ONLY, **shared),
             "devices": Follower(kube, DEVICES, _Devices(state), **shared),
-            "leases": Follower(kube, LEASES, _Leases(state, clock), **shared),
+            "leases": Follower(kube, LEASES, _Leases(state, clock, wall), **shared),
             "pods": Follower(
                 kube, PODS, _Pods(state, self.on_pod_bound), query=_UNFINISHED, **shared
             ),
@@ -132,15 +134,17 @@ class _Devices:
 
 
 class _Leases:
-    def __init__(self, state: State, clock: Callable[[], float]) -> None:
+    def __init__(self, state: State, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self._state = state
         self._clock = clock
+        self._wall = wall
 
     def seen(self, raw: Json) -> str:
         facts = translate.lease(raw)
         if facts is None:
             return ""
-        self._state.see_lease(facts, self._clock())
+        age_s = 0.0 if facts.renewed_s is None else self._wall() - facts.renewed_s
+        self._state.see_lease(facts, self._clock(), age_s)
         return facts.node
 
     def lost(self, raw: Json) -> None:

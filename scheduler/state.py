@@ -119,11 +119,15 @@ class State:
         if self._devices.pop(name, None) is not None:
             self._rebuild(name)
 
-    def see_lease(self, facts: LeaseFacts, now_s: float) -> None:
-        """The agent's Lease, as it was told at now_s. Only one that has moved is a sign of life;
-        the first that is seen counts as one, since nothing is known of its age by our clock."""
+    def see_lease(self, facts: LeaseFacts, now_s: float, age_s: float = 0.0) -> None:
+        """The agent's Lease, as it was told at now_s. Only one that has moved is a sign of life. Of
+        the first that is seen nothing is known by our clock; so it is as old as it says, age_s. An
+        agent with a wrong clock is left out until it renews once."""
         heard = self._leases.get(facts.node)
-        if heard is None or heard.facts.beat != facts.beat:
+        if heard is None:
+            heard = self._leases[facts.node] = _Heard(facts, now_s - max(0.0, age_s))
+            heard.silent = now_s - heard.moved_s > self._silent_after_s
+        elif heard.facts.beat != facts.beat:
             heard = self._leases[facts.node] = _Heard(facts, now_s)
         heard.facts = facts
         self._judge(facts.node)

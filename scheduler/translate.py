@@ -8,6 +8,7 @@ read is left out and told, and what may be held stays held.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from contract import allocation, grants, names, quantity
@@ -346,11 +347,22 @@ def lease(raw: Json) -> LeaseFacts | None:
     if not ours or not name.startswith(names.LEASE_AGENT_PREFIX):
         return None
     ready = _texts(metadata, "annotations").get(names.ANNOTATION_READY, "has not said so")
+    beat = str(_at(raw, "spec").get("renewTime") or "")
     return LeaseFacts(
         node=name.removeprefix(names.LEASE_AGENT_PREFIX),
-        beat=str(_at(raw, "spec").get("renewTime") or ""),
+        beat=beat,
         not_ready="" if ready == "true" else ready or "no reason given",
+        renewed_s=_epoch_s(beat),
     )
+
+
+def _epoch_s(text: str) -> float | None:
+    """Of a MicroTime, which is in UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at.timestamp() if at.tzinfo is not None else None
 
 
 # --- JSON ----------------------------------------------------------------------------------------

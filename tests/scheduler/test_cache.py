@@ -17,6 +17,7 @@ from contract import names
 from kube.follow import Backoff
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.placement import Peak, Placement
+from scheduler.core.reasons import Reason
 from scheduler.state import State
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler.objects import (
@@ -32,6 +33,9 @@ from tests.scheduler.objects import (
 )
 
 HALF = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="12Gi")))}
+
+RENEWED_S = 1767225600.0
+"""When the agent's Lease was renewed, by its own clock: as objects.lease has it."""
 
 
 def bound(uid: str, **fields: Any) -> dict[str, Any]:
@@ -79,11 +83,14 @@ class Server:
 
 @asynccontextmanager
 async def running(
-    server: Server, clock: Callable[[], float] = lambda: 0.0, state: State | None = None
+    server: Server,
+    clock: Callable[[], float] = lambda: 0.0,
+    state: State | None = None,
+    wall: Callable[[], float] = lambda: RENEWED_S,
 ) -> Any:
     state = state or State()
     async with client_of(server.answer) as kube:
-        cache = Cache(kube, state, clock, jitter=lambda: 0.0)
+        cache = Cache(kube, state, clock, lambda: 0.0, wall)
         task = asyncio.create_task(cache.run())
         try:
             yield cache, state
@@ -210,5 +217,20 @@ def test_agents_fall_silent_by_our_clock() -> None:
             assert state.fleet.bar[row] == 0
             now[0] = 41.0
             await until(lambda: state.fleet.bar[row] != 0)
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize(("later_s", "silent"), [(39.0, False), (41.0, True), (-3600.0, False)])
+def test_of_an_agent_that_is_seen_first_its_own_clock_is_believed(
+    later_s: float, silent: bool
+) -> None:
+    """Nothing else is known of it; a process that has just begun must not forget who is dead."""
+
+    async def whole() -> None:
+        async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
+            await cache.wait_synced()
+            bar = state.fleet.bar[state.fleet.row_of("n1")]
+            assert bar == (Reason.AGENT_SILENT if silent else Reason.FITS)
 
     asyncio.run(whole())

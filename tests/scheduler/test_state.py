@@ -368,6 +368,29 @@ def test_an_agent_is_silent_when_its_lease_has_not_moved_by_our_clock() -> None:
     assert reason(state) is Reason.FITS
 
 
+def test_an_agent_that_was_dead_before_we_began_is_silent_until_it_renews() -> None:
+    state = made()
+    state.lose_lease("n1")
+    read = translate.lease(lease("n1", 1))
+    assert read is not None
+    state.see_lease(read, 10.0, age_s=40.1)
+    assert reason(state) is Reason.AGENT_SILENT
+    state.see_lease(read, 11.0, age_s=0.0)
+    assert reason(state) is Reason.AGENT_SILENT, "told again, and not moved"
+    see_lease(state, lease("n1", 2), 12.0)
+    assert reason(state) is Reason.FITS
+
+
+def test_an_age_before_we_began_counts() -> None:
+    state = made()
+    state.lose_lease("n1")
+    read = translate.lease(lease("n1", 1))
+    assert read is not None
+    state.see_lease(read, 100.0, age_s=30.0)
+    assert state.tick(110.0) == []
+    assert state.tick(110.1) == ["n1"]
+
+
 def test_a_pod_that_wants_isolation_needs_a_node_that_isolates() -> None:
     state = made()
     wants = Request(ANY.asks, isolation=True)

@@ -454,11 +454,18 @@ def test_an_inventory_without_an_owner_is_its_nodes() -> None:
 
 
 def test_an_agents_lease() -> None:
-    beat = "2026-01-01T00:00:07.000000Z"
-    assert translate.lease(lease("n1", 7)) == LeaseFacts("n1", beat)
-    assert translate.lease(lease("n1", 7, "no driver")) == LeaseFacts("n1", beat, "no driver")
-    assert translate.lease(lease("n1", 7, "")) == LeaseFacts("n1", beat, "no reason given")
-    assert translate.lease(lease("n1", 7, None)) == LeaseFacts("n1", beat, "has not said so")
+    beat, at_s = "2026-01-01T00:00:07.000000Z", 1767225607.0
+    for ready, said in (("true", ""), ("no driver", "no driver"), ("", "no reason given")):
+        found = translate.lease(lease("n1", 7, ready))
+        assert found == LeaseFacts("n1", beat, said, at_s)
+    assert translate.lease(lease("n1", 7, None)) == LeaseFacts("n1", beat, "has not said so", at_s)
+
+
+@pytest.mark.parametrize("written", [None, "", "soon", "2026-01-01T00:00:07"])
+def test_a_lease_that_does_not_say_when_it_was_renewed(written: str | None) -> None:
+    raw = lease("n1")
+    raw["spec"]["renewTime"] = written
+    assert translate.lease(raw) == LeaseFacts("n1", written or "")
 
 
 def test_other_leases_are_not_an_agents() -> None:

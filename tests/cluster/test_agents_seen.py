@@ -1,4 +1,4 @@
-"""A refused pod for which room comes that kube-scheduler cannot see is bound all the same."""
+"""What only the extender sees: agents that come back, and agents that were dead before it began."""
 
 from __future__ import annotations
 
@@ -73,3 +73,29 @@ def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
     assert names.ANNOTATION_ROOM_SEEN not in ask(cleared, "GET", f"{PODS}/p")["metadata"].get(
         "annotations", {}
     )
+
+
+def test_who_was_dead_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
+    """A restart must not forget who is dead, nor believe it for another 40 s."""
+    with Fleet(cleared, Shape(nodes=2, cards=1).all_nodes()) as fleet:
+        dead, alive = sorted(fleet.nodes)
+        fleet.kill_agent(dead)
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/agent-{dead}"
+        long_ago = {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}
+        ask(cleared, "PATCH", path, long_ago, content=MERGE_PATCH)
+        with running(cleared):
+            for number in range(2):
+                whole = asking({names.RESOURCE_GPU: "100"})
+                ask(cleared, "POST", PODS, pod(whole, name=f"p{number}"))
+
+            def nodes() -> list[str]:
+                found = ask(cleared, "GET", PODS)["items"]
+                return [each["spec"]["nodeName"] for each in found if "nodeName" in each["spec"]]
+
+            def refused() -> bool:
+                found = ask(cleared, "GET", PODS)["items"]
+                conditions = [c for each in found for c in each["status"].get("conditions", [])]
+                return any("GPU node agent is silent" in c.get("message", "") for c in conditions)
+
+            until(lambda: bool(nodes()) and refused(), "one is bound, the other refused")
+            assert nodes() == [alive]
