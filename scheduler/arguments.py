@@ -1,5 +1,5 @@
-"""What kube-scheduler asks: ExtenderArgs and ExtenderBindingArgs of k8s.io/kube-scheduler, which
-has no JSON tags, so that fields are called as in Go.
+"""What kube-scheduler asks: ExtenderArgs, ExtenderPreemptionArgs and ExtenderBindingArgs of
+k8s.io/kube-scheduler, which has no JSON tags, so that fields are called as in Go.
 
 Pure. The pod comes to `filter` and then to `prioritize`, and is read once. The names of the nodes
 come in another order with nearly every call, since goroutines collect them: they are not known
@@ -35,6 +35,14 @@ class BindingArguments:
     node: str
 
 
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """uids: pods of one node, which would be deleted. said: that, as it came."""
+
+    uids: Sequence[str]
+    said: Json
+
+
 class Reader:
     """Remembers the last pod, by the bytes it stood in."""
 
@@ -58,6 +66,18 @@ class Reader:
         if self._last is None or self._last[0] != head:
             self._last = head, _read(_decode(head + b"}"))
         return self._last[1]
+
+
+def preemption(body: bytes) -> tuple[Pending, Mapping[str, Victims]]:
+    """The pod, and by node who would make way for it. Raises ArgumentsError."""
+    said = _decode(body)
+    found = said.get("NodeNameToMetaVictims")
+    if not isinstance(found, dict):
+        raise ArgumentsError(
+            "NodeNameToMetaVictims: expected an object; the extender is to be configured with"
+            " nodeCacheCapable: true"
+        )
+    return _read(said), {node: _victims(each) for node, each in found.items()}
 
 
 def binding(body: bytes) -> BindingArguments:
@@ -88,6 +108,17 @@ def _read(said: Json) -> Pending:
     if not isinstance(pod, dict):
         raise ArgumentsError("Pod: expected an object")
     return pending.read(pod)
+
+
+def _victims(found: object) -> Victims:
+    listed = found.get("Pods") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(listed, list):
+        raise ArgumentsError("NodeNameToMetaVictims: expected objects, each with a list of Pods")
+    named = [pod.get("UID") if isinstance(pod, dict) else None for pod in listed]
+    uids = [uid for uid in named if isinstance(uid, str)]
+    if len(uids) < len(named):
+        raise ArgumentsError("NodeNameToMetaVictims: expected Pods with a UID each")
+    return Victims(uids, found)
 
 
 def _names(found: object) -> Sequence[str]:

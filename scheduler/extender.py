@@ -1,4 +1,4 @@
-"""kube-scheduler's extender over HTTP: POST /filter, /prioritize, /bind.
+"""kube-scheduler's extender over HTTP: POST /filter, /prioritize, /preempt, /bind.
 
 Knows HTTP and who is answered, and decides nothing. What cannot be answered is answered with an
 error, never with an empty success: kube-scheduler tries the pod again. For 127.0.0.1 alone: who can
@@ -27,6 +27,9 @@ _LOG: Final = logging.getLogger(__name__)
 MOST_BYTES: Final = 64 << 20
 """Of a call: the largest pod that the API server takes, and a hundred thousand names."""
 NOT_SYNCED: Final = "gpuslice has not heard of all pods, nodes and cards yet"
+_FAILED: Final = {"/preempt": 503}
+"""The status of an error; else 200. An ExtenderPreemptionResult has no field for one: what is read
+at all says that nobody can make way."""
 _OUTCOMES: Final = {False: "answered", True: "error"}
 
 Said = tuple[bytes, str]
@@ -54,6 +57,7 @@ class Extender:
         self._calls: Final[Mapping[str, Call]] = {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
+            "/preempt": self._preempt,
             "/bind": self._bind,
         }
         self._seconds: Final = {
@@ -94,7 +98,7 @@ class Extender:
     def _answered(self, verb: str, began_s: float, said: Said) -> Response:
         answer, refused = said
         self._seconds[verb, bool(refused)].observe(time.perf_counter() - began_s)
-        return Response(answer)
+        return Response(answer, status=_FAILED.get(verb, 200) if refused else 200)
 
     def _filter(self, body: bytes) -> Said | Awaitable[Said]:
         """Of every pod: at once, where that can be."""
@@ -110,6 +114,11 @@ class Extender:
         """Where this is an error, kube-scheduler goes on without our scores. Who may not write has
         refused the filter before."""
         return (self._verbs.prioritize(body), "") if self._source.synced else _refused(NOT_SYNCED)
+
+    async def _preempt(self, body: bytes) -> Said:
+        """Of a node that is full no filter was asked before."""
+        refused = await self._refusal()
+        return _refused(refused) if refused else (self._verbs.preempt(body), "")
 
     async def _bind(self, body: bytes) -> Said:
         wanted = arguments.binding(body)

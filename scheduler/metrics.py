@@ -32,9 +32,9 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.verb_duration = Histogram(
             "gpuslice_scheduler_verb_duration_seconds",
-            "Time from a verb of kube-scheduler (filter, prioritize, bind) to its answer, by"
-            " outcome: answered, or error (the verb's error says which). kube-scheduler places one"
-            " pod at a time, and waits for filter and prioritize.",
+            "Time from a verb of kube-scheduler (filter, prioritize, preempt, bind) to its answer,"
+            " by outcome: answered, or error (the verb's error says which). kube-scheduler places"
+            " one pod at a time, and waits for all but bind.",
             ("verb", "outcome"),
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,

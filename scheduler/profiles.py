@@ -105,6 +105,8 @@ def configuration(profiles: Profiles) -> Json:
                 "urlPrefix": profiles.extender,
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
+                # Else it deletes pods that free no card, and those of nodes that we leave out.
+                "preemptVerb": "preempt",
                 "bindVerb": "bind",
                 "weight": PACKING_WEIGHT,
                 "nodeCacheCapable": True,
@@ -129,12 +131,14 @@ def _profile(name: str) -> Json:
                 ]
             }
         },
-        # Without it every Deployment is spread over the nodes, whatever its pods say.
         "pluginConfig": [
+            # Without it every Deployment is spread over the nodes, whatever its pods say.
             {
                 "name": "PodTopologySpread",
                 "args": {"defaultingType": "List", "defaultConstraints": []},
-            }
+            },
+            # Fewer, and the one node where victims free a card is not among those asked about.
+            {"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}},
         ],
     }
 

@@ -10,7 +10,7 @@ Written by one thread. `fleet` is for reading.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -196,6 +196,17 @@ class State:
     def is_bound(self, uid: str) -> bool:
         """Whether the pod was seen bound, and has not finished."""
         return uid in self._holdings and uid not in self._assumed
+
+    def without(self, gone: Mapping[str, Iterable[str]]) -> Fleet:
+        """The fleet as it would be without these pods; by node, their UIDs. Who holds nothing on
+        that node, as far as is known, makes no room there."""
+        fleet = self.fleet.snapshot()
+        for node, uids in gone.items():
+            row = fleet.row_of(node)
+            for uid in set(uids) & self._on_node.get(node, {}).keys():
+                for taken in self._taken[uid]:
+                    fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
+        return fleet
 
     # --- what a list brings: all that is there
 

@@ -3,18 +3,20 @@
 Pure, over the state. `filter` answers the best few of the nodes that fit, as kube-scheduler scores
 each of them itself, and so much is gained if they are few; all of them where the pod prefers some.
 Where none fits it says why, with one text for all nodes of a reason. Bytes in, bytes out: this runs
-for every pod, with all nodes.
+for every pod, with all nodes. `preempt` is asked before kube-scheduler deletes pods: it counts
+totals of nodes, and what they make room for may find none on the cards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-from scheduler.arguments import Reader
+from scheduler import arguments
+from scheduler.arguments import Reader, Victims
 from scheduler.core.explain import texts
 from scheduler.core.fit import feasible, fit
 from scheduler.core.fleet import Rows
@@ -91,6 +93,13 @@ class Verbs:
         scores = score(fleet, asked.request, rows, self.policy(asked))
         return _priorities(names, levels(scores, _BEST).tolist())
 
+    def preempt(self, body: bytes) -> bytes:
+        """ExtenderPreemptionResult: of these nodes, those on which the pod finds its cards once
+        the victims are gone, with the same victims. Raises ArgumentsError."""
+        asked, victims = arguments.preemption(body)
+        enough = self._enough(asked, victims)
+        return orjson.dumps({"NodeNameToMetaVictims": {at: victims[at].said for at in enough}})
+
     def pending(self, uid: str) -> Pending | None:
         """The pod as it was when a verb was asked for it last; None: too long ago, or never."""
         return self._remembered.get(uid)
@@ -113,7 +122,20 @@ class Verbs:
         if len(self._remembered) > _REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
-    def _kept(self, uid: str, names: Sequence[str]) -> bool:
+    def _enough(self, asked: Pending, victims: Mapping[str, Victims]) -> Sequence[str]:
+        """Nobody leaves for a pod that is refused or has cards, but where its own are."""
+        if asked.refusal:
+            return ()
+        if asked.request is None:
+            return tuple(victims)
+        node = self._state.node_of(asked.uid)
+        if node is not None:
+            return (node,) if self._kept(asked.uid, victims) else ()
+        fleet = self._state.without({at: each.uids for at, each in victims.items()})
+        fits = feasible(fleet, asked.request, fleet.rows_of(victims))
+        return [at for at, fit_there in zip(victims, fits.tolist(), strict=True) if fit_there]
+
+    def _kept(self, uid: str, names: Container[str]) -> bool:
         """Whether cards are held for the pod on one of the nodes: its binding has been sent,
         and may have been done. It is sent there again, or it would need room twice."""
         placement = self._state.assumed(uid)

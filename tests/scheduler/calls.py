@@ -24,6 +24,18 @@ def arguments(pod: Mapping[str, Any], names: Sequence[str]) -> bytes:
     return dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)})
 
 
+def preemption(pod: Mapping[str, Any], victims: Mapping[str, Sequence[str]]) -> bytes:
+    """ExtenderPreemptionArgs; victims: by node, their UIDs."""
+    return dumps({"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": metas(victims)})
+
+
+def metas(victims: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    return {
+        node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
+        for node, uids in victims.items()
+    }
+
+
 def binding(pod: Mapping[str, Any], node_name: str) -> bytes:
     """ExtenderBindingArgs."""
     metadata = pod["metadata"]

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from scheduler import arguments
-from scheduler.arguments import ArgumentsError, BindingArguments, Reader
+from scheduler.arguments import ArgumentsError, BindingArguments, Reader, Victims
 from tests.scheduler import calls
 
 MANY = calls.names(100)
@@ -134,3 +134,33 @@ def test_what_is_read_is_what_all_of_it_says() -> None:
         assert names == said["NodeNames"]
         assert pending == Reader().arguments(calls.dumps({**said, "Nodes": None}))[0]
     assert read > 100
+
+
+GO = b"""{"Pod":%s,"NodeNameToVictims":null,"NodeNameToMetaVictims":\
+{"n0":{"Pods":[{"UID":"a"},{"UID":"b"}],"NumPDBViolations":1}}}""".replace(b"\\\n", b"")
+
+
+def test_who_would_make_way_is_read_as_go_writes_it() -> None:
+    pending, victims = arguments.preemption(GO % POD.encode())
+    assert pending.uid == "u-1"
+    said = {"Pods": [{"UID": "a"}, {"UID": "b"}], "NumPDBViolations": 1}
+    assert victims == {"n0": Victims(["a", "b"], said)}
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ("null", "nodeCacheCapable: true"),
+        ("[]", "nodeCacheCapable: true"),
+        ('{"n0":null}', "each with a list of Pods"),
+        ('{"n0":{}}', "each with a list of Pods"),
+        ('{"n0":{"Pods":null}}', "each with a list of Pods"),
+        ('{"n0":{"Pods":["a"]}}', "a UID each"),
+        ('{"n0":{"Pods":[{}]}}', "a UID each"),
+        ('{"n0":{"Pods":[{"UID":1}]}}', "a UID each"),
+    ],
+)
+def test_what_is_no_question_about_victims_is_refused(found: str, problem: str) -> None:
+    body = f'{{"Pod":{POD},"NodeNameToVictims":null,"NodeNameToMetaVictims":{found}}}'
+    with pytest.raises(ArgumentsError, match=problem):
+        arguments.preemption(body.encode())

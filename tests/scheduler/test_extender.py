@@ -117,6 +117,40 @@ def test_on_standby_it_says_who_may_bind() -> None:
     asyncio.run(scene())
 
 
+def test_preempt_says_where_victims_free_a_card() -> None:
+    async def scene() -> None:
+        raw, victims = calls.pod(), {"n1": ["busy"]}
+        async with serving() as client:
+            answer = {"NodeNameToMetaVictims": calls.metas(victims)}
+            body = calls.preemption(raw, {**victims, "unknown": ["busy"]})
+            assert await client.ask("preempt", body) == (200, answer)
+            assert client.counted("preempt", "answered") == 1
+            assert client.gate.admitted == 1
+
+    asyncio.run(scene())
+
+
+def test_an_error_of_preempt_is_told_by_its_status() -> None:
+    """kube-scheduler reads no error out of the answer: of one without nodes it concludes that
+    nobody can make way."""
+
+    async def scene() -> None:
+        raw = calls.pod()
+        async with serving() as client:
+            body = calls.preemption(raw, {"n1": ["busy"]})
+            client.gate.is_open = False
+            said = {"Error": "another replica holds the Lease: pod-7"}
+            assert await client.ask("preempt", body) == (503, said)
+            client.source.synced = False
+            assert await client.ask("preempt", body) == (503, {"Error": NOT_SYNCED})
+            client.source.synced = client.gate.is_open = True
+            status, answer = await client.ask("preempt", calls.arguments(raw, ["n1"]))
+            assert (status, answer["Error"][:22]) == (503, "NodeNameToMetaVictims:")
+            assert client.counted("preempt", "error") == 3
+
+    asyncio.run(scene())
+
+
 def test_a_failed_bind_says_why_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         raw = calls.pod()
@@ -165,13 +199,13 @@ def test_a_fault_of_ours_is_an_error_of_the_verb(
 @pytest.mark.parametrize(
     ("method", "verb", "answer"),
     [
-        ("POST", "preempt", (404, b"there are POST /filter, /prioritize, /bind\n")),
-        ("POST", "", (404, b"there are POST /filter, /prioritize, /bind\n")),
-        ("GET", "preempt", (404, b"there are POST /filter, /prioritize, /bind\n")),
+        ("POST", "permit", (404, b"there are POST /filter, /prioritize, /preempt, /bind\n")),
+        ("POST", "", (404, b"there are POST /filter, /prioritize, /preempt, /bind\n")),
+        ("GET", "permit", (404, b"there are POST /filter, /prioritize, /preempt, /bind\n")),
         ("GET", "filter", (405, b"a verb is POSTed\n")),
     ],
 )
-def test_there_are_three_verbs(method: str, verb: str, answer: tuple[int, bytes]) -> None:
+def test_there_are_four_verbs(method: str, verb: str, answer: tuple[int, bytes]) -> None:
     async def scene() -> None:
         async with serving() as client:
             assert await client.ask(verb, b"", method) == answer

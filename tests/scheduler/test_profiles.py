@@ -41,9 +41,14 @@ def test_the_extender_is_asked_about_every_pod_by_names_and_never_passed_over() 
     assert extender["urlPrefix"] == "http://127.0.0.1:9444"
     assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
     assert "managedResources" not in extender
-    assert [extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "bind")] == [
-        *("filter", "prioritize", "bind")
-    ]
+    verbs = ("filter", "prioritize", "preempt", "bind")
+    assert [extender[f"{verb}Verb"] for verb in verbs] == [*verbs]
+
+
+def test_every_node_is_asked_about_before_pods_are_preempted() -> None:
+    (profile,) = configuration(Profiles())["profiles"]
+    (args,) = [e["args"] for e in profile["pluginConfig"] if e["name"] == "DefaultPreemption"]
+    assert args == {"minCandidateNodesPercentage": 100}
 
 
 def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
@@ -59,8 +64,8 @@ def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing
 
 def test_nothing_is_spread_that_does_not_ask_for_it() -> None:
     (profile,) = configuration(Profiles())["profiles"]
-    (spread,) = profile["pluginConfig"]
-    assert spread["args"] == {"defaultingType": "List", "defaultConstraints": []}
+    (args,) = [e["args"] for e in profile["pluginConfig"] if e["name"] == "PodTopologySpread"]
+    assert args == {"defaultingType": "List", "defaultConstraints": []}
 
 
 @pytest.mark.parametrize(("lease_s", "times"), [(15, "15s 10s 2s"), (4, "4s 2s 1s")])

@@ -1,0 +1,183 @@
+"""Whom kube-scheduler preempts for a share, with our extender beside it and the manifests' rights.
+
+Nodes' totals are exhausted in each: only then it preempts. It chooses victims by these totals, so
+that of cards filled with 60 and 40 it takes the 40s, where 50 are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from contract import names
+from contract.allocation import DeviceEntry, decode
+from simgpu.lab.controlplane import ControlPlane
+from simgpu.lab.fleet import Fleet
+from simgpu.lab.fleet_objects import Shape
+from simgpu.lab.installation import Installation
+from tests.cluster.installing import MANIFESTS
+from tests.cluster.requested import asking, pod
+from tests.cluster.running import running
+from tests.cluster.server import Server
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+
+_PODS: Final = "/api/v1/namespaces/default/pods"
+_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+_PRIORITIES: Final = {"low": 1, "middle": 10, "high": 1000}
+_SPARED: Final = "no candidate node for preemption"
+"""kube-scheduler's words, where the extender names no node."""
+
+
+@pytest.fixture(scope="module")
+def ours(installed: ControlPlane) -> Iterator[Installation]:
+    lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
+    installed.kubectl("delete", *lease, "--ignore-not-found")
+    installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
+    with running(installed, "preemption") as started:
+        yield started
+    installed.kubectl("delete", *lease)
+
+
+@pytest.fixture
+def server(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed) as asked:
+        for name, value in _PRIORITIES.items():
+            asked.ask("POST", _CLASSES, {"metadata": {"name": name}, "value": value})
+        yield asked
+        installed.remove_pods("default")
+        for name in _PRIORITIES:
+            asked.ask("DELETE", f"{_CLASSES}/{name}")
+
+
+class Pods:
+    """What is made of them, and what became of it."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def make(self, name: str, percent: int, priority: str, node: str = "") -> None:
+        """It goes at once when it is deleted: there is no kubelet."""
+        raw = pod(asking({names.RESOURCE_GPU: percent}), name=name)
+        raw["spec"] |= {"priorityClassName": priority, "terminationGracePeriodSeconds": 0}
+        if node:
+            raw["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        answer = self._server.ask("POST", _PODS, raw)
+        assert answer.done, answer.text
+
+    def fill(self, node: str, *shares: tuple[str, int, str]) -> None:
+        """One after the other: each takes the fullest card with room."""
+        for name, percent, priority in shares:
+            self.make(name, percent, priority, node)
+            until(partial(self._is_on, name, node), f"{name} is bound")
+
+    def remove(self, name: str) -> None:
+        assert self._server.ask("DELETE", f"{_PODS}/{name}").done
+
+    def _is_on(self, name: str, node: str) -> bool:
+        return self.node_of(name) == node
+
+    def all(self) -> dict[str, Json]:
+        """By name, without those that are going."""
+        listed = self._server.ask("GET", _PODS).body["items"]
+        found = {each["metadata"]["name"]: each for each in listed}
+        return {
+            name: each
+            for name, each in found.items()
+            if "deletionTimestamp" not in each["metadata"]
+        }
+
+    def node_of(self, name: str) -> str:
+        return str(self.all()[name]["spec"].get("nodeName", ""))
+
+    def said(self, name: str) -> str:
+        conditions = self.all()[name]["status"].get("conditions", ())
+        return " ".join(each.get("message", "") for each in conditions)
+
+    def spared(self, preemptor: str, *others: str) -> str:
+        """Once it is clear that nobody goes for the preemptor: what is said of it."""
+
+        def is_clear() -> bool:
+            assert set(others) <= self.all().keys(), "somebody was preempted"
+            return _SPARED in self.said(preemptor)
+
+        until(is_clear, "kube-scheduler says that nobody makes way")
+        assert set(others) <= self.all().keys()
+        assert not self.node_of(preemptor)
+        return self.said(preemptor)
+
+
+@pytest.fixture
+def pods(server: Server) -> Pods:
+    return Pods(server)
+
+
+@pytest.fixture
+def fleet(installed: ControlPlane, server: Server, nodes: int, cards: int) -> Iterator[Fleet]:
+    shape = Shape(nodes=nodes, cards=cards, prefix="preempted-")
+    with Fleet(installed, shape.all_nodes()) as entered:
+        yield entered
+
+
+MIXED: Final = (
+    *(("sixty-0", 60, "middle"), ("sixty-1", 60, "middle")),
+    *(("forty-0", 40, "low"), ("forty-1", 40, "low")),
+)
+"""Two cards of 60 and 40 each."""
+
+
+@pytest.mark.parametrize(("nodes", "cards"), [(1, 2)])
+def test_nobody_is_preempted_who_frees_no_card(
+    fleet: Fleet, pods: Pods, ours: Installation
+) -> None:
+    """And who waits is bound when somebody leaves by himself who does."""
+    (node,) = fleet.nodes
+    pods.fill(node, *MIXED)
+    pods.make("urgent", 50, "high")
+    said = pods.spared("urgent", *(name for name, _, _ in MIXED))
+    assert f"1 Insufficient {names.RESOURCE_GPU}" in said
+    assert 'verb="preempt"' in ours.ask("/metrics")[1]
+    pods.remove("sixty-0")
+    until(lambda: pods.node_of("urgent") == node, "the pod is bound")
+    assert {"forty-0", "forty-1"} <= pods.all().keys()
+
+
+@pytest.mark.parametrize(("nodes", "cards"), [(1, 1)])
+def test_nobody_is_preempted_on_a_node_that_is_left_out(
+    fleet: Fleet, pods: Pods, ours: Installation
+) -> None:
+    (node,) = fleet.nodes
+    pods.fill(node, ("whole", 100, "low"))
+    fleet.set_ready(node, "the library is not there")
+    until(lambda: "AGENT_NOT_READY" in ours.ask("/metrics")[1], "that is seen")
+    pods.make("urgent", 50, "high")
+    pods.spared("urgent", "whole")
+
+
+@pytest.mark.parametrize(("nodes", "cards"), [(2, 2)])
+def test_who_frees_a_card_is_preempted_and_that_card_is_given(
+    fleet: Fleet, pods: Pods, ours: Installation
+) -> None:
+    """Elsewhere the victims would be less important, and would free no card."""
+    parts, wholes = fleet.nodes
+    pods.fill(parts, *MIXED)
+    pods.fill(wholes, ("whole-0", 100, "middle"), ("whole-1", 100, "middle"))
+    before = pods.all()
+    pods.make("urgent", 50, "high")
+    until(lambda: pods.node_of("urgent") == wholes, "the pod is bound")
+    after = pods.all()
+    (victim,) = before.keys() - after.keys()
+    assert victim in ("whole-0", "whole-1")
+    (had,), (given,) = held(before[victim]), held(after["urgent"])
+    assert (given.id, given.minor) == (had.id, had.minor)
+    assert given.resources[names.RESOURCE_CORE] == 50
+
+
+def held(raw: Json) -> Sequence[DeviceEntry]:
+    return decode(raw["metadata"]["annotations"][names.ANNOTATION_DEVICE_ALLOCATED]).gpus
