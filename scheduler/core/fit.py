@@ -13,9 +13,10 @@ import numpy as np
 
 from scheduler.core.columns import Columns, Reasons
 from scheduler.core.fleet import Bools, Fleet, Rows
-from scheduler.core.place import MOST_STEPS, Steps, place
+from scheduler.core.place import place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request
+from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.core.together import together
 
 MOST_STEPS_TOGETHER: Final = 5 * MOST_STEPS
@@ -50,7 +51,7 @@ def _look(fleet: Fleet, request: Request, rows: Rows, steps: Steps) -> tuple[Boo
     reason = np.zeros(len(rows), np.uint8)
     if len(request.asks) > 1:
         hopeful = np.flatnonzero(possible)
-        unsure = hopeful[~together(Columns(fleet, request, rows[hopeful], gather=True))]
+        unsure = hopeful[~together(fleet, request, rows[hopeful])]
         reason[unsure] = _placed(fleet, request, rows[unsure], steps)
         possible &= reason == Reason.FITS
     return possible, reason

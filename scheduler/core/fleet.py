@@ -73,7 +73,11 @@ _PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
     "fullness": (np.float64, 0),
 }
 """Columns, with their type and what stands where there is no card."""
-_LIKENESS: Final = ("total_bytes", "free_bytes", "free_core", "takes_coreless", "root", "numa")
+_LIKENESS: Final = (
+    *("total_bytes", "used_bytes", "used_core", "coreless", "usable"),
+    *("link", "root", "numa"),
+)
+"""Of these all others are made by which cards are chosen."""
 
 
 class Fleet:
@@ -229,8 +233,8 @@ class Fleet:
         )
 
     def likeness(self, row: int, selected: Bools | None) -> bytes:
-        """Equal for nodes whose cards are as good as each other's for fitting. selected: of
-        `selected`, None where there is no selector."""
+        """Equal for nodes on which a search for cards takes the same steps to the same end.
+        selected: of `selected`, None where there is no selector."""
         columns = (getattr(self, name)[row].tobytes() for name in _LIKENESS)
         chosen = b"" if selected is None else selected[self.label_set[row]].tobytes()
         return b"".join((*columns, chosen))

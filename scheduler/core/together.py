@@ -1,36 +1,69 @@
 """Several containers at once: a greedy pass over all nodes together.
 
-What it finds, is there; where it finds nothing, `scheduler.core.place` has to look.
+What it finds, is there; where it finds nothing, `scheduler.core.place` has to look. What it finds
+on a node hangs on that node alone, not on those beside which it was asked: for one node by itself
+it finds the same, and says what.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.core.columns import Columns, bytes_of
-from scheduler.core.fleet import Bools
+from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.request import Ask, Request, by_greed
 
 _NOBODY: Final = -1
 
 
-def together(columns: Columns) -> Bools:
+def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
     """[R]: nodes on which the containers, placed one by one, each on the fullest card with room,
     all find some."""
-    found = np.zeros(len(columns.bar), np.bool_)
-    largest = int(columns.card("total_bytes").max(initial=1))
-    order = by_greed(columns.request, largest)
-    for part in columns.parts():
-        found |= _Pass(columns, part).all_placed(order)
+    found = np.zeros(len(rows), np.bool_)
+    for order, at in _orders(fleet, request, rows):
+        for tried in _passes(fleet, request, rows[at]):
+            found[at] |= tried.all_placed(order)
     return found
+
+
+def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequence[int]] | None:
+    """The cards, as slots, by the number of the ask, that `together` finds on this node; None:
+    it finds none."""
+    rows = np.array([row], np.intp)
+    ((order, _),) = _orders(fleet, request, rows)
+    for tried in _passes(fleet, request, rows):
+        if tried.all_placed(order)[0]:
+            return {number: [int(card[0]) for card in tried.chosen[number]] for number in order}
+    return None
+
+
+def _orders(
+    fleet: Fleet, request: Request, rows: Rows
+) -> Iterator[tuple[Sequence[int], NDArray[np.intp]]]:
+    """The asks, the greediest first, and the nodes for which that is their order: by where they
+    stand in rows. Beside which cards bytes and percent compare, is for each node to say."""
+    largest, which = np.unique(fleet.total_bytes[rows].max(axis=1), return_inverse=True)
+    sizes_of: dict[tuple[int, ...], list[int]] = {}
+    for number, largest_bytes in enumerate(largest.tolist()):
+        sizes_of.setdefault(tuple(by_greed(request, largest_bytes)), []).append(number)
+    for order, numbers in sizes_of.items():
+        yield order, np.flatnonzero(np.isin(which, numbers))
+
+
+def _passes(fleet: Fleet, request: Request, rows: Rows) -> Iterator[_Pass]:
+    columns = Columns(fleet, request, rows, gather=True)
+    for part in columns.parts():
+        yield _Pass(columns, part)
 
 
 class _Pass:
     """held_bytes, held_core: [moments, G, R]. capped: [G, R], whether the pod's shares of the card
-    ask for core; -1 while it has none."""
+    ask for core; -1 while it has none. chosen: by ask, its cards one after another, [R] each; what
+    stands there for a node on which not all are placed, means nothing."""
 
     def __init__(self, columns: Columns, part: Bools | None) -> None:
         self._columns = columns
@@ -43,15 +76,19 @@ class _Pass:
         self._held_bytes = np.zeros((moments, *self._total.shape), np.int64)
         self._held_core = np.zeros((moments, *self._total.shape), np.int64)
         self._capped = np.full(self._total.shape, _NOBODY, np.int8)
+        self.chosen: dict[int, list[NDArray[np.intp]]] = {}
 
-    def all_placed(self, order: list[int]) -> Bools:
+    def all_placed(self, order: Sequence[int]) -> Bools:
         """[R]."""
         placed = np.ones(self._total.shape[1], np.bool_)
         for number in order:
-            placed &= self._placed(self._request.asks[number], self._request.moments[number])
+            placed &= self._placed(number)
         return placed
 
-    def _placed(self, ask: Ask, moments: tuple[int, ...]) -> Bools:
+    def _placed(self, number: int) -> Bools:
+        ask: Ask = self._request.asks[number]
+        moments = self._request.moments[number]
+        taken = self.chosen[number] = []
         size = bytes_of(ask, self._total)
         capped, core = int(ask.core_percent is not None), ask.core_percent or 0
         room = self._columns.room(ask)
@@ -67,6 +104,7 @@ class _Pass:
         every = np.ones(len(nodes), np.bool_)
         for _ in range(ask.cards):
             chosen = np.where(room, left, np.iinfo(np.int64).max).argmin(0)
+            taken.append(chosen)
             here = room[chosen, nodes]
             every &= here
             cards, on = chosen[here], nodes[here]

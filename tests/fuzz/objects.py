@@ -15,8 +15,9 @@ from contract import names
 from scheduler import translate, written
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
-from scheduler.core.place import Steps, place
+from scheduler.core.place import place
 from scheduler.core.placement import Placement
+from scheduler.core.search import Steps
 from scheduler.dialects import RequestError
 from scheduler.state import State
 from tests.fuzz.choices import Choices

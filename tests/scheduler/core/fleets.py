@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scheduler.core.fleet import Card, Fleet
 from scheduler.core.reasons import Reason
@@ -82,6 +83,86 @@ def ask(chance: random.Random, number: int) -> Ask:
         memory_percent=chance.choice((100, 50, 33, chance.randint(1, 100))) if by_ratio else None,
         memory_bytes=None if by_ratio else chance.choice((1, 100, chance.randint(1, 1700))),
     )
+
+
+def large_nodes(chance: random.Random) -> Sequence[Node]:
+    """Of too many cards to try every way; of sizes that differ, and some of them alike but for
+    links."""
+    made = [large_node(chance, f"n{number}") for number in range(3)]
+    for name in ("twin", "triplet"):
+        linked = [
+            Held(replace(held.card, link=chance.choice((None, "a", "b"))), held.shares)
+            for held in made[0].cards
+        ]
+        made.append(Node(name, linked))
+    return made
+
+
+def large_node(chance: random.Random, name: str) -> Node:
+    total, cards = chance.choice((23_040, 40_000, 81_920)), []
+    for minor in range(chance.choice((4, 8, 8, 16))):
+        numa, root = minor // 4, f"pci0000:{minor // 2}"
+        held = Held(Card(f"GPU-{name}-{minor}", minor, total, numa=numa, root=root))
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            percent = chance.randint(5, 45)
+            held.shares.append((total * percent // 100, chance.randint(5, 45)))
+        cards.append(held)
+    return Node(name, cards)
+
+
+def large_request(chance: random.Random) -> Request:
+    """Of so many containers that a search may give up."""
+    asks = []
+    for number in range(chance.randint(5, 12)):
+        percent, by_bytes = chance.randint(5, 70), chance.random() < 0.2
+        asks.append(
+            Ask(
+                f"c{number}",
+                chance.choice((Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)),
+                number,
+                cards=chance.choice((1, 1, 1, 2)),
+                core_percent=chance.choice((percent, chance.randint(5, 70))),
+                memory_percent=None if by_bytes else percent,
+                memory_bytes=percent * 300 if by_bytes else None,
+            )
+        )
+    scope = chance.choice((Scope.NODE,) * 4 + (Scope.NUMA_NODE,))
+    return Request(asks, chance.choice((None, None, Policy.SPREAD)), (), scope)
+
+
+def tight_request(chance: random.Random, on: Node) -> Request:
+    """For what is left of the node's cards, cut into pieces, some of them for two cards each: there
+    is a way, and hardly one beside it."""
+    total = on.cards[0].card.total_bytes
+    left = [
+        [100 - -(-held.used_bytes * 100 // total), held.most_core - held.used_core]
+        for held in on.cards
+    ]
+    asks: list[Ask] = []
+    for first in range(len(left)):
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            of = left[first : first + chance.choice((1, 1, 2))]
+            size, core = (min(each) for each in zip(*of, strict=True))
+            if size > 0 and core > 0:
+                size, core = (
+                    chance.randint(-(-size // 2), size),
+                    chance.randint(-(-core // 2), core),
+                )
+                for each in of:
+                    each[0] -= size
+                    each[1] -= core
+                by_bytes = chance.random() < 0.3
+                asks.append(
+                    Ask(
+                        f"c{first}-{len(asks)}",
+                        cards=len(of),
+                        core_percent=core,
+                        memory_percent=None if by_bytes else size,
+                        memory_bytes=total * size // 100 if by_bytes else None,
+                    )
+                )
+    chance.shuffle(asks)
+    return Request(asks, chance.choice((None, None, Policy.SPREAD)))
 
 
 def fleet(of: Sequence[Node]) -> Fleet:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from scheduler.core.fit import MOST_STEPS_TOGETHER, feasible, fit
 from scheduler.core.fleet import Fleet
-from scheduler.core.place import MOST_STEPS, Steps
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
+from scheduler.core.search import MOST_STEPS, Steps
 from tests.scheduler.core.one_node import add, cards
 
 

@@ -13,7 +13,10 @@ from scheduler.core.placement import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import score
+from scheduler.core.together import assignment, together
 from tests.scheduler.core import fleets, oracle
+
+SEARCHES = 25
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -39,6 +42,37 @@ def test_fit_and_place_are_what_plain_loops_say(seed: int) -> None:
         few = score(fleet, request, rows[possible][:1])
         assert np.array_equal(few, scores[:1])
     assert min(seen.get(reason, 0) for reason in fleets.REACHED) > 3, seen
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_fit_promises_place_keeps_by_every_policy(seed: int) -> None:
+    """Where there are too many ways for the search to try: what it gives up on may have been found
+    by a pass over all nodes, on a node that is alike, or by the policy of another profile."""
+    chance = random.Random(seed)
+    for _ in range(SEARCHES):
+        nodes = fleets.large_nodes(chance)
+        tight = chance.random() < 0.6
+        request = fleets.tight_request(chance, nodes[0]) if tight else fleets.large_request(chance)
+        fleet = fleets.fleet(nodes)
+        rows = fleet.rows_of([node.name for node in nodes])
+        for node, row, value in zip(nodes, rows, fit(fleet, request, rows)[1], strict=True):
+            reason = Reason(int(value))
+            if reason is Reason.GIVEN_UP:
+                continue
+            for default in Policy:
+                check_placement(node, request, place(fleet, request, int(row), default), reason)
+
+
+def test_the_pass_over_all_nodes_finds_on_each_what_it_finds_on_that_alone() -> None:
+    """Nodes with cards of several sizes, beside which bytes and percent compare otherwise."""
+    chance = random.Random(0)
+    for _ in range(300):
+        nodes = fleets.large_nodes(chance)
+        request = fleets.tight_request(chance, nodes[0])
+        fleet = fleets.fleet(nodes)
+        rows = fleet.rows_of([node.name for node in nodes])
+        alone = [assignment(fleet, request, int(row)) is not None for row in rows]
+        assert together(fleet, request, rows).tolist() == alone, (nodes, request)
 
 
 def check_placement(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scheduler.core.fleet import Card
-from scheduler.core.place import Steps, place
+from scheduler.core.place import place
 from scheduler.core.placement import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope
+from scheduler.core.search import Steps
 from tests.scheduler.core.one_node import Held, cards, fleet, minors
 
 

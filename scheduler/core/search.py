@@ -1,0 +1,205 @@
+"""The search for cards of one node: containers on slots, one by one, then all ways.
+
+Plain integers: a node has few cards. Fed by `scheduler.core.place`, which says between which slots.
+The search is bounded, or a pod could halt the scheduler: where it gives up, it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
+
+from scheduler.core.fleet import NO_GROUP, fullness
+from scheduler.core.request import Ask, Policy, Request, by_greed
+
+MOST_STEPS: Final = 2_000
+"""Of the search on one node: tens of milliseconds."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """How many steps a search may take, and has taken."""
+
+    most: int = MOST_STEPS
+    taken: int = 0
+
+
+@dataclass(slots=True)
+class Slot:
+    """A card during the search. At moment t of the pod's life its containers hold held_bytes[t] and
+    held_core[t] of it; capped: whether they ask for core, None while none is here."""
+
+    index: int
+    groups: tuple[int, int, int]
+    """Link, PCIe root, NUMA node."""
+    held_bytes: list[int]
+    held_core: list[int]
+    total_bytes: int
+    used_bytes: int
+    used_core: int
+    is_open: bool
+    fullness: float
+    free_bytes: int
+    free_core: int
+    takes_coreless: bool
+    capped: bool | None = None
+    asks: list[int] = field(default_factory=list)
+
+    def state(self) -> tuple[int, ...]:
+        """Slots of equal state are as good as each other, but for their neighbours."""
+        capped = -1 if self.capped is None else int(self.capped)
+        here = (self.total_bytes, self.free_bytes, self.free_core, int(self.takes_coreless), capped)
+        return (*here, *self.held_bytes, *self.held_core)
+
+    def has_room(self, ask: Ask, moments: Sequence[int]) -> bool:
+        size, core = ask.bytes_of(self.total_bytes), ask.core_percent
+        if self.capped is not None and self.capped != (core is not None):
+            return False
+        if core is None and not self.takes_coreless:
+            return False
+        for at in moments:
+            if self.held_bytes[at] + size > self.free_bytes:
+                return False
+            if core is not None and self.held_core[at] + core > self.free_core:
+                return False
+        return True
+
+    def add(self, number: int, ask: Ask, moments: Sequence[int]) -> None:
+        self.asks.append(number)
+        self.capped = ask.core_percent is not None
+        self._change(ask, moments, 1)
+
+    def remove_last(self, ask: Ask, moments: Sequence[int]) -> None:
+        self.asks.pop()
+        if not self.asks:
+            self.capped = None
+        self._change(ask, moments, -1)
+
+    def _change(self, ask: Ask, moments: Sequence[int], sign: int) -> None:
+        size, core = ask.bytes_of(self.total_bytes), ask.core_percent or 0
+        for at in moments:
+            self.held_bytes[at] += sign * size
+            self.held_core[at] += sign * core
+
+    def rank(self, ask: Ask, policy: Policy) -> tuple[bool, float, int]:
+        """The least is the best."""
+        full = fullness(
+            self.used_bytes + max(self.held_bytes) + ask.bytes_of(self.total_bytes),
+            self.total_bytes,
+            self.used_core + max(self.held_core) + (ask.core_percent or 0),
+        )
+        if policy is Policy.SPREAD:
+            return (False, full, self.index)
+        return (not (self.is_open or self.asks), -full, self.index)
+
+
+class GaveUp(Exception):
+    """The search took too many steps."""
+
+
+class Search:
+    """One node, one request; slots are those that may be used."""
+
+    def __init__(
+        self, request: Request, policy: Policy, slots: Sequence[Slot], steps: Steps
+    ) -> None:
+        self._request = request
+        self._policy = policy
+        self._slots = slots
+        self._steps = steps
+        self._order = by_greed(request, max(slot.total_bytes for slot in slots))
+
+    def greedy(self) -> bool:
+        """Place all, or leave the slots as they were."""
+        placed: list[tuple[int, Sequence[Slot]]] = []
+        for number in self._order:
+            chosen = self._choose(number)
+            if chosen is None:
+                for other, slots in reversed(placed):
+                    self._remove(other, slots)
+                return False
+            self._add(number, chosen)
+            placed.append((number, chosen))
+        return True
+
+    def exact(self) -> bool:
+        """As greedy, over all ways. Raises GaveUp."""
+        return not self._is_too_much() and self._from(0)
+
+    def _is_too_much(self) -> bool:
+        """Whether all cards together have not what is asked for in some moment: no search finds
+        room then, and most that would find none is seen here."""
+        asks, moments = self._request.asks, self._request.moments
+        smallest = min(slot.total_bytes for slot in self._slots)
+        free_bytes = sum(slot.free_bytes for slot in self._slots)
+        free_core = sum(slot.free_core for slot in self._slots)
+        for moment in range(self._request.moment_count):
+            alive = [ask for ask, at in zip(asks, moments, strict=True) if moment in at]
+            size = sum(ask.cards * ask.bytes_of(smallest) for ask in alive)
+            core = sum(ask.cards * (ask.core_percent or 0) for ask in alive)
+            if size > free_bytes or core > free_core:
+                return True
+        return False
+
+    def _from(self, position: int) -> bool:
+        if position == len(self._order):
+            return True
+        number = self._order[position]
+        for chosen in self._ways(number):
+            if self._steps.taken >= self._steps.most:
+                raise GaveUp
+            self._steps.taken += 1
+            self._add(number, chosen)
+            if self._from(position + 1):
+                return True
+            self._remove(number, chosen)
+        return False
+
+    def _ways(self, number: int) -> Iterator[Sequence[Slot]]:
+        """Every choice of cards for an ask, but one only of those that come to the same."""
+        ask = self._request.asks[number]
+        roomy = self._ranked(number)
+        seen: set[tuple[tuple[int, ...], ...]] = set()
+        for chosen in combinations(roomy, ask.cards):
+            key = tuple(sorted(slot.state() for slot in chosen))
+            if key not in seen:
+                seen.add(key)
+                yield chosen
+
+    def _choose(self, number: int) -> Sequence[Slot] | None:
+        wanted = self._request.asks[number].cards
+        roomy = self._ranked(number)
+        if len(roomy) < wanted:
+            return None
+        if wanted > 1:
+            for level in range(3):
+                near = _nearest(roomy, level, wanted)
+                if near is not None:
+                    return near[:wanted]
+        return roomy[:wanted]
+
+    def _ranked(self, number: int) -> list[Slot]:
+        ask, moments = self._request.asks[number], self._request.moments[number]
+        roomy = [slot for slot in self._slots if slot.has_room(ask, moments)]
+        return sorted(roomy, key=lambda slot: slot.rank(ask, self._policy))
+
+    def _add(self, number: int, chosen: Sequence[Slot]) -> None:
+        for slot in chosen:
+            slot.add(number, self._request.asks[number], self._request.moments[number])
+
+    def _remove(self, number: int, chosen: Sequence[Slot]) -> None:
+        for slot in chosen:
+            slot.remove_last(self._request.asks[number], self._request.moments[number])
+
+
+def _nearest(roomy: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] | None:
+    """The cards of the group that has enough of them and the fewest to spare."""
+    groups: dict[int, list[Slot]] = {}
+    for slot in roomy:
+        if slot.groups[level] != NO_GROUP:
+            groups.setdefault(slot.groups[level], []).append(slot)
+    enough = [group for group in groups.values() if len(group) >= wanted]
+    # Of equals the first: the one that holds the best-ranked card.
+    return min(enough, key=len) if enough else None
