@@ -54,7 +54,8 @@ def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
     left, wanted = int(free[0]), asked
     if column == "free_bytes":
         return f"largest free slice {_size(left)} of the {_size(wanted, 1)} asked"
-    return f"largest free slice {left} % of the {wanted} % asked"
+    # No percent sign: kube-scheduler writes its Event with our text as Go's format.
+    return f"largest free slice {left} of the {wanted} percent asked"
 
 
 def _asked(ask: Ask, reason: Reason) -> tuple[str, int]:

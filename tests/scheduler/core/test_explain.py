@@ -47,11 +47,14 @@ def test_not_where_nodes_differ() -> None:
 
 
 def test_percent() -> None:
+    """kube-scheduler takes the text for a format of Go's: a percent sign would garble it."""
     half = Request([Ask("main", memory_percent=50)])
-    assert said(half, 6 * Gi)[Reason.MEMORY].endswith("(largest free slice 25 % of the 50 % asked)")
+    assert said(half, 6 * Gi)[Reason.MEMORY].endswith(
+        "(largest free slice 25 of the 50 percent asked)"
+    )
     core = Request([Ask("main", core_percent=50, memory_bytes=1)])
     assert said(core, Gi, core=70)[Reason.CORE].endswith(
-        "(largest free slice 30 % of the 50 % asked)"
+        "(largest free slice 30 of the 50 percent asked)"
     )
     assert said(by_size(1), Gi, core=100) == {Reason.CORE: TEXTS[Reason.CORE]}
 
