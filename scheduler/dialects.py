@@ -43,6 +43,8 @@ _SHARED: Final = names.RESOURCE_SHARED
 RESOURCES: Final = frozenset({_GPU, _CORE, _MEMORY, _RATIO, _SHARED})
 """By which shares are asked for, in any dialect."""
 
+_OF_CARDS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
+
 _LEGAL: Final = frozenset(
     frozenset(each)
     for each in (
@@ -61,6 +63,18 @@ _ALLOWED: Final = (
     f"allowed are {_GPU} by itself; or one of {_MEMORY} and {_RATIO}, with {_CORE} or without, and"
     f" with {_SHARED} or without"
 )
+
+
+def misnamed(resource: str) -> str:
+    """What is wrong with the name of a resource that is to be of cards; "" if nothing is. No node
+    has one of another name, and a pod that asked for it would wait for ever: Koordinator's own
+    scheduler writes new names for old before it schedules, the stock one does not."""
+    if resource in RESOURCES or not resource.lower().startswith(_OF_CARDS):
+        return ""
+    new = names.DEPRECATED_RESOURCES.get(resource)
+    if new is not None:
+        return f" is under an old name; allowed is {new}"
+    return f"; allowed are {', '.join(sorted(RESOURCES))}"
 
 
 def koordinator(annotations: Mapping[str, str], containers: Sequence[Container]) -> Sequence[Ask]:

@@ -39,6 +39,16 @@ _NOTHING: Final[Json] = {}
 
 def request(pod: Json) -> Request | None:
     """What the pod asks for; None: no share, so that it may go anywhere. Raises RequestError."""
+    for name, _, _, raw in _lives(pod):
+        for kind in ("limits", "requests"):
+            for key, value in _at(_at(raw, "resources"), kind).items():
+                if wrong := dialects.misnamed(key):
+                    raise RequestError(f"container {name}: {key}: {value}{wrong}")
+    return _asked(pod)
+
+
+def _asked(pod: Json) -> Request | None:
+    """As `request`, under whichever name: who is bound has been understood by somebody."""
     metadata = _at(pod, "metadata")
     annotations = _texts(metadata, "annotations")
     containers = tuple(_container(*each) for each in _lives(pod))
@@ -187,7 +197,7 @@ def _held(raw: Json) -> tuple[Held, str]:
         except allocation.AllocationError as error:
             problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
     try:
-        asked = request(raw)
+        asked = _asked(raw)
     except RequestError as error:
         asked, refused = None, str(error)
     else:

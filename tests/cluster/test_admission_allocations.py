@@ -253,11 +253,61 @@ def test_an_eviction(server: Server, bound: Json) -> None:
     assert answer.done, answer.text
 
 
+def test_whatever_else_is_posted_to_a_pod_carries_none(server: Server, bound: Json) -> None:
+    """Each subresource is matched, so that one which a newer API server has is as well."""
+    name, key = bound["metadata"]["name"], names.ANNOTATION_GRANTS
+    metadata = {"name": name, "namespace": "default", "annotations": {key: "x"}}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    refused(server.ask("POST", f"{at(name, 'eviction')}?dryRun=All", eviction), key)
+
+
 def test_another_scheduler_binds_what_asks_for_no_share(server: Server, pending: Json) -> None:
     """Without annotations a Binding is anybody's whom RBAC lets."""
     name = pending["metadata"]["name"]
     answer = server.ask("POST", at(name, "binding"), binding(name), user="system:kube-scheduler")
     assert answer.done, answer.text
+
+
+# --- what is asked for
+
+ASKED: Final = {
+    **{
+        f"annotation {key}": {"annotations": {key: "junk"}}
+        for key in (
+            names.ANNOTATION_POLICY,
+            names.ANNOTATION_ALLOCATE_HINT,
+            names.ANNOTATION_JOINT_ALLOCATE,
+            names.ANNOTATION_PARTITION_SPEC,
+        )
+    },
+    f"label {names.LABEL_ISOLATION_PROVIDER}": {"labels": {names.LABEL_ISOLATION_PROVIDER: "mps"}},
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_it_is_not_changed_through_the_status(server: Server, pending: Json, what: str) -> None:
+    """Where nobody judges it; what is right is written to the pod itself."""
+    path = at(pending["metadata"]["name"], "status")
+    answer = server.ask("PATCH", path, {"metadata": ASKED[what]}, MERGE_PATCH)
+    assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
+    assert answer.text == (
+        f"{what}: admin would add, change or remove it through pods/status; allowed is in the pod"
+        " itself"
+    )
+    metadata = {"labels": {"a": "b"}, "annotations": {"example.org/note": "mine"}}
+    assert server.ask("PATCH", path, {"metadata": metadata}, MERGE_PATCH).done
+
+
+def test_it_is_not_taken_away_through_the_status(server: Server, pending: Json) -> None:
+    name = pending["metadata"]["name"]
+    label, annotation = names.LABEL_ISOLATION_PROVIDER, names.ANNOTATION_POLICY
+    asked = {"labels": {label: names.ISOLATION_PROVIDER}, "annotations": {annotation: "spread"}}
+    assert server.ask("PATCH", at(name), {"metadata": asked}, MERGE_PATCH).done
+    for gone in ({"labels": {label: None}}, {"annotations": {annotation: None}}):
+        answer = server.ask("PATCH", at(name, "status"), {"metadata": gone}, MERGE_PATCH)
+        assert answer.policy == "gpuslice-allocations", answer.body
+    said = {"metadata": asked, "status": {"message": "it waits"}}
+    assert server.ask("PATCH", at(name, "status"), said, MERGE_PATCH).done
 
 
 # --- the annotation of what the agent needs to start

@@ -62,6 +62,11 @@ def test_each_policy_has_its_row_and_its_resources() -> None:
         assert told == matched & set(_SUBRESOURCES), name
 
 
+def test_their_number() -> None:
+    count = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")[len(policies())]
+    assert _TEXT.splitlines()[2].startswith(f"{count} policies of the API server's own kind")
+
+
 def test_the_allocations_annotations() -> None:
     told = {code(cell)[0] for cell, _ in table("annotation | says")}
     written = {key.partition("/")[0] if "required" in key else key for key in ALLOCATION}

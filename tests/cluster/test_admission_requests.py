@@ -62,7 +62,22 @@ def hint(scope: str) -> dict[str, str]:
 
 
 WRONG: Final[dict[str, Json]] = {
-    "two names of one thing": pod(asking({GPU: 50, "kubernetes.io/gpu": 50})),
+    "two names of one thing": pod(
+        asking({**HALF, "koordinator.sh/fpga": 1, "kubernetes.io/fpga": 1})
+    ),
+    "an old name": pod(asking({"kubernetes.io/gpu": 50})),
+    "an old name, of none": pod(asking({**HALF, "kubernetes.io/gpu-memory": 0})),
+    "an old name beside the new": pod(asking({GPU: 50, "kubernetes.io/gpu": 50})),
+    "an old name in an init container": pod(
+        container(), asking({"kubernetes.io/gpu-core": 50}, "first", init=True)
+    ),
+    "a misspelt name": pod(asking({"koordinator.sh/gpu-mem": "8Gi"})),
+    "another misspelt name": pod(asking({"koordinator.sh/gpu-shared": 1, RATIO: 50})),
+    "a name in capitals": pod(asking({"koordinator.sh/GPU": 50})),
+    "a misspelt old name": pod(asking({"kubernetes.io/Gpu.shared": 1})),
+    "a misspelt name of another scheduler's pod": pod(
+        asking({"koordinator.sh/gpu-mem": "8Gi"}), scheduler="default-scheduler"
+    ),
     "gpu and anything": pod(asking({GPU: 50, CORE: 50})),
     "core alone": pod(asking({CORE: 50})),
     "shared alone": pod(asking({SHARED: 2})),
@@ -77,7 +92,7 @@ WRONG: Final[dict[str, Json]] = {
     "core of more cards than the ratio's": pod(asking({CORE: 200, RATIO: 50})),
     "less than a byte of a card": pod(asking({SHARED: 4, MEMORY: 3})),
     "more bytes than any card": pod(asking({MEMORY: "300Ti"})),
-    "of an old name": pod(asking({"kubernetes.io/gpu": "150500m"})),
+    "of an old name": pod(asking({"kubernetes.io/gpu": "1500m"})),
     "of an init container": pod(container(), asking({GPU: 150}, "first", init=True)),
     "of the second container": pod(container(), asking({GPU: 150}, "second")),
     "another provider of isolation": pod(
@@ -108,7 +123,16 @@ def test_a_malformed_request_is_refused_in_the_schedulers_words(server: Server, 
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
-@pytest.mark.parametrize("what", ["core alone", "of an init container", "isolation of nothing"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "core alone",
+        "of an init container",
+        "isolation of nothing",
+        "an old name",
+        "a misspelt name",
+    ],
+)
 def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
     path, workload = workloads(WRONG[what])[kind]
     answer = server.ask("POST", path + _DRY, workload)

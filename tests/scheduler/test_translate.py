@@ -344,6 +344,15 @@ def test_what_cannot_be_read_at_all_may_be_any_card(annotations: dict[str, str])
     assert held(bound(annotations, {"name": "main"}))[0] == ()
 
 
+def test_a_bound_pods_old_names_are_read() -> None:
+    """Koordinator's own scheduler bound it; what is not bound is refused under them."""
+    old = {"kubernetes.io/gpu-core": 50, "kubernetes.io/gpu-memory-ratio": 50}
+    asking = {"name": "main", "resources": {"limits": old, "requests": old}}
+    found, _ = held(bound({names.ANNOTATION_DEVICE_ALLOCATED: "{"}, asking))
+    assert found == Unreadable(request(pod(container("main", core=50, ratio=50))))
+    assert "under an old name" in refused(pod(asking))
+
+
 @pytest.mark.parametrize("annotations", [{}, {names.ANNOTATION_DEVICE_ALLOCATED: '{"rdma":[]}'}])
 def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> None:
     """The node agent brings it no card, and so it holds none."""
