@@ -77,14 +77,14 @@ class World:
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
 
     async def make(
-        self, name: str, percent: int = 0, finalizers: Sequence[str] = ()
+        self, name: str, percent: int = 0, finalizers: Sequence[str] = (), **more: Any
     ) -> dict[str, Any]:
         """A pod that asks for so much of a card."""
         asked = {names.RESOURCE_CORE: f"{percent}", names.RESOURCE_MEMORY_RATIO: f"{percent}"}
         resources = {"requests": asked, "limits": asked} if percent else {}
         container = {"name": "main", "image": "none", "resources": resources}
         metadata = {"name": name, "finalizers": finalizers}
-        spec = {"schedulerName": names.SCHEDULER_NAME, "containers": [container]}
+        spec = {"schedulerName": names.SCHEDULER_NAME, "containers": [container], **more}
         raw = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         made: dict[str, Any] = await self._kube.post(self.pods, raw)
         return made
@@ -253,6 +253,31 @@ def test_kube_scheduler_is_understood(play: Play, tmp_path: Path) -> None:
         assert {body.partition(BETWEEN)[0] for body in world.verbs.prioritized} <= heads
 
     play(act)
+
+
+def test_nobody_is_preempted_while_we_may_not_write(
+    play: Play, installed: ControlPlane, tmp_path: Path
+) -> None:
+    """kube-scheduler takes the status for an error, and no answer without nodes for one."""
+    installed.kubectl("create", "priorityclass", "above-all", "--value=1000")
+
+    async def act(world: World, one: str, two: str) -> None:
+        async with world.kube_scheduler(tmp_path):
+            for name in ("a", "b"):
+                await world.make(name, 100)
+            await world.until_bound("a", "b")
+            world.leader.leave()
+            await world.make("urgent", 50, priorityClassName="above-all")
+            said = await world.condition("urgent", "preempt")
+        assert "failed preempt with extender at URL" in said
+        assert "code 503" in said
+        for name in ("a", "b"):
+            assert "deletionTimestamp" not in (await world.get(name))["metadata"]
+
+    try:
+        play(act)
+    finally:
+        installed.kubectl("delete", "priorityclass", "above-all")
 
 
 def test_bound_once_whatever_is_asked_again(play: Play) -> None:
