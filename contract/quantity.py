@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
@@ -51,9 +51,11 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A whole, non-negative number of the resource's unit."""
+    """A whole, non-negative number of the resource's unit. rounded: there was a fraction, which the
+    API server takes of no resource but Kubernetes' own."""
 
     amount: int
+    rounded: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def _read(text: str) -> Value | Invalid:
         return Invalid(f"{text!r} is negative")
     if amount > _INT64_MAX:
         return Invalid(f"{text!r} is larger than 2^63-1")
-    return Value(amount)
+    return Value(amount, exact != amount)
 
 
 def format_binary(amount: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -40,6 +41,8 @@ _KINDS: Final = {
     cache.PODS: "Pod",
 }
 _SHOWN: Final = 10
+_UNCUT: Final = 10_000
+"""Columns: where a table is cut, without a terminal at 80, UUIDs cannot be told."""
 
 
 def asking(
@@ -59,11 +62,17 @@ def asking(
             metavar="FILE",
             help="Nodes and Devices, and Leases and Pods if there are any: what"
             " `kubectl get nodes,devices,leases,pods -A -o yaml` prints. Without a Lease, every"
-            " node's agent is taken as ready.",
+            " node's agent is taken as ready; with some, one that was renewed more than 40 s before"
+            " the last is of a silent agent.",
         ),
     ] = None,
     from_cluster: Annotated[
-        bool, typer.Option("--from-cluster", help="Ask the cluster what is there; reads only.")
+        bool,
+        typer.Option(
+            "--from-cluster",
+            help="Ask the cluster what is there; reads only. An agent whose Lease was renewed more"
+            " than 40 s ago by this machine's clock is silent.",
+        ),
     ] = False,
     copies: Annotated[
         int, typer.Option("--copies", min=1, max=10_000, help="Of each pod, one after another.")
@@ -90,8 +99,9 @@ def asking(
         if fleet_file is not None:
             state = fleet(objects(_documents(fleet_file)))
         else:
-            state = fleet(asyncio.run(everything(kubeconfig)))
-    except (SimulationError, AccessError, KubeError, OSError, yaml.YAMLError) as error:
+            now_s = time.time()
+            state = fleet(asyncio.run(everything(kubeconfig)), now_s)
+    except (SimulationError, AccessError, KubeError, OSError) as error:
         sys.stderr.write(f"simulate: {error}\n")
         raise typer.Exit(2) from None
     repeated = [pod for pod in asked for _ in range(copies)]
@@ -105,9 +115,13 @@ def asking(
 
 
 def _documents(path: Path) -> Iterable[object]:
-    text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    """Raises SimulationError, OSError."""
+    written = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return list(yaml.load_all(text, loader))
+    try:
+        return list(yaml.load_all(written.decode(), loader))
+    except (ValueError, yaml.YAMLError) as error:
+        raise SimulationError(f"{path}: {error}") from None
 
 
 async def everything(kubeconfig: str, paths: Iterable[str] = _KINDS) -> Sequence[Json]:
@@ -121,7 +135,7 @@ async def everything(kubeconfig: str, paths: Iterable[str] = _KINDS) -> Sequence
 
 
 def _show(accounts: Sequence[Account]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=_UNCUT)
     for account in accounts:
         _show_one(console, account)
 

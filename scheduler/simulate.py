@@ -6,6 +6,7 @@ part (affinity, taints, processors, volumes) is not asked.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,11 +98,14 @@ def objects(documents: Iterable[object]) -> Iterator[Json]:
             yield document
 
 
-def fleet(found: Iterable[Json]) -> State:
+def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
     """The state of a fleet that is told by Node, Device, Lease and Pod objects. Where there is no
-    Lease at all, as in a fleet that was written by hand, every agent is taken as ready."""
+    Lease at all, as in a fleet that was written by hand, every agent is taken as ready.
+
+    now_s: since the epoch, beside which a Lease is old; None: the last renewal among them, since
+    nothing else in a file tells of when it is."""
     state = State()
-    leases = 0
+    leases = []
     nodes = []
     for raw in found:
         kind = raw["kind"]
@@ -114,27 +118,31 @@ def fleet(found: Iterable[Json]) -> State:
         elif kind == "Pod":
             state.see_pod(translate.pod(raw))
         elif kind == "Lease" and (lease := translate.lease(raw)) is not None:
-            state.see_lease(lease, 0.0)
-            leases += 1
+            leases.append(lease)
     if not nodes:
         raise SimulationError("the fleet has no Node; allowed are Nodes with their Devices")
     if not leases:
         for name in nodes:
             state.see_lease(LeaseFacts(name, "assumed"), 0.0)
+    if now_s is None:
+        now_s = max((each.renewed_s or 0.0 for each in leases), default=0.0)
+    for lease in leases:
+        age_s = math.inf if lease.renewed_s is None else now_s - lease.renewed_s
+        state.see_lease(lease, 0.0, age_s)
     return state
 
 
 def pods(found: Iterable[Json]) -> Sequence[Json]:
     """The pods in them, or those that become of them. Raises SimulationError."""
-    made = []
+    made: list[Json] = []
     for raw in found:
         kind = raw["kind"]
         if kind in _POD_KINDS:
-            made.append(raw)
+            made.append({**raw, "metadata": _part(raw, raw, "metadata")})
         elif kind in _TEMPLATE_KINDS:
             made.append(_of_template(raw, raw))
         elif kind == "CronJob":
-            job = (raw.get("spec") or {}).get("jobTemplate") or {}
+            job = _part(raw, _part(raw, raw, "spec"), "jobTemplate")
             made.append(_of_template(raw, job))
     if not made:
         raise SimulationError("there is no pod; allowed are a Pod, and what has a pod's template")
@@ -142,14 +150,22 @@ def pods(found: Iterable[Json]) -> Sequence[Json]:
 
 
 def _of_template(owner: Json, holder: Json) -> Json:
-    spec = holder.get("spec") or {}
-    template = holder.get("template") if owner["kind"] == "PodTemplate" else spec.get("template")
-    if not isinstance(template, dict):
+    within = holder if owner["kind"] == "PodTemplate" else _part(owner, holder, "spec")
+    template = _part(owner, within, "template")
+    if not template:
         raise SimulationError(f"{owner['kind']} without a pod's template")
-    name = (owner.get("metadata") or {}).get("name", "")
-    namespace = (owner.get("metadata") or {}).get("namespace", "default")
-    metadata = {**(template.get("metadata") or {}), "name": name, "namespace": namespace}
+    named = _part(owner, owner, "metadata")
+    whose = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
+    metadata = {**_part(owner, template, "metadata"), **whose}
     return {**template, "kind": "Pod", "metadata": metadata}
+
+
+def _part(owner: Json, of: Json, key: str) -> Json:
+    """The object there; an empty one where there is none. Raises SimulationError."""
+    found = of.get(key)
+    if found is not None and not isinstance(found, dict):
+        raise SimulationError(f"{owner['kind']}: {key}: {found!r}; allowed is an object")
+    return found or {}
 
 
 # --- where it would go ---------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def request(pod: Json) -> Request | None:
     for name, _, _, raw in _lives(pod):
         for kind in ("limits", "requests"):
             for key, value in _at(_at(raw, "resources"), kind).items():
-                if wrong := dialects.misnamed(key):
+                if wrong := _wrong(key, value):
                     raise RequestError(f"container {name}: {key}: {value}{wrong}")
     return _asked(pod)
 
@@ -95,6 +95,16 @@ def _container(name: str, phase: Phase, order: int, raw: Json) -> Container:
                 )
             asked[canonical] = value
     return Container(name, phase, order, asked)
+
+
+def _wrong(key: str, value: object) -> str:
+    """With a resource of cards, "" for nothing. Of a fraction the API server says the same; the pod
+    may be one that it has not seen."""
+    if key not in dialects.RESOURCES:
+        return dialects.misnamed(key)
+    read = quantity.parse(value)
+    rounded = isinstance(read, quantity.Value) and read.rounded
+    return "; allowed are whole numbers" if rounded else ""
 
 
 def _refuse_foreign(pod: Json, containers: Sequence[Container]) -> None:

@@ -54,7 +54,6 @@ TABLE: list[tuple[dict[str, object], int, int | None, int | None, int | None]] =
     ({CORE: 200, MEM: "64Gi", SHARED: 2}, 2, 100, 32 * Gi, None),
     ({MEM: "8Gi"}, 1, None, 8 * Gi, None),
     ({MEM: "100Mi"}, 1, None, 100 * Mi, None),
-    ({MEM: "0.5"}, 1, None, 1, None),
     ({CORE: 60, MEM: "4Gi"}, 1, 60, 4 * Gi, None),
     ({SHARED: 1, RATIO: 100}, 1, None, None, 100),
     ({SHARED: 2, CORE: 100, RATIO: 100}, 2, 50, None, 50),
@@ -125,6 +124,9 @@ ILLEGAL: list[tuple[dict[str, object], str]] = [
         {RATIO: 50, "koordinator.sh/fpga": 1, "kubernetes.io/fpga": 1},
         "kubernetes.io/fpga and koordinator.sh/fpga are one",
     ),
+    ({G: 0.5}, f"{G}: 0.5; allowed are whole numbers"),
+    ({CORE: "1500m", RATIO: 50}, f"{CORE}: 1500m; allowed are whole numbers"),
+    ({MEM: "0.3Ki"}, f"{MEM}: 0.3Ki; allowed are whole numbers"),
     ({RATIO: 50, "nvidia.com/gpu": 1}, "nvidia.com/gpu: 1 is not ours to give"),
     ({RATIO: 50, "koordinator.sh/rdma": 100}, "koordinator.sh/rdma: 100; only Koordinator's own"),
     ({RATIO: 50, "huawei.com/npu-core": 1}, "huawei.com/npu-core: 1; only Koordinator's own"),
@@ -139,6 +141,10 @@ def test_illegal_is_refused_with_the_field_its_value_and_what_is_allowed(
         translate.request(pod({}, resources))
     assert str(caught.value).startswith("container c1: "), caught.value
     assert text in str(caught.value)
+
+
+def test_what_is_whole_may_be_written_as_a_fraction() -> None:
+    assert asked({MEM: "1.5Gi", CORE: "50000m"}) == asked({MEM: 3 << 29, CORE: 50})
 
 
 @pytest.mark.parametrize("percent", [150, 250, 101, 199])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,33 @@ def test_leases_count_where_there_are_any() -> None:
     assert "no GPU node agent has reported" in [each.text for each in account.refusals]
 
 
+@pytest.mark.parametrize(
+    ("now", "silent"),
+    [
+        (datetime(2026, 1, 1, 0, 0, 45, tzinfo=UTC), ["n10", "n2", "n3"]),
+        (datetime(2025, 12, 31, tzinfo=UTC), ["n3"]),
+        (datetime(2026, 1, 1, 0, 5, tzinfo=UTC), ["n1", "n10", "n2", "n3"]),
+        (None, ["n10", "n2", "n3"]),
+    ],
+)
+def test_nodes_whose_agents_are_silent_are_left_out(now: datetime | None, silent: Any) -> None:
+    """Without a time, beside the last renewal: a file is as old as it is."""
+    leases = [lease("n1", 58), lease("n2", 4), lease("n10", 4), lease("n3")]
+    leases[3]["spec"]["renewTime"] = "?"
+    devices = [kind("Device", device("n3", card("GPU-e", 0)))]
+    found = [*FLEET, *devices, *(kind("Lease", each) for each in leases)]
+    account = simulate.simulate(simulate.fleet(found, now.timestamp() if now else None), HALF)
+    told = {each.text: each.nodes for each in account.refusals}
+    assert told == {"GPU node agent is silent": silent}
+
+
+def test_where_no_lease_says_when_all_are_silent() -> None:
+    unsaid = lease("n1")
+    del unsaid["spec"]
+    account = simulate.simulate(simulate.fleet([*FLEET, kind("Lease", unsaid)]), HALF)
+    assert "GPU node agent is silent" in [each.text for each in account.refusals]
+
+
 def test_a_request_that_may_not_be_is_refused_on_every_node() -> None:
     account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main", gpu=150))))
     assert not account.placed
@@ -121,6 +149,18 @@ def test_lists_are_what_is_in_them() -> None:
         (lambda: simulate.fleet([HALF]), "no Node"),
         (lambda: simulate.pods([{"kind": "Service"}]), "no pod"),
         (lambda: simulate.pods([{"kind": "Job"}]), "Job without a pod's template"),
+        (
+            lambda: simulate.pods([{"kind": "Pod", "metadata": [1]}]),
+            r"Pod: metadata: \[1\]; allowed",
+        ),
+        (
+            lambda: simulate.pods([{"kind": "CronJob", "spec": {"jobTemplate": 5}}]),
+            "CronJob: jobTemplate: 5; allowed is an object",
+        ),
+        (
+            lambda: simulate.pods([{"kind": "PodTemplate", "template": {"metadata": "a"}}]),
+            "PodTemplate: metadata: 'a'; allowed is an object",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_said(call: Any, text: str) -> None:
@@ -206,3 +246,32 @@ def test_it_says_what_it_cannot_read(tmp_path: Path) -> None:
         done = ask(tmp_path, *arguments)
         assert done.exit_code == 2
         assert done.stderr.startswith("simulate: ")
+
+
+@pytest.mark.parametrize("written", [b"kind: \xff", b"a: [", b"a: 2026-99-99"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, written: bytes) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(written)
+    done = ask(tmp_path, "--fleet", str(path))
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"simulate: {path}: ")
+
+
+def test_a_pod_may_come_by_standard_input(tmp_path: Path) -> None:
+    application = typer.Typer()
+    application.command()(asking)
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
+    arguments = ["-f", "-", "--fleet", str(tmp_path / "fleet.yaml")]
+    done = CliRunner().invoke(application, arguments, input=json.dumps(HALF))
+    assert done.stdout.startswith("default/pod-u-1: n10")
+
+
+def test_without_a_terminal_nothing_is_cut(tmp_path: Path) -> None:
+    uuid = "GPU-0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
+    fleet = a_node("a-node-of-quite-some-name-in-the-cluster", card(uuid, 0))
+    path = tmp_path / "long.yaml"
+    path.write_text(json.dumps({"kind": "List", "items": fleet}))
+    (row,) = [
+        line for line in ask(tmp_path, "--fleet", str(path)).stdout.splitlines() if uuid in line
+    ]
+    assert row.split()[-2:] == ["50", "%"]
