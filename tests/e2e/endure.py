@@ -120,6 +120,7 @@ class _Run:
             yield Endurance(whole, self._chance, self._options.pods, _say)
         except BaseException:
             _keep(whole)
+            whole.command("down")
             raise
         self._down(whole)
 

@@ -37,7 +37,6 @@ _RESTLESS: Final = re.compile(
 """Settings that are counters; and those of an interface, which is told by itself."""
 _LISTENS: Final = "0A"
 _NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
-_TREE: Final = Path(__file__).resolve().parents[2]
 
 Found = Mapping[str, Counter[str]]
 
@@ -154,10 +153,11 @@ def _shared_memory(proc: Path) -> Iterator[str]:
 
 
 def _settings(proc: Path) -> Iterator[str]:
-    for directory, _, names in os.walk(proc / "root" / _KERNEL.relative_to("/")):
+    top = proc / "root" / _KERNEL.relative_to("/")
+    for directory, _, names in os.walk(top):
         for name in names:
             path = Path(directory, name)
-            short = str(path.relative_to(proc / "root" / _KERNEL.relative_to("/")))
+            short = str(path.relative_to(top))
             if not _RESTLESS.fullmatch(short):
                 try:
                     yield f"{short} = {path.read_text().strip()}"
@@ -168,7 +168,7 @@ def _settings(proc: Path) -> Iterator[str]:
 def _devices(proc: Path) -> Iterator[str]:
     for directory, inner, names in os.walk(proc / "root" / "dev"):
         inner[:] = [name for name in inner if name not in ("pts", "shm")]
-        yield from (str(Path(directory, name)) for name in names)
+        yield from (f"/{Path(directory, name).relative_to(proc / 'root')}" for name in names)
 
 
 def _files(proc: Path) -> Iterator[str]:

@@ -103,6 +103,15 @@ def test_what_is_left_on_a_machine_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert any(each.startswith("+ process: ") and "left behind" in each for each in left)
 
 
+def test_kernel_settings_and_devices_are_seen_and_do_not_change_by_themselves() -> None:
+    kinds = ("kernel setting", "device", "route")
+    found = machine.look(kinds=kinds)
+    assert any(each.startswith("vm/overcommit_memory = ") for each in found["kernel setting"])
+    assert found["device"]["/dev/null"] == 1
+    assert not any("random/" in each for each in found["kernel setting"])
+    assert [each for each in machine.left(found, machine.look(kinds=kinds)) if "vm/" in each] == []
+
+
 def test_mounts_and_namespaces_of_another_process_are_seen() -> None:
     kinds = ("mount", "interface", "namespace")
     found = machine.look(kinds=kinds, process=str(os.getpid()))
