@@ -13,6 +13,7 @@ import random
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,13 @@ _SPREAD: Final = 0.7
 _CALM_EVERY_KILLS: Final = 10
 _BACK_S: Final = 90.0
 _CLEAN_S: Final = 240.0
-_OF_CONTAINERD: Final = re.compile(
-    r"\+ mount: \S+/io\.containerd\.grpc\.v1\.cri/netns/cni-\S+ \(nsfs"
-)
-"""A network namespace that containerd has made for a pod and not noted yet when it is killed; it
-never removes it, nor does anybody who does not know containerd's list."""
+_OF_CONTAINERD: Final = {
+    "shims without a container": r"\+ process: \S+/containerd-shim-runc-v2 .*",
+    "their sockets": r"\+ unix socket: \S+/s/\w+",
+    "network namespaces": r"\+ mount: \S+/io\.containerd\.grpc\.v1\.cri/netns/cni-\S+ \(nsfs.*",
+}
+"""What a containerd that is killed has begun for a pod and not noted yet; the next one does not
+know of it, nor does anybody else. A container in a shim would be another process."""
 _MIDDLE_S: Final = (15.0, 40.0)
 
 
@@ -144,9 +147,11 @@ class Endurance:
         def clean() -> bool:
             nonlocal left
             found = self._node.left()
-            left = [line for line in found if not _OF_CONTAINERD.match(line)]
-            figures.of_containerd = len(found) - len(left)
-            return not left and figures.of_containerd <= figures.kills[KILLED[0]]
+            if figures.kills[KILLED[0]]:
+                figures.of_containerd = Counter(filter(None, map(_of_containerd, found)))
+                found = [line for line in found if not _of_containerd(line)]
+            left = found
+            return not left
 
         try:
             until(clean, "the node is as it was", _CLEAN_S)
@@ -170,6 +175,11 @@ class Endurance:
             if time.monotonic() - said_s > 30:
                 said_s = time.monotonic()
                 self._say(f"{len(crowd)} pods there, {_so_far(crowd.figures)}")
+
+
+def _of_containerd(line: str) -> str:
+    """What it is; "" where it is not containerd's."""
+    return next((what for what, like in _OF_CONTAINERD.items() if re.fullmatch(like, line)), "")
 
 
 async def _read(crowd: Crowd) -> None:

@@ -21,8 +21,9 @@ Every four seconds, until it goes, each container takes all that it may of its c
 more, and reads what `nvidia-smi`, its environment and its grant say; every line of that was judged.
 At each look at the API server the grants were added up by another program than ours. A card is
 short where the programs of a pod that has just gone had not given all of its share back: a program
-got less than its limit there. Containers that were started again were so before they first ran. Of
-containerd's is a network namespace that it had made, and not noted yet, when it was killed.
+got less than its limit there. Containers that were started again were so before they first ran.
+What is left on the node after kills is containerd's own: begun, and not noted yet, when it was
+killed.
 
 """
 _HEAD: Final = (
