@@ -29,7 +29,7 @@ from typing import Any, Final
 import yaml
 
 from contract import names
-from simgpu.lab import kubernetes
+from simgpu.lab import etcd, kubernetes
 from simgpu.lab.kept import Process
 from simgpu.lab.kubernetes import Kubernetes
 
@@ -88,6 +88,7 @@ class ControlPlane:
         self._serving = serving
         self._users = {**USERS, **serving.users}
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
+        self._access = etcd.Access(self.directory)
         self._etcd: Process | None = None
         self._apiserver: Process | None = None
         self._schedulers: list[Process] = []
@@ -270,30 +271,27 @@ class ControlPlane:
             f'{self._tokens[user]},{name},{name},"{",".join(groups)}"\n'
             for user, (name, groups) in self._users.items()
         ]
-        (self.directory / "tokens.csv").write_text("".join(rows))
-        self.service_account_key.write_text(_private_key())
+        _write_private(self.directory / "tokens.csv", "".join(rows))
+        _write_private(self.service_account_key, _private_key())
+        self._access.write()
 
     def _start_etcd(self, port: int) -> str:
-        url, name = f"http://127.0.0.1:{port}", secrets.token_hex(8)
+        name = secrets.token_hex(8)
         self._etcd = Process(
-            [
-                *(self.programs.etcd, f"--data-dir={self.directory / 'etcd'}", f"--name={name}"),
-                *("--unsafe-no-fsync", "--log-level=warn", "--listen-peer-urls=http://127.0.0.1:0"),
-                *(f"--listen-client-urls={url}", f"--advertise-client-urls={url}"),
-            ],
+            [self.programs.etcd, *self._access.options(port), f"--name={name}"],
             self.directory / "etcd.log",
             removed_after_owner=self.directory,
         )
         # Whoever else has the port would say that he is ready, but not by our name.
-        _wait_until(lambda: name in _answer(f"{url}/v3/cluster/member/list", b"{}"), self._etcd)
-        return url
+        _wait_until(lambda: name in self._access.members(port), self._etcd)
+        return etcd.url(port)
 
     def _start_apiserver(self, port: int) -> str:
         key, address = self.service_account_key, self._serving.address
         self._apiserver = Process(
             [
                 self.programs.kube_apiserver,
-                f"--etcd-servers={self._etcd_url}",
+                *(f"--etcd-servers={self._etcd_url}", *self._access.client_options),
                 *(f"--bind-address={address}", f"--advertise-address={address}"),
                 f"--secure-port={port}",
                 f"--cert-dir={self.directory / 'certificates'}",
@@ -313,7 +311,7 @@ class ControlPlane:
         )
         url = f"https://{address}:{port}"
         admin = self._tokens["admin"]
-        _wait_until(lambda: _answer(f"{url}/readyz", None, self.ca, admin) == "ok", self._apiserver)
+        _wait_until(lambda: _answer(f"{url}/readyz", self.ca, admin) == "ok", self._apiserver)
         return url
 
     def _on_a_free_port(self, start: Callable[[int], str]) -> str:
@@ -385,14 +383,17 @@ def _wait_until(ready: Callable[[], bool], process: Process) -> None:
         time.sleep(0.05)
 
 
-def _answer(url: str, body: bytes | None = None, ca: Path | None = None, token: str = "") -> str:
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _answer(url: str, ca: Path, token: str) -> str:
     """What it says; "" where it does not, or refuses."""
-    asked = urllib.request.Request(url, body, {"Authorization": f"Bearer {token}"})
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
-        if ca is not None:
-            tls = ssl.create_default_context(cafile=str(ca))
-            handlers.append(urllib.request.HTTPSHandler(context=tls))
+        tls = ssl.create_default_context(cafile=str(ca))
+        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
         with urllib.request.build_opener(*handlers).open(asked, timeout=5) as answer:
             return str(answer.read().decode())
     except (OSError, ValueError, http.client.HTTPException):

@@ -163,7 +163,7 @@ class Cluster:
         assert link is not None
         directory = self.lab.directory
         shown, key = directory / "kube-apiserver.crt", directory / "kube-apiserver.key"
-        certificate.make(shown, key)
+        certificate.make(shown, key, certificate.KUBELET_CLIENT)
         serving = Serving(
             address=link.machine,
             users=_USERS,

@@ -121,6 +121,7 @@ def test_a_port_that_another_has_is_not_taken_for_ours(
     his = int(control_plane._etcd_url.rpartition(":")[2])
     ours = ControlPlane(tmp_path / "ours")
     ours.directory.mkdir()
+    ours._write_credentials()
     with pytest.raises(ControlPlaneError, match="address already in use"):
         ours._start_etcd(his)
     tried: list[int] = []

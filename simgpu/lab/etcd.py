@@ -1,0 +1,76 @@
+"""Who may speak to the control plane's etcd: those who can read a key in its directory.
+
+What is in etcd is above all rights in Kubernetes: who writes there is whoever he likes. It listens
+on a port of this machine, which every user of it reaches, so it asks for a certificate; there is
+one, which etcd and its clients show to each other (certificate.py). It starts nothing
+(controlplane.py).
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simgpu.lab import certificate
+
+_ASK_S = 5.0
+
+
+def url(port: int) -> str:
+    return f"https://127.0.0.1:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The certificate and its key, in the control plane's directory."""
+
+    directory: Path
+
+    @property
+    def certificate(self) -> Path:
+        return self.directory / "etcd.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.directory / "etcd.key"
+
+    def write(self) -> None:
+        """Raises CertificateError."""
+        certificate.make(self.certificate, self.key, certificate.ETCD)
+
+    def options(self, port: int) -> Sequence[str]:
+        """Of etcd. It has no peers, and listens for them all the same."""
+        shown, key = self.certificate, self.key
+        return (
+            *(f"--data-dir={self.directory / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"),
+            *(f"--listen-client-urls={url(port)}", f"--advertise-client-urls={url(port)}"),
+            *(f"--cert-file={shown}", f"--key-file={key}"),
+            *("--client-cert-auth", f"--trusted-ca-file={shown}"),
+            f"--listen-peer-urls={url(0)}",
+            *(f"--peer-cert-file={shown}", f"--peer-key-file={key}"),
+            *("--peer-client-cert-auth", f"--peer-trusted-ca-file={shown}"),
+        )
+
+    @property
+    def client_options(self) -> Sequence[str]:
+        """Of kube-apiserver."""
+        return (
+            *(f"--etcd-certfile={self.certificate}", f"--etcd-keyfile={self.key}"),
+            f"--etcd-cafile={self.certificate}",
+        )
+
+    def members(self, port: int) -> str:
+        """Whom etcd at that port names; "" where it does not, or is another's."""
+        try:
+            tls = ssl.create_default_context(cafile=str(self.certificate))
+            tls.load_cert_chain(self.certificate, self.key)
+            handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+            asking = urllib.request.build_opener(*handlers)
+            with asking.open(f"{url(port)}/v3/cluster/member/list", b"{}", _ASK_S) as answer:
+                return str(answer.read().decode())
+        except (OSError, ValueError, http.client.HTTPException):
+            return ""
