@@ -123,6 +123,10 @@ class Bounds:
         }
         return frozenset(uuid for uuid in found if uuid)
 
+    def allocated(self) -> Mapping[str, Sequence[allocation.DeviceEntry]]:
+        """By UID, what they were granted, if a scheduler may have written it."""
+        return {uid: each for uid, each in self._granted.items() if uid not in self._foreign}
+
     # --- who is told a pod by the runtime
 
     def unknown(self, pod: Pod) -> bool:

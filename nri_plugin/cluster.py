@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from contract.log_lines import Line
@@ -98,9 +97,6 @@ class Cluster:
     def _load(self) -> Access:
         return access.load(self._settings.kubeconfig, self._settings.environment)
 
-    def _held(self) -> AbstractSet[str]:
-        return {uuid for hold in self._holds() for uuid in hold.parts}
-
     async def _run(self, kube: Kube) -> None:
         node_name = self._settings.node_name
         upkeep = Upkeep(
@@ -108,7 +104,7 @@ class Cluster:
             node_name,
             self._inventory,
             self._bounds,
-            self._held,
+            self._holds,
             lambda: not self._readiness.problems,
             self._settings.inventory_look_s,
             self._metrics,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nri_plugin.errors import Reason, Refusal, refuse
@@ -59,6 +59,8 @@ class Hold:
     parts: Mapping[str, Part]
     """By card."""
     pod: Pod
+    minors: Mapping[str, int] = field(default_factory=dict)
+    """By card, its number when the grant was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ def hold(
 ) -> Hold:
     """The hold of a container, from its shares."""
     whose = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
-    return Hold(container_id, key, pod.uid, container, whose, parts(shares), pod)
+    held = tuple(shares)
+    minors = {share.uuid: share.minor for share in held}
+    return Hold(container_id, key, pod.uid, container, whose, parts(held), pod, minors)
 
 
 def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
@@ -130,7 +134,8 @@ class Ledger:
         if wanted.key in grants:
             # Its files are there, and say what is in force; whether it is what is wanted now is
             # decided where they are read.
-            wanted = replace(wanted, parts=grants[wanted.key].parts)
+            there = grants[wanted.key]
+            wanted = replace(wanted, parts=there.parts, minors=there.minors)
         else:
             siblings = [other for other in grants.values() if _of_one_pod(wanted, other)]
             shortage = short(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or short(

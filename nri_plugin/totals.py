@@ -36,16 +36,25 @@ class Entry:
 
 
 def entries(
-    seen: Iterable[Card], before: Iterable[Entry], granted: AbstractSet[str]
+    seen: Iterable[Card],
+    before: Iterable[Entry],
+    granted: AbstractSet[str],
+    told: Iterable[Card] = (),
 ) -> Sequence[Entry]:
     """What the Device shall list. seen: as NVML tells, those in trouble too; before: what it lists
-    now; granted: the cards that somebody holds a share of.
+    now, or did; granted: the cards that somebody holds a share of; told: as those tell of them
+    (bygone.py).
 
-    A card in trouble is listed with the memory that it had. One that is gone is listed, unhealthy,
-    while it is granted: its size is needed to give the node totals. Of one that is in trouble since
-    before it was first listed nothing is known that could be written.
+    A card in trouble is listed with the memory that it had, and never with less than is granted of
+    it. One that is gone is listed, unhealthy, while it is granted: its size is needed to give the
+    node totals. Of one that is in trouble since before it was first listed, and that nobody was
+    granted, nothing is known that could be written.
     """
     known = {entry.card.uuid: entry.card for entry in before}
+    for card in told:
+        more = known.setdefault(card.uuid, card)
+        if more.memory_bytes < card.memory_bytes:
+            known[card.uuid] = replace(more, memory_bytes=card.memory_bytes)
     found: dict[str, Entry] = {}
     for card in seen:
         if not card.problem:
@@ -53,7 +62,9 @@ def entries(
         elif card.uuid in known:
             memory_bytes = known[card.uuid].memory_bytes
             found[card.uuid] = Entry(replace(card, memory_bytes=memory_bytes), healthy=False)
-    for uuid in granted & known.keys() - found.keys():
+    # The scheduler reads so many: of cards that are no more, none takes the place of one that is.
+    gone = [uuid for uuid in known if uuid in granted and uuid not in found]
+    for uuid in gone[: max(0, names.MAX_CARDS - len(found))]:
         found[uuid] = Entry(known[uuid], healthy=False)
     return sorted(found.values(), key=lambda entry: (entry.card.minor, entry.card.uuid))
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from contract import names
 from contract.log_lines import Line
 from kube.client import Kube, KubeError
-from nri_plugin import objects
+from nri_plugin import bygone, objects
 from nri_plugin.bounds import Bounds
 from nri_plugin.inventory import Inventory
+from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
 from nri_plugin.objects import NodeFacts
-from nri_plugin.totals import entries, totals
+from nri_plugin.totals import Entry, entries, totals
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _FAILED_S: Final = 5.0
 
 
 class Upkeep:
-    """held: the cards that running containers hold. ready: whether the agent is. Its `node` and
+    """holds: what containers that live hold. ready: whether the agent is. Its `node` and
     `device` are the watches' sinks; somebody must `run` it."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Upkeep:
         node_name: str,
         inventory: Inventory,
         bounds: Bounds,
-        held: Callable[[], AbstractSet[str]],
+        holds: Callable[[], Sequence[Hold]],
         ready: Callable[[], bool],
         look_s: float,
         metrics: Metrics,
@@ -54,12 +54,14 @@ class Upkeep:
         self._node_name = node_name
         self._inventory = inventory
         self._bounds = bounds
-        self._held = held
+        self._holds = holds
         self._ready = ready
         self._look_s = look_s
         self._metrics = metrics
         self._changed = asyncio.Event()
         self._said = ""
+        self._listed: Sequence[Entry] = ()
+        """What the Device was to list: it may be deleted, and a dead card tells nothing anew."""
         self.node = One(node_name, self._changed)
         self.device = One(node_name, self._changed)
 
@@ -98,11 +100,15 @@ class Upkeep:
             self._say(f"there is no node {self._node_name}: is --node-name its name?")
             return False
         facts = objects.node(self.node.raw)
-        before = objects.entries(self.device.raw)
-        granted = self._held() | self._bounds.granted(before)
+        now = objects.entries(self.device.raw)
+        before = [*{each.card.uuid: each for each in (*self._listed, *now)}.values()]
+        holds = self._holds()
+        granted = {uuid for hold in holds for uuid in hold.parts} | self._bounds.granted(before)
+        told = bygone.cards(holds, self._bounds.allocated())
         # Until NVML has answered once, what is listed is all that is known.
         known = self._inventory.problem is None or self._inventory.seen
-        listed = entries(self._inventory.seen, before, granted) if known else before
+        listed = entries(self._inventory.seen, before, granted, told) if known else now
+        self._listed = listed if known else before
         device = objects.device(self._node_name, facts.uid, listed, self.device.raw)
         written = False
         if device is not None and (listed or self.device.raw):

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from simgpu.lab import kubernetes
 from tests import sanitizers
@@ -26,6 +27,12 @@ _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# What an example takes, and what making it takes, says how busy the machine is: neither is a fault.
+settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("busy machine")
 
 
 def _why_no_sim() -> str | None:

@@ -110,6 +110,36 @@ def test_a_card_that_fails_counts_while_somebody_holds_it(
     node.have(of_cards(8 * GIB))
 
 
+@pytest.mark.parametrize("agent", ["lives", "was killed"])
+def test_a_dead_card_that_somebody_holds_outlives_its_device_object(
+    account: Path, node: Node, server: Server, host: Host, pods: Pods, agent: str
+) -> None:
+    """What one agent has listed it remembers; the next one knows the grants."""
+
+    def dead(memory_bytes: int) -> bool:
+        listed = node.device().get("spec", {}).get("devices", [])
+        found = [(each["id"], each["minor"], each["health"]) for each in listed]
+        return [each[1:] for each in found] == [(0, True), (1, False)] and (
+            found[1][0] == uuid
+            and listed[1]["resources"][names.RESOURCE_MEMORY] == str(memory_bytes)
+        )
+
+    with agent_side.serving(node.name, account, host.env()):
+        uuid = small_card(node)
+        pods.bind(node, uuid, 1, 2 * GIB)
+        host.fault("lose", card=1)
+        until(lambda: dead(4 * GIB), "the card is listed as unhealthy")
+        if agent == "lives":
+            assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
+            until(lambda: dead(4 * GIB), "the Device is as it was")
+            node.have(of_cards(8 * GIB, 4 * GIB))
+            return
+    assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
+    with agent_side.serving(node.name, account, host.env()):
+        until(lambda: dead(2 * GIB), "the card is listed with what is granted of it")
+        node.have(of_cards(8 * GIB, 2 * GIB))
+
+
 # --- pods whose grant is not to be had
 
 

@@ -26,48 +26,67 @@ def cards(draw: st.DrawFn) -> Sequence[Card]:
     ]
 
 
+tolds = st.dictionaries(UUIDS, st.integers(1, 80), max_size=5).map(
+    lambda found: [Card(uuid, 7, size * GIB) for uuid, size in found.items()]
+)
 befores = cards().map(lambda found: [Entry(c, healthy=True) for c in found if c.memory_bytes])
 amounts = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 1 << 40))
 
 
-@given(cards(), befores, st.frozensets(UUIDS), st.frozensets(UUIDS), amounts)
+@given(cards(), befores, tolds, st.frozensets(UUIDS), amounts)
 def test_the_totals(
     seen: Sequence[Card],
     before: Sequence[Entry],
-    granted: AbstractSet[str],
+    told: Sequence[Card],
     excluded: AbstractSet[str],
     asked: Mapping[str, int],
 ) -> None:
-    listed = entries(seen, before, granted)
+    granted = {card.uuid for card in told}
+    listed = entries(seen, before, granted, told)
     found = totals(listed, granted, excluded, asked)
     assert set(found) == set(RESOURCES)
     for key, amount in asked.items():
         assert found[key] >= amount
     healthy = {c.uuid: c.memory_bytes for c in seen if not c.problem}
     usable = {uuid: size for uuid, size in healthy.items() if uuid not in excluded}
-    known = {e.card.uuid: e.card.memory_bytes for e in before} | healthy
-    held = {uuid: known[uuid] for uuid in granted & known.keys()}
+    known = {e.card.uuid: e.card.memory_bytes for e in before}
+    held = {c.uuid: max(c.memory_bytes, known.get(c.uuid, 0)) for c in told} | {
+        uuid: size for uuid, size in healthy.items() if uuid in granted
+    }
     counted = usable | held
     assert found[names.RESOURCE_CORE] == max(100 * len(counted), asked.get(names.RESOURCE_CORE, 0))
     memory = max(sum(counted.values()), asked.get(names.RESOURCE_MEMORY, 0))
     assert found[names.RESOURCE_MEMORY] == memory
 
 
-@given(cards(), befores, st.frozensets(UUIDS))
+@given(cards(), befores, tolds, st.frozensets(UUIDS))
 def test_what_the_device_lists(
-    seen: Sequence[Card], before: Sequence[Entry], granted: AbstractSet[str]
+    seen: Sequence[Card], before: Sequence[Entry], told: Sequence[Card], others: AbstractSet[str]
 ) -> None:
-    listed = entries(seen, before, granted)
+    granted = {card.uuid for card in told} | others
+    listed = entries(seen, before, granted, told)
     by_uuid = {entry.card.uuid: entry for entry in listed}
     assert len(by_uuid) == len(listed)
     assert {u for u, e in by_uuid.items() if e.healthy} == {c.uuid for c in seen if not c.problem}
-    # Whoever holds a share of a card that was listed finds it listed.
+    # Whoever holds a share of a card that was listed, or that he tells of, finds it listed.
     assert granted & {entry.card.uuid for entry in before} <= by_uuid.keys()
+    assert {card.uuid for card in told} <= by_uuid.keys()
+    for card in told:
+        entry = by_uuid[card.uuid]
+        assert entry.healthy or entry.card.memory_bytes >= card.memory_bytes
     assert by_uuid.keys() <= granted | {card.uuid for card in seen}
     assert all(entry.card.memory_bytes for entry in listed)
     assert [e.card.minor for e in listed] == sorted(e.card.minor for e in listed)
     # Looked at again, it is the same.
-    assert entries(seen, listed, granted) == listed
+    assert entries(seen, listed, granted, told) == listed
+
+
+def test_a_card_that_is_no_more_takes_no_place_in_the_list() -> None:
+    """The scheduler reads so many, and anybody may write an allocation where no policy forbids."""
+    here = [Card(f"GPU-{n}", n + 2, GIB) for n in range(names.MAX_CARDS - 1)]
+    told = [Card("GPU-a", 0, GIB), Card("GPU-b", 1, GIB)]
+    listed = entries(here, (), {"GPU-a", "GPU-b"}, told)
+    assert [entry.card.uuid for entry in listed] == ["GPU-a", *(card.uuid for card in here)]
 
 
 def test_a_card_that_fails_counts_while_it_is_granted() -> None:
