@@ -101,8 +101,7 @@ def _mended(place: Place, seen: Seen) -> Seen:
             shown.failed = not seen.well
     if not seen.well:
         with step("taking away what is left of it"):
-            place.clear()
-        place.directory.mkdir(mode=0o700)
+            place.empty()
     return seen
 
 

@@ -65,8 +65,7 @@ class Live:
                         f"or is at; make cluster-down AT={self._place.directory} ends it"
                     )
                 if seen.there:
-                    self._place.clear()
-                    self._place.directory.mkdir(mode=0o700)
+                    self._place.empty()
                 self._owner = Owner(self._place, cards(seed.CARDS), [seed.SCHEDULER])
                 self._seen = self._owner.wait_ready(step)
         return Said(0, "\n".join(said), self.now_s() - begun)

@@ -142,7 +142,7 @@ def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
             _keep(place, cluster, {"cards": list(sizes), "served": list(served)})
     finally:
         if starter.has_ended:  # nobody else would take the directory away
-            shutil.rmtree(place.directory, ignore_errors=True)
+            place.remove()
 
 
 def _keep(place: Place, cluster: Cluster, wanted: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Where a cluster is on this machine: what says that it is there, that it is well, that it is gone.
 
-Holds a directory that only root may enter, its two locks (who changes the cluster, who owns it) and
+Holds a directory that only root may enter, marked by a file as one that may be taken away with what
+is known in it, and nothing else; its two locks (who changes the cluster, who owns it) and
 what the owner writes of it. It starts nothing (cluster.py); it looks, and it clears, also after an
 owner that was killed, and after anything else that was: every process of a cluster carries the
 directory's name in its environment, every cgroup that of a directory below it.
@@ -13,12 +14,14 @@ import fcntl
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +32,17 @@ from simgpu.lab.namespace import PARENT_CHARS_MAX, PREFIX
 
 MARK: Final = "GPUSLICE_CLUSTER_AT"
 """The variable of all processes of a cluster; its value is the directory."""
+_MARKER: Final = ".gpuslice-cluster"
+_MARKER_TEXT: Final = "made by make cluster, and removed by make cluster-down\n"
+_LOG, _OWNER, _STATE, _KUBECONFIG = "cluster.log", "owner", "state.json", "kubeconfig"
+_FILES: Final = (_LOG, _OWNER, _STATE, f"{_STATE}.new", _KUBECONFIG, f"{_KUBECONFIG}.lock")
+"""All that is in it beside the marker and labs' directories; kubectl makes the last."""
+_LAB: Final = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
 _OWNER_END_S: Final = 60.0
 _CLEAR_S: Final = 40.0
 _KUBECTL_S: Final = 15.0
 _PAGE_S: Final = 5.0
+_NAMES_SHOWN: Final = 3
 
 
 class PlaceError(RuntimeError):
@@ -59,47 +69,54 @@ class Place:
     """One directory; a cluster is in it, or none. Raises PlaceError."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory.absolute()
-        if len(str(self.directory)) > PARENT_CHARS_MAX:
+        self.directory = _one_spelling(directory)
+        length = len(os.fsencode(self.directory))
+        if length > PARENT_CHARS_MAX:
             raise PlaceError(
-                f"{self.directory}: {len(str(self.directory))} characters; unix sockets below it "
-                f"must fit 107, so at most {PARENT_CHARS_MAX}"
+                f"{self.directory}: {length} bytes; unix sockets below it must fit 107, so at most "
+                f"{PARENT_CHARS_MAX}"
             )
+        if not (str(self.directory).isascii() and str(self.directory).isprintable()):
+            raise PlaceError(f"{str(self.directory)!r}: kubelet's paths must be printable ASCII")
 
     @property
     def kubeconfig(self) -> Path:
-        return self.directory / "kubeconfig"
+        return self.directory / _KUBECONFIG
 
     @property
     def log(self) -> Path:
-        return self.directory / "cluster.log"
+        return self.directory / _LOG
 
     @property
     def _state(self) -> Path:
-        return self.directory / "state.json"
+        return self.directory / _STATE
 
     @property
     def _owner(self) -> Path:
-        return self.directory / "owner"
+        return self.directory / _OWNER
 
     # --- who may ----------------------------------------------------------------------------
 
     @contextmanager
     def changing(self, make: bool = True) -> Iterator[None]:
         """One at a time brings a cluster up or down here. Nothing is made where `make` is false and
-        nothing is there."""
+        nothing is there. Raises PlaceError, also where the directory is not a cluster's alone."""
         while True:
             if make:
-                with contextlib.suppress(FileExistsError):
-                    self.directory.mkdir(mode=0o700)
-            elif not self.directory.exists():
+                self._make()
+            elif not self._exists():
                 yield
                 return
-            self._check()
-            descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                descriptor = self._opened()
+            except FileNotFoundError:
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if self._is(descriptor):  # else somebody has cleared it while we waited
+                    self._check()
+                    if make:
+                        (self.directory / _MARKER).write_text(_MARKER_TEXT)
                     yield
                     return
             finally:
@@ -118,15 +135,21 @@ class Place:
 
     def write(self, state: Mapping[str, Any]) -> None:
         """What `look` is to know; the owner's to write."""
-        fresh = self._state.with_suffix(".new")
+        fresh = self.directory / f"{_STATE}.new"
         fresh.write_text(json.dumps(state))
         fresh.rename(self._state)
 
     # --- what is there ----------------------------------------------------------------------
 
     def look(self) -> Seen:
-        owner, state = self.owner(), self._read()
-        there = self.directory.is_dir() and any(self.directory.iterdir())
+        """Raises PlaceError where it may not."""
+        try:
+            there = self._is_marked() and any(self._known())
+            owner, state = self.owner(), self._read()
+        except PermissionError as error:
+            raise PlaceError(f"only root may look into {self.directory}") from error
+        except FileNotFoundError:  # cleared while we looked
+            there, owner, state = False, None, {}
         if not there:
             return Seen(False, None, False, (), {})
         ready = bool(state.get("ready"))
@@ -141,7 +164,7 @@ class Place:
         """The number of the process that holds the cluster; None where there is none."""
         try:
             descriptor = os.open(self._owner, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -155,14 +178,21 @@ class Place:
     def _read(self) -> Mapping[str, Any]:
         try:
             read: Mapping[str, Any] = json.loads(self._state.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
             return {}
         return read
 
     # --- its end ----------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Whatever is left of a cluster, in whatever state. Raises PlaceError where some stays."""
+        """Whatever is left of a cluster, in whatever state, and the directory. Raises PlaceError
+        where some stays."""
+        self.empty()
+        self.remove()
+
+    def empty(self) -> None:
+        """As `clear`; the directory stays, for another cluster."""
+        self._check()
         owner, state = self.owner(), self._read()
         if owner is not None:
             self._end(owner)
@@ -187,9 +217,31 @@ class Place:
                 holder.remove_cgroups(each.name)
         if interface := state.get("interface"):
             network.remove(str(interface))
-        shutil.rmtree(self.directory, ignore_errors=True)
-        if self.directory.exists():
-            raise PlaceError(f"{self.directory} cannot be removed")
+        self._remove_known()
+
+    def remove(self) -> None:
+        """The directory and what is known in it, of which nothing runs any more. Raises PlaceError
+        where some stays."""
+        self._remove_known()
+        try:
+            if self._is_marked():
+                (self.directory / _MARKER).unlink()
+            self.directory.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise PlaceError(f"{self.directory} cannot be removed: {error.strerror}") from error
+
+    def _remove_known(self) -> None:
+        if not self._is_marked():
+            return
+        for path in self._known():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if left := [path.name for path in self._known()]:
+            raise PlaceError(f"{', '.join(left)} in {self.directory} cannot be removed")
 
     def left(self, seen: Seen) -> list[str]:
         """What is still there of a cluster that was seen here, after its end."""
@@ -224,24 +276,78 @@ class Place:
                         found.append(int(entry.name))
         return found
 
+    # --- whose it is ------------------------------------------------------------------------
+
+    def _make(self) -> None:
+        try:
+            self.directory.mkdir(mode=0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise PlaceError(f"{self.directory} cannot be made: {error.strerror}") from error
+
+    def _exists(self) -> bool:
+        return os.path.lexists(self.directory)
+
+    def _opened(self) -> int:
+        """A directory that somebody else made in /tmp could be changed under our hands."""
+        status = self.directory.lstat()
+        ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        if not (stat.S_ISDIR(status.st_mode) and ours):
+            raise PlaceError(f"{self.directory} is not a directory of ours with mode 0700")
+        return os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
     def _check(self) -> None:
-        """A directory that somebody else made in /tmp could be changed under our hands; one with
-        other things in it would go with the cluster."""
-        with contextlib.suppress(FileNotFoundError):
-            status = self.directory.lstat()
-            ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
-            if not (self.directory.is_dir() and not self.directory.is_symlink() and ours):
-                raise PlaceError(f"{self.directory} is not a directory of ours with mode 0700")
-            inside = list(self.directory.iterdir())
-            known = (self.log.name, self._owner.name, PREFIX)
-            if inside and not any(path.name.startswith(known) for path in inside):
-                raise PlaceError(f"{self.directory} has other things in it, and no cluster")
+        """What is in it goes with the cluster, so nothing may be of somebody else's."""
+        if not self._exists():
+            return
+        inside = {path.name for path in self.directory.iterdir()}
+        if inside and not self._is_marked():
+            raise PlaceError(
+                f"{self.directory} has other things in it, and is not marked as a cluster's: "
+                f"{_some(inside)}"
+            )
+        if foreign := inside - {_MARKER, *(path.name for path in self._known())}:
+            raise PlaceError(
+                f"{self.directory} has other things in it than a cluster; move them away first: "
+                f"{_some(foreign)}"
+            )
+
+    def _is_marked(self) -> bool:
+        marker = self.directory / _MARKER
+        try:
+            return not marker.is_symlink() and marker.read_text() == _MARKER_TEXT
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
+            return False
+
+    def _known(self) -> list[Path]:
+        """What a cluster has made in it, by exact names, beside the marker."""
+        found = []
+        for entry in os.scandir(self.directory):
+            directory = entry.is_dir(follow_symlinks=False) and _LAB.fullmatch(entry.name)
+            if directory or (entry.is_file(follow_symlinks=False) and entry.name in _FILES):
+                found.append(Path(entry.path))
+        return found
 
     def _is(self, descriptor: int) -> bool:
         try:
             return os.path.samestat(os.fstat(descriptor), self.directory.lstat())
         except FileNotFoundError:
             return False
+
+
+def _one_spelling(directory: Path) -> Path:
+    """Of a directory that is named in many ways. Its last name may be a link, which is refused."""
+    try:
+        named = directory.name not in ("", "..")
+        return directory.parent.resolve() / directory.name if named else directory.resolve()
+    except (OSError, RuntimeError) as error:  # the latter for links in a circle
+        raise PlaceError(f"{directory}: {error}") from error
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(map(repr, shown[:_NAMES_SHOWN])) + (", ..." if shown[_NAMES_SHOWN:] else "")
 
 
 def _kill(pid: int) -> None:

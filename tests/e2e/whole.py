@@ -78,7 +78,8 @@ class Whole:
         return done.stdout
 
     def try_kubectl(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        options = (f"--kubeconfig={self.directory}/kubeconfig", f"--cache-dir={self.directory}/k")
+        cache = f"{self.state['directory']}/kubectl"
+        options = (f"--kubeconfig={self.directory}/kubeconfig", f"--cache-dir={cache}")
         return subprocess.run(
             [self.state["kubectl"], *options, *arguments],
             input=given,

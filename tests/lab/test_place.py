@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -25,8 +26,105 @@ def place() -> Iterator[Place]:
         made.clear()
 
 
+FOREIGN = {
+    "owner-list.csv": lambda path: path.touch(),
+    "cluster.log.old": lambda path: path.touch(),
+    "gpuslice-lab-notes": lambda path: path.mkdir(),
+    "owner": lambda path: path.mkdir(),
+    "state.json": lambda path: path.symlink_to("/etc/hostname"),
+    "gpuslice-lab-abcdefgh": lambda path: path.touch(),
+}
+
+
+@pytest.mark.parametrize("make", [True, False])
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("marked", [True, False])
+def test_names_like_a_clusters_do_not_make_it_one(
+    place: Place, name: str, make: bool, marked: bool
+) -> None:
+    """The marker says that we made the directory; what is in it is known by its whole name."""
+    if marked:
+        with place.changing():
+            pass
+    else:
+        place.directory.mkdir(mode=0o700)
+    own = place.directory / name
+    FOREIGN[name](own)
+    (place.directory / "thesis").mkdir()
+    try:
+        with pytest.raises(PlaceError, match="has other things in it"), place.changing(make=make):
+            pass
+        with pytest.raises(PlaceError, match="has other things in it"):
+            place.clear()
+        assert os.path.lexists(own)
+        assert (place.directory / "thesis").is_dir()
+    finally:
+        shutil.rmtree(place.directory)
+
+
+@pytest.mark.parametrize("spelling", ["/tmp/../tmp/{}", "/tmp/{}/.", "/tmp/{}/../{}", "{link}/{}"])
+def test_one_directory_is_one_place_by_any_spelling(
+    place: Place, tmp_path: Path, spelling: str
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/tmp")
+    name = place.directory.name
+    with place.changing():
+        other = Place(Path(spelling.replace("{link}", str(link)).replace("{}", name)))
+    assert other.directory == place.directory
+
+
+@pytest.mark.parametrize("where", ["/tmp/none/x", "/proc/x", "/dev/null/x"])
+def test_where_no_directory_can_be_is_told(where: str) -> None:
+    place = Place(Path(where))
+    with pytest.raises(PlaceError, match=f"{where} cannot be made: "), place.changing():
+        pass
+    assert not place.look().there
+    with place.changing(make=False):
+        pass
+
+
+def test_a_circle_of_links_is_told(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(PlaceError, match="circle"):
+        Place(tmp_path / "circle" / "x")
+
+
+@pytest.mark.parametrize("name", ["/tmp/f7é", "/tmp/a\nb"])
+def test_kubelet_takes_printable_ascii_alone(name: str) -> None:
+    with pytest.raises(PlaceError, match="printable ASCII"):
+        Place(Path(name))
+
+
+def test_the_limit_is_of_bytes() -> None:
+    with pytest.raises(PlaceError, match="20 bytes"):
+        Place(Path("/tmp/" + "é" * 7 + "a"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root makes it, another looks")
+def test_another_who_looks_is_told(place: Place) -> None:
+    with place.changing():
+        os.seteuid(65534)
+        try:
+            with pytest.raises(PlaceError, match="only root may look into"):
+                place.look()
+        finally:
+            os.seteuid(0)
+
+
+def test_an_emptied_place_is_no_cluster_and_takes_another(place: Place) -> None:
+    with place.changing():
+        place.log.touch()
+        assert place.look().there
+        place.empty()
+        assert not place.look().there
+        assert place.directory.is_dir()
+        place.clear()
+    assert not place.directory.exists()
+
+
 def test_sockets_below_it_must_fit() -> None:
-    with pytest.raises(PlaceError, match=r"31 characters; .* at most 18"):
+    with pytest.raises(PlaceError, match=r"31 bytes; .* at most 18"):
         Place(Path("/tmp/a-rather-long-name-of-31-c"))
 
 
@@ -55,12 +153,13 @@ def test_a_directory_with_something_else_in_it_is_refused_and_kept(
     with pytest.raises(PlaceError, match="has other things in it"), place.changing(make=make):
         pass
     assert own.exists()
+    own.unlink()
 
 
 def test_a_directory_of_which_a_cluster_has_left_a_part_may_be_changed(place: Place) -> None:
-    place.directory.mkdir(mode=0o700)
-    place.log.touch()
     with place.changing():
+        place.log.touch()
+    with place.changing(make=False):
         place.clear()
     assert not place.directory.exists()
 
