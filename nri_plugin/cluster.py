@@ -23,7 +23,7 @@ from nri_plugin.bounds import Bounds
 from nri_plugin.events import Events
 from nri_plugin.heartbeat import Heartbeat
 from nri_plugin.inquiry import Inquiry
-from nri_plugin.inventory import Inventory
+from nri_plugin.inventory import Inventory, pace_s
 from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
 from nri_plugin.notices import Notices
@@ -97,6 +97,11 @@ class Cluster:
     def _load(self) -> Access:
         return access.load(self._settings.kubeconfig, self._settings.environment)
 
+    def _look_s(self) -> float:
+        chosen = self._settings
+        took_s = self._inventory.took_s
+        return pace_s(took_s, chosen.inventory_look_s, chosen.inventory_look_most_s)
+
     async def _run(self, kube: Kube) -> None:
         node_name = self._settings.node_name
         upkeep = Upkeep(
@@ -106,7 +111,7 @@ class Cluster:
             self._bounds,
             self._holds,
             lambda: not self._readiness.problems,
-            self._settings.inventory_look_s,
+            self._look_s,
             self._metrics,
         )
         heartbeat = Heartbeat(

@@ -1,6 +1,6 @@
 """The cards of this node, as NVML tells them: asked in a child process, under a deadline.
 
-Run as `python -m nri_plugin.inventory`, this module is that child: it prints one JSON list.
+What the child does is in nvml.py.
 """
 
 from __future__ import annotations
@@ -11,16 +11,23 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
-from typing import Any, Final
+from typing import Final
 
 from contract.log_lines import Line
-from nri_plugin import board
 from nri_plugin.child import Child
 from nri_plugin.errors import ChildError, InventoryError
 from nri_plugin.model import Card
 
 _LOG: Final = logging.getLogger(__name__)
+
+_REST: Final = 20
+"""Times what a look took, before the next one that nobody is in need of: NVML's own start takes
+seconds where persistence mode is off, and wakes the cards."""
+
+
+def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
+    """From one look to the next, so that looks have no more than a twentieth of the time."""
+    return min(longest_s, max(shortest_s, _REST * took_s))
 
 
 class Inventory:
@@ -36,7 +43,7 @@ class Inventory:
         deadline_s: float,
         min_interval_s: float,
         now: Callable[[], float],
-        command: Sequence[str] = (sys.executable, "-m", "nri_plugin.inventory"),
+        command: Sequence[str] = (sys.executable, "-m", "nri_plugin.nvml"),
     ) -> None:
         self._child = Child(command, environment, deadline_s=deadline_s, whom="NVML")
         self._min_interval_s = min_interval_s
@@ -44,6 +51,8 @@ class Inventory:
         self._cards: Sequence[Card] = ()
         self._seen: Sequence[Card] = ()
         self._asked_at: float | None = None
+        self.took_s = 0.0
+        """The last look, from its beginning to its answer, or to its failure."""
         self._refreshing: asyncio.Task[None] | None = None
         self._problem: str | None = "the cards have not been asked for yet"
 
@@ -86,11 +95,13 @@ class Inventory:
                 await self._refreshing
 
     async def _refresh(self) -> None:
+        began_s = self._now()
         try:
             seen = await self._ask()
         except InventoryError as error:
+            level = logging.DEBUG if str(error) == self._problem else logging.ERROR
             self._problem = str(error)
-            _LOG.error(Line("inventory failed", error=error, cards=len(self._cards)))
+            _LOG.log(level, Line("inventory failed", error=error, cards=len(self._cards)))
         else:
             new = self._problem is not None or seen != self._seen
             self._problem, self._seen = None, seen
@@ -101,6 +112,8 @@ class Inventory:
             for card in seen if new else ():
                 if card.problem:
                     _LOG.error(Line("card in trouble", uuid=card.uuid, problem=card.problem))
+        finally:
+            self.took_s = self._now() - began_s
 
     async def _ask(self) -> Sequence[Card]:
         try:
@@ -126,75 +139,3 @@ def decode(reply: bytes) -> Sequence[Card]:
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InventoryError(f"unreadable answer: {error!r}") from error
-
-
-def ask_nvml() -> Sequence[Mapping[str, Any]]:
-    """Every card that NVML names. One that does not even tell its name is said on stderr."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        found, handles = [], []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found.append(_card(handle))
-                handles.append(handle)
-            except pynvml.NVMLError as error:
-                sys.stderr.write(f"card {index}: {error}\n")
-        linked = [
-            (one, other)
-            for one, other in combinations(range(len(handles)), 2)
-            if _by_nvlink(handles[one], handles[other])
-        ]
-        for index, link in enumerate(board.links(len(handles), linked)):
-            found[index]["link"] = link
-        return found
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _card(handle: object) -> dict[str, Any]:
-    import pynvml
-
-    card: dict[str, Any] = {
-        "uuid": pynvml.nvmlDeviceGetUUID(handle),
-        "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
-        "memory_bytes": 0,
-    }
-    try:
-        card["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-    except pynvml.NVMLError as error:
-        card["problem"] = str(error)
-    try:
-        place = board.place(pynvml.nvmlDeviceGetPciInfo(handle).busId)
-    except pynvml.NVMLError:  # a card in trouble may not say where it is
-        place = board.NOWHERE
-    return {**card, "numa": place.numa, "root": place.root}
-
-
-def _by_nvlink(one: object, other: object) -> bool:
-    import pynvml
-
-    try:
-        status = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-    except pynvml.NVMLError:  # older drivers and small cards do not know the question
-        return False
-    return bool(status == pynvml.NVML_P2P_STATUS_OK)
-
-
-def main() -> int:
-    """The child's whole work; the last line on stderr says why there is no answer."""
-    import pynvml
-
-    try:
-        found = ask_nvml()
-    except pynvml.NVMLError as error:
-        sys.stderr.write(f"NVML: {error}\n")
-        return 1
-    sys.stdout.write(json.dumps(found))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -36,8 +36,9 @@ _FAILED_S: Final = 5.0
 
 
 class Upkeep:
-    """holds: what containers that live hold. ready: whether the agent is. Its `node` and
-    `device` are the watches' sinks; somebody must `run` it."""
+    """holds: what containers that live hold. ready: whether the agent is. look_s: how old
+    what NVML said may be. Its `node` and `device` are the watches' sinks; somebody must `run` it.
+    """
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Upkeep:
         bounds: Bounds,
         holds: Callable[[], Sequence[Hold]],
         ready: Callable[[], bool],
-        look_s: float,
+        look_s: Callable[[], float],
         metrics: Metrics,
     ) -> None:
         self._kube = kube
@@ -72,7 +73,7 @@ class Upkeep:
     async def run(self, known: Callable[[], bool]) -> None:
         """Until cancelled. known: whether node, Device and pods have been listed."""
         while True:
-            self._inventory.look(self._look_s)
+            self._inventory.look(self._look_s())
             pause_s = 0.0
             if known():
                 try:

@@ -42,6 +42,7 @@ class Side:
             kubeconfig=str(kubeconfig),
             node_name=node,
             inventory_look_s=0.5,
+            inventory_look_most_s=0.5,
         )
         self.metrics = Metrics()
         self.readiness = Readiness(time.monotonic)

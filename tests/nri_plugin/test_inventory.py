@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.errors import InventoryError
-from nri_plugin.inventory import Inventory, decode
+from nri_plugin.inventory import Inventory, decode, pace_s
 from nri_plugin.model import Card
 from tests.simgpu.host import GIB, Host
 
@@ -85,6 +86,48 @@ def test_a_look_that_nobody_waits_for(tmp_path: Path) -> None:
         await cards.close()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.0, 5.0), (0.1, 5.0), (0.5, 10.0), (9.0, 30.0)])
+def test_a_driver_that_takes_its_time_is_asked_less_often(took_s: float, pause_s: float) -> None:
+    assert pace_s(took_s, 5.0, 30.0) == pause_s
+
+
+def test_what_a_look_took_whether_it_answered_or_not() -> None:
+    """By a clock of which every look takes a second."""
+    now = iter(range(1000))
+
+    async def work() -> None:
+        cards = Inventory(
+            os.environ,
+            deadline_s=60.0,
+            min_interval_s=0.0,
+            now=lambda: next(now),
+            command=(sys.executable, "-c", f"print('{ONE}')"),
+        )
+        assert cards.took_s == 0
+        for command in (cards._child.command, ("/nowhere/python",)):
+            cards._child.command, cards.took_s = command, 0.0
+            await cards.refresh()
+            assert cards.took_s == 1
+
+    asyncio.run(work())
+
+
+def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+
+    async def work() -> None:
+        cards = inventory("import sys; sys.exit('NVML: Driver Not Loaded')", clock)
+        for _ in range(3):
+            await cards.refresh()
+            clock.seconds += 5
+        cards._child.command = ("/nowhere/python",)
+        await cards.refresh()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(work())
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
 
 
 @pytest.mark.parametrize(
