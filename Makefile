@@ -20,7 +20,7 @@ build:  ## the C libraries alone, on a machine that is set up
 	@cmake --build --preset dev --parallel $$(nproc)
 
 demo: base  ## the product's main job on a whole Kubernetes of its own, from kubectl to the limit (root; KEEP=1)
-	@$(VENV)/python -m simgpu.lab.demo $(if $(AT),--at $(AT)) $(if $(KEEP),--keep) $(ARGS)
+	@$(VENV)/python -m simgpu.lab.demo $${AT:+--at "$$AT"} $(if $(KEEP),--keep) $(ARGS)
 
 demo-picture: base  ## the same, recorded in docs/demo.json, and README's picture of it (root)
 	@$(VENV)/python -m simgpu.lab.demo --picture
@@ -32,10 +32,10 @@ demo-faults: base  ## the agent stopped, the agent hung, an annotation forged: w
 	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
 
 cluster: base  ## a whole Kubernetes of one node, private, with simulated cards (root; CARDS=2x23040Mi)
-	@$(VENV)/python -m simgpu.lab.cluster up $(if $(AT),--at $(AT)) $(if $(CARDS),--cards $(CARDS)) $(if $(SERVE),--serve $(SERVE))
+	@$(VENV)/python -m simgpu.lab.cluster up $${AT:+--at "$$AT"} $${CARDS:+--cards "$$CARDS"} $${SERVE:+--serve "$$SERVE"}
 
 cluster-down:  ## end it, and leave nothing of it
-	@$(VENV)/python -m simgpu.lab.cluster down $(if $(AT),--at $(AT))
+	@$(VENV)/python -m simgpu.lab.cluster down $${AT:+--at "$$AT"}
 
 lint: base  ## ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m simgpu.lab.lint

@@ -18,7 +18,7 @@ from contract import quantity
 
 DEFAULT_FILE: Final = Path(__file__).with_name("default.toml")
 
-_MAX_CARDS: Final = 64
+MAX_CARDS: Final = 64
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -148,8 +148,8 @@ def load(path: Path) -> HostConfig:
 
 def checked(host: HostConfig) -> HostConfig:
     """`host` itself, where it can be simulated."""
-    if not 1 <= len(host.cards) <= _MAX_CARDS:
-        raise ConfigError(f"card: {len(host.cards)} cards, 1 to {_MAX_CARDS} are possible")
+    if not 1 <= len(host.cards) <= MAX_CARDS:
+        raise ConfigError(f"card: {len(host.cards)} cards, 1 to {MAX_CARDS} are possible")
     if not 0 < len(host.driver_version) < 80:
         raise ConfigError("driver_version: 1 to 79 characters")
     if not 1 <= host.granule_bytes <= 2**30:

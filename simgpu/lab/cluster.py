@@ -28,12 +28,11 @@ from simgpu.lab import kubernetes, network, programs
 from simgpu.lab.building import ProgramsError
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.owner import Owner, OwnerError, own
-from simgpu.lab.place import Place, PlaceError, Seen
+from simgpu.lab.place import DIRECTORY, Place, PlaceError, Seen
 from simgpu.lab.progress import step
 from simgpu.lab.releases import DEFAULT
 from simgpu.lab.running import ClusterError
 
-DIRECTORY: Final = "/tmp/gpuslice"
 _CARDS: Final = "2x23040Mi"
 _MEND_S: Final = 90.0
 _LOOK_S: Final = 0.5
@@ -49,15 +48,20 @@ def cards(text: str) -> list[int]:
     """Bytes of each card: `2x23040Mi`, `40Gi`, `2x40Gi,1x80Gi`."""
     sizes: list[int] = []
     for group in text.split(","):
-        matched = re.fullmatch(r"(?:(\d+)x)?(.+)", group)
+        matched = re.fullmatch(r"(?:([0-9]{1,9})x)?(.+)", group)
         if matched is None:
             raise CommandError(f"cards {text!r}: write COUNTxSIZE, as in {_CARDS}")
         try:
-            sizes += [config.parse_bytes(matched[2], "cards")] * int(matched[1] or 1)
+            count = min(int(matched[1] or 1), config.MAX_CARDS + 1)  # one too many says as much
+            sizes += [config.parse_bytes(matched[2], "cards")] * count
         except config.ConfigError as error:
             raise CommandError(f"{error}; write COUNTxSIZE, as in {_CARDS}") from error
     if not sizes:
         raise CommandError(f"cards {text!r}: no card; a cluster here has at least one")
+    try:
+        config.load(config.DEFAULT_FILE).with_cards(sizes)
+    except config.ConfigError as error:
+        raise CommandError(f"cards {text!r}: {error}") from error
     return sizes
 
 
@@ -68,7 +72,7 @@ def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
     """Return when the cluster runs."""
     if os.geteuid() != 0:
         raise CommandError("namespaces and containerd need root: sudo make cluster")
-    sizes = cards(wanted or _CARDS)
+    sizes = cards(wanted) if wanted else []
     programs.ensure()
     kubernetes.ensure()
     kubernetes.ensure_node()
@@ -76,20 +80,33 @@ def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
         seen = place.look()
         if seen.there and not seen.well:
             seen = _mended(place, seen)
-        if seen.well and wanted and seen.state["cards"] != sizes:
-            raise CommandError(
-                f"a cluster runs in {place.directory} with other cards ({_of(seen)}); "
-                f"make cluster-down ends it"
-            )
         if seen.well:
+            if other := _other(seen, sizes, served):
+                raise CommandError(
+                    f"a cluster runs in {place.directory} with other {other}; "
+                    f"make cluster-down{place.advice} ends it"
+                )
             _say(f"a cluster runs in {place.directory} already\n")
         else:
-            _start(place, sizes, served)
+            had = seen.state
+            sizes = sizes or had.get("cards") or cards(_CARDS)
+            _start(place, sizes, served or had.get("served", ()))
     _say(_how_to_use(place, place.look()))
 
 
+def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str]) -> str:
+    """What the cluster has otherwise than is asked; "" where nothing is, or nothing is asked."""
+    if sizes and list(sizes) != seen.state["cards"]:
+        return f"cards ({_of(seen)})"
+    has = seen.state["served"]
+    if served and set(served) != set(has):
+        return f"schedulerNames served beside gpuslice's own ({', '.join(has) or 'none'})"
+    return ""
+
+
 def _mended(place: Place, seen: Seen) -> Seen:
-    """As it is after its owner had time to put it right; cleared where that does not happen."""
+    """As it is after its owner had time to put it right; where that does not happen, as it was
+    before it was taken away."""
     for fault in seen.faults:
         _say(f"the cluster in {place.directory} is broken: {fault}\n")
     deadline = time.monotonic() + _MEND_S
@@ -118,7 +135,7 @@ def _how_to_use(place: Place, seen: Seen) -> str:
         f"one node, {_of(seen)} (simulated), containerd {DEFAULT.version}, "
         f"Kubernetes {kubernetes.VERSION}; images: busybox, {PYTHON_IMAGE}",
         "",
-        f"  export KUBECONFIG={place.kubeconfig}",
+        f"  export KUBECONFIG={shlex.quote(str(place.kubeconfig))}",
     ]
     if network.proxied(os.environ):
         lines.append(f"  export NO_PROXY={network.ADDRESSES}")
@@ -129,7 +146,7 @@ def _how_to_use(place: Place, seen: Seen) -> str:
         "  kubectl run hello --image=busybox --image-pull-policy=IfNotPresent -- sleep 1d",
         "  kubectl exec -it hello -- bash",
         "",
-        f"logs: {seen.state['directory']}; make cluster-down ends it",
+        f"logs: {seen.state['directory']}; make cluster-down{place.advice} ends it",
     ]
     return "\n".join(lines) + "\n"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -63,21 +64,22 @@ def _live(out: TextIO, where: Path, plain: bool, kept: bool, record: Path | None
         code = perform(recording, Story(out, plain, masked=False), where, kept)
         if kept and live.is_up:
             live.let_go()
-            out.write(_to_play(where, live.kubectl))
+            out.write(_to_play(Place(where), live.kubectl))
     if record is not None and code == 0:
         recording.write(record)
     return code
 
 
-def _to_play(where: Path, kubectl: Path) -> str:
+def _to_play(place: Place, kubectl: Path) -> str:
     proxy = f" NO_PROXY={network.ADDRESSES}" if network.proxied(os.environ) else ""
+    kubeconfig = shlex.quote(str(place.kubeconfig))
     lines = (
-        f"It goes on, in {where}. To try:",
-        f"  export KUBECONFIG={where}/kubeconfig{proxy}; alias kubectl={kubectl}",
+        f"It goes on, in {place.directory}. To try:",
+        f"  export KUBECONFIG={kubeconfig}{proxy}; alias kubectl={shlex.quote(str(kubectl))}",
         f"  kubectl exec -it {story.THIRD} -- bash     # and in it: nvidia-smi, cuda-probe",
         f"  kubectl describe pod {story.THIRD}         # its annotations, and its events",
         f"  kubectl delete pod {story.THIRD} --grace-period=1",
-        f"To end it: make cluster-down AT={where}",
+        f"To end it: make cluster-down{place.advice}",
     )
     return "\n".join(["", *lines, ""])
 

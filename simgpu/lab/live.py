@@ -62,7 +62,7 @@ class Live:
                 if seen.owner is not None:
                     raise StageError(
                         f"there is a cluster in {self._place.directory}: one that a demo has kept, "
-                        f"or is at; make cluster-down AT={self._place.directory} ends it"
+                        f"or is at; make cluster-down{self._place.advice} ends it"
                     )
                 if seen.there:
                     self._place.empty()

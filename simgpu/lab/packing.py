@@ -20,10 +20,9 @@ from typing import Final
 
 from simgpu.lab import building, images, programs
 from simgpu.lab.catalogue import Catalogue
-from simgpu.lab.cluster import DIRECTORY
 from simgpu.lab.images import Image, ImageError, Layer
 from simgpu.lab.lab import CLUSTER_FILES
-from simgpu.lab.place import Place, PlaceError
+from simgpu.lab.place import DIRECTORY, Place, PlaceError
 
 _HUB: Final = "docker.io"
 
@@ -63,7 +62,9 @@ def load(place: Place, archive: Path) -> None:
     """Into the cluster's containerd. Raises PlaceError."""
     seen = place.look()
     if not seen.well:
-        raise PlaceError(f"no cluster runs in {place.directory}; make cluster starts one")
+        raise PlaceError(
+            f"no cluster runs in {place.directory}; make cluster{place.advice} starts one"
+        )
     socket = Path(seen.state["directory"]) / "c.sock"
     command = [str(programs.ensure().ctr), f"--address={socket}", "--namespace=k8s.io"]
     done = subprocess.run(

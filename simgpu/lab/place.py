@@ -15,6 +15,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -30,6 +31,8 @@ from typing import Any, Final
 from simgpu.lab import holder, network
 from simgpu.lab.namespace import PARENT_CHARS_MAX, PREFIX
 
+DIRECTORY: Final = "/tmp/gpuslice"
+"""Where a cluster is by default."""
 MARK: Final = "GPUSLICE_CLUSTER_AT"
 """The variable of all processes of a cluster; its value is the directory."""
 _MARKER: Final = ".gpuslice-cluster"
@@ -82,6 +85,12 @@ class Place:
     @property
     def kubeconfig(self) -> Path:
         return self.directory / _KUBECONFIG
+
+    @property
+    def advice(self) -> str:
+        """What follows `make cluster`, in a shell, to say that this one is meant."""
+        named = str(self.directory)
+        return "" if named == DIRECTORY else f" AT={shlex.quote(named)}"
 
     @property
     def log(self) -> Path:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Final
 
 from contract import names
+from simgpu.config import ConfigError
 from simgpu.lab import certificate, installed, kubernetes
 from simgpu.lab.catalogue import Catalogue
 from simgpu.lab.certificate import CertificateError
@@ -67,6 +68,7 @@ class ClusterError(RuntimeError):
 _FAILURES: Final = (
     *(
         CertificateError,
+        ConfigError,
         ContainerdError,
         ControlPlaneError,
         ImageError,
@@ -183,9 +185,11 @@ class Cluster:
     _scheduler: Process | None
 
     def _table(self) -> list[Part]:
+        """What others wait for comes first: of several that end at once, each is waited for."""
         lab, plane, ours = self.lab, self.plane, self.ours
         return [
             Part("simulated cards", lab.start_cards, lambda: lab.cards_pid),
+            Part("containerd", lab.containerd.start, lambda: _inside(lab.containerd.process)),
             Part("etcd", plane.restart_etcd, lambda: _kept(plane.etcd)),
             Part("kube-apiserver", plane.restart_apiserver, lambda: _kept(plane.apiserver)),
             Part("kube-controller-manager", self._start_manager, lambda: _kept(self._manager)),
@@ -196,7 +200,6 @@ class Cluster:
                 ours.tend_kube_scheduler,
                 lambda: _kept(ours.kube_scheduler),
             ),
-            Part("containerd", lab.containerd.start, lambda: _inside(lab.containerd.process)),
             Part("kubelet", self._start_kubelet, lambda: _inside(self.kubelet.process)),
             Part("gpuslice node agent", self._start_agent, lambda: _inside(lab.agent)),
         ]

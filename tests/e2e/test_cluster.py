@@ -87,6 +87,13 @@ def test_a_second_up_finds_it_and_other_cards_are_refused(whole: Whole) -> None:
     other = whole.command("up", "--cards", "1x40Gi")
     assert other.returncode == 1
     assert "with other cards (cards: 2 of 23040 MiB)" in other.stderr
+    assert f"make cluster-down AT={whole.directory} ends it" in other.stderr
+    other = whole.command("up", "--serve", "another")
+    assert other.returncode == 1
+    assert (
+        "with other schedulerNames served beside gpuslice's own (koord-scheduler)" in other.stderr
+    )
+    assert whole.command("up").returncode == 0, "nothing else is asked"
 
 
 def test_the_machine_keeps_its_own(whole: Whole) -> None:
@@ -146,7 +153,11 @@ def test_after_all_that_pods_run_and_limits_hold(whole: Whole) -> None:
 def test_a_cluster_whose_owner_was_killed_is_told_apart_and_made_anew(whole: Whole) -> None:
     whole.kill(whole.owner)
     until(lambda: whole.command("status").returncode == 1, "the owner is gone")
-    said = whole.up()
+    had = {each: whole.state[each] for each in ("cards", "served")}
+    done = whole.command("up")
+    said = done.stderr
+    assert done.returncode == 0, said
+    assert {each: whole.state[each] for each in had} == had, "as it was, though not asked for"
     assert "is broken: the process that holds it has ended" in said
     assert whole.well()
     whole.run_pod("anew", HALF)

@@ -28,6 +28,11 @@ def test_cards_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
         ("2x40Gi,", "write COUNTxSIZE"),
         ("0x40Gi", "at least one"),
         ("-1x40Gi", "write COUNTxSIZE"),
+        ("1x0", "a positive multiple"),
+        ("1x1", "a positive multiple"),
+        ("1000000000x1Gi", "write COUNTxSIZE"),
+        ("999999999x1Gi", "1 to 64 are possible"),
+        ("60x1Gi,5x1Gi", "1 to 64 are possible"),
     ],
 )
 def test_what_is_not_is_refused_and_the_form_is_said(text: str, says: str) -> None:

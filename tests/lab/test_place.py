@@ -84,6 +84,14 @@ def test_where_no_directory_can_be_is_told(where: str) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("/tmp/gpuslice", ""), ("/tmp/x", " AT=/tmp/x"), ("/tmp/x y", " AT='/tmp/x y'")],
+)
+def test_advice_names_it_where_it_is_not_the_default(where: str, said: str) -> None:
+    assert Place(Path(where)).advice == said
+
+
 def test_a_circle_of_links_is_told(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     with pytest.raises(PlaceError, match="circle"):
