@@ -27,8 +27,9 @@ from simgpu import config
 from simgpu.lab import kubernetes, network, programs
 from simgpu.lab.building import ProgramsError
 from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.marked import PlaceError
 from simgpu.lab.owner import Owner, OwnerError, own
-from simgpu.lab.place import DIRECTORY, Place, PlaceError, Seen
+from simgpu.lab.place import DIRECTORY, Place, Seen
 from simgpu.lab.progress import step
 from simgpu.lab.releases import DEFAULT
 from simgpu.lab.running import ClusterError

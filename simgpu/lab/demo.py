@@ -22,7 +22,8 @@ from typing import Final, TextIO
 from simgpu.lab import network, sample, seed, story
 from simgpu.lab.claims import Story
 from simgpu.lab.live import Live
-from simgpu.lab.place import Place, PlaceError
+from simgpu.lab.marked import PlaceError
+from simgpu.lab.place import Place
 from simgpu.lab.stage import Recorded, Recording, Stage, StageError
 
 DIRECTORY: Final = "/tmp/gpuslice-demo"

@@ -17,8 +17,9 @@ from typing import Final
 from simgpu.lab import kubernetes, network, programs, seed
 from simgpu.lab.building import ProgramsError
 from simgpu.lab.cluster import cards
+from simgpu.lab.marked import PlaceError
 from simgpu.lab.owner import Owner, OwnerError
-from simgpu.lab.place import Place, PlaceError
+from simgpu.lab.place import Place
 from simgpu.lab.stage import Act, Holds, Said, StageError
 from simgpu.lab.terminal import TerminalError, typed
 

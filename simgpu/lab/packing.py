@@ -22,7 +22,8 @@ from simgpu.lab import building, images, programs
 from simgpu.lab.catalogue import Catalogue
 from simgpu.lab.images import Image, ImageError, Layer
 from simgpu.lab.lab import CLUSTER_FILES
-from simgpu.lab.place import DIRECTORY, Place, PlaceError
+from simgpu.lab.marked import PlaceError
+from simgpu.lab.place import DIRECTORY, Place
 
 _HUB: Final = "docker.io"
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab.place import MARK, Place, PlaceError
+from simgpu.lab.marked import PlaceError
+from simgpu.lab.place import MARK, Place
 
 
 @pytest.fixture
@@ -90,6 +91,24 @@ def test_where_no_directory_can_be_is_told(where: str) -> None:
 )
 def test_advice_names_it_where_it_is_not_the_default(where: str, said: str) -> None:
     assert Place(Path(where)).advice == said
+
+
+def test_a_marker_that_its_writer_could_not_finish_is_written_anew(place: Place) -> None:
+    with place.changing():
+        marker = next(place.directory.iterdir())
+    marker.write_text("")
+    with place.changing():
+        place.log.touch()
+        assert place.look().there
+
+
+def test_the_marker_is_there_all_the_time(place: Place) -> None:
+    """A look, which waits for nobody, would not see the cluster."""
+    with place.changing():
+        marker = next(place.directory.iterdir())
+    written = marker.stat().st_mtime_ns
+    with place.changing():
+        assert marker.stat().st_mtime_ns == written
 
 
 def test_a_circle_of_links_is_told(tmp_path: Path) -> None:

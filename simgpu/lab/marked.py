@@ -1,0 +1,129 @@
+"""A directory that may be taken away: one that we have marked, with nothing unknown in it.
+
+Holds the marker, and the exact names of what may be in the directory beside it. Whoever names a
+directory of his own by mistake is told so, and keeps all that is in it (place.py asks first).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_MARKER: Final = ".gpuslice-cluster"
+_MARKER_TEXT: Final = "made by make cluster, and removed by make cluster-down\n"
+_NAMES_SHOWN: Final = 3
+
+
+class PlaceError(RuntimeError):
+    """The directory is not one to use, or cannot be cleared; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """files, directories: whole names of what is known in it; links are never."""
+
+    path: Path
+    files: Collection[str]
+    directories: re.Pattern[str]
+
+    def make(self) -> None:
+        try:
+            self.path.mkdir(mode=0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise PlaceError(f"{self.path} cannot be made: {error.strerror}") from error
+
+    def exists(self) -> bool:
+        return os.path.lexists(self.path)
+
+    def opened(self) -> int:
+        """A directory that somebody else made in /tmp could be changed under our hands."""
+        status = self.path.lstat()
+        ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        if not (stat.S_ISDIR(status.st_mode) and ours):
+            raise PlaceError(f"{self.path} is not a directory of ours with mode 0700")
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+    def check(self) -> None:
+        """What is in it goes with the cluster, so nothing may be of somebody else's."""
+        if not self.exists():
+            return
+        inside = {path.name for path in self.path.iterdir()}
+        if inside - {_MARKER} and not self.is_marked():
+            raise PlaceError(
+                f"{self.path} has other things in it, and is not marked as a cluster's: "
+                f"{_some(inside)}"
+            )
+        if foreign := inside - {_MARKER, *(path.name for path in self.known())}:
+            raise PlaceError(
+                f"{self.path} has other things in it than a cluster; move them away first: "
+                f"{_some(foreign)}"
+            )
+
+    def is_marked(self) -> bool:
+        marker = self.path / _MARKER
+        try:
+            return not marker.is_symlink() and marker.read_text() == _MARKER_TEXT
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
+            return False
+
+    def known(self) -> list[Path]:
+        """What a cluster has made in it, by exact names, beside the marker."""
+        found = []
+        for entry in os.scandir(self.path):
+            directory = self.directories.fullmatch(entry.name)
+            is_one = entry.is_dir(follow_symlinks=False) and directory
+            if is_one or (entry.is_file(follow_symlinks=False) and entry.name in self.files):
+                found.append(Path(entry.path))
+        return found
+
+    def mark(self) -> None:
+        """Others look meanwhile, so what stands there stays."""
+        if not self.is_marked():
+            (self.path / _MARKER).write_text(_MARKER_TEXT)
+
+    def remove(self) -> None:
+        """The directory and what is known in it, of which nothing runs any more. Raises PlaceError
+        where some stays."""
+        self.empty()
+        try:
+            if self.is_marked():
+                (self.path / _MARKER).unlink()
+            self.path.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise PlaceError(f"{self.path} cannot be removed: {error.strerror}") from error
+
+    def empty(self) -> None:
+        """What is known in it goes. Raises PlaceError where some stays."""
+        if not self.is_marked():
+            return
+        for path in self.known():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if left := [path.name for path in self.known()]:
+            raise PlaceError(f"{', '.join(left)} in {self.path} cannot be removed")
+
+
+def one_spelling(directory: Path) -> Path:
+    """Of a directory that is named in many ways. Its last name may be a link, which is refused."""
+    try:
+        named = directory.name not in ("", "..")
+        return directory.parent.resolve() / directory.name if named else directory.resolve()
+    except (OSError, RuntimeError) as error:  # the latter for links in a circle
+        raise PlaceError(f"{directory}: {error}") from error
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(map(repr, shown[:_NAMES_SHOWN])) + (", ..." if shown[_NAMES_SHOWN:] else "")
