@@ -27,6 +27,7 @@ from scheduler.core.request import Ask, Request
 from scheduler.state import State
 from simgpu.lab.controlplane import ControlPlane
 from tests.scheduler.objects import (
+    RENEWED_S,
     Gi,
     allocated,
     card,
@@ -56,7 +57,7 @@ class World:
         self.cards = [card("GPU-a", 0), card("GPU-b", 1)]
         self.kube = kube
         self.state = State()
-        self.cache = Cache(ours, self.state)
+        self.cache = Cache(ours, self.state, wall=lambda: RENEWED_S)
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._task: asyncio.Task[None] | None = None
         self._beat = 0

@@ -104,6 +104,10 @@ def device(name: str, *cards: Mapping[str, Any], node_uid: str = "") -> dict[str
     }
 
 
+RENEWED_S = 1767225600.0
+"""When a Lease below was renewed first, in seconds since the epoch."""
+
+
 def lease(node_name: str, beat: int = 0, ready: str | None = "true") -> dict[str, Any]:
     said = {} if ready is None else {names.ANNOTATION_READY: ready}
     return {

@@ -21,6 +21,7 @@ from scheduler.core.reasons import Reason
 from scheduler.state import State
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler.objects import (
+    RENEWED_S,
     Gi,
     allocated,
     card,
@@ -33,9 +34,6 @@ from tests.scheduler.objects import (
 )
 
 HALF = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="12Gi")))}
-
-RENEWED_S = 1767225600.0
-"""When the agent's Lease was renewed, by its own clock: as objects.lease has it."""
 
 
 def bound(uid: str, **fields: Any) -> dict[str, Any]:
