@@ -66,11 +66,16 @@ class Access:
     def members(self, port: int) -> str:
         """Whom etcd at that port names; "" where it does not, or is another's."""
         try:
-            tls = ssl.create_default_context(cafile=str(self.certificate))
-            tls.load_cert_chain(self.certificate, self.key)
-            handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
-            asking = urllib.request.build_opener(*handlers)
-            with asking.open(f"{url(port)}/v3/cluster/member/list", b"{}", _ASK_S) as answer:
-                return str(answer.read().decode())
+            return self.ask(port, "/v3/cluster/member/list", b"{}").decode()
         except (OSError, ValueError, http.client.HTTPException):
             return ""
+
+    def ask(self, port: int, path: str, body: bytes) -> bytes:
+        """What etcd answers over its gateway of JSON. Raises OSError, HTTPException."""
+        tls = ssl.create_default_context(cafile=str(self.certificate))
+        tls.load_cert_chain(self.certificate, self.key)
+        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+        asking = urllib.request.build_opener(*handlers)
+        with asking.open(f"{url(port)}{path}", body, _ASK_S) as answer:
+            said: bytes = answer.read()
+        return said

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from scheduler.core.placement import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
 from scheduler.state import State
+from simgpu.lab import etcd as etcd_lab
 from simgpu.lab.controlplane import ControlPlane
 from tests.scheduler.objects import (
     RENEWED_S,
@@ -507,12 +507,7 @@ def test_heartbeats_of_nodes_are_small(play: Play) -> None:
 
 
 def _compact(plane: ControlPlane) -> None:
-    def ask(path: str, body: dict[str, Any]) -> Any:
-        url = f"{plane._etcd_url}{path}"
-        asked = urllib.request.Request(url, data=json.dumps(body).encode())
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(asked, timeout=30) as answer:
-            return json.load(answer)
-
-    now = ask("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
-    ask("/v3/kv/compaction", {"revision": now, "physical": True})
+    etcd, port = etcd_lab.Access(plane.directory), int(plane._etcd_url.rpartition(":")[2])
+    now = json.loads(etcd.ask(port, "/v3/kv/range", b'{"key":"AA=="}'))["header"]["revision"]
+    asked = json.dumps({"revision": now, "physical": True})
+    etcd.ask(port, "/v3/kv/compaction", asked.encode())
