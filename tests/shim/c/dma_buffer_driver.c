@@ -2,18 +2,15 @@
  * A driver with one card whose physical memory can be made, mapped and handed out as a DMA buffer,
  * of one file each. How much there is, nobody asks: it keeps no account.
  */
-#include <stddef.h>
-#include <string.h>
+#define CARDS 1
+#include "small_driver.h"
+
 #include <sys/mman.h>
 
-enum { INVALID_VALUE = 1, DMA_BUFFER = 1, GRANULE_BYTES = 2 << 20 };
+enum { DMA_BUFFER = 1, GRANULE_BYTES = 2 << 20 };
 
-int cuInit(unsigned int flags);
-int cuDriverGetVersion(int *version);
-int cuDeviceGetCount(int *count);
-int cuDeviceGetUuid_v2(unsigned char *uuid, int device);
-int cuCtxGetCurrent(void **context);
-int cuCtxGetDevice(int *device);
+static void *current = &current;
+
 int cuMemGetAllocationGranularity(size_t *bytes, const void *properties, int option);
 int cuMemCreate(unsigned long long *handle, size_t bytes, const void *properties,
 		unsigned long long flags);
@@ -23,43 +20,6 @@ int cuMemMap(unsigned long long address, size_t bytes, size_t offset, unsigned l
 int cuMemUnmap(unsigned long long address, size_t bytes);
 int cuMemGetHandleForAddressRange(int *handle, unsigned long long address, size_t bytes, int type,
 				  unsigned long long flags);
-
-int cuInit(unsigned int flags)
-{
-	return flags ? INVALID_VALUE : 0;
-}
-
-int cuDriverGetVersion(int *version)
-{
-	*version = 13000;
-	return 0;
-}
-
-int cuDeviceGetCount(int *count)
-{
-	*count = 1;
-	return 0;
-}
-
-int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
-{
-	memset(uuid, 0xaa, 16);
-	return device ? INVALID_VALUE : 0;
-}
-
-int cuCtxGetCurrent(void **context)
-{
-	static int only;
-
-	*context = &only;
-	return 0;
-}
-
-int cuCtxGetDevice(int *device)
-{
-	*device = 0;
-	return 0;
-}
 
 int cuMemGetAllocationGranularity(size_t *bytes, const void *properties, int option)
 {

@@ -3,10 +3,10 @@
  * locations have from the start: of each card two, pinned and managed, of the host three. A pool
  * takes what it is asked for and keeps it.
  */
-#include <stddef.h>
-#include <string.h>
+#define CARDS 2
+#include "small_driver.h"
 
-enum { INVALID_VALUE = 1, PINNED = 1, MANAGED = 2, RESERVED_CURRENT = 5 };
+enum { PINNED = 1, MANAGED = 2, RESERVED_CURRENT = 5 };
 enum { NONE, DEVICE, HOST, HOST_NUMA };
 
 struct location {
@@ -25,53 +25,14 @@ static struct pool pools[] = {
     {MANAGED, {NONE, 0}, 0},
 };
 
-int cuInit(unsigned int flags);
-int cuDriverGetVersion(int *version);
-int cuDeviceGetCount(int *count);
-int cuDeviceGetUuid_v2(unsigned char *uuid, int device);
-int cuCtxGetCurrent(void **context);
-int cuCtxGetDevice(int *device);
+static void *current = &pools;
+
 int cuDeviceGetDefaultMemPool(struct pool **pool, int device);
 int cuMemGetDefaultMemPool(struct pool **pool, const struct location *location, int type);
 int cuMemGetMemPool(struct pool **pool, const struct location *location, int type);
 int cuMemPoolGetAttribute(const struct pool *pool, int attribute, void *value);
 int cuMemAllocFromPoolAsync(unsigned long long *address, size_t bytes, struct pool *pool,
 			    void *stream);
-
-int cuInit(unsigned int flags)
-{
-	return flags ? INVALID_VALUE : 0;
-}
-
-int cuDriverGetVersion(int *version)
-{
-	*version = 13000;
-	return 0;
-}
-
-int cuDeviceGetCount(int *count)
-{
-	*count = 2;
-	return 0;
-}
-
-int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
-{
-	memset(uuid, device ? 0xbb : 0xaa, 16);
-	return device < 0 || device > 1 ? INVALID_VALUE : 0;
-}
-
-int cuCtxGetCurrent(void **context)
-{
-	*context = &pools;
-	return 0;
-}
-
-int cuCtxGetDevice(int *device)
-{
-	*device = 0;
-	return 0;
-}
 
 int cuMemGetDefaultMemPool(struct pool **pool, const struct location *location, int type)
 {

@@ -1,0 +1,58 @@
+/*
+ * What small drivers as of CUDA 13 have in common: CARDS cards, whose UUIDs are 0xaa all over, 0xbb
+ * all over and so on, and a current context, which lies on the first of them. At first none is
+ * current, unless the driver says which.
+ */
+#ifndef SMALL_DRIVER_H
+#define SMALL_DRIVER_H
+
+#include <stddef.h>
+#include <string.h>
+
+enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201 };
+
+static void *current;
+
+int cuInit(unsigned int flags);
+int cuDriverGetVersion(int *version);
+int cuDeviceGetCount(int *count);
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device);
+int cuCtxGetCurrent(void **context);
+int cuCtxGetDevice(int *device);
+
+int cuInit(unsigned int flags)
+{
+	return flags ? INVALID_VALUE : 0;
+}
+
+int cuDriverGetVersion(int *version)
+{
+	*version = 13000;
+	return 0;
+}
+
+int cuDeviceGetCount(int *count)
+{
+	*count = CARDS;
+	return 0;
+}
+
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
+{
+	memset(uuid, 0xaa + 0x11 * device, 16);
+	return device < 0 || device >= CARDS ? INVALID_VALUE : 0;
+}
+
+int cuCtxGetCurrent(void **context)
+{
+	*context = current;
+	return 0;
+}
+
+int cuCtxGetDevice(int *device)
+{
+	*device = 0;
+	return current ? 0 : INVALID_CONTEXT;
+}
+
+#endif
