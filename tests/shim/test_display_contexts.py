@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -11,21 +10,18 @@ import pytest
 from contract import grant_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, Host
+from tests.shim.drivers import SOURCES, build_driver
 
 pytestmark = pytest.mark.sim
 
-_SOURCE: Final = Path(__file__).parent / "c" / "display_driver.c"
 _CONTEXT: Final = 300 * MIB
 _VDPAU: Final = ", 7, ctypes.byref(context)"
 
 
 @pytest.fixture(scope="module")
 def display_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    directory = tmp_path_factory.mktemp("display")
-    flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-Bsymbolic")
-    driver = directory / "libcuda.so.1"
-    subprocess.run(["gcc", *flags, "-Wl,-soname,libcuda.so.1", "-o", driver, _SOURCE], check=True)
-    return Host(library, directory)
+    driver = build_driver(tmp_path_factory.mktemp("display"), SOURCES / "display_driver.c")
+    return Host(library, driver.parent)
 
 
 @pytest.mark.parametrize("limit", [GIB, _CONTEXT - 1])

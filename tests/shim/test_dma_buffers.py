@@ -5,27 +5,21 @@ Over tests/shim/c/dma_buffer_driver.c.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from contract import grant_file
 from shim import region
 from tests.shim.conftest import MIB, Host
+from tests.shim.drivers import SOURCES, build_driver
 
 pytestmark = pytest.mark.sim
-
-_SOURCE: Final = Path(__file__).parent / "c" / "dma_buffer_driver.c"
 
 
 @pytest.fixture
 def dma_host(library: Path, tmp_path: Path) -> Host:
-    flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-Bsymbolic")
-    driver = tmp_path / "libcuda.so.1"
-    names = ("-D_GNU_SOURCE", "-Wl,-soname,libcuda.so.1")
-    subprocess.run(["gcc", *flags, *names, "-o", driver, _SOURCE], check=True)
+    build_driver(tmp_path, SOURCES / "dma_buffer_driver.c")
     return Host(library, tmp_path)
 
 

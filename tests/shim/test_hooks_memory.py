@@ -5,7 +5,6 @@ Over tests/shim/c/old_driver.c, whose memory goes as the program tells it.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,12 @@ import pytest
 from contract import grant_file
 from shim import region
 from tests.shim.conftest import Host
+from tests.shim.drivers import SOURCES, build_driver
 
 pytestmark = pytest.mark.sim
 
 _BLOCK_BYTES = 2 << 20
 _LIMIT_BYTES = 8 * _BLOCK_BYTES
-_SOURCE = Path(__file__).parent / "c" / "old_driver.c"
 _BEGIN = f"""
 import ctypes, os
 from pathlib import Path
@@ -40,11 +39,8 @@ def alloc_v2(bytes):
 
 @pytest.fixture(scope="module")
 def old_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    directory = tmp_path_factory.mktemp("old")
-    flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-Bsymbolic")
-    driver = directory / "libcuda.so.1"
-    subprocess.run(["gcc", *flags, "-Wl,-soname,libcuda.so.1", "-o", driver, _SOURCE], check=True)
-    return Host(library, directory)
+    driver = build_driver(tmp_path_factory.mktemp("old"), SOURCES / "old_driver.c")
+    return Host(library, driver.parent)
 
 
 @pytest.fixture

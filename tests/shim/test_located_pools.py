@@ -5,30 +5,25 @@ Over tests/shim/c/located_pools_driver.c, whose first card is always current.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from contract import grant_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, Host
+from tests.shim.drivers import SOURCES, build_driver
 
 pytestmark = pytest.mark.sim
 
-_SOURCE: Final = Path(__file__).parent / "c" / "located_pools_driver.c"
 _PINNED, _MANAGED = 1, 2
 _NONE, _DEVICE, _HOST, _HOST_NUMA = range(4)
 
 
 @pytest.fixture(scope="module")
 def located_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    directory = tmp_path_factory.mktemp("located")
-    flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-Bsymbolic")
-    driver = directory / "libcuda.so.1"
-    subprocess.run(["gcc", *flags, "-Wl,-soname,libcuda.so.1", "-o", driver, _SOURCE], check=True)
-    return Host(library, directory)
+    driver = build_driver(tmp_path_factory.mktemp("located"), SOURCES / "located_pools_driver.c")
+    return Host(library, driver.parent)
 
 
 @pytest.mark.parametrize("question", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])

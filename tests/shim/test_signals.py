@@ -13,6 +13,7 @@ import pytest
 
 from shim import region
 from tests.shim.conftest import CARDS, GIB, Grants, Host
+from tests.shim.drivers import build_driver
 
 pytestmark = pytest.mark.sim
 
@@ -170,9 +171,7 @@ def test_a_storm_of_handlers_that_call_cuda_hangs_nowhere(
     library: Path, grants: Grants, tmp_path: Path, threads: list[str]
 ) -> None:
     """Each call is as it would be elsewhere, or out of memory; what is charged never too little."""
-    driver = _built(
-        tmp_path, "libcuda.so.1", _DRIVER, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"
-    )
+    driver = build_driver(tmp_path, _DRIVER)
     program = _built(tmp_path, "storm", _STORM, f"-L{tmp_path}", "-l:libcuda.so.1", "-lpthread")
     grant = grants.make(GIB)
     environment = Host(library, driver.parent).environment(grant)

@@ -19,10 +19,10 @@ import pytest
 from contract import forwarder
 from shim import region
 from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.drivers import SOURCES, build_driver
 
 pytestmark = pytest.mark.sim
 
-_SOURCES = Path(__file__).resolve().parent / "c"
 _LIMITED = "0 2 0 1024"
 _UNLIMITED = "0 0 0 4096"
 _WAYS = ("name", "default", "path", "deep", "apart", "linked")
@@ -75,7 +75,7 @@ def place(directory: Path, build_dir: Path, library: Path, drivers: Path) -> Non
 def strict(host: Host, build_dir: Path, library: Path, tmp_path: Path) -> Strict:
     directory = tmp_path / "drivers"
     place(directory, build_dir, library, host.driver_dir)
-    source = _SOURCES / "strict_program.c"
+    source = SOURCES / "strict_program.c"
     linked = ["-DLINKED", f"-L{host.driver_dir}", "-l:libcuda.so.1"]
     for name, flags in (("program", []), ("linked", linked)):
         subprocess.run(["gcc", source, "-o", tmp_path / name, *flags, "-ldl"], check=True)
@@ -132,7 +132,7 @@ def test_shim_run_strict(strict: Strict, strict_mode: bool, tmp_path: Path) -> N
     for way, meets in ((["name"], True), (["apart", plugin], strict_mode)):
         done = subprocess.run(
             [*command, strict.program("name"), *way],
-            cwd=_SOURCES.parent.parent.parent,
+            cwd=SOURCES.parent.parent.parent,
             env=strict.host.environment(preload=False),
             capture_output=True,
             text=True,
@@ -176,22 +176,15 @@ def test_a_musl_program_meets_its_limit(
     if shutil.which("musl-gcc") is None:
         missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
         missing("musl-gcc is not installed (make setup installs musl-tools)")
-    drivers = tmp_path / "real"
-    drivers.mkdir()
-    shared: list[str | Path] = [
-        "-shared",
-        "-fPIC",
-        "-Wl,-soname,libcuda.so.1",
-        "-o",
-        drivers / "libcuda.so.1",
-    ]
-    subprocess.run(["musl-gcc", *shared, _SOURCES / "musl_driver.c"], check=True)
-    shutil.copy(drivers / "libcuda.so.1", drivers / "libnvidia-ml.so.1")
-    place(tmp_path / "drivers", build_dir, library, drivers)
+    real = tmp_path / "real"
+    real.mkdir()
+    driver = build_driver(real, SOURCES / "musl_driver.c", compiler="musl-gcc")
+    shutil.copy(driver, real / "libnvidia-ml.so.1")
+    place(tmp_path / "drivers", build_dir, library, real)
     program, linked = tmp_path / "program", tmp_path / "linked"
-    flags = ["-DLINKED", f"-L{drivers}", "-l:libcuda.so.1"]
-    subprocess.run(["musl-gcc", _SOURCES / "strict_program.c", "-o", program], check=True)
-    subprocess.run(["musl-gcc", _SOURCES / "strict_program.c", "-o", linked, *flags], check=True)
+    flags = ["-DLINKED", f"-L{real}", "-l:libcuda.so.1"]
+    subprocess.run(["musl-gcc", SOURCES / "strict_program.c", "-o", program], check=True)
+    subprocess.run(["musl-gcc", SOURCES / "strict_program.c", "-o", linked, *flags], check=True)
     grant = grants.make(GIB, GIB)
     ways: list[list[str | Path]] = [
         [program, "name"],

@@ -19,6 +19,7 @@ import pytest
 
 from tests import sanitizers
 from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.drivers import build_driver
 from tests.shim.every_symbol import exports
 
 pytestmark = pytest.mark.sim
@@ -138,12 +139,7 @@ def test_row_33_a_wrapper_of_what_the_driver_lacks_says_not_found(
     )
     lacking = tmp_path / "lib"
     lacking.mkdir()
-    (tmp_path / "old.c").write_text("int cuInit(unsigned flags) { return flags != 0; }\n")
-    old = lacking / "libcuda.so.1"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", tmp_path / "old.c", "-o", old],
-        check=True,
-    )
+    build_driver(lacking, "int cuInit(unsigned flags) { return flags != 0; }\n")
     newer = _driver_dir(build_dir, 13000)
     program = tmp_path / "linked"
     subprocess.run(["gcc", source, f"-L{newer}", "-l:libcuda.so.1", "-o", program], check=True)

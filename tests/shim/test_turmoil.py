@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.drivers import build_driver
 from tests.shim.test_strict import place
 
 pytestmark = pytest.mark.sim
@@ -47,12 +48,7 @@ def _program(directory: Path, source: str) -> Path:
 
 @pytest.fixture
 def small_driver(tmp_path: Path) -> Path:
-    path = tmp_path / "libcuda.so.1"
-    shared = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run(
-        ["gcc", *shared, "-x", "c", "-", "-o", path], input=_DRIVER, text=True, check=True
-    )
-    return path
+    return build_driver(tmp_path, _DRIVER)
 
 
 _FORKS = """
