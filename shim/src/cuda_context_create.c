@@ -169,115 +169,48 @@ static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 	return ours;
 }
 
-CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
-{
-	struct creation creation;
-	CUcontext made = NULL;
-	CUresult result = begin(&creation, context, device);
+/* Calls that make one: `context` is the program's, `into` what the driver is given, `refusal` the
+ * answer where it does not fit. */
+#define CREATING_OR(refusal, symbol, params, args)                                                 \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		struct creation creation;                                                          \
+		CUcontext made = NULL;                                                             \
+		CUcontext *into = at(context, &made);                                              \
+		CUresult result = begin(&creation, context, device);                               \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return refusal;                                                            \
+		VGPU_CALL_RESERVED(result, &creation.reservation, real_##symbol args);             \
+		return settle_own(&creation, result, made, context);                               \
+	}
+#define CREATING(symbol, params, args)                                                             \
+	CREATING_OR(refused(result, flags, device), symbol, params, args)
+#define FOR_DISPLAY(symbol, params, args) CREATING_OR(result, symbol, params, args)
 
-	if (result != CUDA_SUCCESS)
-		return refused(result, flags, device);
-	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuCtxCreate(at(context, &made), flags, device));
-	return settle_own(&creation, result, made, context);
-}
-
-CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
-{
-	struct creation creation;
-	CUcontext made = NULL;
-	CUresult result = begin(&creation, context, device);
-
-	if (result != CUDA_SUCCESS)
-		return refused(result, flags, device);
-	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuCtxCreate_v2(at(context, &made), flags, device));
-	return settle_own(&creation, result, made, context);
-}
-
-CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int affinity_count, unsigned int flags,
-			CUdevice device)
-{
-	struct creation creation;
-	CUcontext made = NULL;
-	CUresult result = begin(&creation, context, device);
-
-	if (result != CUDA_SUCCESS)
-		return refused(result, flags, device);
-	VGPU_CALL_RESERVED(
-	    result, &creation.reservation,
-	    real_cuCtxCreate_v3(at(context, &made), affinity, affinity_count, flags, device));
-	return settle_own(&creation, result, made, context);
-}
-
-CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
-{
-	struct creation creation;
-	CUcontext made = NULL;
-	CUresult result = begin(&creation, context, device);
-
-	if (result != CUDA_SUCCESS)
-		return refused(result, flags, device);
-	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuCtxCreate_v4(at(context, &made), parameters, flags, device));
-	return settle_own(&creation, result, made, context);
-}
-
-CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
-{
-	struct creation creation;
-	CUcontext made = NULL;
-	CUresult result = begin(&creation, context, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuGLCtxCreate(at(context, &made), flags, device));
-	return settle_own(&creation, result, made, context);
-}
-
-CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
-{
-	struct creation creation;
-	CUcontext made = NULL;
-	CUresult result = begin(&creation, context, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &creation.reservation,
-			   real_cuGLCtxCreate_v2(at(context, &made), flags, device));
-	return settle_own(&creation, result, made, context);
-}
-
-CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, uint32_t display,
-			  void *lookup)
-{
-	struct creation creation;
-	CUcontext made = NULL;
-	CUresult result = begin(&creation, context, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(
-	    result, &creation.reservation,
-	    real_cuVDPAUCtxCreate(at(context, &made), flags, device, display, lookup));
-	return settle_own(&creation, result, made, context);
-}
-
-CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device,
-			     uint32_t display, void *lookup)
-{
-	struct creation creation;
-	CUcontext made = NULL;
-	CUresult result = begin(&creation, context, device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(
-	    result, &creation.reservation,
-	    real_cuVDPAUCtxCreate_v2(at(context, &made), flags, device, display, lookup));
-	return settle_own(&creation, result, made, context);
-}
+CREATING(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
+	 (into, flags, device))
+CREATING(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+	 (into, flags, device))
+CREATING(cuCtxCreate_v3,
+	 (CUcontext * context, void *affinity, int affinity_count, unsigned int flags,
+	  CUdevice device),
+	 (into, affinity, affinity_count, flags, device))
+CREATING(cuCtxCreate_v4,
+	 (CUcontext * context, void *parameters, unsigned int flags, CUdevice device),
+	 (into, parameters, flags, device))
+FOR_DISPLAY(cuGLCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
+	    (into, flags, device))
+FOR_DISPLAY(cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+	    (into, flags, device))
+FOR_DISPLAY(cuVDPAUCtxCreate,
+	    (CUcontext * context, unsigned int flags, CUdevice device, uint32_t display,
+	     void *lookup),
+	    (into, flags, device, display, lookup))
+FOR_DISPLAY(cuVDPAUCtxCreate_v2,
+	    (CUcontext * context, unsigned int flags, CUdevice device, uint32_t display,
+	     void *lookup),
+	    (into, flags, device, display, lookup))
 
 static CUresult retain_first(CUcontext *context, CUdevice device)
 {
