@@ -37,8 +37,9 @@ _NODE: Final = "n1"
 @pytest.fixture(scope="module")
 def server(installed: ControlPlane) -> Iterator[Server]:
     with Server(installed) as asked:
-        asked.ask("POST", "/api/v1/nodes", {"metadata": {"name": _NODE}})
+        assert asked.ask("POST", "/api/v1/nodes", {"metadata": {"name": _NODE}}).done
         yield asked
+        assert asked.ask("DELETE", f"/api/v1/nodes/{_NODE}").done
 
 
 @pytest.fixture(scope="module")
