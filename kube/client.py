@@ -1,4 +1,5 @@
-"""A thin client of the API server: JSON in and out over aiohttp, one method per verb.
+"""A thin client of the API server: JSON in and out over aiohttp, one method per verb. POSTs, the
+writes that are made of every pod, have a way of their own (`kube.posts`).
 
 Knows paths, timeouts and Kubernetes' way of saying no, and nothing of any object. Every request has
 a deadline. A write is sent with the same deadline for the server (`timeout=`), so that what was not
@@ -25,6 +26,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kube.access import Access, AccessError
+from kube.posts import KEEP_S, KEEPALIVE, NotAnswered, NotSent, Posts
 
 Json = Mapping[str, Any]
 
@@ -48,16 +50,7 @@ METADATA_ONLY: Final = "PartialObjectMetadata"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _CREDENTIALS_S: Final = 60.0
 _CONNECTIONS: Final = 256
-_KEEP_S: Final = 60.0
 _TEXT_MOST: Final = 500
-_KEEPALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-)
-"""A host that is gone without a word is noticed after half a minute."""
 
 
 class KubeError(Exception):
@@ -120,6 +113,7 @@ class Kube:
             self._renewing.cancel()
         if self._session is not None:
             await self._session.close()
+        self._posts.close()
 
     # --- reading
 
@@ -152,6 +146,7 @@ class Kube:
         among them, until the server ends it. First, once it is being watched, an empty batch.
         Raises KubeError, 410 where the version is gone."""
         query.update(watch="true", allowWatchBookmarks="true", resourceVersion=resource_version)
+        self._renew()
         timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=self._silent_s)
         try:
             async with self._request("GET", path, query, None, timeout, only) as response:
@@ -220,21 +215,35 @@ class Kube:
         only: str = "",
         kind: str = "",
     ) -> Any:
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
         data = None if body is None else orjson.dumps(body)
-        try:
-            async with self._request(method, path, query, data, timeout, only, kind) as response:
-                said = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _failure(error) from error
-        if response.status >= 300:
-            if response.status == 401:
+        self._renew()
+        if method == "POST" and data is not None and not self._access.proxy:
+            status, said = await self._post(_with(path, query), data, timeout_s)
+        else:
+            timeout = aiohttp.ClientTimeout(total=timeout_s)
+            try:
+                asked = self._request(method, path, query, data, timeout, only, kind)
+                async with asked as response:
+                    status, said = response.status, await response.read()
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise _failure(error) from error
+        if status >= 300:
+            if status == 401:
                 self._renewed_s = -math.inf
-            raise _refusal(response.status, said)
+            raise _refusal(status, said)
         try:
             return orjson.loads(said)
         except ValueError as error:
             raise KubeError(0, NO_ANSWER, f"{path}: not JSON: {said[:80]!r}") from error
+
+    async def _post(self, path: str, data: bytes, timeout_s: float) -> tuple[int, bytes]:
+        try:
+            answer = await self._posts.post(path, data, timeout_s)
+        except NotSent as error:
+            raise KubeError(0, UNREACHABLE, str(error)) from error
+        except NotAnswered as error:
+            raise KubeError(0, NO_ANSWER, str(error)) from error
+        return answer.status, answer.body
 
     def _request(
         self,
@@ -246,7 +255,6 @@ class Kube:
         only: str = "",
         kind: str = "",
     ) -> aiohttp.client._RequestContextManager:
-        self._renew()
         if self._session is None:
             self._session = _session()
         headers = self._headers
@@ -256,10 +264,7 @@ class Kube:
                 headers[hdrs.ACCEPT] = f"application/json;as={only};g=meta.k8s.io;v=v1"
             if kind:
                 headers[hdrs.CONTENT_TYPE] = kind
-        text = f"{self._access.server}{path}"
-        if query:
-            text += f"{'&' if '?' in path else '?'}{urlencode(query)}"
-        url = URL(text, encoded=True)
+        url = URL(f"{self._access.server}{_with(path, query)}", encoded=True)
         return self._session.request(
             method,
             url,
@@ -287,6 +292,10 @@ class Kube:
         )
         if access.authorization:
             self._headers[hdrs.AUTHORIZATION] = access.authorization
+        try:
+            self._posts = Posts(access.server, self._context, access.server_name, self._headers)
+        except ValueError as error:
+            raise AccessError(f"{access.server}: {error}") from error
 
     def _renew(self) -> None:
         due = self._renewed_s + _CREDENTIALS_S <= self._clock()
@@ -298,7 +307,9 @@ class Kube:
         try:
             access = await asyncio.to_thread(self._load)
             if access != self._access:
+                before = self._posts
                 self._use(access)
+                before.close()
             self.problem = ""
         except (AccessError, OSError) as error:
             self.problem = f"credentials: {error}"
@@ -307,9 +318,13 @@ class Kube:
             self._renewing = None
 
 
+def _with(path: str, query: Mapping[str, object]) -> str:
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
+
+
 def _session() -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=_CONNECTIONS, keepalive_timeout=_KEEP_S, socket_factory=_socket
+        limit=_CONNECTIONS, keepalive_timeout=KEEP_S, socket_factory=_socket
     )
     return aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
@@ -320,7 +335,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol = address[:3]
     made = socket.socket(family, kind, protocol)
     made.setblocking(False)
-    for level, option, value in _KEEPALIVE:
+    for level, option, value in KEEPALIVE:
         made.setsockopt(level, option, value)
     return made
 

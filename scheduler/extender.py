@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from contract.log_lines import Line
+from kube.http1 import TEXT, Request, Response
 from scheduler import arguments
 from scheduler.arguments import ArgumentsError
 from scheduler.binder import Binder
 from scheduler.gate import Gate
-from scheduler.http1 import TEXT, Request, Response
 from scheduler.metrics import Metrics
 from scheduler.server import Server
 from scheduler.verbs import Verbs, error

@@ -1,4 +1,4 @@
-"""An HTTP server on a socket: connections, and when they end. HTTP itself is `scheduler.http1`'s.
+"""An HTTP server on a socket: connections, and when they end. HTTP itself is `kube.http1`'s.
 
 A connection has one request at a time; what its client sends meanwhile is not read on. A client
 that is slow, in what it sends or in what it reads, is waited for so long and no longer, and costs
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
 from contract.log_lines import Line
-from scheduler.http1 import CONTINUE, TEXT, Receiver, Refused, Request, Response, encoded
+from kube.http1 import CONTINUE, TEXT, Refused, Request, Requests, Response, encoded
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self.waiting_s = _NEVER
         self._server = server
-        self._receiver = Receiver(server.most_bytes)
+        self._receiver = Requests(server.most_bytes)
         self._busy = False
         """A request is being answered."""
         self._halted = False

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from scheduler.http1 import CONTINUE, TEXT, Request, Response
+from kube.http1 import CONTINUE, TEXT, Request, Response
 from scheduler.server import PATIENCE_S, Server
 
 MOST = 64 << 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.http1 import (
+from kube.http1 import (
     MOST_HEAD_BYTES,
     TEXT,
-    Receiver,
     Refused,
     Request,
+    Requests,
     Response,
     encoded,
 )
@@ -102,12 +102,12 @@ REFUSED = {
 def test_a_request_is_read_whole_byte_by_byte_and_with_the_next_one_behind_it(case: str) -> None:
     data, wanted = ACCEPTED[case]
 
-    whole = Receiver(MOST)
+    whole = Requests(MOST)
     whole.feed(data)
     assert (whole.midway, whole.next()) == (True, wanted)
     assert (whole.midway, whole.next()) == (False, None)
 
-    slow, found = Receiver(MOST), list[Request]()
+    slow, found = Requests(MOST), list[Request]()
     for byte in data:
         assert not found
         slow.feed(bytes((byte,)))
@@ -115,7 +115,7 @@ def test_a_request_is_read_whole_byte_by_byte_and_with_the_next_one_behind_it(ca
         assert slow.midway is not bool(found)
     assert found == [wanted]
 
-    two = Receiver(MOST)
+    two = Requests(MOST)
     two.feed(data + GO[:-1])
     assert (two.next(), two.next(), two.midway) == (wanted, None, True)
     two.feed(GO[-1:])
@@ -125,13 +125,13 @@ def test_a_request_is_read_whole_byte_by_byte_and_with_the_next_one_behind_it(ca
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_no_request_is_refused_whole_and_byte_by_byte(case: str) -> None:
     data, status = REFUSED[case]
-    whole = Receiver(MOST)
+    whole = Requests(MOST)
     whole.feed(data)
     with pytest.raises(Refused) as refused:
         whole.next()
     assert refused.value.status == status
 
-    slow = Receiver(MOST)
+    slow = Requests(MOST)
     with pytest.raises(Refused) as refused:
         for byte in data:
             slow.feed(bytes((byte,)))
@@ -140,7 +140,7 @@ def test_what_is_no_request_is_refused_whole_and_byte_by_byte(case: str) -> None
 
 
 def test_who_waits_before_it_sends_the_body_is_told_to_go_on_once() -> None:
-    receiver = Receiver(MOST)
+    receiver = Requests(MOST)
     receiver.feed(post(b"Expect: 100-continue\r\nContent-Length: 2\r\n"))
     assert receiver.next() is None
     assert [receiver.take_waiting(), receiver.take_waiting()] == [True, False]
@@ -149,7 +149,7 @@ def test_who_waits_before_it_sends_the_body_is_told_to_go_on_once() -> None:
 
 
 def test_who_has_sent_the_body_waits_for_nothing() -> None:
-    receiver = Receiver(MOST)
+    receiver = Requests(MOST)
     receiver.feed(post(b"Expect: 100-continue\r\nContent-Length: 2\r\n", b"ab"))
     assert (receiver.next(), receiver.take_waiting()) == (request(b"ab"), False)
 

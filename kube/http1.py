@@ -1,15 +1,16 @@
-"""HTTP/1.1 as a server speaks it, without I/O: bytes in, requests out; an answer in, bytes out.
+"""HTTP/1.1 without I/O, as a server and as a client of small answers speak it: bytes in, requests
+or answers out, and the other way round.
 
-Less than RFC 9112 allows, and nothing else: a head has one form (`_HEAD`), and a body has a length
-or chunks. What is neither is refused, and then the connection is over, since nobody knows where its
-next request begins. What is kept of a request that is not whole yet is bounded. Knows no verb of
-ours; the sockets are `scheduler.server`'s.
+Less than RFC 9112 allows, and nothing else: a head has one form, and a body has a length or chunks.
+What is neither is refused, and then the connection is over, since nobody knows where the next one
+begins. What is kept of what is not whole yet is bounded. Knows no path of ours; the sockets are
+`scheduler.server`'s and `kube.posts`'.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -23,12 +24,17 @@ _HEADS: Final = 128
 _NAME: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _FIELDS: Final = rb"(?:" + _NAME + rb":[\t -~\x80-\xff]*\r\n)*"
 _HEAD: Final = re.compile(rb"(" + _NAME + rb") ([!-~]+) HTTP/1\.([01])\r\n(" + _FIELDS + rb")\r\n")
+_STATUS: Final = re.compile(
+    rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [\t -~\x80-\xff]*)?\r\n(" + _FIELDS + rb")\r\n"
+)
 _TRAILERS: Final = re.compile(_FIELDS + rb"\r\n")
 _FIELD: Final = re.compile(
     rb"^(content-length|transfer-encoding|connection|expect|host):([^\r]*)", re.I | re.M
 )
 """Those that say how the request is to be read."""
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[\t ]*(?:;[\t -~\x80-\xff]*)?")
+_PATH: Final = re.compile(rb"/[!-~]*")
+_BODILESS: Final = frozenset({b"204", b"304"})
 _LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -40,7 +46,8 @@ TEXT: Final = b"text/plain; charset=utf-8"
 
 
 class Refused(Exception):
-    """The client's fault. After this the connection must be closed, the answer sent."""
+    """The other side's fault. After this the connection must be closed; status: what a server
+    answers."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -65,20 +72,30 @@ class Response(NamedTuple):
     allow: str = ""
 
 
-class _Head(NamedTuple):
-    """length: of the body; None: it comes in chunks. waits: for CONTINUE."""
+class Answer(NamedTuple):
+    """keeps: whether the connection may carry another request after it."""
 
-    method: str
-    path: str
+    status: int
+    body: bytes
+    keeps: bool
+
+
+class _Head(NamedTuple):
+    """start: a request's method and path, an answer's status. length: of the body; None: it comes
+    in chunks. waits: for CONTINUE."""
+
+    start: Sequence[str]
     keeps: bool
     length: int | None
-    waits: bool
+    waits: bool = False
 
 
-class Receiver:
-    """Of one connection. most_bytes: of a body. After `feed` you must take what `next` has."""
+class _Receiver:
+    """Of one connection. most_bytes: of a body. read: a head; raises Refused. After `feed` you must
+    take what `next` has."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, read: Callable[[bytes], _Head]) -> None:
+        self._read = read
         self._most_bytes = most_bytes
         self._buffer = bytearray()
         self._searched = 0
@@ -89,7 +106,7 @@ class Receiver:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def next(self) -> Request | None:
+    def _next(self) -> tuple[_Head, bytes] | None:
         """None: it is not whole yet. Raises Refused."""
         if self._head is None:
             self._head = self._read_head() if self._buffer else None
@@ -101,11 +118,11 @@ class Receiver:
         if body is None:
             return None
         self._head = None
-        return Request(head.method, head.path, body, head.keeps)
+        return head, body
 
     @property
     def midway(self) -> bool:
-        """A part of a request is there."""
+        """A part of one is there."""
         return bool(self._buffer) or self._head is not None
 
     def take_waiting(self) -> bool:
@@ -121,7 +138,7 @@ class Receiver:
                 raise Refused(431, f"the head has more than {MOST_HEAD_BYTES} bytes")
             self._searched = max(0, len(buffer) - 3)
             return None
-        head = _read(bytes(buffer[: end + 4]))
+        head = self._read(bytes(buffer[: end + 4]))
         del buffer[: end + 4]
         self._searched = 0
         self._bound(head.length or 0)
@@ -178,31 +195,86 @@ class Receiver:
         return body
 
 
+class Requests(_Receiver):
+    """See above."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes, _read_request)
+
+    def next(self) -> Request | None:
+        """None: it is not whole yet. Raises Refused."""
+        found = self._next()
+        if found is None:
+            return None
+        head, body = found
+        method, path = head.start
+        return Request(method, path, body, head.keeps)
+
+
+class Answers(_Receiver):
+    """See above."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes, _read_answer)
+
+    def next(self) -> Answer | None:
+        """None: it is not whole yet. Raises Refused."""
+        while (found := self._next()) is not None:
+            head, body = found
+            status = int(head.start[0])
+            if status >= HTTPStatus.OK:
+                return Answer(status, body, head.keeps)
+        return None
+
+
 @lru_cache(_HEADS)
-def _read(text: bytes) -> _Head:
+def _read_request(text: bytes) -> _Head:
     """Raises Refused."""
     found = _HEAD.fullmatch(text)
     if found is None:
         raise Refused(400, "the head is none of HTTP/1.1")
     method, path, minor, listed = found.groups()
-    is_newer = minor == b"1"
-    fields: dict[bytes, bytes] = {}
-    for name, value in _FIELD.findall(listed):
-        key, said = name.lower(), value.strip(b" \t")
-        fields[key] = said if key not in fields else fields[key] + b", " + said
+    is_newer, fields = minor == b"1", _fields(listed)
     if is_newer and b"," in fields.get(b"host", b","):
         raise Refused(400, "Host: expected one")
     expected = fields.get(b"expect", b"").lower()
     if expected not in (b"", b"100-continue"):
         raise Refused(417, "Expect: only 100-continue is known")
+    length = _length(fields, is_newer, b"0")
+    waits = bool(expected) and is_newer
+    return _Head((method.decode(), path.decode()), _keeps(fields, is_newer), length, waits)
+
+
+def _read_answer(text: bytes) -> _Head:
+    """Raises Refused; also for a body that ends with the connection: it may be cut off."""
+    found = _STATUS.fullmatch(text)
+    if found is None:
+        raise Refused(400, "the head is none of HTTP/1.1")
+    minor, status, listed = found.groups()
+    is_newer, fields = minor == b"1", _fields(listed)
+    start, keeps = (status.decode(),), _keeps(fields, is_newer)
+    if status[:1] == b"1" or status in _BODILESS:
+        return _Head(start, keeps, 0)
+    return _Head(start, keeps, _length(fields, is_newer, b""))
+
+
+def _fields(listed: bytes) -> Mapping[bytes, bytes]:
+    """Those that we read, in small letters; of one that is there twice both."""
+    fields: dict[bytes, bytes] = {}
+    for name, value in _FIELD.findall(listed):
+        key, said = name.lower(), value.strip(b" \t")
+        fields[key] = said if key not in fields else fields[key] + b", " + said
+    return fields
+
+
+def _keeps(fields: Mapping[bytes, bytes], is_newer: bool) -> bool:
     options = fields.get(b"connection", b"").lower().replace(b" ", b"").split(b",")
-    keeps = is_newer and b"close" not in options
-    length = _length(fields, is_newer)
-    return _Head(method.decode(), path.decode(), keeps, length, bool(expected) and is_newer)
+    return is_newer and b"close" not in options
 
 
-def _length(fields: Mapping[bytes, bytes], is_newer: bool) -> int | None:
-    coding, written = fields.get(b"transfer-encoding"), fields.get(b"content-length", b"0")
+def _length(fields: Mapping[bytes, bytes], is_newer: bool, unsaid: bytes) -> int | None:
+    """None: in chunks. unsaid: what stands for a length that is not there."""
+    coding, written = fields.get(b"transfer-encoding"), fields.get(b"content-length", unsaid)
     if coding is None:
         if not _LENGTH.fullmatch(written):
             raise Refused(400, "Content-Length: expected one number")
@@ -212,6 +284,28 @@ def _length(fields: Mapping[bytes, bytes], is_newer: bool) -> int | None:
     if coding.lower() != b"chunked":
         raise Refused(501, "Transfer-Encoding: only chunked is known")
     return None
+
+
+def fields_of(values: Mapping[str, str]) -> bytes:
+    """The fields of a request. Raises ValueError for what would make other fields of them."""
+    text = "".join(f"{name}: {value}\r\n" for name, value in values.items()).encode()
+    if not re.fullmatch(_FIELDS, text) or text.count(b"\r\n") != len(values):
+        raise ValueError(f"the value of {' or '.join(values)} has a character that HTTP has not")
+    return text
+
+
+def request(method: bytes, path: str, fields: bytes, body: bytes) -> bytes:
+    """Raises ValueError for a path that is none. fields: of `fields_of`."""
+    at = path.encode()
+    if not _PATH.fullmatch(at):
+        raise ValueError(f"{path!r}: expected a path, what is not ASCII quoted")
+    return b"%b %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (
+        method,
+        at,
+        fields,
+        len(body),
+        body,
+    )
 
 
 def encoded(response: Response, keeps: bool = True) -> bytes:

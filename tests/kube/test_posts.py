@@ -1,0 +1,207 @@
+"""POSTs on their own connections, against a server that answers byte for byte what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from kube.posts import KEEP_S, NotAnswered, NotSent, Posts
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+_LONG_S = 60.0
+
+
+@dataclass
+class Server:
+    """script: what is said to each request, in their order; None: nothing; b"": it hangs up.
+    asked: by connection, what came."""
+
+    script: list[bytes | None]
+    asked: list[list[bytes]] = field(default_factory=list)
+    connections: list[asyncio.StreamWriter] = field(default_factory=list)
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        here: list[bytes] = []
+        self.asked.append(here)
+        self.connections.append(writer)
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.rpartition(b"Content-Length: ")[2])
+                here.append(head + await reader.readexactly(length))
+                said = self.script.pop(0)
+                if said is None:
+                    await reader.read()
+                if not said:
+                    break
+                writer.write(said)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@dataclass
+class Scene:
+    server: Server
+    posts: Posts
+    now_s: float = 0.0
+
+    async def post(self, timeout_s: float = _LONG_S) -> bytes:
+        answer = await self.posts.post("/p", b"{}", timeout_s)
+        return answer.body
+
+
+@asynccontextmanager
+async def scene_of(*script: bytes | None) -> AsyncIterator[Scene]:
+    server = Server(list(script))
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.port = listening.sockets[0].getsockname()[1]
+    scene = Scene(server, None)  # type: ignore[arg-type]
+    fields = {"Authorization": "Bearer secret"}
+    url = f"http://127.0.0.1:{server.port}/behind/"
+    scene.posts = Posts(url, None, "", fields, lambda: scene.now_s)
+    try:
+        yield scene
+    finally:
+        scene.posts.close()
+        listening.close()
+
+
+def play(act: Callable[[Scene], Awaitable[None]], *script: bytes | None) -> Server:
+    async def run() -> Server:
+        async with asyncio.timeout(_LONG_S), scene_of(*script) as scene:
+            await act(scene)
+            return scene.server
+
+    return asyncio.run(run())
+
+
+async def until(true: Callable[[], object]) -> None:
+    while not true():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def test_one_after_the_other_goes_over_one_connection() -> None:
+    async def act(scene: Scene) -> None:
+        assert [await scene.post(), await scene.post()] == [b"{}", b"{}"]
+
+    server = play(act, OK, OK)
+    (asked,) = server.asked
+    assert (
+        asked
+        == [
+            b"POST /behind/p HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer secret\r\n"
+            b"Content-Length: 2\r\n\r\n{}" % server.port
+        ]
+        * 2
+    )
+
+
+def test_those_at_once_have_a_connection_each() -> None:
+    async def act(scene: Scene) -> None:
+        await asyncio.gather(*(scene.post() for _ in range(3)))
+        await scene.post()
+
+    server = play(act, *[OK] * 4)
+    assert sorted(map(len, server.asked)) == [1, 1, 2]
+
+
+async def _it_is_old(scene: Scene) -> None:
+    scene.now_s += KEEP_S
+
+
+async def _it_is_closed(scene: Scene) -> None:
+    scene.server.connections[0].close()
+    await until(lambda: not scene.posts._kept[0].is_usable)
+
+
+async def _something_came(scene: Scene) -> None:
+    scene.server.connections[0].write(OK)
+    await until(lambda: not scene.posts._kept[0].is_usable)
+
+
+async def _nothing(scene: Scene) -> None:
+    pass
+
+
+NOT_USED_AGAIN = {
+    "it was not used for long": (OK, _it_is_old),
+    "the server closes it": (OK, _it_is_closed),
+    "it says something without being asked": (OK, _something_came),
+    "the answer says that it is the last": (LAST, _nothing),
+    "there is more behind the answer": (OK + b"HTTP/1.1", _nothing),
+}
+
+
+@pytest.mark.parametrize("why", NOT_USED_AGAIN)
+def test_a_connection_is_not_used_again_where(why: str) -> None:
+    first, happens = NOT_USED_AGAIN[why]
+
+    async def act(scene: Scene) -> None:
+        await scene.post()
+        await happens(scene)
+        assert await scene.post() == b"{}"
+
+    assert [len(each) for each in play(act, first, OK).asked] == [1, 1]
+
+
+NO_ANSWER = {
+    "it hangs up": (b"", "the connection ended"),
+    "it hangs up in the middle": (OK[:-1], "no answer within 0.2 s"),
+    "what it says is no answer": (b"SSH-2.0-OpenSSH\r\n\r\n", "what came is no answer"),
+    "it says nothing": (None, "no answer within 0.2 s"),
+}
+
+
+@pytest.mark.parametrize("why", NO_ANSWER)
+def test_it_is_not_known_what_became_of_it_where_and_it_is_sent_once(why: str) -> None:
+    said, told = NO_ANSWER[why]
+
+    async def act(scene: Scene) -> None:
+        with pytest.raises(NotAnswered, match=told):
+            await scene.post(timeout_s=0.2)
+        assert await scene.post() == b"{}"
+
+    assert [len(each) for each in play(act, said, OK).asked] == [1, 1]
+
+
+def test_who_does_not_wait_for_the_answer_leaves_no_connection_to_it() -> None:
+    async def act(scene: Scene) -> None:
+        waiting = asyncio.create_task(scene.post())
+        await until(lambda: scene.server.asked and scene.server.asked[0])
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(scene.server.connections[0].is_closing)
+        assert await scene.post() == b"{}"
+
+    assert [len(each) for each in play(act, None, OK).asked] == [1, 1]
+
+
+def test_nothing_was_asked_where_nobody_is() -> None:
+    async def act() -> None:
+        posts = Posts("http://127.0.0.1:1", None, "", {})
+        with pytest.raises(NotSent, match=r"127\.0\.0\.1:1: "):
+            await posts.post("/p", b"{}", _LONG_S)
+
+    asyncio.run(act())
+
+
+def test_what_is_being_asked_at_the_end_is_answered_and_nothing_kept() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.post()
+        kept = scene.posts._kept[0]
+        waiting = asyncio.create_task(scene.post())
+        await until(lambda: len(scene.server.asked[0]) == 2)
+        scene.posts.close()
+        assert await waiting == b"{}"
+        assert not kept.is_usable and not scene.posts._kept
+
+    play(act, OK, OK)
