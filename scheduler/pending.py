@@ -1,6 +1,6 @@
 """A pod that is to be placed: what it asks for, and who it is.
 
-Pure. With `scheduler.translate`, what knows a pod's fields.
+Pure. With `scheduler.requests` and `scheduler.translate`, what knows a pod's fields.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler import translate
+from scheduler import requests
 from scheduler.core.request import Request
 from scheduler.dialects import RequestError
 
@@ -47,7 +47,7 @@ def read(pod: Json) -> Pending:
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     request, refusal = None, ""
     try:
-        request = translate.request(pod)
+        request = requests.request(pod)
     except RequestError as error:
         refusal = str(error)
     return Pending(

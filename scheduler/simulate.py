@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from contract import names
-from scheduler import translate
+from scheduler import requests, translate
 from scheduler.core.explain import texts
 from scheduler.core.fit import fit
 from scheduler.core.place import place
@@ -177,7 +177,7 @@ def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.B
     metadata = pod.get("metadata") or {}
     whose = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
     try:
-        request = translate.request(pod)
+        request = requests.request(pod)
     except RequestError as error:
         return Account(whose, True, error=str(error))
     if request is None:

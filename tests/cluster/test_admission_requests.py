@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from contract import names
-from scheduler import translate
+from scheduler import requests
 from scheduler.dialects import RequestError
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.requested import any_pod, asking, container, pod, workloads
@@ -47,7 +47,7 @@ def tried(server: Server, raw: Json) -> Answer:
 def verdict(raw: Json) -> str:
     """Of the scheduler: why it refuses; "" if it does not."""
     try:
-        translate.request(raw)
+        requests.request(raw)
     except RequestError as error:
         return str(error)
     return ""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from contract import names
-from scheduler import translate, written
+from scheduler import requests, translate, written
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import place
@@ -80,7 +80,7 @@ def _ask(state: State, choices: Choices) -> None:
         choices,
     )
     try:
-        request = translate.request(raw)
+        request = requests.request(raw)
     except RequestError as error:
         assert str(error)
         return

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler import dialects, translate
+from scheduler import dialects, requests
 from scheduler.core.request import Ask, Request
 from scheduler.dialects import RequestError
 
@@ -31,7 +31,7 @@ def pod(*containers: dict[str, object], **inits: dict[str, object]) -> dict[str,
 
 
 def asked(*containers: dict[str, object]) -> Request:
-    request = translate.request(pod(*containers))
+    request = requests.request(pod(*containers))
     assert request is not None
     return request
 
@@ -138,7 +138,7 @@ def test_illegal_is_refused_with_the_field_its_value_and_what_is_allowed(
     resources: dict[str, object], text: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
-        translate.request(pod({}, resources))
+        requests.request(pod({}, resources))
     assert str(caught.value).startswith("container c1: "), caught.value
     assert text in str(caught.value)
 
@@ -158,8 +158,8 @@ def test_over_a_card_only_whole_cards(name: str, percent: int) -> None:
 def test_whole_cards_of_a_device_plugin_are_not_ours() -> None:
     """nvidia.com/gpu: Koordinator gives these; here the vendor's device plugin does."""
     for name in ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu"):
-        assert translate.request(pod({name: 1})) is None
-        assert translate.request(pod({name: 2})) is None
+        assert requests.request(pod({name: 1})) is None
+        assert requests.request(pod({name: 2})) is None
 
 
 def test_every_combination_that_is_not_in_the_table_is_illegal() -> None:
@@ -202,14 +202,24 @@ def test_two_containers_that_share_one_card_each_are_not_two_cards_for_both() ->
 
 
 def test_a_pod_that_asks_for_nothing() -> None:
-    assert translate.request(pod({}, {"cpu": "1"})) is None
-    assert translate.request({}) is None
-    assert translate.request(pod({G: 0})) is None
+    assert requests.request(pod({}, {"cpu": "1"})) is None
+    assert requests.request({}) is None
+    assert requests.request(pod({G: 0})) is None
+
+
+@pytest.mark.parametrize("value", [True, [1], {"a": 1}])
+def test_what_python_takes_for_the_same_or_cannot_remember_is_read_for_itself(
+    value: object,
+) -> None:
+    one = requests.request(pod({RATIO: 1}))
+    assert one is not None and one == requests.request(pod({RATIO: "1"}))
+    with pytest.raises(RequestError, match="expected a quantity"):
+        requests.request(pod({RATIO: value}))
 
 
 def test_a_limit_alone_is_a_request() -> None:
     container = {"name": "main", "resources": {"limits": {RATIO: 50}}}
-    request = translate.request({"spec": {"containers": [container]}})
+    request = requests.request({"spec": {"containers": [container]}})
     assert request is not None
     assert list(request.asks) == [Ask("main", memory_percent=50)]
 
@@ -237,8 +247,8 @@ def test_one_dialect_for_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialects, "DIALECTS", {**dialects.DIALECTS, **only})
     mixed = {**pod({G: 50}), "metadata": {"annotations": {"percent": "30"}}}
     with pytest.raises(RequestError, match="dialects of Koordinator and Fraction; allowed is one"):
-        translate.request(mixed)
-    request = translate.request({**mixed, "spec": pod({})["spec"]})
+        requests.request(mixed)
+    request = requests.request({**mixed, "spec": pod({})["spec"]})
     assert request is not None
     assert request.asks[0].memory_percent == 30
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from contract import names
-from scheduler import translate, written
+from scheduler import requests, translate, written
 from scheduler.core.fit import fit
 from scheduler.core.place import place
 from scheduler.core.placement import Placement
@@ -75,7 +75,7 @@ def test_the_pod_gets_the_annotation_that_the_document_shows() -> None:
     agent = translate.lease(LEASE)
     assert agent is not None
     state.see_lease(agent, 0.0)
-    asked = translate.request(POD)
+    asked = requests.request(POD)
     assert asked is not None
     feasible, reasons = fit(state.fleet, asked, state.fleet.rows_of(["n1"]))
     assert feasible.all(), reasons

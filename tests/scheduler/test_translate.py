@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract import grants, names
-from scheduler import translate
+from scheduler import requests, translate
 from scheduler.core.request import Phase, Policy, Request, Requirement, Scope
 from scheduler.dialects import RequestError
 from scheduler.facts import HeldCard, LeaseFacts, NodeFacts, Unreadable
@@ -32,14 +32,14 @@ HINT = names.ANNOTATION_ALLOCATE_HINT
 
 
 def request(raw: dict[str, Any]) -> Request:
-    read = translate.request(raw)
+    read = requests.request(raw)
     assert read is not None
     return read
 
 
 def refused(raw: dict[str, Any]) -> str:
     with pytest.raises(RequestError) as caught:
-        translate.request(raw)
+        requests.request(raw)
     return str(caught.value)
 
 
@@ -224,7 +224,7 @@ def test_whatever_stands_there_is_read_or_refused(data: st.DataObject) -> None:
             break
         at = at[key]
     try:
-        translate.request(raw)
+        requests.request(raw)
     except RequestError as error:
         assert str(error)
     translate.pod(raw)

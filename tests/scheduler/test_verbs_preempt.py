@@ -10,8 +10,9 @@ import pytest
 from contract import names as words
 from scheduler.core.place import place
 from scheduler.core.placement import Placement
+from scheduler.requests import request
 from scheduler.state import State
-from scheduler.translate import lease, node, pod, request
+from scheduler.translate import lease, node, pod
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects
 

@@ -1,0 +1,189 @@
+"""What a pod asks for, from its JSON: a Request, or why it cannot be granted as it is written.
+
+Pure. RequestError's text is for the pod's author. Pods of one owner ask for the same: what was read
+lately is remembered, by all that it was read from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from contract import names, quantity
+from scheduler import dialects
+from scheduler.core.request import Phase, Policy, Request
+from scheduler.dialects import Container, RequestError
+from scheduler.fields import Json, at, objects, texts
+from scheduler.hints import read_hints
+
+_FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
+_REMEMBERED: Final = 256
+
+Items = tuple[tuple[str, object], ...]
+"""Of a JSON object, in their order."""
+
+
+class _Written(NamedTuple):
+    """Of a container."""
+
+    name: str
+    phase: Phase
+    order: int
+    limits: Items
+    requests: Items
+
+
+class _Said(NamedTuple):
+    """All of a pod by which it says what it asks for. isolation: the label, None: not there."""
+
+    annotations: tuple[tuple[str, str], ...]
+    isolation: str | None
+    overhead: Items
+    containers: tuple[_Written, ...]
+
+    def amounts(self) -> Iterator[object]:
+        yield from (value for _, value in self.overhead)
+        for each in self.containers:
+            yield from (value for _, value in (*each.limits, *each.requests))
+
+
+def request(pod: Json) -> Request | None:
+    """What the pod asks for; None: no share, so that it may go anywhere. Raises RequestError."""
+    said = _said(pod)
+    # As the API server writes them. Others, of files, may be equal and yet not the same: 1, true.
+    alike = all(isinstance(value, str) for value in said.amounts())
+    return _remembered(said) if alike else _request(said)
+
+
+def asked(pod: Json) -> Request | None:
+    """As `request`, under whichever name: who is bound has been understood by somebody."""
+    return _asked(_said(pod))
+
+
+def lives(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
+    """Each container's name, when it lives, and itself."""
+    spec = at(pod, "spec")
+    for order, raw in enumerate(objects(spec, "initContainers")):
+        sidecar = raw.get("restartPolicy") == "Always"
+        yield str(raw.get("name", "")), Phase.SIDECAR if sidecar else Phase.INIT, order, raw
+    for order, raw in enumerate(objects(spec, "containers")):
+        yield str(raw.get("name", "")), Phase.MAIN, order, raw
+
+
+def _said(pod: Json) -> _Said:
+    metadata = at(pod, "metadata")
+    written = []
+    for name, phase, order, raw in lives(pod):
+        resources = at(raw, "resources")
+        limits, requests = at(resources, "limits").items(), at(resources, "requests").items()
+        written.append(_Written(name, phase, order, tuple(limits), tuple(requests)))
+    return _Said(
+        tuple(texts(metadata, "annotations").items()),
+        texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER),
+        tuple(at(at(pod, "spec"), "overhead").items()),
+        tuple(written),
+    )
+
+
+def _request(said: _Said) -> Request | None:
+    for container in said.containers:
+        for key, value in (*container.limits, *container.requests):
+            if wrong := _wrong(key, value):
+                raise RequestError(f"container {container.name}: {key}: {value}{wrong}")
+    return _asked(said)
+
+
+_remembered: Final = lru_cache(_REMEMBERED)(_request)
+
+
+def _asked(said: _Said) -> Request | None:
+    annotations = dict(said.annotations)
+    containers = tuple(map(_container, said.containers))
+    asks = dialects.read(annotations, containers)
+    isolation = _wants_isolation(said.isolation)
+    if asks or isolation:
+        _refuse_foreign(said.overhead, containers)
+    if not asks:
+        if isolation:
+            raise RequestError(
+                f"label {names.LABEL_ISOLATION_PROVIDER}: {names.ISOLATION_PROVIDER}, but no"
+                f" container asks for a share of a card ({names.RESOURCE_MEMORY_RATIO}, or another"
+                f" of koordinator.sh's)"
+            )
+        return None
+    named = [ask.container for ask in asks]
+    if len(set(named)) < len(named):
+        raise RequestError(f"containers {', '.join(named)}: a name is there twice")
+    selector, scope = read_hints(annotations, asks)
+    return Request(asks, _policy(annotations), selector, scope, isolation)
+
+
+def _container(written: _Written) -> Container:
+    """A request outranks a limit of the same name; the API server wants both to be equal."""
+    amounts: dict[str, object] = {}
+    for kind, items in (("limits", written.limits), ("requests", written.requests)):
+        there = {key for key, _ in items}
+        for key, value in items:
+            canonical = names.DEPRECATED_RESOURCES.get(key, key)
+            if canonical != key and canonical in there:
+                raise RequestError(
+                    f"container {written.name}: {kind}: {key} and {canonical} are one; allowed is"
+                    " one"
+                )
+            amounts[canonical] = value
+    return Container(written.name, written.phase, written.order, amounts)
+
+
+def _wrong(key: str, value: object) -> str:
+    """With a resource of cards, "" for nothing. Of a fraction the API server says the same; the pod
+    may be one that it has not seen."""
+    if key not in dialects.RESOURCES:
+        return dialects.misnamed(key)
+    read = quantity.parse(value)
+    rounded = isinstance(read, quantity.Value) and read.rounded
+    return "; allowed are whole numbers" if rounded else ""
+
+
+def _refuse_foreign(overhead: Items, containers: Sequence[Container]) -> None:
+    """What somebody else allocates: bound by us the pod would run without it."""
+    for key, value in overhead:
+        if key in dialects.RESOURCES:
+            raise RequestError(f"spec.overhead: {key}: {value}; allowed is in containers alone")
+    for container in containers:
+        for key, value in container.resources.items():
+            if key not in _FOREIGN or quantity.parse(value) == quantity.Value(0):
+                continue
+            if key in names.RESOURCES_WHOLE:
+                raise RequestError(
+                    f"container {container.name}: {key}: {value} is not ours to give, but its"
+                    f" device plugin's; a pod asks either for it or for shares of"
+                    f" {names.RESOURCE_MEMORY_RATIO} and the like, where"
+                    f" {names.RESOURCE_GPU}: 100 is a whole card"
+                )
+            raise RequestError(
+                f"container {container.name}: {key}: {value}; only Koordinator's own scheduler"
+                f" gives it, allowed are {', '.join(sorted(dialects.RESOURCES))}"
+            )
+
+
+def _wants_isolation(value: str | None) -> bool:
+    if value is not None and value.lower() != names.ISOLATION_PROVIDER:
+        raise RequestError(
+            f"label {names.LABEL_ISOLATION_PROVIDER}: {value!r}; allowed is"
+            f" {names.ISOLATION_PROVIDER}, in any case"
+        )
+    return value is not None
+
+
+def _policy(annotations: Mapping[str, str]) -> Policy | None:
+    text = annotations.get(names.ANNOTATION_POLICY)
+    if text is None:
+        return None
+    try:
+        return Policy(text)
+    except ValueError:
+        allowed = ", ".join(policy.value for policy in Policy)
+        raise RequestError(
+            f"annotation {names.ANNOTATION_POLICY}: {text!r}; allowed are {allowed}"
+        ) from None
