@@ -220,13 +220,26 @@ class Binder:
         if not asked.version or (placement is not None and placement.node != wanted.node):
             return None
         if placement is None:
-            row = state.fleet.row_of(wanted.node)
-            found = place(state.fleet, asked.request, row, self._verbs.policy(asked))
-            if isinstance(found, Reason):
-                return f"node {wanted.node}: {why_not(state.fleet, asked.request, row)}"
+            found = self._place(wanted, asked, asked.request)
+            if isinstance(found, str):
+                return found
             placement = found
         self._hold(wanted, placement)
         return _Attempt(wanted, asked.request, placement, asked.version)
+
+    def _place(self, wanted: BindingArguments, asked: Pending, request: Request) -> Placement | str:
+        """Where `prioritize` saw it, if it comes to that node; a text: why it has no room there."""
+        state = self._state
+        guessed = state.tentative.placement(wanted.uid, request, wanted.node)
+        if guessed is not None:
+            return guessed
+        row, policy = state.fleet.row_of(wanted.node), self._verbs.policy(asked)
+        found = place(state.fleet, request, row, policy)
+        if isinstance(found, Reason) and state.tentative.end_all():
+            found = place(state.fleet, request, row, policy)
+        if isinstance(found, Reason):
+            return f"node {wanted.node}: {why_not(state.fleet, request, row)}"
+        return found
 
     def _hold(self, wanted: BindingArguments, placement: Placement) -> None:
         until_s = self._clock() + UNSEEN_S

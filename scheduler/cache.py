@@ -19,6 +19,7 @@ from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
 from scheduler import translate
 from scheduler.state import State
+from scheduler.written import annotations_of
 
 Json = Mapping[str, Any]
 
@@ -171,10 +172,12 @@ class _Pods:
         self._marks[uid] = mark
         if mark == translate.UNBOUND:
             return uid
-        assumed = self._state.assumed(uid) is not None
-        facts = translate.pod(raw)
-        self._state.see_pod(facts)
-        if assumed and not facts.finished:
+        chosen = self._state.assumed(uid)
+        if chosen and translate.is_bound_with(raw, chosen.node, annotations_of(chosen)):
+            self._state.confirm(uid)
+        else:
+            self._state.see_pod(translate.pod(raw))
+        if chosen and self._state.is_bound(uid):
             for call in self._on_bound:
                 call(uid)
         return uid

@@ -21,6 +21,7 @@ from scheduler.core.placement import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.facts import DeviceFacts, Held, HeldCard, LeaseFacts, NodeFacts, PodFacts, Unreadable
+from scheduler.tentative import Taken, Tentative
 
 SILENT_AFTER_S: Final = 40.0
 """Kubernetes' own patience with a kubelet, since 1.32 (node-monitor-grace-period)."""
@@ -60,13 +61,6 @@ class _Holding:
     deadline_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    slot: int
-    memory_bytes: int
-    core_percent: int | None
-
-
 @dataclass(slots=True)
 class _Heard:
     """The agent's Lease, and when it moved last by our clock."""
@@ -81,13 +75,14 @@ class State:
 
     def __init__(self, silent_after_s: float = SILENT_AFTER_S) -> None:
         self.fleet = Fleet()
+        self.tentative = Tentative(self.fleet)
         self._silent_after_s = silent_after_s
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
         self._leases: dict[str, _Heard] = {}
         self._holdings: dict[str, _Holding] = {}
         self._on_node: dict[str, dict[str, None]] = {}
-        self._taken: dict[str, Sequence[_Taken]] = {}
+        self._taken: dict[str, Sequence[Taken]] = {}
         self._vanished: dict[str, str] = {}
         self._assumed: dict[str, None] = {}
         self.made_room = 0
@@ -104,6 +99,7 @@ class State:
     def lose_node(self, name: str) -> None:
         """The Node is gone. Pods bound to its name hold what they have, should it come back."""
         if self._nodes.pop(name, None) is not None:
+            self.tentative.end_on(name)
             self.fleet.remove(name)
             for uid in self._on_node.get(name, ()):
                 self._taken[uid] = ()
@@ -138,6 +134,7 @@ class State:
 
     def tick(self, now_s: float) -> Sequence[str]:
         """To be called every second or so: the nodes whose agents have become silent by now."""
+        self.tentative.tick()
         silent = []
         for node, heard in self._leases.items():
             if not heard.silent and now_s - heard.moved_s > self._silent_after_s:
@@ -170,6 +167,11 @@ class State:
         peaks = placement.peaks
         held = tuple(HeldCard(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
         self._hold(uid, _Holding(placement.node, whose, held, "", placement, deadline_s))
+
+    def confirm(self, uid: str) -> None:
+        """The assumed pod was seen bound, with just what was chosen for it."""
+        self._holdings[uid] = replace(self._holdings[uid], placement=None)
+        del self._assumed[uid]
 
     def forget(self, uid: str) -> None:
         """The binding has failed. Changes nothing where the pod was seen bound in the meantime."""
@@ -288,7 +290,7 @@ class State:
             self._drop(uid)
             self._holdings[uid] = holding
             self._on_node.setdefault(holding.node, {})[uid] = None
-            self._enter(uid)
+            self._take(uid, holding)
         if holding.placement is not None:
             self._assumed[uid] = None
 
@@ -307,6 +309,16 @@ class State:
         if not there:
             del self._on_node[holding.node]
 
+    def _take(self, uid: str, holding: _Holding) -> None:
+        """What is counted as taken for it already, else anew."""
+        kept = holding.placement and self.tentative.keep(uid, holding.placement)
+        if kept:
+            self._taken[uid] = kept
+            return
+        self.tentative.end(uid)
+        self.tentative.end_on(holding.node)
+        self._enter(uid)
+
     def _enter(self, uid: str) -> None:
         """Into the fleet, what the pod holds of cards that are there."""
         holding = self._holdings[uid]
@@ -318,7 +330,7 @@ class State:
         if isinstance(holding.held, Unreadable):
             asked = holding.held.asked
             cards = enumerate(self.fleet.cards[row])
-            taken = [_Taken(slot, *_most_of(card, asked)) for slot, card in cards]
+            taken = [Taken(slot, *_most_of(card, asked)) for slot, card in cards]
         else:
             taken, lost = self._resolve(row, holding.held)
             if lost:
@@ -327,7 +339,7 @@ class State:
             self.fleet.take(row, each.slot, each.memory_bytes, each.core_percent)
         self._taken[uid] = tuple(taken)
 
-    def _resolve(self, row: int, held: Iterable[HeldCard]) -> tuple[list[_Taken], list[str]]:
+    def _resolve(self, row: int, held: Iterable[HeldCard]) -> tuple[list[Taken], list[str]]:
         """What is held of cards that are there, and which are not."""
         taken, lost = [], []
         for one in held:
@@ -338,7 +350,7 @@ class State:
                 size = one.memory_bytes
                 if size is None:
                     size = self.fleet.bytes_of(row, slot, one.memory_percent)
-                taken.append(_Taken(slot, size, one.core_percent))
+                taken.append(Taken(slot, size, one.core_percent))
         return taken, lost
 
     def _rebuild(self, name: str) -> None:
@@ -347,6 +359,7 @@ class State:
         if node is None:
             return
         self.made_room += 1
+        self.tentative.end_on(name)
         row = self.fleet.add(name)
         barred = node.cordoned | node.excluded
         cards: Sequence[Card] = device.cards if device else ()
@@ -364,6 +377,8 @@ class State:
         row, bar = self.fleet.row_of(name), self._bar(node)
         if self.fleet.bar[row] and not bar:
             self.made_room += 1
+        if bar:
+            self.tentative.end_on(name)
         self.fleet.set_node(row, bar, node.isolates)
 
     def _bar(self, node: NodeFacts) -> Reason:

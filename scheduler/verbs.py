@@ -20,15 +20,19 @@ from scheduler.arguments import Reader, Victims
 from scheduler.core.explain import texts
 from scheduler.core.fit import feasible, fit
 from scheduler.core.fleet import Rows
+from scheduler.core.place import place
+from scheduler.core.placement import Placement
 from scheduler.core.reasons import UNRESOLVABLE
 from scheduler.core.request import Policy, Request
-from scheduler.core.score import best, levels, score
+from scheduler.core.score import Scores, best, first, levels, score
 from scheduler.pending import Pending
 from scheduler.state import State
 from scheduler.waiting import Waiting
 
 MOST_NODES: Final = 32
 """That `filter` answers."""
+_MORE_NODES: Final = 2 * MOST_NODES
+"""Of which so many are among those in question, where others rule out less than half."""
 _REMEMBERED: Final = 8192
 """Pods between filter and bind: a few, unless bind waits for volumes."""
 _BEST: Final = 10
@@ -86,11 +90,9 @@ class Verbs:
         if self._kept(asked.uid, names):
             kept = self._state.node_of(asked.uid)
             return _priorities(names, [_BEST if name == kept else 0 for name in names])
-        known = self._known(asked, names)
-        if known is not None:
-            return _priorities(names, levels(known, _BEST).tolist())
-        fleet, rows = self._state.fleet, self._state.fleet.rows_of(names)
-        scores = score(fleet, asked.request, rows, self.policy(asked))
+        self._state.tentative.end(asked.uid)
+        scores = self._scores(asked, asked.request, names)
+        self._guess(asked, asked.request, names[first(scores)])
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> bytes:
@@ -108,13 +110,25 @@ class Verbs:
         """Where the pod names none."""
         return self._policies.get(asked.profile, Policy.BINPACK)
 
-    def _known(self, asked: Pending, names: Sequence[str]) -> Sequence[float] | None:
-        """The scores by which `filter` has chosen, if they are as they were."""
-        last = self._scored
-        if last is None or last.asked is not asked or last.changes != self._state.fleet.changes:
-            return None
-        found = [last.scores[name] for name in names if name in last.scores]
-        return found if len(found) == len(names) else None
+    def _scores(
+        self, asked: Pending, request: Request, names: Sequence[str]
+    ) -> Scores | Sequence[float]:
+        """Those by which `filter` has chosen, if they are as they were."""
+        last, fleet = self._scored, self._state.fleet
+        if last is not None and last.asked is asked and last.changes == fleet.changes:
+            found = [last.scores[name] for name in names if name in last.scores]
+            if len(found) == len(names):
+                return found
+        return score(fleet, request, fleet.rows_of(names), self.policy(asked))
+
+    def _guess(self, asked: Pending, request: Request, node: str) -> None:
+        """The next pods are ranked beside this one, as if it were bound there."""
+        if self._state.node_of(asked.uid) is not None:
+            return
+        fleet = self._state.fleet
+        found = place(fleet, request, fleet.row_of(node), self.policy(asked))
+        if isinstance(found, Placement):
+            self._state.tentative.begin(asked.uid, request, found)
 
     def _remember(self, asked: Pending) -> None:
         self._remembered.pop(asked.uid, None)
@@ -131,6 +145,7 @@ class Verbs:
         node = self._state.node_of(asked.uid)
         if node is not None:
             return (node,) if self._kept(asked.uid, victims) else ()
+        self._state.tentative.end_all()
         fleet = self._state.without({at: each.uids for at, each in victims.items()})
         fits = feasible(fleet, asked.request, fleet.rows_of(victims))
         return [at for at, fit_there in zip(victims, fits.tolist(), strict=True) if fit_there]
@@ -145,20 +160,46 @@ class Verbs:
         return not fleet.bar[fleet.row_of(placement.node)]
 
     def _filter(self, asked: Pending, request: Request, names: Sequence[str]) -> bytes:
-        fleet, rows = self._state.fleet, self._state.fleet.rows_of(names)
+        fleet = self._state.fleet
+        self._state.tentative.end(asked.uid)
+        if 2 * len(names) > len(fleet) and not asked.prefers:
+            named = self._best_of_all(asked, request, names)
+            if named:
+                return orjson.dumps({"NodeNames": named})
+        rows = fleet.rows_of(names)
         fitting = rows[feasible(fleet, request, rows)]
+        if not len(fitting) and self._state.tentative.end_all():
+            fitting = rows[feasible(fleet, request, rows)]
         if not len(fitting):
             self._waiting.refuse(asked, request)
             return self._refusals(request, names, rows)
         if len(fitting) > MOST_NODES and not asked.prefers:
-            scores = score(fleet, request, fitting, self.policy(asked))
-            chosen = best(fleet, scores, fitting, MOST_NODES)
-            fitting = fitting[chosen]
-            named = [fleet.names[row] for row in fitting.tolist()]
-            by_name = dict(zip(named, scores[chosen].tolist(), strict=True))
-            self._scored = _Scored(asked, fleet.changes, by_name)
+            named = self._best(asked, request, fitting, MOST_NODES)
             return orjson.dumps({"NodeNames": named})
         return orjson.dumps({"NodeNames": [fleet.names[row] for row in fitting.tolist()]})
+
+    def _best_of_all(self, asked: Pending, request: Request, names: Sequence[str]) -> Sequence[str]:
+        """The best of the whole fleet, and of these those that are in question: to look up each
+        name costs more. Empty: too few of them are, and it says nothing."""
+        fleet = self._state.fleet
+        rows = fleet.every_row()
+        fitting = rows[feasible(fleet, request, rows)]
+        if len(fitting) <= MOST_NODES:
+            return ()
+        among = frozenset(names)
+        ranked = self._best(asked, request, fitting, _MORE_NODES)
+        named = [name for name in ranked if name in among][:MOST_NODES]
+        return named if len(named) == MOST_NODES else ()
+
+    def _best(self, asked: Pending, request: Request, rows: Rows, most: int) -> Sequence[str]:
+        """The names of the best, the best first. Their scores are remembered for `prioritize`."""
+        fleet = self._state.fleet
+        scores = score(fleet, request, rows, self.policy(asked))
+        chosen = best(fleet, scores, rows, most)
+        named = [fleet.names[row] for row in rows[chosen].tolist()]
+        by_name = dict(zip(named, scores[chosen].tolist(), strict=True))
+        self._scored = _Scored(asked, fleet.changes, by_name)
+        return named
 
     def _refusals(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:
         _, reasons = fit(self._state.fleet, request, rows)

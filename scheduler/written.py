@@ -6,12 +6,17 @@ Pure. The formats are `contract`'s; nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from contract import allocation, grants, names, required_plugins
 from scheduler.core.placement import Peak, Placement
 
+_REMEMBERED: Final = 256
+"""Placements: from when one is sent until the watch tells it."""
 
+
+@lru_cache(_REMEMBERED)
 def annotations_of(placement: Placement) -> Mapping[str, str]:
     """All that is written onto the pod in the write that binds it.
 

@@ -17,6 +17,8 @@ from scheduler.core.request import WHOLE_PERCENT, Ask, Request, Scope
 Reasons = NDArray[np.uint8]
 """Values of Reason, [R]."""
 
+_FITS: Final = np.uint8(Reason.FITS)
+"""As a number of numpy's: an enum is compared by way of objects."""
 _GROUP_COLUMN: Final = {Scope.PCIE: "root", Scope.NUMA_NODE: "numa"}
 
 
@@ -44,7 +46,7 @@ class Columns:
 
     def nodes(self) -> Bools:
         """[R]: those on which anything may be placed."""
-        open_to_us: Bools = self.bar == Reason.FITS
+        open_to_us: Bools = self.bar == _FITS
         return open_to_us & self.isolates if self.request.isolation else open_to_us
 
     def selected(self) -> Bools:

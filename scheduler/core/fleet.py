@@ -11,8 +11,8 @@ Holds no pod: who holds what is `scheduler.state`'s. Written by it alone; fit, s
 
 from __future__ import annotations
 
+import hashlib
 import heapq
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -35,6 +35,9 @@ MAX_BYTES: Final = 2**48
 MIN_BYTES: Final = WHOLE_PERCENT
 """The smallest: of a smaller one a percent would be no byte."""
 NO_GROUP: Final = -1
+IN_USE: Final = 0.5
+FULL: Final = 0.4
+"""Of a score of 1, what a card is worth to who packs: for being in use, and for being full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ _PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
     "takes_coreless": (np.bool_, 0),
     "is_open": (np.bool_, 0),
     "fullness": (np.float64, 0),
+    "packing": (np.float64, 0),
 }
 """Columns, with their type and what stands where there is no card."""
 _LIKENESS: Final = (
@@ -96,9 +100,10 @@ class Fleet:
     takes_coreless  bool: a share that asks for no core may come.
     is_open       bool: something is held of it.
     fullness      float64, 0 to 1: the mean of how much memory and core is given out.
+    packing       float64: IN_USE where something is held of it, and FULL times its fullness.
 
     Per node, [N]: bar uint8 (why nothing may be placed: a Reason, 0 for none), isolates bool,
-    tie uint32 (of the name; decides between equals).
+    tie uint64 (of the name; decides between equals).
     """
 
     total_bytes: NDArray[np.int64]
@@ -116,6 +121,7 @@ class Fleet:
     takes_coreless: Bools
     is_open: Bools
     fullness: NDArray[np.float64]
+    packing: NDArray[np.float64]
 
     def __init__(self, nodes: int = 64, cards: int = 8) -> None:
         """Room for so many, to begin with; it grows."""
@@ -130,7 +136,7 @@ class Fleet:
         """Moves with all that decides what fits and what is better."""
         self.bar = np.zeros(0, np.uint8)
         self.isolates = np.zeros(0, np.bool_)
-        self.tie = np.zeros(0, np.uint32)
+        self.tie = np.zeros(0, np.uint64)
         for name, (dtype, _) in _PER_CARD.items():
             setattr(self, name, np.zeros((0, 0), dtype, order="F"))
         self._grow(max(nodes, 1), cards)
@@ -148,6 +154,10 @@ class Fleet:
     def rows_of(self, node_names: Iterable[str]) -> Rows:
         """[R], in the order of the names."""
         return np.fromiter(map(self._row_of.get, node_names, repeat(NO_ROW)), np.intp)
+
+    def every_row(self) -> Rows:
+        """Also of those that are of no node, on which nothing fits."""
+        return np.arange(len(self.names))
 
     def all_rows(self) -> Rows:
         """Of the nodes that are there, by name."""
@@ -167,7 +177,7 @@ class Fleet:
             self.names[row] = name
             self.bar[row] = Reason.NO_DEVICE
             self.changes += 1
-            self.tie[row] = zlib.crc32(name.encode("utf-8", "surrogatepass"))
+            self.tie[row] = _tie(name)
         return row
 
     def remove(self, name: str) -> None:
@@ -259,8 +269,10 @@ class Fleet:
         at = (row, slot)
         total, used_bytes = int(self.total_bytes[at]), int(self.used_bytes[at])
         used_core, coreless = int(self.used_core[at]), int(self.coreless[at])
-        self.is_open[at] = bool(used_bytes or used_core or coreless)
-        self.fullness[at] = fullness(min(used_bytes, total), total, min(used_core, WHOLE_PERCENT))
+        is_open = bool(used_bytes or used_core or coreless)
+        full = fullness(min(used_bytes, total), total, min(used_core, WHOLE_PERCENT))
+        self.is_open[at], self.fullness[at] = is_open, full
+        self.packing[at] = IN_USE * is_open + FULL * full
         if not self.usable[at]:
             return
         free_bytes = max(0, total - used_bytes)
@@ -285,13 +297,19 @@ class Fleet:
             [self.bar, np.full(nodes - had, Reason.NODE_UNKNOWN, np.uint8)], dtype=np.uint8
         )
         self.isolates = np.concatenate([self.isolates, np.zeros(nodes - had, np.bool_)])
-        self.tie = np.concatenate([self.tie, np.zeros(nodes - had, np.uint32)])
+        self.tie = np.concatenate([self.tie, np.zeros(nodes - had, np.uint64)])
         for name, (dtype, nothing) in _PER_CARD.items():
             old = getattr(self, name)
             # One minor of all nodes lies together, so that a pass over the nodes is a run.
             new = np.full((nodes, cards), nothing, dtype, order="F")
             new[: old.shape[0], : old.shape[1]] = old
             setattr(self, name, new)
+
+
+def _tie(name: str) -> int:
+    """Another one for every name that anybody will see, and the same whoever asks."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def _groups(values: Sequence[int | str | None]) -> Sequence[int]:

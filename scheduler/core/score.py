@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.core.columns import Columns, largest_group
-from scheduler.core.fleet import Bools, Fleet, Rows
+from scheduler.core.fleet import FULL, IN_USE, Bools, Fleet, Rows
 from scheduler.core.request import WHOLE_PERCENT, Ask, Policy, Request
 
 Scores = NDArray[np.float64]
 """0 (worst) to 1 (best), [R]."""
 
-_OPEN: Final = 0.5
-_CARD: Final = 0.4
 _NODE: Final = 0.1
+"""What is left of 1 by IN_USE and FULL: for a node that is full."""
 _NEAR: Final = {"link": 1.0, "root": 0.75, "numa": 0.5}
 _NEARNESS: Final = 0.5
 """Of the score of several cards, how much is nearness."""
@@ -39,13 +38,15 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
     for ask in request.asks:
         room = columns.room(ask)
         if spread:
-            one = _best_of((_OPEN + _CARD) * (1 - full - _growth(ask, columns)), room, ask.cards)
-            one += _NODE - node
+            kept = (IN_USE + FULL) * (1 - full - _growth(ask, columns))
+            one = _best_of(kept, room, ask.cards) + (_NODE - node)
+        elif ask.memory_percent is not None:
+            # It fills every card by as much.
+            one = _best_of(columns.card("packing"), room, ask.cards)
+            one += node + FULL * _growth(ask, columns)
         else:
-            kept = _CARD * (full + _growth(ask, columns))
-            np.add(kept, _OPEN, out=kept, where=columns.card("is_open"))
-            one = _best_of(kept, room, ask.cards)
-            one += node
+            kept = columns.card("packing") + FULL * _growth(ask, columns)
+            one = _best_of(kept, room, ask.cards) + node
         if ask.cards > 1:
             one = (1 - _NEARNESS) * one + _NEARNESS * _nearness(columns, room, ask.cards)
         scores += one
@@ -58,16 +59,26 @@ def best(fleet: Fleet, scores: Scores, rows: Rows, most: int) -> NDArray[np.intp
     picked = np.arange(len(rows))
     if most < len(rows):
         least = np.partition(scores, len(rows) - most)[len(rows) - most]
-        better, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
-        wanted = most - len(better)
-        ties = fleet.tie[rows[equal]]
-        equal = equal[ties <= np.partition(ties, wanted - 1)[wanted - 1]]
-        picked = np.concatenate([better, equal])
-    there = rows[picked]
-    names = [fleet.names[row] for row in there.tolist()]
-    worst, ties = (-scores[picked]).tolist(), fleet.tie[there].tolist()
-    ranked = sorted(zip(worst, ties, names, picked.tolist(), strict=True))
-    return np.array([index for *_, index in ranked[:most]], np.intp)
+        picked = np.flatnonzero(scores >= least)
+        if len(picked) > most:
+            picked = _cut(fleet, rows, picked, scores[picked] == least, most)
+    order: NDArray[np.intp] = np.lexsort((fleet.tie[rows[picked]], -scores[picked]))
+    return picked[order[:most]]
+
+
+def _cut(
+    fleet: Fleet, rows: Rows, picked: NDArray[np.intp], equal: Bools, most: int
+) -> NDArray[np.intp]:
+    """The best of the picked, of which the equal ones are the last: in an empty fleet all."""
+    better, last = picked[~equal], picked[equal]
+    ties = fleet.tie[rows[last]]
+    wanted = most - len(better)
+    return np.concatenate([better, last[ties <= np.partition(ties, wanted - 1)[wanted - 1]]])
+
+
+def first(scores: Scores | Sequence[float]) -> int:
+    """The index of the best; of equals the first."""
+    return int(np.argmax(scores))
 
 
 def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
@@ -96,12 +107,12 @@ def _growth(ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
 
 def _best_of(cards: NDArray[np.float64], room: Bools, wanted: int) -> Scores:
     """[R]: the mean of the best `wanted` of the cards [G, R] that have room."""
-    cards[~room] = -1
+    with_room = np.where(room, cards, -1.0)
     if wanted == 1:
-        most: Scores = np.maximum.reduce(cards, axis=0)
+        most: Scores = np.maximum.reduce(with_room, axis=0)
         return most
     few = len(cards) - wanted
-    mean: Scores = np.partition(cards, few, axis=0)[few:].mean(0)
+    mean: Scores = np.partition(with_room, few, axis=0)[few:].mean(0)
     return mean
 
 

@@ -8,6 +8,7 @@ things long after it was given up on. Time is the loop's, and jumps.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from typing import Any
 
@@ -19,6 +20,7 @@ from kube.client import NO_ANSWER, UNREACHABLE, KubeError
 from scheduler import translate
 from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
+from scheduler.cache import _Pods
 from scheduler.state import State
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects, virtual_time
@@ -43,7 +45,7 @@ class Store:
         self.bound_to: dict[str, str] = {}
         self.views: dict[str, list[dict[str, Any]]] = {}
         """By name, how each pod was once."""
-        self._state = state
+        self._watch = _Pods(state, ())
         self._version = 0
 
     # --- what the scheduler asks
@@ -126,9 +128,9 @@ class Store:
         for _ in range(min(most, len(self.events))):
             kind, pod = self.events.pop(0)
             if kind == "DELETED":
-                self._state.lose_pod(pod["metadata"]["uid"])
+                self._watch.lost(pod)
             else:
-                self._state.see_pod(translate.pod(pod))
+                self._watch.seen(pod)
 
     def over(self) -> list[str]:
         """Cards of which more is given out, by what stands on the pods, than there is."""
@@ -159,6 +161,10 @@ async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
     if not found:
         return
     node = chance.choice(found if chance.random() < 0.8 else among)
+    if chance.random() < 0.8:
+        ranked = json.loads(verbs.prioritize(calls.arguments(raw, found)))
+        if chance.random() < 0.7:
+            node = max(ranked, key=lambda each: each["Score"])["Host"]
     await asyncio.sleep(chance.random())
     wanted = BindingArguments("default", uid, uid, node)
     patience_s = chance.choice((0.5, 5.0, 30.0))
@@ -200,7 +206,10 @@ def test_no_card_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> N
                 tries.add(asyncio.create_task(binder.tend()))
             elif step < 0.9:
                 gate.is_open = not gate.is_open
+            elif step < 0.95:
+                state.tick(virtual_time.now())
             store.tell(chance.randrange(4))
+            assert (state.fleet.used_bytes <= state.fleet.total_bytes).all()
             await asyncio.sleep(chance.choice((0.0, 0.3, 3.0, 40.0)) * chance.random())
             assert store.over() == []
         store.calm = gate.is_open = True
@@ -222,6 +231,7 @@ async def _settle(store: Store, state: State, binder: Binder) -> None:
         await asyncio.sleep(60)
         await binder.tend()
         store.tell(10**6)
+        state.tick(0.0)
     fresh = calls.state(NODES, CARDS)
     for pod in store.pods.values():
         fresh.see_pod(translate.pod(pod))

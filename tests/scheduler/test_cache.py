@@ -16,9 +16,10 @@ from aiohttp import web
 from contract import names
 from kube.follow import Backoff
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
-from scheduler.core.placement import Peak, Placement
+from scheduler.core.placement import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.state import State
+from scheduler.written import annotations_of
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler.objects import (
     RENEWED_S,
@@ -137,6 +138,32 @@ def test_a_binding_that_was_waited_for_is_told_once_it_is_seen() -> None:
 
     scene(server, play, state)
     assert calls == ["ours: True"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(same: bool) -> None:
+    """What we have written ourselves is not read again; what is not that, is."""
+    server, state = Server(pod(uid="ours")), State()
+    share = Share("main", "GPU-a", 0, 12 * Gi, None)
+    placement = Placement("n1", (share,), (Peak("GPU-a", 0, 12 * Gi, 50, None),))
+    annotations = dict(annotations_of(placement))
+    if not same:
+        annotations = {
+            names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="6Gi")))
+        }
+    seen = pod(container("main", ratio=50), uid="ours", node="n1", annotations=annotations)
+    server.watches[PODS] = [[event("MODIFIED", seen, "12")]]
+
+    async def play(cache: Cache, state: State) -> None:
+        state.assume("ours", placement, deadline_s=9.0)
+        await until(lambda: state.is_bound("ours"))
+        assert state.assumed_count == 0
+        (held,) = state.holders("n1")
+        assert held.cards == (("GPU-a", (12 if same else 6) * Gi, None),)
+        state.forget("ours")
+        assert state.is_bound("ours")
+
+    scene(server, play, state)
 
 
 def test_a_watch_goes_on_where_it_ended() -> None:

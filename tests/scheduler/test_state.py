@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from contract import names
-from scheduler import translate, written
+from scheduler import requests, translate, written
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import place
@@ -574,7 +574,7 @@ def test_no_grant_ever_exceeds_a_card(seed: int) -> None:
         mains = [container(f"c{n}", False, **sizes) for n in range(chance.choice((1, 1, 2)))]
         inits = [container("first", chance.random() < 0.5, ratio=10, core=10)]
         raw = pod(*mains, uid=uid, inits=inits if chance.random() < 0.3 else ())
-        request = translate.request(raw)
+        request = requests.request(raw)
         assert request is not None
         row = state.fleet.row_of(chance.choice(("n1", "n2")))
         found = place(state.fleet, request, row)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 
 from contract import names as words
+from scheduler.core.fit import feasible
 from scheduler.core.place import place
 from scheduler.core.placement import Placement
 from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
 from scheduler.core.request import Policy
+from scheduler.core.score import best, score
+from scheduler.requests import request
 from scheduler.state import State
-from scheduler.translate import device, node, pod, request
+from scheduler.translate import device, node, pod
 from scheduler.verbs import MOST_NODES, Verbs
 from scheduler.written import annotations_of
 from tests.scheduler import calls, objects
@@ -61,6 +65,37 @@ def test_of_many_that_fit_the_best_are_named() -> None:
     found = filtered(Verbs(state), calls.pod(), names(100))["NodeNames"]
     assert len(found) == MOST_NODES
     assert {int(name[1:]) for name in found} <= set(range(40, 80))
+
+
+def test_those_named_are_the_best_of_those_in_question_however_many_these_are() -> None:
+    """Of most nodes the fleet's best are looked for, and not each node."""
+    chance = random.Random(7)
+    for count in (40, 100, 300):
+        state = calls.state(nodes=count, cards=1)
+        for number in range(count):
+            percent = chance.choice((5, 10, 20, 50, 60))
+            share = objects.container("main", core=percent, ratio=percent)
+            bound(state, calls.pod(f"other-{number}", share), f"n{number}")
+        fullness = {
+            name: state.fleet.fullness[state.fleet.row_of(name), 0] for name in names(count)
+        }
+        best_first = sorted(names(count), key=lambda name: -fullness[name])
+        for among in (
+            names(count),
+            chance.sample(names(count), count * 9 // 10),
+            chance.sample(names(count), count * 6 // 10),
+            best_first[count * 4 // 10 :],
+            chance.sample(names(count), count * 3 // 10),
+            [*names(count), "unknown", "unknown"],
+        ):
+            asked = request(calls.pod())
+            assert asked is not None
+            rows = state.fleet.rows_of(set(among) - {"unknown"})
+            fitting = rows[feasible(state.fleet, asked, rows)]
+            ranked = best(state.fleet, score(state.fleet, asked, fitting), fitting, MOST_NODES)
+            wanted = {state.fleet.names[row] for row in fitting[ranked].tolist()}
+            found = filtered(Verbs(state), calls.pod(), among)["NodeNames"]
+            assert set(found) == wanted and len(found) == len(wanted)
 
 
 def test_the_same_of_every_order() -> None:
@@ -234,6 +269,7 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     verbs, raw = Verbs(state), calls.pod()
 
     def afresh(among: list[str]) -> dict[str, int]:
+        state.tentative.end_all()
         return scored(Verbs(state), raw, among)
 
     among = filtered(verbs, raw, names(50))["NodeNames"]
@@ -241,6 +277,7 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     for some in (among, among[:5], [*among[:5], "n0"], ["n0", "unknown"]):
         assert scored(verbs, raw, some) == afresh(some)
 
+    state.tentative.end_all()
     assert scored(verbs, calls.pod("another"), among) == afresh(among)
     filtered(verbs, raw, names(50))
     bound(state, calls.pod("more"), among[-1])
