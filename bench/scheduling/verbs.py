@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Final
+from typing import Any, Final
 
 from bench.scheduling.caller import Caller, pod
 from bench.scheduling.figures import calibration_ms, cpu_s
@@ -35,10 +35,17 @@ _CHUNKS: Final = 32
 class Asked:
     """A pod's calls, ready to be sent. The nodes of prioritize and bind are the answer's."""
 
+    namespace: str
     name: str
     uid: str
     pod: bytes
     filter: bytes
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], pod: bytes, names: bytes) -> Asked:
+        """pod, names: as JSON."""
+        namespace, name, uid = (str(metadata[key]) for key in ("namespace", "name", "uid"))
+        return cls(namespace, name, uid, pod, _arguments(pod, names))
 
 
 @dataclass
@@ -101,10 +108,10 @@ def _round(pid: int, port: int, ready: Sequence[Asked]) -> Round:
     alone: dict[str, list[float]] = defaultdict(list)
     caller, binder = Caller(port), Caller(port)
     for each in ready[:half]:
-        node, taken = _choose(caller, each)
+        node, taken = choose(caller, each)
         for verb, seconds in taken.items():
             alone[verb].append(seconds)
-        alone["bind"].append(_bind(caller, each, node)[1])
+        alone["bind"].append(bind(caller, each, node)[1])
     again = 0
     bound: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
 
@@ -112,16 +119,16 @@ def _round(pid: int, port: int, ready: Sequence[Asked]) -> Round:
         nonlocal again
         while (chosen := bound.get()) is not None:
             asked, node = chosen
-            while not _bind(binder, asked, node)[0]:
+            while not bind(binder, asked, node)[0]:
                 again += 1
-                node, _ = _choose(binder, asked)
+                node, _ = choose(binder, asked)
 
     thread = threading.Thread(target=bind_all)
     thread.start()
     begun_s, had_s = time.perf_counter(), cpu_s(pid)
     try:
         for each in ready[half:]:
-            bound.put((each, _choose(caller, each)[0]))
+            bound.put((each, choose(caller, each)[0]))
     finally:
         bound.put(None)
         thread.join()
@@ -132,7 +139,7 @@ def _round(pid: int, port: int, ready: Sequence[Asked]) -> Round:
     return Round((len(ready) - half) / took_s, cpu_us, calibration, again, alone)
 
 
-def _choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
+def choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
     """What kube-scheduler would: the node with the highest score, the first of them."""
     found, filter_s = caller.call("filter", asked.filter)
     names = found.get("NodeNames")
@@ -144,27 +151,36 @@ def _choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
     return node, {"filter": filter_s, "prioritize": prioritize_s}
 
 
-def _bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
+def bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
     """Whether the node still had room, and the seconds."""
-    said = {"PodName": asked.name, "PodNamespace": "bench", "PodUID": asked.uid, "Node": node}
+    said = {
+        "PodName": asked.name,
+        "PodNamespace": asked.namespace,
+        "PodUID": asked.uid,
+        "Node": node,
+    }
     answer, taken_s = caller.call("bind", json.dumps(said).encode())
     return not answer.get("Error"), taken_s
 
 
 def _ready(size: Size, first: int, count: int, same_order: bool) -> Iterator[Asked]:
-    names = size.shape.node_names()
+    listed = orders(size.shape.node_names(), random.Random(first), same_order)
+    for number, names in zip(range(first, first + count), listed, strict=False):
+        each = pod(number)
+        yield Asked.of(each["metadata"], json.dumps(each, separators=(",", ":")).encode(), names)
+
+
+def orders(
+    names: Sequence[str], chance: random.Random, same_order: bool = False
+) -> Iterator[bytes]:
+    """The names, for one pod after the other, as JSON."""
     step = max(1, len(names) // _CHUNKS)
     chunks = [names[at : at + step] for at in range(0, len(names), step)]
-    chance = random.Random(first)
-    for number in range(first, first + count):
+    while True:
         if not same_order:
             chance.shuffle(chunks)
-        listed = json.dumps([name for chunk in chunks for name in chunk], separators=(",", ":"))
-        each = pod(number)
-        text = json.dumps(each, separators=(",", ":")).encode()
-        metadata = each["metadata"]
-        body = _arguments(text, listed.encode())
-        yield Asked(metadata["name"], metadata["uid"], text, body)
+        listed = [name for chunk in chunks for name in chunk]
+        yield json.dumps(listed, separators=(",", ":")).encode()
 
 
 def _arguments(pod_text: bytes, names: bytes) -> bytes:

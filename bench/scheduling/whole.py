@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from bench.scheduling import fleets, stage
+from bench.scheduling import driven, fleets, stage
 from bench.scheduling.figures import calibration_ms, say
 from bench.scheduling.throughput import Runs, Throughput
 from contract import names
@@ -27,9 +27,11 @@ _MIB: Final = 1 << 20
 
 @dataclass
 class Measured:
-    """runs: by number of nodes. nodes, pods: that the extender knew when its memory was read."""
+    """runs, driven: by number of nodes. nodes, pods: that the extender knew when its memory was
+    read."""
 
     runs: dict[int, Runs] = field(default_factory=dict)
+    driven: dict[int, driven.Measured] = field(default_factory=dict)
     nodes: int = 0
     pods: int = 0
     memory_mib: float = 0.0
@@ -56,7 +58,7 @@ async def measure(directory: Path, quick: bool) -> Measured:
             try:
                 installation.wait_ready()
                 say(f"the extender is ready after {time.monotonic() - begun_s:.1f} s")
-                pid = installation.extender.pid
+                pid, port = installation.extender.pid, installation.port
                 throughput = Throughput(plane, kube, installation.config, pid)
                 for number in stages:
                     await stage.build(kube, nodes[measured.nodes or there.nodes : number])
@@ -65,6 +67,12 @@ async def measure(directory: Path, quick: bool) -> Measured:
                     calibrations.append(calibration_ms())
                     rounds, count = (1, 100) if quick else (3, 600 if number == stages[0] else 300)
                     measured.runs[number] = await throughput.measure(count, rounds)
+                    say(f"asked by the bench, {number:,} nodes")
+                    named = [node.name for node in nodes[:number]]
+                    rounds = 1 if quick else 5
+                    measured.driven[number] = await driven.measure(
+                        kube, port, pid, named, count, rounds
+                    )
                 measured.memory_mib = psutil.Process(pid).memory_info().rss / _MIB
             finally:
                 installation.stop()

@@ -126,6 +126,11 @@ class Installation:
             time.sleep(0.05)
 
     @property
+    def port(self) -> int:
+        """Where kube-scheduler asks the extender."""
+        return self._port
+
+    @property
     def pages(self) -> tuple[str, int]:
         """Where the extender says how it is."""
         return ("127.0.0.1", self._http_port)

@@ -1,0 +1,161 @@
+"""The verbs with POSTs and watches, asked for as fast as they are answered, on one core.
+
+kube-scheduler asks for some eighty pods a second here, and between two of them the extender's core
+does nothing, or something else: what it costs then is what a core costs that has forgotten it. So
+here the bench asks in kube-scheduler's place, pod after pod, the binds beside; the API server and
+the pods are real. The extender has a core for itself, all others have the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+import psutil
+
+from bench.scheduling import stage
+from bench.scheduling.caller import Caller
+from bench.scheduling.figures import calibration_ms, cpu_s, say
+from bench.scheduling.verbs import Asked, bind, choose, orders
+from kube.client import Kube
+
+_PERCENT: Final = 20
+_BINDERS: Final = 8
+"""kube-scheduler binds each pod beside what it does else."""
+_ADMITTED_S: Final = 60.0
+
+
+@dataclass
+class Measured:
+    """Of each round: the extender's processor time per pod, pods per second by the clock, the
+    calibration loop on its core. again: binds that came too late, of all rounds."""
+
+    cpu_us: list[float] = field(default_factory=list)
+    pods_per_s: list[float] = field(default_factory=list)
+    calibrations_ms: list[float] = field(default_factory=list)
+    again: int = 0
+
+    @property
+    def cpu_us_median(self) -> float:
+        return median(self.cpu_us)
+
+    @property
+    def calibration_ms(self) -> float:
+        return median(self.calibrations_ms)
+
+
+async def measure(
+    kube: Kube, port: int, pid: int, nodes: Sequence[str], count: int, rounds: int
+) -> Measured:
+    """port, pid: the extender's. The first round warms up, and does not count."""
+    measured = Measured()
+    with _a_core_of_its_own(pid) as core:
+        for number in range(rounds + 1):
+            path = await _pods(kube, f"driven-{len(nodes)}-{number}", count)
+            found = await kube.get(path)
+            ready = list(_ready(found["items"], nodes, number))
+            calibration = await asyncio.to_thread(_calibrated, core)
+            begun_s, had_s = time.monotonic(), cpu_s(pid)
+            again = await asyncio.to_thread(_drive, port, ready)
+            took_s = time.monotonic() - begun_s
+            cpu_us = (cpu_s(pid) - had_s) / count * 1e6
+            if number:
+                measured.cpu_us.append(cpu_us)
+                measured.pods_per_s.append(count / took_s)
+                measured.calibrations_ms.append(calibration)
+                measured.again += again
+                say(f"asked by the bench: {count} pods, {count / took_s:.0f} a second")
+            await kube.delete(path, {"gracePeriodSeconds": 0})
+    return measured
+
+
+async def _pods(kube: Kube, namespace: str, count: int) -> str:
+    await kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    await stage.post_all(kube, path, (stage.asking_pod(f"p{n}", _PERCENT) for n in range(count)))
+    return path
+
+
+def _ready(pods: Sequence[Mapping[str, Any]], nodes: Sequence[str], seed: int) -> Iterator[Asked]:
+    for pod, names in zip(pods, orders(nodes, random.Random(seed)), strict=False):
+        text = json.dumps(pod, separators=(",", ":")).encode()
+        yield Asked.of(pod["metadata"], text, names)
+
+
+def _drive(port: int, ready: Sequence[Asked]) -> int:
+    """How many binds were tried again."""
+    again: list[str] = []
+    chosen: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
+
+    def bind_all() -> None:
+        caller = Caller(port)
+        while (each := chosen.get()) is not None:
+            asked, node = each
+            while not bind(caller, asked, node)[0]:
+                again.append(asked.name)
+                node, _ = choose(caller, asked)
+        caller.close()
+
+    caller = Caller(port)
+    _until_admitted(caller, ready[0])
+    threads = [threading.Thread(target=bind_all) for _ in range(_BINDERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        for each in ready:
+            chosen.put((each, choose(caller, each)[0]))
+    finally:
+        for _ in threads:
+            chosen.put(None)
+        for thread in threads:
+            thread.join()
+    caller.close()
+    return len(again)
+
+
+def _until_admitted(caller: Caller, asked: Asked) -> None:
+    """The Lease is taken when somebody asks."""
+    until_s = time.monotonic() + _ADMITTED_S
+    while caller.call("filter", asked.filter)[0].get("Error"):
+        if time.monotonic() > until_s:
+            raise RuntimeError(f"the extender does not take its Lease within {_ADMITTED_S:.0f} s")
+        time.sleep(0.1)
+
+
+def _calibrated(core: int) -> float:
+    os.sched_setaffinity(0, {core})
+    return calibration_ms()
+
+
+@contextmanager
+def _a_core_of_its_own(pid: int) -> Iterator[int]:
+    """The core. This process goes to the others, with all that it has started."""
+    me, cores = psutil.Process(), os.sched_getaffinity(0)
+    core = max(cores)
+    others = [me.pid, *(each.pid for each in me.children(recursive=True) if each.pid != pid)]
+    _move([pid], {core})
+    _move(others, cores - {core} or cores)
+    try:
+        yield core
+    finally:
+        _move([pid, *others], cores)
+
+
+def _move(pids: Sequence[int], cores: set[int]) -> None:
+    """All threads, and so those that they start."""
+    for pid in pids:
+        try:
+            for thread in psutil.Process(pid).threads():
+                os.sched_setaffinity(thread.id, cores)
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            continue  # it has ended meanwhile
