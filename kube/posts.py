@@ -105,8 +105,12 @@ class Posts:
                     ssl=self._context,
                     server_hostname=name if self._context else None,
                 )
-        except (OSError, TimeoutError) as error:
-            raise NotSent(f"{self._host}:{self._port}: {error or type(error).__name__}") from error
+        except TimeoutError as error:
+            raise NotSent(
+                f"{self._host}:{self._port}: no connection within {timeout_s:.1f} s"
+            ) from error
+        except OSError as error:
+            raise NotSent(f"{self._host}:{self._port}: {error}") from error
         connected = transport.get_extra_info("socket")
         for level, option, value in KEEPALIVE:
             connected.setsockopt(level, option, value)

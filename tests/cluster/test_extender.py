@@ -342,6 +342,10 @@ def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
     room, whatever is asked."""
 
     async def act(world: World, one: str, two: str) -> None:
+        first = await world.make("first", 10)
+        world.ask(first, one)
+        # There is a connection from then on: on a new one nothing would be sent.
+        assert await world.bind(first, one) == ""
         pods = [await world.make(f"p{number}", 60) for number in range(2)]
         for raw in pods:
             world.ask(raw, one)
@@ -349,14 +353,14 @@ def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
         try:
             said = await world.bind(pods[0], one)
             assert said.startswith(f"it is not known yet whether the pod is bound to {one}")
-            assert world.held(one) == 60
+            assert world.held(one) == 70
         finally:
             world.plane.apiserver.send(signal.SIGCONT)
         await world.admitted()
         assert "no GPU card" in await world.bind(pods[1], one)
         assert await world.bind(pods[0], one) == ""
         await world.until_bound("p0")
-        assert world.held(one) == 60
+        assert world.held(one) == 70
 
     play(act)
 

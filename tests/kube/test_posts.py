@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -192,6 +194,18 @@ def test_nothing_was_asked_where_nobody_is() -> None:
             await posts.post("/p", b"{}", _LONG_S)
 
     asyncio.run(act())
+
+
+def test_nothing_was_asked_where_no_connection_comes_about() -> None:
+    """As with a server that is frozen: the kernel takes the connection, TLS waits for it."""
+
+    async def act(port: int) -> None:
+        posts = Posts(f"https://127.0.0.1:{port}", ssl.create_default_context(), "", {})
+        with pytest.raises(NotSent, match=r": no connection within 0\.2 s"):
+            await posts.post("/p", b"{}", 0.2)
+
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        asyncio.run(act(frozen.getsockname()[1]))
 
 
 def test_what_is_being_asked_at_the_end_is_answered_and_nothing_kept() -> None:
