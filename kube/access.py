@@ -50,7 +50,7 @@ class Access:
 
     def context(self) -> ssl.SSLContext | None:
         """None where the server speaks HTTP without TLS."""
-        if not self.server.startswith("https"):
+        if urlsplit(self.server).scheme != "https":
             return None
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.certificate_file:

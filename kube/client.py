@@ -278,10 +278,8 @@ class Kube:
         )
 
     def _use(self, access: Access) -> None:
-        self._access = access
-        self._context = access.context()
-        self._renewed_s = self._clock()
-        self._headers = CIMultiDict(
+        """Raises AccessError, OSError; then all is as it was."""
+        headers = CIMultiDict(
             {
                 hdrs.ACCEPT: "application/json",
                 # Between two programs of one cluster it costs both more than it saves.
@@ -291,11 +289,14 @@ class Kube:
             }
         )
         if access.authorization:
-            self._headers[hdrs.AUTHORIZATION] = access.authorization
+            headers[hdrs.AUTHORIZATION] = access.authorization
         try:
-            self._posts = Posts(access.server, self._context, access.server_name, self._headers)
+            context = access.context()
+            self._posts = Posts(access.server, context, access.server_name, headers)
         except ValueError as error:
             raise AccessError(f"{access.server}: {error}") from error
+        self._access, self._context, self._headers = access, context, headers
+        self._renewed_s = self._clock()
 
     def _renew(self) -> None:
         due = self._renewed_s + _CREDENTIALS_S <= self._clock()

@@ -44,7 +44,7 @@ class NotAnswered(Exception):
 
 class Posts:
     """server: a URL. context: None without TLS. fields: of each request beside Host and its
-    length. Raises ValueError for fields that are none. After use you must `close`."""
+    length. Raises ValueError for a server or fields that are none. After use you must `close`."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class Posts:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         url = urlsplit(server)
-        self._host = url.hostname or ""
+        if url.scheme not in _PORTS or not url.hostname:
+            raise ValueError("expected https://HOST or http://HOST")
+        self._host = url.hostname
         self._port = url.port or _PORTS[url.scheme]
         self._prefix = url.path.rstrip("/")
         self._context = context
@@ -77,7 +79,11 @@ class Posts:
         data = request(b"POST", self._prefix + path, self._fields, body)
         until_s = self._clock() + timeout_s
         connection = self._take() or await self._connect(timeout_s)
-        answer = await connection.ask(data, until_s - self._clock())
+        try:
+            answer = await connection.ask(data, until_s - self._clock())
+        except asyncio.CancelledError:
+            connection.close()
+            raise
         if connection.is_usable and not self._is_closed and len(self._kept) < _MOST_KEPT:
             connection.used_s = self._clock()
             self._kept.append(connection)
@@ -138,8 +144,6 @@ class _Connection(asyncio.Protocol):
         finally:
             timer.cancel()
             self._asked = None
-            if not asked.done() or asked.cancelled():
-                self.close()
 
     def close(self) -> None:
         self.is_usable = False
@@ -157,11 +161,11 @@ class _Connection(asyncio.Protocol):
         except Refused as refused:
             self._fail(f"what came is no answer: {refused}")
             return
-        if answer is not None and self._asked is not None and not self._asked.done():
+        if self._asked is None or self._asked.done():
+            self._fail("something came that was not asked for")
+        elif answer is not None:
             self.is_usable = answer.keeps and not self._answers.midway
             self._asked.set_result(answer)
-        elif answer is not None or self._asked is None:
-            self._fail("something came that was not asked for")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(f"the connection ended: {error or 'without a word'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -172,6 +173,45 @@ def test_credentials_are_read_again_every_minute() -> None:
                 assert reads == [1]
 
     asyncio.run(scene())
+
+
+def test_credentials_that_cannot_be_used_are_told_until_others_are_there() -> None:
+    now = [1000.0]
+
+    async def answer(request: web.Request) -> web.Response:
+        return answered({"as": request.headers["Authorization"]})
+
+    async def scene() -> None:
+        async with serving(answer) as found:
+
+            def load() -> Access:
+                return Access(found.server, "Bearer no\nline")
+
+            async with Kube(found, load, lambda: now[0]) as kube:
+                for _ in range(2):
+                    now[0] += 61
+                    assert await kube.get("/p") == {"as": "Bearer secret"}
+                    async with asyncio.timeout(30):
+                        while kube._renewing is not None:  # noqa: ASYNC110
+                            await asyncio.sleep(0.01)
+                    assert "has a character that HTTP has not" in kube.problem
+                assert await kube.post("/p", {}) == {"as": "Bearer secret"}
+                assert await kube.get("/p") == {"as": "Bearer secret"}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["127.0.0.1:6443", "127.0.0.1", "ftp://127.0.0.1", "https://", "https://[::1", "http://h:x"],
+)
+def test_a_server_that_is_none_is_refused(server: str) -> None:
+    with pytest.raises(AccessError, match=re.escape(server)):
+        Kube(Access(server))
+
+
+def test_a_scheme_is_one_in_whatever_letters() -> None:
+    assert Access("HTTPS://127.0.0.1:6443").context() is not None
 
 
 def test_a_pod_does_not_load_what_reads_a_kubeconfig(tmp_path: Path) -> None:

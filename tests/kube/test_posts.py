@@ -187,6 +187,35 @@ def test_who_does_not_wait_for_the_answer_leaves_no_connection_to_it() -> None:
     assert [len(each) for each in play(act, None, OK).asked] == [1, 1]
 
 
+def test_nor_does_who_stops_waiting_as_it_comes() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.post()
+        (kept,) = scene.posts._kept
+        waiting = asyncio.create_task(scene.post())
+        await until(lambda: len(scene.server.asked[0]) == 2)
+        kept.data_received(OK)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(scene.server.connections[0].is_closing)
+
+    play(act, OK, None)
+
+
+def test_nor_is_it_used_again_where_more_comes_before_the_answer_is_taken() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.post()
+        (kept,) = scene.posts._kept
+        waiting = asyncio.create_task(scene.post())
+        await until(lambda: len(scene.server.asked[0]) == 2)
+        kept.data_received(OK)
+        kept.data_received(b"H")
+        assert await waiting == b"{}"
+        assert await scene.post() == b"{}"
+
+    assert [len(each) for each in play(act, OK, None, OK).asked] == [2, 1]
+
+
 def test_nothing_was_asked_where_nobody_is() -> None:
     async def act() -> None:
         posts = Posts("http://127.0.0.1:1", None, "", {})
