@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.core.fit import feasible
+from scheduler.core.fleet import Rows
 from scheduler.core.request import Request
 from scheduler.pending import Pending
 from scheduler.state import State
@@ -65,19 +66,26 @@ class Waiting:
         stale.sort(key=lambda each: -each.asked.priority)
         found: list[Pending] = []
         fits: dict[Request, bool] = {}
-        fleet = self._state.fleet
-        rows = fleet.all_rows()
+        rows = self._state.fleet.all_rows()
         for each in stale:
             if each.request not in fits:
                 if len(fits) == _REQUESTS:
                     break
-                fits[each.request] = bool(feasible(fleet, each.request, rows).any())
+                fits[each.request] = self._fits(each.request, rows)
             if fits[each.request]:
                 if len(found) == AT_ONCE:
                     break
                 found.append(each.asked)
             each.made_room, each.stale_since_s = self._state.made_room, None
         return found
+
+    def _fits(self, request: Request, rows: Rows) -> bool:
+        """Whatever others are expected to take: where that ends, nobody is told."""
+        state = self._state
+        some = feasible(state.fleet, request, rows).any()
+        if not some and state.tentative.end_all():
+            some = feasible(state.fleet, request, rows).any()
+        return bool(some)
 
     def _is_stale(self, waiter: _Waiter, now_s: float) -> bool:
         if waiter.made_room == self._state.made_room:

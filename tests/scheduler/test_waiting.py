@@ -84,6 +84,15 @@ def test_room_for_others_alone_wakes_nobody(refusing: Refusing) -> None:
     assert refusing.overdue(after_s=PATIENCE_S) == []
 
 
+def test_room_that_another_is_only_expected_to_take_is_room(refusing: Refusing) -> None:
+    """What ends by itself is no change that anybody would be woken for."""
+    refusing.free()
+    other = arguments(calls.pod("expected", WHOLE), names(1))
+    refusing.verbs.filter(other)
+    refusing.verbs.prioritize(other)
+    assert refusing.overdue(after_s=PATIENCE_S) == ["waits"]
+
+
 def test_a_node_whose_agent_is_ready_again_is_room() -> None:
     refusing = Refusing()
     refusing.free()
