@@ -26,7 +26,7 @@ import psutil
 from bench.scheduling import stage
 from bench.scheduling.caller import Caller
 from bench.scheduling.figures import calibration_ms, cpu_s, say
-from bench.scheduling.verbs import Asked, bind, choose, orders
+from bench.scheduling.verbs import Asked, bind, choose, on_core, orders
 from kube.client import Kube
 
 _PERCENT: Final = 20
@@ -64,7 +64,7 @@ async def measure(
             path = await _pods(kube, f"driven-{len(nodes)}-{number}", count)
             found = await kube.get(path)
             ready = list(_ready(found["items"], nodes, number))
-            calibration = await asyncio.to_thread(_calibrated, core)
+            calibration = await asyncio.to_thread(calibrated, core)
             begun_s, had_s = time.monotonic(), cpu_s(pid)
             again = await asyncio.to_thread(_drive, port, ready)
             took_s = time.monotonic() - begun_s
@@ -132,9 +132,9 @@ def _until_admitted(caller: Caller, asked: Asked) -> None:
         time.sleep(0.1)
 
 
-def _calibrated(core: int) -> float:
-    os.sched_setaffinity(0, {core})
-    return calibration_ms()
+def calibrated(core: int) -> float:
+    with on_core(core):
+        return calibration_ms()
 
 
 @contextmanager

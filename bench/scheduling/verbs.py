@@ -103,7 +103,7 @@ def measure(size: Size, rounds: int, pods: int, same_order: bool = False) -> Mea
 
 def _round(pid: int, port: int, ready: Sequence[Asked]) -> Round:
     half = len(ready) // 2
-    with _on_core(_ITS_CORE):
+    with on_core(_ITS_CORE):
         calibration = calibration_ms()
     alone: dict[str, list[float]] = defaultdict(list)
     caller, binder = Caller(port), Caller(port)
@@ -197,14 +197,14 @@ _OUR_CORE: Final = _CORES[-1]
 @contextmanager
 def _other_side(size: Size) -> Iterator[tuple[int, int]]:
     command = [sys.executable, "-m", "bench.scheduling.alone", str(size.nodes), str(size.pods)]
-    with _on_core(_ITS_CORE):
+    with on_core(_ITS_CORE):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         said = process.stdout.readline()
         if not said:
             raise RuntimeError("the extender of the bench does not come up; see above")
-        with _on_core(_OUR_CORE):
+        with on_core(_OUR_CORE):
             yield process.pid, int(said)
     finally:
         process.kill()
@@ -212,7 +212,7 @@ def _other_side(size: Size) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _on_core(core: int) -> Iterator[None]:
+def on_core(core: int) -> Iterator[None]:
     """This thread, and what it starts."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})

@@ -1,13 +1,15 @@
-"""The rival of the columns is a rival: it answers the same."""
+"""The rival of the columns is a rival: it answers the same. Who asks has another core than who is
+asked."""
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
 
 from bench import Result
-from bench.scheduling import core, fleets
+from bench.scheduling import core, driven, fleets
 from bench.scheduling.plain import choose, nodes_of
 
 
@@ -34,3 +36,10 @@ def test_a_goal_from_below_is_a_goal() -> None:
     assert not Result({"a": 1.9}, {}, (), (), {"a": 2.0}).met
     goals = Result({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}, (), (), {"a": 1.0}).goals
     assert goals == {"a": "<= 1.0, >= 1.0", "b": "<= 3.0"}
+
+
+def test_who_calibrates_on_the_extenders_core_asks_from_another() -> None:
+    """The thread that calibrates is the one that asks afterwards, and starts those that bind."""
+    before = os.sched_getaffinity(0)
+    driven.calibrated(max(before))
+    assert os.sched_getaffinity(0) == before
