@@ -1,10 +1,11 @@
-"""What `prioritize` ranked first and nobody has bound yet, counted in the fleet as taken.
+"""What was ranked first and nobody has bound yet, counted in the fleet as taken.
 
 kube-scheduler asks `filter` for the next pod before it sends the last one's `bind`. Were the room
 between them not counted, both would be ranked to the card that is best for both, and the second
 bind come too late. It is a guess, and rules nobody out: who finds no room is looked at again
 without any of them (`end_all`), and only then refused. One ends with its pod's bind, with the
-second tick, and when anything else changes on its node: until then it is beside all that is there.
+second tick, and when the node changes or others take of it: until then it is beside all that is
+there. Of room that comes it knows nothing: there may be a better place by then.
 
 Part of `scheduler.state`, which tells what changes.
 """

@@ -176,7 +176,11 @@ class Verbs:
         if len(fitting) > MOST_NODES and not asked.prefers:
             named = self._best(asked, request, fitting, MOST_NODES)
             return orjson.dumps({"NodeNames": named})
-        return orjson.dumps({"NodeNames": [fleet.names[row] for row in fitting.tolist()]})
+        named = [fleet.names[row] for row in fitting.tolist()]
+        if len(named) == 1:
+            # kube-scheduler asks for no ranking of one.
+            self._guess(asked, request, named[0])
+        return orjson.dumps({"NodeNames": named})
 
     def _best_of_all(self, asked: Pending, request: Request, names: Sequence[str]) -> Sequence[str]:
         """The best of the whole fleet, and of these those that are in question: to look up each

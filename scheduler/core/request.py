@@ -1,4 +1,4 @@
-"""What a pod asks of a node, whatever dialect it was written in. Fed by `scheduler.translate`."""
+"""What a pod asks of a node, whatever dialect it was written in. Fed by `scheduler.requests`."""
 
 from __future__ import annotations
 

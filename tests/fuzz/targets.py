@@ -42,7 +42,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         "contract/grants.py", "GrantsError", documents.container_grants, words=documents.WORDS
     ),
     "cluster": Target(
-        "scheduler/translate.py, dialects.py, hints.py, state.py",
+        "scheduler/translate.py, requests.py, dialects.py, hints.py, state.py",
         "RequestError",
         objects.cluster,
         words=objects.WORDS,

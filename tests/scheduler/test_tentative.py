@@ -69,6 +69,14 @@ def test_the_next_pod_is_ranked_beside_the_one_before_it_though_that_is_not_boun
     assert scene.used() == (100, 100)
 
 
+def test_so_it_is_where_one_node_has_room_of_which_no_ranking_is_asked() -> None:
+    scene = Scene()
+    assert scene.named(calls.pod("a", WHOLE), ["n0"]) == ["n0"]
+    assert scene.named(calls.pod("b", WHOLE)) == ["n1"]
+    assert [scene.bind("b", "n1"), scene.bind("a", "n0")] == ["", ""]
+    assert scene.used() == (100, 100)
+
+
 def test_nobody_is_refused_for_it_nor_remembered_as_refused() -> None:
     scene = Scene()
     for uid, node in (("a", "n0"), ("b", "n1")):
