@@ -13,10 +13,10 @@ import json
 import os
 import queue
 import random
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
@@ -98,28 +98,24 @@ def _drive(port: int, ready: Sequence[Asked]) -> int:
     chosen: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
 
     def bind_all() -> None:
-        caller = Caller(port)
-        while (each := chosen.get()) is not None:
-            asked, node = each
-            while not bind(caller, asked, node)[0]:
-                again.append(asked.name)
-                node, _ = choose(caller, asked)
-        caller.close()
+        with closing(Caller(port)) as binder:
+            while (each := chosen.get()) is not None:
+                asked, node = each
+                while not bind(binder, asked, node)[0]:
+                    again.append(asked.name)
+                    node, _ = choose(binder, asked)
 
-    caller = Caller(port)
-    _until_admitted(caller, ready[0])
-    threads = [threading.Thread(target=bind_all) for _ in range(_BINDERS)]
-    for thread in threads:
-        thread.start()
-    try:
-        for each in ready:
-            chosen.put((each, choose(caller, each)[0]))
-    finally:
-        for _ in threads:
-            chosen.put(None)
-        for thread in threads:
-            thread.join()
-    caller.close()
+    with closing(Caller(port)) as caller, ThreadPoolExecutor(_BINDERS) as pool:
+        _until_admitted(caller, ready[0])
+        binders = [pool.submit(bind_all) for _ in range(_BINDERS)]
+        try:
+            for each in ready:
+                chosen.put((each, choose(caller, each)[0]))
+        finally:
+            for _ in binders:
+                chosen.put(None)
+        for binder in binders:
+            binder.result()
     return len(again)
 
 

@@ -13,10 +13,10 @@ import queue
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
@@ -123,15 +123,15 @@ def _round(pid: int, port: int, ready: Sequence[Asked]) -> Round:
                 again += 1
                 node, _ = choose(binder, asked)
 
-    thread = threading.Thread(target=bind_all)
-    thread.start()
-    begun_s, had_s = time.perf_counter(), cpu_s(pid)
-    try:
-        for each in ready[half:]:
-            bound.put((each, choose(caller, each)[0]))
-    finally:
-        bound.put(None)
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        binding = pool.submit(bind_all)
+        begun_s, had_s = time.perf_counter(), cpu_s(pid)
+        try:
+            for each in ready[half:]:
+                bound.put((each, choose(caller, each)[0]))
+        finally:
+            bound.put(None)
+    binding.result()
     took_s = time.perf_counter() - begun_s
     cpu_us = (cpu_s(pid) - had_s) / (len(ready) - half) * 1e6
     caller.close()
