@@ -19,6 +19,8 @@ from scheduler.hints import read_hints
 
 _FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 _REMEMBERED: Final = 256
+_MOST_CHARACTERS: Final = 8192
+"""Of the annotations of one that is remembered: all of them together are a few megabytes."""
 
 Items = tuple[tuple[str, object], ...]
 """Of a JSON object, in their order."""
@@ -53,7 +55,8 @@ def request(pod: Json) -> Request | None:
     said = _said(pod)
     # As the API server writes them. Others, of files, may be equal and yet not the same: 1, true.
     alike = all(isinstance(value, str) for value in said.amounts())
-    return _remembered(said) if alike else _request(said)
+    is_short = sum(len(text) for _, text in said.annotations) <= _MOST_CHARACTERS
+    return _remembered(said) if alike and is_short else _request(said)
 
 
 def asked(pod: Json) -> Request | None:

@@ -217,6 +217,15 @@ def test_what_python_takes_for_the_same_or_cannot_remember_is_read_for_itself(
         requests.request(pod({RATIO: value}))
 
 
+def test_a_pod_with_much_written_on_it_is_not_remembered() -> None:
+    """256 kB of annotations are allowed to whoever makes pods."""
+    for size, more in ((10, 1), (100_000, 0)):
+        raw = {**pod({RATIO: "31"}), "metadata": {"annotations": {"note": "x" * size}}}
+        before = requests._remembered.cache_info().misses
+        assert requests.request(raw) == requests.request(raw)
+        assert requests._remembered.cache_info().misses == before + more
+
+
 def test_a_limit_alone_is_a_request() -> None:
     container = {"name": "main", "resources": {"limits": {RATIO: 50}}}
     request = requests.request({"spec": {"containers": [container]}})
