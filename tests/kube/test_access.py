@@ -175,6 +175,48 @@ def test_credentials_are_read_again_every_minute() -> None:
     asyncio.run(scene())
 
 
+def test_with_new_credentials_a_post_has_a_new_connection_and_the_old_one_is_closed() -> None:
+    now, connections = [1000.0], list[asyncio.BaseTransport]()
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        if request.method == "POST" and request.transport not in connections:
+            connections.append(request.transport)
+        return answered({"as": request.headers["Authorization"]})
+
+    async def scene() -> None:
+        async with serving(answer) as found:
+            new = Access(found.server, "Bearer new")
+            async with Kube(found, lambda: new, lambda: now[0]) as kube:
+                for _ in range(2):
+                    assert await kube.post("/p", {}) == {"as": "Bearer secret"}
+                assert len(connections) == 1
+                now[0] += 61
+                async with asyncio.timeout(30):
+                    while (await kube.get("/p"))["as"] != "Bearer new":
+                        pass
+                    while not connections[0].is_closing():  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                assert await kube.post("/p", {}) == {"as": "Bearer new"}
+                assert len(connections) == 2
+
+    asyncio.run(scene())
+
+
+def test_a_post_goes_by_the_proxy_where_there_is_one() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return answered({"host": request.headers["Host"], "method": request.method})
+
+    async def scene() -> None:
+        async with serving(answer) as found:
+            behind = Access("http://api.example:6443", proxy=found.server)
+            async with Kube(behind) as kube:
+                said = {"host": "api.example:6443", "method": "POST"}
+                assert await kube.post("/p", {}) == said
+
+    asyncio.run(scene())
+
+
 def test_credentials_that_cannot_be_used_are_told_until_others_are_there() -> None:
     now = [1000.0]
 

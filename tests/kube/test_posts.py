@@ -8,10 +8,12 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from kube.posts import KEEP_S, NotAnswered, NotSent, Posts
+from simgpu.lab import certificate
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
@@ -235,6 +237,42 @@ def test_nothing_was_asked_where_no_connection_comes_about() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         asyncio.run(act(frozen.getsockname()[1]))
+
+
+def _speaks_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_the_server_is_who_its_certificate_names(host: str, tmp_path: Path) -> None:
+    """By its address, or by another name where one is given."""
+    if ":" in host and not _speaks_ipv6():
+        pytest.skip("this machine has no address of IPv6")
+    made, key = tmp_path / "certificate", tmp_path / "key"
+    named = "subjectAltName=DNS:api.example,IP:" + host.strip("[]")
+    certificate.make(made, key, ("/CN=api", named))
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    there.load_cert_chain(made, key)
+
+    async def act() -> None:
+        server = Server([OK, OK])
+        listening = await asyncio.start_server(server.serve, host.strip("[]"), 0, ssl=there)
+        url = f"https://{host}:{listening.sockets[0].getsockname()[1]}"
+        for name in ("", "api.example"):
+            posts = Posts(url, ssl.create_default_context(cafile=made), name, {})
+            assert (await posts.post("/p", b"{}", _LONG_S)).body == b"{}"
+            posts.close()
+        other = Posts(url, ssl.create_default_context(cafile=made), "other.example", {})
+        with pytest.raises(NotSent, match="CERTIFICATE_VERIFY_FAILED"):
+            await other.post("/p", b"{}", _LONG_S)
+        listening.close()
+        await until(lambda: all(each.is_closing() for each in server.connections))
+
+    asyncio.run(act())
 
 
 def test_what_is_being_asked_at_the_end_is_answered_and_nothing_kept() -> None:
