@@ -6,7 +6,6 @@ nothing summed that could be kept. No column is known here.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +39,7 @@ class PlainCard:
 @dataclass(slots=True)
 class PlainNode:
     name: str
+    tie: int
     cards: Sequence[PlainCard]
     barred: bool
     isolates: bool
@@ -50,6 +50,7 @@ def nodes_of(fleet: Fleet) -> Sequence[PlainNode]:
     return [
         PlainNode(
             fleet.names[row],
+            int(fleet.tie[row]),
             [
                 PlainCard(
                     card.minor,
@@ -79,7 +80,7 @@ def choose(nodes: Sequence[PlainNode], request: Request) -> tuple[str, int] | No
         card = _best_card(node, request, ask)
         if card is None:
             continue
-        rank = (-_score(node, card, ask), zlib.crc32(node.name.encode()), node.name)
+        rank = (-_score(node, card, ask), node.tie, node.name)
         if found is None or rank < found[0]:
             found = rank, card.minor
     return None if found is None else (found[0][2], found[1])
