@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 from contract import allocation, grants, names, required_plugins
@@ -29,13 +30,15 @@ def annotations_of(placement: Placement) -> Mapping[str, str]:
         card = grants.CardGrant(share.uuid, share.minor, share.memory_bytes, core)
         granted.setdefault(share.container, []).append(card)
     entries = tuple(_entry(peak) for peak in placement.peaks)
-    return {
-        names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(
-            allocation.Allocation({names.DEVICE_TYPE_GPU: entries})
-        ),
-        names.ANNOTATION_GRANTS: grants.encode(granted),
-        **required_plugins.binding_annotations(granted),
-    }
+    return MappingProxyType(
+        {
+            names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(
+                allocation.Allocation({names.DEVICE_TYPE_GPU: entries})
+            ),
+            names.ANNOTATION_GRANTS: grants.encode(granted),
+            **required_plugins.binding_annotations(granted),
+        }
+    )
 
 
 def _entry(peak: Peak) -> allocation.DeviceEntry:

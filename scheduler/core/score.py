@@ -83,13 +83,15 @@ def first(scores: Scores | Sequence[float]) -> int:
 
 def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
     """[R]: scores as the whole numbers 0 to `most` that kube-scheduler takes. The best has `most`,
-    the worst 0 unless it is as good, and of unequal scores the larger never has the smaller level.
+    and none that is not as good: of those with the most kube-scheduler picks any. The worst has 0
+    unless it is as good. Of unequal scores the larger never has the smaller level.
     """
     scores = np.asarray(given, np.float64)
     low, high = scores.min(initial=1), scores.max(initial=0)
     if low >= high:
         return np.full(len(scores), most, np.int64)
     ranks: NDArray[np.int64] = np.rint((scores - low) / (high - low) * most).astype(np.int64)
+    ranks[(ranks == most) & (scores < high)] = most - 1
     return ranks
 
 

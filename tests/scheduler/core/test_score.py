@@ -122,7 +122,7 @@ def test_the_best_of_many_are_those_of_a_sort_whatever_the_order_of_the_names() 
         ([0.3], [10]),
         ([0.3, 0.3], [10, 10]),
         ([0.1, 0.2, 0.3], [0, 5, 10]),
-        ([0.9, 0.0, 0.899], [10, 0, 10]),
+        ([0.9, 0.0, 0.899, 0.9], [10, 0, 9, 10]),
     ],
 )
 def test_levels(scores: list[float], expected: list[int]) -> None:
