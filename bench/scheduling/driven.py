@@ -25,7 +25,7 @@ import psutil
 
 from bench.scheduling import stage
 from bench.scheduling.caller import Caller
-from bench.scheduling.figures import calibration_ms, cpu_s, say
+from bench.scheduling.figures import at_reference, calibration_ms, cpu_s, say
 from bench.scheduling.verbs import Asked, bind, choose, on_core, orders
 from kube.client import Kube
 
@@ -52,6 +52,12 @@ class Measured:
     @property
     def calibration_ms(self) -> float:
         return median(self.calibrations_ms)
+
+    @property
+    def at_reference(self) -> float:
+        """Pods a second of one core."""
+        rounds = zip(self.cpu_us, self.calibrations_ms, strict=True)
+        return median(at_reference(1e6 / cpu_us, calibration) for cpu_us, calibration in rounds)
 
 
 async def measure(

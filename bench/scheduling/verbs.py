@@ -23,7 +23,7 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 from bench.scheduling.caller import Caller, pod
-from bench.scheduling.figures import calibration_ms, cpu_s
+from bench.scheduling.figures import at_reference, calibration_ms, cpu_s
 from bench.scheduling.fleets import Size
 
 VERBS: Final = ("filter", "prioritize", "bind")
@@ -76,6 +76,11 @@ class Measured:
     @property
     def calibration_ms(self) -> float:
         return median(each.calibration_ms for each in self.rounds)
+
+    @property
+    def at_reference(self) -> float:
+        """Pods a second of one core."""
+        return median(at_reference(1e6 / each.cpu_us, each.calibration_ms) for each in self.rounds)
 
     @property
     def again(self) -> int:
