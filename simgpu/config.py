@@ -76,6 +76,8 @@ class HostConfig:
     """How long the memory of a dead process stays taken, as a real driver's teardown does."""
     launch_default_ns: int
     """Duration of a launch that names none."""
+    nvml_counts_imports: bool
+    """Whether NVML's list of processes counts shared memory for each process that has it."""
     cards: tuple[CardConfig, ...]
 
     def with_cards(self, sizes_bytes: Sequence[int]) -> HostConfig:
@@ -132,6 +134,7 @@ def parse(text: str) -> HostConfig:
             module_overhead_bytes=parse_bytes(merged["module_overhead"], "module_overhead"),
             teardown_delay_s=float(_typed(merged, "teardown_delay_s", (int, float))),
             launch_default_ns=_typed(merged, "launch_default_ns", int),
+            nvml_counts_imports=_typed(merged, "nvml_counts_imports", bool),
             cards=tuple(_card(index, table) for index, table in enumerate(tables)),
         )
     )
@@ -234,7 +237,7 @@ def _typed(
     table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], where: str = ""
 ) -> Any:
     value = table[key]
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(each.__name__ for each in kinds)
         raise ConfigError(f"{where}{key}: {value!r} is not {wanted}")

@@ -22,9 +22,9 @@ struct range {
 	struct graph_memory *graph; /* of a graph's allocation node */
 	struct chunk *chunk;	    /* of a memory pool: what is allocated lies within */
 	struct shared_block *block; /* small allocations of a context lie within; or it does */
-	bool imported;		    /* another process's memory: closed, never freed */
-	bool managed;		    /* addressed by host and device alike */
-	bool leaving;		    /* freed in a stream: leaving.h's */
+	bool imported; /* not to be freed: another process's, or a module's variables */
+	bool managed;  /* addressed by host and device alike */
+	bool leaving;  /* freed in a stream: leaving.h's */
 };
 
 struct arena_block;

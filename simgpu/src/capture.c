@@ -3,9 +3,9 @@
  *
  * A capture forbids what it cannot see: to threads that did not say that they know better, calls
  * such as cuMemAlloc; to everybody, to ask or to wait for a stream that captures. Who does so all
- * the same is refused, and the capture is spoilt. Kernels and stream-ordered memory are captured;
- * copies and sets are not, and spoil it too. Events carry a capture to other streams; that they
- * come back is not checked.
+ * the same is refused, and the capture is spoilt. Kernels, copies, fills, host functions and
+ * stream-ordered memory are captured. Events carry a capture to other streams; that they come back
+ * is not checked.
  */
 #include "graph.h"
 
@@ -152,6 +152,8 @@ static CUresult start(CUstream handle, CUgraph into, bool given, int mode)
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
+	if (mode < CU_STREAM_CAPTURE_GLOBAL || mode > CU_STREAM_CAPTURE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
 	return start(stream, NULL, false, mode);
 }
 

@@ -157,6 +157,8 @@ CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice ordinal)
 CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int flags,
 			CUdevice ordinal)
 {
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	if (affinity || count)
 		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 	return create(out, flags, ordinal, CONTEXT_API_VERSION);
@@ -170,6 +172,8 @@ CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevic
 		const void *cig;
 	} *parameters = given;
 
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	if (parameters && (parameters->affinity || parameters->count))
 		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 	if (parameters && parameters->cig)
@@ -269,6 +273,14 @@ CUresult cuCtxPopCurrent_v2(CUcontext *out)
 	return driver_leave(CUDA_SUCCESS);
 }
 
+/* A primary context that is not retained can be made current, and used once it is retained. */
+static bool is_idle_primary(CUcontext handle)
+{
+	const struct context *context = object_get(handle, OBJECT_CONTEXT);
+
+	return context && context->primary;
+}
+
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
 	struct context *context;
@@ -281,6 +293,8 @@ CUresult cuCtxSetCurrent(CUcontext handle)
 		return driver_leave(CUDA_SUCCESS);
 	}
 	result = context_get(handle, &context);
+	if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && is_idle_primary(handle))
+		result = CUDA_SUCCESS;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	stack.depth += stack.depth == 0;

@@ -62,7 +62,7 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
+	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS || (limit == SIM_LIMIT_CIG_ENABLED && value))
 		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
 	return driver_leave(overhead_set_limit(context, limit, value));
 }
@@ -135,7 +135,7 @@ CUresult cuCtxResetPersistingL2Cache(void)
 	return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
 }
 
-/* No stream is ever capturing, so the mode has nothing to decide; it is kept for its owner. */
+/* The mode is the calling thread's; capture.c asks it. */
 CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
 	CUresult result = driver_enter();
@@ -146,4 +146,45 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*mode = capture_mode_exchange(*mode);
 	return driver_leave(CUDA_SUCCESS);
+}
+
+/* No simulated GPU reaches another's memory. */
+CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags)
+{
+	struct context *context, *peer;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (flags)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = context_get(peer_handle, &peer);
+	if (result == CUDA_SUCCESS && peer == context)
+		result = CUDA_ERROR_INVALID_DEVICE;
+	return driver_leave(result == CUDA_SUCCESS ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : result);
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer_handle)
+{
+	struct context *context, *peer;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_get(peer_handle, &peer);
+	return driver_leave(result == CUDA_SUCCESS ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : result);
+}
+
+/* There is no profiler that they would start and stop. */
+CUresult cuProfilerStart(void)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
+}
+
+CUresult cuProfilerStop(void)
+{
+	return cuProfilerStart();
 }

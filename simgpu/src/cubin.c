@@ -2,11 +2,11 @@
 #define _GNU_SOURCE
 #include "cubin.h"
 
-#include <elf.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "elf_file.h"
 #include "wire.h"
 
 /* Facts of the format that elf.h does not have. */
@@ -23,72 +23,17 @@ enum {
 
 #define INFO_PREFIX ".nv.info."
 
-struct file {
-	const char *bytes;
-	size_t size;
-	uint64_t sections; /* offset */
-	unsigned int section_count;
-	Elf64_Shdr names;
-};
-
-static bool inside(const struct file *file, uint64_t offset, uint64_t bytes)
-{
-	return offset <= file->size && bytes <= file->size - offset;
-}
-
-/* Compilers put tables where the one before them ends, on odd addresses too. */
-static Elf64_Shdr section_at(const struct file *file, unsigned int index)
-{
-	Elf64_Shdr section;
-
-	memcpy(&section, file->bytes + file->sections + index * sizeof(section), sizeof(section));
-	return section;
-}
-
-static const char *text_at(const struct file *file, const Elf64_Shdr *strings, uint32_t at)
-{
-	const char *text = file->bytes + strings->sh_offset + at;
-
-	if (at >= strings->sh_size || !memchr(text, '\0', strings->sh_size - at))
-		return "";
-	return text;
-}
-
-static bool open_file(struct file *file, const Elf64_Ehdr *head)
-{
-	if (head->e_shentsize != sizeof(Elf64_Shdr) || head->e_shstrndx >= head->e_shnum ||
-	    !inside(file, head->e_shoff, head->e_shnum * sizeof(Elf64_Shdr)))
-		return false;
-	file->sections = head->e_shoff;
-	file->section_count = head->e_shnum;
-	file->names = section_at(file, head->e_shstrndx);
-	for (unsigned int i = 0; i < file->section_count; i++) {
-		Elf64_Shdr section = section_at(file, i);
-
-		if (section.sh_type != SHT_NOBITS &&
-		    !inside(file, section.sh_offset, section.sh_size))
-			return false;
-	}
-	return true;
-}
-
-static uint32_t word_at(const char *bytes)
-{
-	uint32_t word;
-
-	memcpy(&word, bytes, sizeof(word));
-	return word;
-}
-
 typedef enum ptx_result each_attribute(int attribute, const char *value, uint16_t bytes,
 				       void *context);
 
-static enum ptx_result attributes(const struct file *file, const Elf64_Shdr *section,
+static enum ptx_result attributes(const struct elf_file *file, const Elf64_Shdr *section,
 				  each_attribute *each, void *context)
 {
 	const char *at = file->bytes + section->sh_offset, *end = at + section->sh_size;
 	enum ptx_result result = PTX_OK;
 
+	if (section->sh_type == SHT_NOBITS)
+		return PTX_OK;
 	while (result == PTX_OK && end - at >= 4) {
 		uint16_t bytes = 0;
 
@@ -111,7 +56,7 @@ static enum ptx_result parameter(int attribute, const char *value, uint16_t byte
 
 	if (attribute != INFO_PARAMETER || bytes < 12)
 		return PTX_OK;
-	place = word_at(value + 4) & 0xffff;
+	place = elf_word(value + 4) & 0xffff;
 	if (place >= MOST_PARAMETERS)
 		return PTX_MALFORMED;
 	if (place >= entry->parameter_count) {
@@ -123,98 +68,230 @@ static enum ptx_result parameter(int attribute, const char *value, uint16_t byte
 		entry->parameters = rows;
 		entry->parameter_count = place + 1;
 	}
-	rows[place] = (struct ptx_parameter){.offset = word_at(value + 4) >> 16,
-					     .bytes = word_at(value + 8) >> PARAMETER_SIZE_SHIFT};
+	rows[place] = (struct ptx_parameter){.offset = elf_word(value + 4) >> 16,
+					     .bytes = elf_word(value + 8) >> PARAMETER_SIZE_SHIFT};
 	return PTX_OK;
 }
 
-struct stack {
-	uint32_t symbol;
-	struct ptx_entry *entry;
+/* What the whole file's attributes say of a function: the stack of each symbol's thread. */
+struct stacks {
+	uint32_t *bytes; /* by symbol */
+	uint32_t count;
 };
 
 static enum ptx_result stack_bytes(int attribute, const char *value, uint16_t bytes, void *context)
 {
-	const struct stack *stack = context;
+	const struct stacks *stacks = context;
 
-	if (attribute == INFO_STACK_BYTES && bytes >= 8 && word_at(value) == stack->symbol)
-		stack->entry->local_bytes = word_at(value + 4);
+	if (attribute == INFO_STACK_BYTES && bytes >= 8 && elf_word(value) < stacks->count)
+		stacks->bytes[elf_word(value)] = elf_word(value + 4);
 	return PTX_OK;
 }
 
-static enum ptx_result read_info(const struct file *file, uint32_t symbol, struct ptx_entry *entry)
+/* A section of attributes, and the function that it is of. */
+struct info {
+	const char *function;
+	unsigned int section;
+};
+
+static int by_function(const void *left, const void *right)
 {
-	struct stack stack = {symbol, entry};
-	enum ptx_result result = PTX_OK;
-
-	for (unsigned int i = 0; result == PTX_OK && i < file->section_count; i++) {
-		Elf64_Shdr section = section_at(file, i);
-		const char *name = text_at(file, &file->names, section.sh_name);
-
-		if (strcmp(name, ".nv.info") == 0)
-			result = attributes(file, &section, stack_bytes, &stack);
-		else if (strncmp(name, INFO_PREFIX, strlen(INFO_PREFIX)) == 0 &&
-			 strcmp(name + strlen(INFO_PREFIX), entry->name) == 0)
-			result = attributes(file, &section, parameter, entry);
-	}
-	return result;
+	return strcmp(((const struct info *)left)->function,
+		      ((const struct info *)right)->function);
 }
 
-static enum ptx_result add_entry(const struct file *file, uint32_t symbol, const char *name,
-				 struct ptx *ptx)
+/* What one walk over the sections finds. */
+struct reader {
+	const struct elf_file *file;
+	struct ptx *ptx;
+	struct info *infos; /* sorted */
+	unsigned int info_count;
+	struct stacks stacks;
+	uint64_t *place; /* by section: where its variables begin; NO_PLACE: it has none */
+};
+
+#define NO_PLACE      UINT64_MAX
+#define PLACE_ALIGNED 256
+#define PLACES_MAX    (1ull << 40)
+
+static bool has_variables(const char *name)
 {
-	struct ptx_entry *entries =
-	    realloc(ptx->entries, (ptx->entry_count + 1) * sizeof(*entries));
+	return strncmp(name, ".nv.global", strlen(".nv.global")) == 0 ||
+	       strcmp(name, ".nv.constant3") == 0;
+}
+
+/* Those with contents first, so that the contents are no larger than the file. */
+static enum ptx_result place_variables(struct reader *reader, bool with_contents)
+{
+	const struct elf_file *file = reader->file;
+	struct ptx *ptx = reader->ptx;
+
+	for (unsigned int i = 0; i < file->section_count; i++) {
+		Elf64_Shdr section = elf_section(file, i);
+
+		if ((section.sh_type != SHT_NOBITS) != with_contents ||
+		    !has_variables(elf_text(file, &file->names, section.sh_name)))
+			continue;
+		if (section.sh_size > PLACES_MAX || ptx->variables_bytes > PLACES_MAX)
+			return PTX_MALFORMED;
+		reader->place[i] =
+		    (ptx->variables_bytes + PLACE_ALIGNED - 1) & ~(uint64_t)(PLACE_ALIGNED - 1);
+		ptx->variables_bytes = reader->place[i] + section.sh_size;
+		if (with_contents)
+			ptx->initial_bytes = ptx->variables_bytes;
+	}
+	return PTX_OK;
+}
+
+static enum ptx_result copy_contents(const struct reader *reader)
+{
+	const struct elf_file *file = reader->file;
+	struct ptx *ptx = reader->ptx;
+
+	ptx->initial = calloc(1, ptx->initial_bytes + 1);
+	if (!ptx->initial)
+		return PTX_NO_MEMORY;
+	for (unsigned int i = 0; i < file->section_count; i++) {
+		Elf64_Shdr section = elf_section(file, i);
+
+		if (reader->place[i] != NO_PLACE && section.sh_type != SHT_NOBITS)
+			memcpy(ptx->initial + reader->place[i], file->bytes + section.sh_offset,
+			       section.sh_size);
+	}
+	return PTX_OK;
+}
+
+static enum ptx_result add_entry(struct reader *reader, uint32_t symbol, const char *name)
+{
+	const struct info wanted = {.function = name}, *info;
+	struct ptx *ptx = reader->ptx;
+	struct ptx_entry *entries = ptx_grow(ptx->entries, ptx->entry_count, sizeof(*entries));
 	struct ptx_entry *entry;
+	Elf64_Shdr section;
 
 	if (!entries)
 		return PTX_NO_MEMORY;
 	ptx->entries = entries;
 	entry = &entries[ptx->entry_count];
-	*entry = (struct ptx_entry){.name = strdup(name), .duration_ns = SIM_DURATION_DEFAULT};
+	*entry = (struct ptx_entry){.name = strdup(name),
+				    .duration_ns = SIM_DURATION_DEFAULT,
+				    .local_bytes = reader->stacks.bytes[symbol]};
 	if (!entry->name)
 		return PTX_NO_MEMORY;
 	ptx->entry_count++;
-	return read_info(file, symbol, entry);
+	info = bsearch(&wanted, reader->infos, reader->info_count, sizeof(*info), by_function);
+	if (!info)
+		return PTX_OK;
+	section = elf_section(reader->file, info->section);
+	return attributes(reader->file, &section, parameter, entry);
 }
 
-static enum ptx_result read_symbols(const struct file *file, const Elf64_Shdr *table,
-				    struct ptx *ptx)
+static enum ptx_result add_variable(struct reader *reader, const Elf64_Sym *symbol,
+				    const char *name)
 {
+	uint64_t place = symbol->st_shndx < reader->file->section_count
+			     ? reader->place[symbol->st_shndx]
+			     : NO_PLACE;
+	Elf64_Shdr section;
+
+	if (place == NO_PLACE || !symbol->st_size)
+		return PTX_OK;
+	section = elf_section(reader->file, symbol->st_shndx);
+	if (symbol->st_value > section.sh_size ||
+	    symbol->st_size > section.sh_size - symbol->st_value)
+		return PTX_MALFORMED;
+	return ptx_variable_add(
+	    reader->ptx, name, strlen(name),
+	    (struct ptx_variable){.offset = place + symbol->st_value, .bytes = symbol->st_size});
+}
+
+static enum ptx_result read_symbols(struct reader *reader, const Elf64_Shdr *table)
+{
+	const struct elf_file *file = reader->file;
 	enum ptx_result result = PTX_OK;
 	Elf64_Shdr names;
 	Elf64_Sym symbol;
 
 	if (table->sh_link >= file->section_count)
 		return PTX_MALFORMED;
-	names = section_at(file, table->sh_link);
-	for (uint32_t i = 0; result == PTX_OK && i < table->sh_size / sizeof(symbol); i++) {
+	names = elf_section(file, table->sh_link);
+	for (uint32_t i = 0; result == PTX_OK && i < reader->stacks.count; i++) {
+		const char *name;
+
 		memcpy(&symbol, file->bytes + table->sh_offset + i * sizeof(symbol),
 		       sizeof(symbol));
+		name = elf_text(file, &names, symbol.st_name);
 		if (symbol.st_other & SYMBOL_IS_ENTRY)
-			result = add_entry(file, i, text_at(file, &names, symbol.st_name), ptx);
+			result = add_entry(reader, i, name);
+		else if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT)
+			result = add_variable(reader, &symbol, name);
 	}
 	return result;
 }
 
-static enum ptx_result read_sections(const struct file *file, struct ptx *ptx)
+/* The attributes of functions, sorted by name; those of the whole file; how much is loaded. */
+static enum ptx_result read_sections(struct reader *reader)
 {
+	const struct elf_file *file = reader->file;
 	enum ptx_result result = PTX_OK;
 
 	for (unsigned int i = 0; result == PTX_OK && i < file->section_count; i++) {
-		Elf64_Shdr section = section_at(file, i);
+		Elf64_Shdr section = elf_section(file, i);
+		const char *name = elf_text(file, &file->names, section.sh_name);
 
+		reader->place[i] = NO_PLACE;
 		if (section.sh_flags & SHF_ALLOC)
-			ptx->code_bytes += section.sh_size;
-		if (section.sh_type == SHT_SYMTAB)
-			result = read_symbols(file, &section, ptx);
+			reader->ptx->code_bytes += section.sh_size;
+		if (strcmp(name, ".nv.info") == 0)
+			result = attributes(file, &section, stack_bytes, &reader->stacks);
+		else if (strncmp(name, INFO_PREFIX, strlen(INFO_PREFIX)) == 0)
+			reader->infos[reader->info_count++] =
+			    (struct info){name + strlen(INFO_PREFIX), i};
 	}
+	qsort(reader->infos, reader->info_count, sizeof(*reader->infos), by_function);
+	if (result == PTX_OK)
+		result = place_variables(reader, true);
+	if (result == PTX_OK)
+		result = place_variables(reader, false);
+	return result == PTX_OK ? copy_contents(reader) : result;
+}
+
+/* The section index of the symbol table; there is one, or none where there is nothing to call. */
+static unsigned int symbol_table(const struct elf_file *file)
+{
+	unsigned int i = 0;
+
+	while (i < file->section_count && elf_section(file, i).sh_type != SHT_SYMTAB)
+		i++;
+	return i;
+}
+
+static enum ptx_result read_file(const struct elf_file *file, struct ptx *ptx)
+{
+	unsigned int table_index = symbol_table(file);
+	struct reader reader = {.file = file, .ptx = ptx};
+	enum ptx_result result = PTX_NO_MEMORY;
+	Elf64_Shdr table = {0};
+
+	if (table_index < file->section_count)
+		table = elf_section(file, table_index);
+	reader.stacks.count = (uint32_t)(table.sh_size / sizeof(Elf64_Sym));
+	reader.stacks.bytes = calloc(reader.stacks.count + 1, sizeof(*reader.stacks.bytes));
+	reader.infos = calloc(file->section_count + 1, sizeof(*reader.infos));
+	reader.place = calloc(file->section_count + 1, sizeof(*reader.place));
+	if (reader.stacks.bytes && reader.infos && reader.place)
+		result = read_sections(&reader);
+	if (result == PTX_OK && table.sh_size)
+		result = read_symbols(&reader, &table);
+	free(reader.stacks.bytes);
+	free(reader.infos);
+	free(reader.place);
 	return result;
 }
 
 enum ptx_result cubin_parse(const void *image, size_t bytes, struct ptx **out)
 {
-	struct file file = {.bytes = image, .size = bytes};
+	struct elf_file file = {.bytes = image, .size = bytes};
 	enum ptx_result result;
 	Elf64_Ehdr head;
 	struct ptx *ptx;
@@ -224,7 +301,7 @@ enum ptx_result cubin_parse(const void *image, size_t bytes, struct ptx **out)
 	memcpy(&head, image, sizeof(head));
 	if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_machine != MACHINE_CUDA)
 		return PTX_NOT_PTX;
-	if (!open_file(&file, &head))
+	if (!elf_open(&file, &head))
 		return PTX_MALFORMED;
 	ptx = calloc(1, sizeof(*ptx));
 	if (!ptx)
@@ -233,7 +310,9 @@ enum ptx_result cubin_parse(const void *image, size_t bytes, struct ptx **out)
 	ptx->machine_code = true;
 	ptx->target = head.e_ident[EI_ABIVERSION] >= ABI_WIDE_TARGET ? head.e_flags >> 8 & 0xff
 								     : head.e_flags & 0xff;
-	result = read_sections(&file, ptx);
+	result = read_file(&file, ptx);
+	if (result == PTX_OK)
+		result = ptx_finish(ptx);
 	if (result == PTX_OK)
 		*out = ptx;
 	else

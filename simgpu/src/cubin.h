@@ -1,7 +1,7 @@
 /*
  * What the driver reads in machine code (cubin): its target, its entry points with their
- * parameters and local memory, and what it takes of the card. The code itself is skipped: a
- * simulated launch takes time and computes nothing.
+ * parameters and local memory, its variables, and what it takes of the card. The code itself is
+ * skipped: a simulated launch takes time and computes nothing.
  *
  * Pure: bytes in, the same values out as from PTX.
  */

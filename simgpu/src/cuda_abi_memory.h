@@ -154,4 +154,28 @@ typedef struct {
 	size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
 
+/* Of a texture or surface: the first word of each kind's description is a handle or an address. */
+typedef struct {
+	int resType;
+	union {
+		void *handle;
+		int reserved[32];
+	} of;
+	unsigned int flags;
+} CUDA_RESOURCE_DESC;
+
+typedef struct {
+	int addressMode[3], filterMode;
+	unsigned int flags, maxAnisotropy;
+	int mipmapFilterMode;
+	float mipmapLevelBias, minMipmapLevelClamp, maxMipmapLevelClamp, borderColor[4];
+	int reserved[12];
+} CUDA_TEXTURE_DESC;
+
+typedef struct {
+	int format;
+	size_t width, height, depth;
+	unsigned int firstMipmapLevel, lastMipmapLevel, firstLayer, lastLayer, reserved[16];
+} CUDA_RESOURCE_VIEW_DESC;
+
 #endif

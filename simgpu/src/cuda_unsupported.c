@@ -1,14 +1,27 @@
 /*
- * Every name of cuda_unsupported.def, answering that it is not supported. Arguments are not looked
- * at, so one shape serves all: the caller passes them in registers and on its own stack.
+ * Every name of cuda_unsupported.def. After cuInit each answers that it is not supported; before,
+ * what the driver answers where the first arguments are zero, or not. One shape serves all: the
+ * caller passes arguments in registers and on its own stack.
  */
 #include "cuda_unsupported.h"
+#include "before_init.h"
+#include "driver.h"
+
+static CUresult refuse(const char *name, bool zeros)
+{
+	CUresult result = CUDA_ERROR_NOT_INITIALIZED;
+
+	if (driver_is_up())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	before_init(name, zeros, &result);
+	return result;
+}
 
 #define NAME(symbol, base, since)                                                                  \
-	CUresult symbol(void)                                                                      \
+	CUresult symbol(SIM_REGISTERS)                                                             \
 	{                                                                                          \
-		return CUDA_ERROR_NOT_SUPPORTED;                                                   \
+		return refuse(#symbol, !(a | b | c | d | e | f));                                  \
 	}
 #define PER_THREAD_NAME(symbol, base, since) NAME(symbol, base, since)
-#define OTHER_BASE(symbol, base, since)
+#define UNLISTED_NAME(symbol, base, since)   NAME(symbol, base, since)
 #include "cuda_unsupported.def"

@@ -109,7 +109,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal)
 {
 	size_t whole;
-	CUresult result = bytes ? cuDeviceTotalMem_v2(&whole, ordinal) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = cuDeviceTotalMem_v2(bytes ? &whole : NULL, ordinal);
 
 	if (result == CUDA_SUCCESS)
 		*bytes = whole > UINT32_MAX ? UINT32_MAX : (unsigned int)whole;

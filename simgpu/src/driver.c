@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "driver.h"
 #include "resolve.h"
+#include "transfer.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool initialised;
 static const volatile uint8_t *ours; /* 1 here, 0 in a child */
 
-static bool is_child(void)
+bool driver_is_child(void)
 {
 	return ours && !*ours;
 }
@@ -39,7 +40,7 @@ void driver_unlock(void)
 
 bool driver_is_up(void)
 {
-	return __atomic_load_n(&initialised, __ATOMIC_ACQUIRE) && !is_child();
+	return __atomic_load_n(&initialised, __ATOMIC_ACQUIRE) && !driver_is_child();
 }
 
 CUresult driver_enter(void)
@@ -79,9 +80,10 @@ void wait_until_ns(uint64_t instant_ns)
 				 .tv_nsec = (long)(instant_ns % 1000000000u)};
 
 	if (instant_ns <= now_ns())
-		return;
+		return host_calls_wait(instant_ns);
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0)
 		;
+	host_calls_wait(instant_ns);
 }
 
 static int hex_digit(char digit)
@@ -227,7 +229,7 @@ CUresult cuInit(unsigned int flags)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	if (is_child())
+	if (driver_is_child())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -245,33 +247,39 @@ CUresult cuDriverGetVersion(int *version)
 	return CUDA_SUCCESS;
 }
 
-static const struct {
-	int value;
+static const struct error {
+	int value, since;
 	const char *name, *text;
 } errors[] = {
-#define ERROR_ROW(name, value, text) {value, #name, text},
-    CUDA_ERRORS(ERROR_ROW)
-#undef ERROR_ROW
+#define X(name, value, since, text) {value, since, #name, text},
+#include "cuda_errors.def"
+#undef X
 };
+
+static const struct error *error_find(int value)
+{
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
+		if (errors[i].value == value && errors[i].since <= sim_cuda_version)
+			return &errors[i];
+	return NULL;
+}
 
 CUresult cuGetErrorString(int error, const char **text)
 {
+	const struct error *found = error_find(error);
+
 	if (!text)
 		return CUDA_ERROR_INVALID_VALUE;
-	*text = NULL;
-	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
-		if (errors[i].value == error)
-			*text = errors[i].text;
-	return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	*text = found ? found->text : NULL;
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGetErrorName(int error, const char **name)
 {
+	const struct error *found = error_find(error);
+
 	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;
-	*name = NULL;
-	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++)
-		if (errors[i].value == error)
-			*name = errors[i].name;
-	return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	*name = found ? found->name : NULL;
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -38,6 +38,9 @@ enum object_kind {
 	OBJECT_GREEN,
 	OBJECT_GREEN_VIEW, /* a green context as a CUcontext */
 	OBJECT_RESOURCES,
+	OBJECT_TEXTURE,
+	OBJECT_SURFACE,
+	OBJECT_USER,
 };
 
 /* First member of everything that a handle names. */
@@ -71,9 +74,11 @@ struct stream {
 	struct capture *capture; /* NULL: what is submitted is done, not written down */
 };
 
-#define SIM_CONTEXT_LIMITS 7
+#define SIM_CONTEXT_LIMITS 10
 /* Those that cost memory; the first three are in bytes. */
 enum { SIM_LIMIT_STACK, SIM_LIMIT_PRINTF, SIM_LIMIT_HEAP, SIM_LIMIT_DEPTH, SIM_LIMIT_LAUNCHES };
+/* Shared with graphics (CIG): no context of this driver is, and none can be made so. */
+#define SIM_LIMIT_CIG_ENABLED 8
 
 /* Memory that the driver takes for itself; no id: none. */
 struct extra {
@@ -130,6 +135,8 @@ extern struct driver driver;
 
 /* Whether cuInit has succeeded in this very process. */
 bool driver_is_up(void);
+/* Whether it had succeeded in the process that this one was forked from. */
+bool driver_is_child(void);
 
 /* Takes the lock, or says why there is no driver in this process (then the lock is not taken). */
 CUresult driver_enter(void);

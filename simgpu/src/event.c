@@ -2,18 +2,11 @@
  * Events: the instant at which a stream reaches them.
  *
  * Known when the event is recorded, since the daemon told when the work before it will be done.
+ * What processes share of an event is in event_share.c.
  */
+#include "event.h"
 #include "pool.h"
-
-struct event {
-	struct object object;
-	struct context *context;
-	unsigned int flags;
-	bool recorded;
-	uint64_t reached_ns;
-	CUstream captured_on; /* recorded there in a capture, which may be over */
-	struct capture *capture;
-};
+#include "transfer.h"
 
 /* Whether the capture that it was recorded in goes on; a stream's handle is never used twice. */
 static bool is_captured(const struct event *event)
@@ -24,6 +17,18 @@ static bool is_captured(const struct event *event)
 	return stream && stream->capture == event->capture;
 }
 
+static void forget(struct event *event)
+{
+	event_unshare(event);
+	object_free(event);
+}
+
+/* The instant of the last recording; 0 where there was none. */
+static uint64_t reached_ns(const struct event *event)
+{
+	return __atomic_load_n(&event->moment->reached_ns, __ATOMIC_ACQUIRE);
+}
+
 void events_forget(struct context *context)
 {
 	uint32_t at = 0;
@@ -31,7 +36,7 @@ void events_forget(struct context *context)
 
 	while ((event = object_next(OBJECT_EVENT, &at)))
 		if (event->context == context)
-			object_free(event);
+			forget(event);
 }
 
 static CUresult enter(CUevent handle, struct event **event)
@@ -57,14 +62,19 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
 		return driver_leave(result);
 	if (!out || flags & ~(unsigned int)CU_EVENT_FLAGS_MASK)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (flags & CU_EVENT_INTERPROCESS)
-		return driver_leave(flags & CU_EVENT_DISABLE_TIMING ? CUDA_ERROR_NOT_SUPPORTED
-								    : CUDA_ERROR_INVALID_VALUE);
+	if (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	event = object_new(OBJECT_EVENT, sizeof(*event));
 	if (!event)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	event->context = context;
 	event->flags = flags;
+	event->fd = -1;
+	event->moment = &event->own;
+	if (flags & CU_EVENT_INTERPROCESS && !event_share(event)) {
+		object_free(event);
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	}
 	*out = object_handle(event);
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -76,7 +86,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	object_free(event);
+	forget(event);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -100,14 +110,16 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 		return driver_leave(CUDA_SUCCESS);
 	ready_ns = stream_ready_ns(stream);
 	now = now_ns();
-	event->reached_ns = ready_ns > now ? ready_ns : now;
-	event->recorded = true;
+	__atomic_store_n(&event->moment->reached_ns, ready_ns > now ? ready_ns : now,
+			 __ATOMIC_RELEASE);
 	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int flags)
 {
-	/* The one flag is valid in a capture alone, and no stream is ever capturing. */
+	/* The one flag, of external events, has a meaning in captures alone. */
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	return cuEventRecord(handle, stream);
@@ -116,31 +128,33 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int fl
 CUresult cuEventQuery(CUevent handle)
 {
 	struct event *event;
+	uint64_t due_ns;
 	CUresult result = enter(handle, &event);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
-	return driver_leave(event->recorded && event->reached_ns > now_ns() ? CUDA_ERROR_NOT_READY
-									    : CUDA_SUCCESS);
+	due_ns = reached_ns(event);
+	return driver_leave(due_ns > now_ns() || host_calls_due(due_ns) ? CUDA_ERROR_NOT_READY
+									: CUDA_SUCCESS);
 }
 
 CUresult cuEventSynchronize(CUevent handle)
 {
 	struct event *event;
 	struct device *device;
-	uint64_t reached_ns;
+	uint64_t due_ns;
 	CUresult result = enter(handle, &event);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
-	reached_ns = event->recorded ? event->reached_ns : 0;
+	due_ns = reached_ns(event);
 	device = event->context->device;
 	driver_unlock();
-	wait_until_ns(reached_ns);
+	wait_until_ns(due_ns);
 	return pools_synchronised(device);
 }
 
@@ -155,12 +169,12 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)
 	end = object_get(to, OBJECT_EVENT);
 	if (!milliseconds)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (!end || !start->recorded || !end->recorded || start->context != end->context ||
+	if (!end || !reached_ns(start) || !reached_ns(end) || start->context != end->context ||
 	    (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-	if (start->reached_ns > now || end->reached_ns > now)
+	if (reached_ns(start) > now || reached_ns(end) > now)
 		return driver_leave(CUDA_ERROR_NOT_READY);
-	*milliseconds = (float)((double)(int64_t)(end->reached_ns - start->reached_ns) / 1e6);
+	*milliseconds = (float)((double)(int64_t)(reached_ns(end) - reached_ns(start)) / 1e6);
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -184,8 +198,8 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
 		stream->capture = event->capture;
 	} else if (result == CUDA_SUCCESS && stream->capture) {
 		result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-	} else if (result == CUDA_SUCCESS && event->recorded) {
-		stream_submit(stream, event->reached_ns);
+	} else if (result == CUDA_SUCCESS) {
+		stream_submit(stream, reached_ns(event));
 	}
 	return driver_leave(result);
 }

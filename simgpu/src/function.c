@@ -30,7 +30,9 @@ enum {
 	FUNCTION_MAX_DYNAMIC_SHARED,
 	FUNCTION_CARVEOUT,
 	FUNCTION_CLUSTER_FIRST,
-	FUNCTION_LAST = 15,
+	FUNCTION_CLUSTER_LAST = 15,
+	FUNCTION_DEVICE_NODE_UPDATE = 16, /* not supported: 0 */
+	FUNCTION_LAST = FUNCTION_DEVICE_NODE_UPDATE,
 };
 
 struct function *function_get(const void *handle)
@@ -78,7 +80,7 @@ CUresult function_set_attribute(struct function *function, int attribute, int va
 		function->dynamic_shared_bytes = value;
 	else if (attribute == FUNCTION_CARVEOUT && value >= -1 && value <= 100)
 		function->carveout_percent = value;
-	else if (attribute >= FUNCTION_CLUSTER_FIRST && attribute <= FUNCTION_LAST)
+	else if (attribute >= FUNCTION_CLUSTER_FIRST && attribute <= FUNCTION_CLUSTER_LAST)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	else
 		return CUDA_ERROR_INVALID_VALUE;

@@ -26,6 +26,7 @@ void graph_free(struct graph *graph)
 	}
 	if (graph->exec)
 		graph->exec->source = NULL;
+	graph_users_forget(graph->users);
 	free(graph->nodes);
 	object_free(graph);
 }
@@ -104,12 +105,14 @@ CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out
 
 static CUresult copy_nodes(struct graph *to, const struct graph *from)
 {
+	if (!graph_users_copy(&to->users, from->users))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t i = 0; i < from->count; i++) {
 		struct node *node = graph_add(to, from->nodes[i]->type);
 
 		if (!node)
 			return CUDA_ERROR_OUT_OF_MEMORY;
-		node->kernel = from->nodes[i]->kernel;
+		node->work = from->nodes[i]->work;
 		if (!from->nodes[i]->child)
 			continue;
 		node->child = graph_new();
@@ -265,7 +268,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraph
 		return driver_leave(result);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL);
 	if (node)
-		node->kernel = *parameters;
+		node->work.kernel = *parameters;
 	return finish(&add, CUDA_SUCCESS, node);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Graphs, as far as memory matters: nodes that launch kernels, allocate, free, or hold a graph.
+ * Graphs: nodes that launch kernels, copy, fill, call a function, allocate, free, or hold a graph.
  *
  * A graph's allocation has its address from the day its node is made, and memory of the card while
  * an executable graph needs it: from the first launch or upload on. Memory is kept until the device
@@ -9,6 +9,10 @@
 #define SIMGPU_GRAPH_H
 
 #include "module.h"
+#include "transfer.h"
+
+struct graph_user;
+struct user_object;
 
 struct graph_block {
 	struct graph_block *next;
@@ -28,11 +32,18 @@ struct graph_memory {
 	uint64_t done_ns;	   /* when the last work that may use it is done */
 };
 
+/* What a launch does for a node that has no memory of its own; of these, that of its type. */
+struct work {
+	CUDA_KERNEL_NODE_PARAMS kernel;
+	struct transfer transfer;
+	struct host_call host;
+};
+
 struct node {
 	struct object object;
 	struct graph *graph;
 	int type;
-	CUDA_KERNEL_NODE_PARAMS kernel;
+	struct work work;
 	struct graph_memory *memory; /* of allocation and free nodes */
 	struct graph *child;
 };
@@ -43,6 +54,7 @@ struct graph {
 	size_t count, cap;
 	bool owned;	   /* by a node, or by an executable graph of it: not the program's */
 	struct exec *exec; /* of a graph with memory there is one at a time */
+	struct graph_user *users;
 };
 
 struct exec {
@@ -51,11 +63,12 @@ struct exec {
 	struct step {
 		int type;
 		CUgraphNode node; /* of the graph that it was made of */
-		CUDA_KERNEL_NODE_PARAMS kernel;
+		struct work work;
 		struct graph_memory *memory;
 	} *steps;
 	size_t count;
 	uint64_t flags, done_ns;
+	struct graph_user *users;
 };
 
 /* graph.c */
@@ -82,6 +95,11 @@ void graph_memory_trim(struct device *device, struct graph_block **gone);
 void graph_memory_forget(struct device *device, struct graph_block **gone);
 /* Without the lock: the card has it again. */
 void graph_blocks_give_back(struct graph_block *gone);
+
+/* user_object.c: references of graphs to what a program keeps for them. */
+bool graph_users_retain(struct graph_user **list, struct user_object *user, unsigned int count);
+bool graph_users_copy(struct graph_user **to, const struct graph_user *from);
+void graph_users_forget(struct graph_user *list);
 
 /* capture.c */
 struct node *capture_add(struct stream *stream, int type);

@@ -27,7 +27,7 @@ static void write_steps(struct exec *exec, const struct graph *graph)
 		if (node->memory)
 			node->memory->users++;
 		exec->steps[exec->count++] =
-		    (struct step){node->type, object_handle(node), node->kernel, node->memory};
+		    (struct step){node->type, object_handle(node), node->work, node->memory};
 	}
 }
 
@@ -38,7 +38,8 @@ static CUresult load_steps(const struct exec *exec)
 
 	for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++)
 		if (exec->steps[i].type == CU_GRAPH_NODE_TYPE_KERNEL)
-			result = graph_kernel_reached(&exec->steps[i].kernel, LOAD_AT_INSTANTIATE);
+			result =
+			    graph_kernel_reached(&exec->steps[i].work.kernel, LOAD_AT_INSTANTIATE);
 	return result;
 }
 
@@ -47,8 +48,20 @@ static void forget(struct exec *exec)
 	for (size_t i = 0; i < exec->count; i++)
 		if (exec->steps[i].memory)
 			graph_memory_release(exec->steps[i].memory);
+	graph_users_forget(exec->users);
 	free(exec->steps);
 	object_free(exec);
+}
+
+/* Those of the graphs inside it, too. */
+static bool keep_users(struct exec *exec, const struct graph *graph)
+{
+	bool kept = graph_users_copy(&exec->users, graph->users);
+
+	for (size_t i = 0; kept && i < graph->count; i++)
+		if (graph->nodes[i]->child)
+			kept = keep_users(exec, graph->nodes[i]->child);
+	return kept;
 }
 
 static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
@@ -71,7 +84,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	write_steps(exec, graph);
-	result = load_steps(exec);
+	result = keep_users(exec, graph) ? load_steps(exec) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS) {
 		forget(exec);
 		return driver_leave(result);
@@ -87,8 +100,9 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
-	return flags & CU_GRAPH_INSTANTIATE_UPLOAD ? CUDA_ERROR_INVALID_VALUE
-						   : instantiate(out, graph, flags);
+	const uint64_t known = 0xf & ~(uint64_t)CU_GRAPH_INSTANTIATE_UPLOAD;
+
+	return flags & ~known ? CUDA_ERROR_INVALID_VALUE : instantiate(out, graph, flags);
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *wrong, char *log,
@@ -213,7 +227,13 @@ static CUresult run_steps(CUgraphExec handle, CUstream stream_handle)
 			graph_memory_free(step.memory, exec->done_ns);
 		driver_unlock();
 		if (step.type == CU_GRAPH_NODE_TYPE_KERNEL)
-			result = run_kernel(&step.kernel, stream_handle);
+			result = run_kernel(&step.work.kernel, stream_handle);
+		else if (step.type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+			 step.type == CU_GRAPH_NODE_TYPE_MEMSET)
+			result = transfer_submit(&step.work.transfer, stream_handle);
+		else if (step.type == CU_GRAPH_NODE_TYPE_HOST)
+			result = cuLaunchHostFunc(stream_handle, step.work.host.function,
+						  step.work.host.data);
 	}
 	return result;
 }

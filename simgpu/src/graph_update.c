@@ -38,7 +38,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	*out = node->kernel;
+	*out = node->work.kernel;
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -62,7 +62,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
 		return result;
 	result = graph_kernel_reached(parameters, LOAD_AT_NODE);
 	if (result == CUDA_SUCCESS)
-		node->kernel = *parameters;
+		node->work.kernel = *parameters;
 	return driver_leave(result);
 }
 
@@ -115,7 +115,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = graph_kernel_reached(parameters, LOAD_AT_INSTANTIATE);
 	if (result == CUDA_SUCCESS)
-		step->kernel = *parameters;
+		step->work.kernel = *parameters;
 	return driver_leave(result);
 }
 
@@ -143,11 +143,11 @@ static struct step *replace(struct step *at, const struct step *end, const struc
 		if (at == end || at->type != node->type)
 			return NULL;
 		if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) {
-			*result = graph_kernel_reached(&node->kernel, LOAD_AT_INSTANTIATE);
+			*result = graph_kernel_reached(&node->work.kernel, LOAD_AT_INSTANTIATE);
 			if (*result != CUDA_SUCCESS)
 				return NULL;
-			at->kernel = node->kernel;
 		}
+		at->work = node->work;
 		at++;
 	}
 	return at;
@@ -211,12 +211,11 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *wrong, int *why)
 {
 	CUgraphExecUpdateResultInfo info = {0};
-	CUresult result;
+	CUresult result = cuGraphExecUpdate_v2(exec, graph, wrong && why ? &info : NULL);
 
-	if (!wrong || !why)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = cuGraphExecUpdate_v2(exec, graph, &info);
-	*wrong = info.errorNode;
-	*why = info.result;
+	if (wrong && why) {
+		*wrong = info.errorNode;
+		*why = info.result;
+	}
 	return result;
 }

@@ -1,6 +1,7 @@
 /*
- * Host memory allocated by the driver: ordinary pages that the card could reach. The address is
- * the same on both sides. It belongs to the process and costs the card nothing.
+ * Host memory that the driver allocated, or that a program registered: ordinary pages that the GPU
+ * could reach. The address is the same on both sides. It belongs to the process and costs the GPU
+ * nothing.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -12,6 +13,7 @@ static struct pinned {
 	char *base;
 	size_t bytes;
 	unsigned int flags;
+	bool registered; /* the program's own pages */
 } *pinned;
 static size_t pinned_count, pinned_cap;
 
@@ -34,20 +36,27 @@ bool host_find(const void *address, void **base, size_t *bytes)
 	return true;
 }
 
+static bool room_for_one_more(void)
+{
+	size_t cap = pinned_cap ? pinned_cap * 2 : 16;
+	struct pinned *grown;
+
+	if (pinned_count < pinned_cap)
+		return true;
+	grown = realloc(pinned, cap * sizeof(*pinned));
+	if (!grown)
+		return false;
+	pinned = grown;
+	pinned_cap = cap;
+	return true;
+}
+
 static CUresult allocate(void **out, size_t bytes, unsigned int flags)
 {
-	struct pinned *grown;
 	void *base;
 
-	if (pinned_count == pinned_cap) {
-		pinned_cap = pinned_cap ? pinned_cap * 2 : 16;
-		grown = realloc(pinned, pinned_cap * sizeof(*pinned));
-		if (!grown) {
-			pinned_cap = pinned_count;
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		}
-		pinned = grown;
-	}
+	if (!room_for_one_more())
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -88,9 +97,53 @@ CUresult cuMemFreeHost(void *address)
 	if (result != CUDA_SUCCESS)
 		return result;
 	found = find(address);
-	if (!found || found->base != address)
+	if (!found || found->base != address || found->registered)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	munmap(found->base, found->bytes);
+	*found = pinned[--pinned_count];
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static bool overlaps(const char *base, size_t bytes)
+{
+	for (size_t i = 0; i < pinned_count; i++)
+		if ((uintptr_t)base < (uintptr_t)pinned[i].base + pinned[i].bytes &&
+		    (uintptr_t)pinned[i].base < (uintptr_t)base + bytes)
+			return true;
+	return false;
+}
+
+CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
+{
+	struct context *context;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!address || !bytes || flags & ~(unsigned int)CU_MEMHOSTREGISTER_FLAGS_MASK)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (overlaps(address, bytes))
+		return driver_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	if (!room_for_one_more())
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	pinned[pinned_count++] =
+	    (struct pinned){.base = address, .bytes = bytes, .flags = flags, .registered = true};
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostUnregister(void *address)
+{
+	struct context *context;
+	struct pinned *found;
+	CUresult result = context_enter(NULL, &context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	found = find(address);
+	if (!address)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!found || found->base != address || !found->registered)
+		return driver_leave(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 	*found = pinned[--pinned_count];
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -169,14 +169,15 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle given, unsigned 
 {
 	struct context *context;
 	struct handle handle;
-	CUresult result = driver_enter();
+	CUresult result;
 
+	if (!out || flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = driver_enter();
 	if (result != CUDA_SUCCESS)
 		return result;
 	memcpy(&handle, &given, sizeof(handle));
 	result = context_current(&context);
-	if (result == CUDA_SUCCESS && (!out || flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
-		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
 		result = open_checked(out, context, &handle);
 	return driver_leave(result);

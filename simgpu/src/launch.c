@@ -92,14 +92,14 @@ static CUresult capture(const struct shape *shape, CUfunction handle, struct str
 
 	if (!node)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-	node->kernel = (CUDA_KERNEL_NODE_PARAMS){.func = handle,
-						 .gridDimX = shape->grid[0],
-						 .gridDimY = shape->grid[1],
-						 .gridDimZ = shape->grid[2],
-						 .blockDimX = shape->block[0],
-						 .blockDimY = shape->block[1],
-						 .blockDimZ = shape->block[2],
-						 .sharedMemBytes = shape->shared_bytes};
+	node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = handle,
+						      .gridDimX = shape->grid[0],
+						      .gridDimY = shape->grid[1],
+						      .gridDimZ = shape->grid[2],
+						      .blockDimX = shape->block[0],
+						      .blockDimY = shape->block[1],
+						      .blockDimZ = shape->block[2],
+						      .sharedMemBytes = shape->shared_bytes};
 	return CUDA_SUCCESS;
 }
 

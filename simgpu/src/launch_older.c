@@ -79,6 +79,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
 {
 	CUresult result = CUDA_SUCCESS;
 
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!launches || !count || count > (unsigned int)driver.devices || flags & ~MULTI_FLAGS)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)

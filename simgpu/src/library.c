@@ -1,8 +1,10 @@
 /*
- * Libraries: PTX that belongs to the process, not to a context.
+ * Libraries: code that belongs to the process, not to a context.
  *
  * A kernel can be launched in every context. Where a program asks for a context's own function or
- * module of it, the library is loaded into that context then.
+ * module of it, the library is loaded into that context then. Of a fat binary a library has the
+ * image for the current context's GPU, without one for the first GPU; where none fits, its kernels
+ * are known and cannot be launched.
  */
 #include "module.h"
 
@@ -12,16 +14,13 @@ struct library {
 	struct object object;
 	struct ptx *ptx;
 	struct function **kernels;
+	struct module *modules; /* one per context that has it */
 };
 
 static void library_free(struct library *library)
 {
-	struct module *module;
-	uint32_t at = 0;
-
-	while ((module = object_next(OBJECT_MODULE, &at)))
-		if (module->library == library)
-			module_free(module);
+	while (library->modules)
+		module_free(library->modules);
 	functions_free(library->kernels, library->ptx);
 	ptx_release(library->ptx);
 	object_free(library);
@@ -33,21 +32,25 @@ static CUresult bring_in(struct library *library)
 	struct context *context;
 	struct module *module;
 
-	if (loading_is_lazy() || context_current(&context) != CUDA_SUCCESS)
+	if (loading_is_lazy() || context_current(&context) != CUDA_SUCCESS ||
+	    image_fits(library->ptx, context->device) != CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 	return library_module(library, context, &module);
 }
 
-static CUresult load(CUlibrary *out, CUresult (*read)(const void *, struct ptx **),
-		     const void *source)
+static CUresult load(CUlibrary *out, image_reader *read, const void *source)
 {
+	const struct device *device = &driver.device[0];
+	struct context *context;
 	struct library *library;
 	struct ptx *ptx;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
+	if (context_current(&context) == CUDA_SUCCESS)
+		device = context->device;
+	result = out ? read(source, device, &ptx) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	library = object_new(OBJECT_LIBRARY, sizeof(*library));
@@ -70,35 +73,35 @@ static CUresult load(CUlibrary *out, CUresult (*read)(const void *, struct ptx *
 	return driver_leave(result);
 }
 
-static CUresult read_path(const void *path, struct ptx **ptx)
+/* Options of the compiler have values; those of the library, BINARY_IS_PRESERVED, may have none. */
+static CUresult read_options(int *jit_options, void **jit_values, unsigned int jit_count,
+			     const int *options, unsigned int count)
 {
-	return image_read_file(path, ptx);
-}
-
-static bool options_are_good(unsigned int count, const int *options, void *const *values)
-{
-	return !count || (options && values);
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if ((jit_count && (!jit_options || !jit_values)) || (count && !options))
+		return CUDA_ERROR_INVALID_VALUE;
+	image_options(jit_count, jit_options, jit_values);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, void **jit_values,
 			   unsigned int jit_count, int *options, void **values, unsigned int count)
 {
-	if (!options_are_good(jit_count, jit_options, jit_values) ||
-	    !options_are_good(count, options, values))
-		return CUDA_ERROR_INVALID_VALUE;
-	image_options(jit_count, jit_options, jit_values);
-	return load(out, image_read, image);
+	CUresult result = read_options(jit_options, jit_values, jit_count, options, count);
+
+	(void)values;
+	return result == CUDA_SUCCESS ? load(out, image_read, image) : result;
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit_options,
 			       void **jit_values, unsigned int jit_count, int *options,
 			       void **values, unsigned int count)
 {
-	if (!options_are_good(jit_count, jit_options, jit_values) ||
-	    !options_are_good(count, options, values))
-		return CUDA_ERROR_INVALID_VALUE;
-	image_options(jit_count, jit_options, jit_values);
-	return load(out, read_path, path);
+	CUresult result = read_options(jit_options, jit_values, jit_count, options, count);
+
+	(void)values;
+	return result == CUDA_SUCCESS ? load(out, image_read_file, path) : result;
 }
 
 static CUresult enter(CUlibrary handle, const void *out, struct library **library)
@@ -164,16 +167,27 @@ CUresult cuLibraryEnumerateKernels(CUkernel *out, unsigned int cap, CUlibrary ha
 
 CUresult library_module(struct library *library, struct context *context, struct module **out)
 {
-	uint32_t at = 0;
 	CUresult result;
 
-	while ((*out = object_next(OBJECT_MODULE, &at)))
-		if ((*out)->library == library && (*out)->context == context)
+	for (*out = library->modules; *out; *out = (*out)->next_of_library)
+		if ((*out)->context == context)
 			return CUDA_SUCCESS;
 	result = module_new(context, library->ptx, out);
-	if (result == CUDA_SUCCESS)
-		(*out)->library = library;
-	return result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	(*out)->library = library;
+	(*out)->next_of_library = library->modules;
+	library->modules = *out;
+	return CUDA_SUCCESS;
+}
+
+void library_forget(struct library *library, const struct module *module)
+{
+	struct module **link = &library->modules;
+
+	while (*link != module)
+		link = &(*link)->next_of_library;
+	*link = module->next_of_library;
 }
 
 static CUresult module_of(struct library *library, struct module **out)
@@ -198,26 +212,30 @@ CUresult cuLibraryGetModule(CUmodule *out, CUlibrary handle)
 	return driver_leave(result);
 }
 
-/* Global variables are not simulated: a text's are not there; but code comes as for one. */
-CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name)
+static CUresult get_variable(CUdeviceptr *address, size_t *bytes, CUlibrary handle,
+			     const char *name, bool managed)
 {
 	struct library *library;
-	CUresult result = enter(handle, (address || bytes) && name ? name : NULL, &library);
-
 	struct module *module;
+	CUresult result = enter(handle, (address || bytes) && name ? name : NULL, &library);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = module_of(library, &module);
 	if (result == CUDA_SUCCESS)
-		result = module_load_code(module);
-	return driver_leave(result == CUDA_SUCCESS ? CUDA_ERROR_NOT_FOUND : result);
+		result = module_variable(module, name, managed, address, bytes);
+	return driver_leave(result);
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name)
+{
+	return get_variable(address, bytes, handle, name, false);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary handle,
 			     const char *name)
 {
-	return cuLibraryGetGlobal(address, bytes, handle, name);
+	return get_variable(address, bytes, handle, name, true);
 }
 
 static CUresult enter_kernel(CUkernel handle, const void *out, struct function **kernel)
@@ -243,7 +261,7 @@ CUresult cuKernelGetFunction(CUfunction *out, CUkernel handle)
 	result = module_of(kernel->library, &module);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	function = functions_find(module->functions, module->ptx, kernel->entry->name);
+	function = module->functions[kernel->entry - module->ptx->entries];
 	*out = object_handle(function);
 	return driver_leave(function_reached(function, module->context, LOAD_AT_FUNCTION));
 }

@@ -177,12 +177,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned int bytes)
 /* Real bytes of the process, as all of it is; counted on the card in full from the start. */
 CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	driver_unlock();
-	if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
+	if (!out || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
 		return CUDA_ERROR_INVALID_VALUE;
 	return allocate(out, bytes, false, true);
 }

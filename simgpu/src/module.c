@@ -1,148 +1,15 @@
 /*
- * Modules: PTX text or machine code (cubin) loaded into a context.
+ * Modules: the code of an image (image.c) loaded into a context, with its functions and variables.
  *
- * What holds several of both (fatbin) is refused with the driver's code for code that fits no card
- * here.
+ * The variables of a module have addresses once one of them is asked for; the memory is part of
+ * what the code takes.
  */
 #include "module.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cubin.h"
-
-#define NEWEST_PTX	90 /* PTX ISA 9.0, of CUDA 13.0 */
-#define IMAGE_MAX_BYTES (64u << 20)
-
-enum {
-	JIT_WALL_TIME = 2,
-	JIT_INFO_LOG = 3,
-	JIT_INFO_LOG_BYTES = 4,
-	JIT_ERROR_LOG = 5,
-	JIT_ERROR_LOG_BYTES = 6,
-};
-
-static const uint8_t cubin_magic[] = {0x7f, 'E', 'L', 'F'};
-static const uint8_t fatbin_magic[] = {0x50, 0xed, 0x55, 0xba};
-static const uint8_t wrapper_magic[] = {0xb1, 0x43, 0x62, 0x46}; /* fatbinary as nvcc wraps it */
-
-static bool begins(const void *image, const uint8_t *magic)
-{
-	const uint8_t *bytes = image;
-
-	for (int i = 0; i < 4; i++)
-		if (bytes[i] != magic[i])
-			return false;
-	return true;
-}
-
-/* The size is known where it comes from a file; in memory its own headers are trusted. */
-static CUresult read_image(const void *image, size_t bytes, struct ptx **ptx)
-{
-	static const CUresult results[] = {
-	    [PTX_OK] = CUDA_SUCCESS,
-	    [PTX_NOT_PTX] = CUDA_ERROR_INVALID_IMAGE,
-	    [PTX_MALFORMED] = CUDA_ERROR_INVALID_PTX,
-	    [PTX_NO_MEMORY] = CUDA_ERROR_OUT_OF_MEMORY,
-	};
-	CUresult result;
-
-	if (!image)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (begins(image, fatbin_magic) || begins(image, wrapper_magic))
-		return CUDA_ERROR_NO_BINARY_FOR_GPU;
-	if (begins(image, cubin_magic)) {
-		enum ptx_result read = cubin_parse(image, bytes, ptx);
-		return read == PTX_NOT_PTX     ? CUDA_ERROR_NO_BINARY_FOR_GPU
-		       : read == PTX_MALFORMED ? CUDA_ERROR_INVALID_IMAGE
-					       : results[read];
-	}
-	result = results[ptx_parse(image, ptx)];
-	if (result == CUDA_SUCCESS && (*ptx)->version > NEWEST_PTX) {
-		ptx_release(*ptx);
-		result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-	}
-	return result;
-}
-
-CUresult image_read(const void *image, struct ptx **ptx)
-{
-	return read_image(image, SIZE_MAX, ptx);
-}
-
-CUresult image_read_file(const char *path, struct ptx **ptx)
-{
-	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-	char *text = NULL;
-	size_t bytes = 0;
-	FILE *file;
-
-	if (!path)
-		return CUDA_ERROR_INVALID_VALUE;
-	file = fopen(path, "re");
-	if (!file)
-		return CUDA_ERROR_FILE_NOT_FOUND;
-	for (size_t cap = 1 << 16; cap <= IMAGE_MAX_BYTES; cap *= 2) {
-		char *grown = realloc(text, cap);
-
-		if (!grown)
-			break;
-		text = grown;
-		bytes += fread(text + bytes, 1, cap - bytes - 1, file);
-		if (bytes < cap - 1) {
-			/* At least four bytes, for the magic numbers. */
-			memset(text + bytes, 0, bytes < 4 ? 4 - bytes : 1);
-			result = read_image(text, bytes, ptx);
-			break;
-		}
-	}
-	fclose(file);
-	free(text);
-	return result;
-}
-
-/* Where the value of an option stands, or NULL where it is not given. */
-static void **option(int wanted, unsigned int count, const int *options, void **values)
-{
-	for (unsigned int i = 0; i < count; i++)
-		if (options[i] == wanted)
-			return &values[i];
-	return NULL;
-}
-
-void image_options(unsigned int count, const int *options, void **values)
-{
-	static const int logs[][2] = {{JIT_INFO_LOG, JIT_INFO_LOG_BYTES},
-				      {JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES}};
-	void **seconds = option(JIT_WALL_TIME, count, options, values);
-
-	if (seconds)
-		*seconds = NULL;
-	for (int i = 0; i < 2; i++) {
-		void **text = option(logs[i][0], count, options, values);
-		void **bytes = option(logs[i][1], count, options, values);
-
-		if (text && *text && bytes && *bytes)
-			*(char *)*text = '\0';
-		/* The size of the buffer goes in, what was written to it comes out. */
-		if (bytes)
-			*bytes = NULL;
-	}
-}
-
-CUresult image_fits(const struct ptx *ptx, const struct device *device)
-{
-	unsigned int capability =
-	    10 * device->card->capability_major + device->card->capability_minor;
-
-	/* Text is compiled for any newer card; code runs on newer ones of its generation. */
-	if (!ptx->machine_code)
-		return ptx->target <= capability ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
-	return ptx->target <= capability && ptx->target / 10 == capability / 10
-		   ? CUDA_SUCCESS
-		   : CUDA_ERROR_NO_BINARY_FOR_GPU;
-}
+#define REUSED_MAX_BYTES (2u << 20)
 
 void functions_free(struct function **functions, const struct ptx *ptx)
 {
@@ -172,10 +39,9 @@ struct function **functions_new(enum object_kind kind, const struct ptx *ptx)
 struct function *functions_find(struct function **functions, const struct ptx *ptx,
 				const char *name)
 {
-	for (unsigned int i = 0; i < ptx->entry_count; i++)
-		if (strcmp(ptx->entries[i].name, name) == 0)
-			return functions[i];
-	return NULL;
+	int found = ptx_entry_find(ptx, name);
+
+	return found < 0 ? NULL : functions[found];
 }
 
 CUresult module_new(struct context *context, struct ptx *ptx, struct module **out)
@@ -207,6 +73,10 @@ CUresult module_new(struct context *context, struct ptx *ptx, struct module **ou
 
 void module_free(struct module *module)
 {
+	if (module->library)
+		library_forget(module->library, module);
+	if (module->variables)
+		arena_give(&module->context->device->arena, module->variables);
 	module_unload_code(module);
 	functions_free(module->functions, module->ptx);
 	ptx_release(module->ptx);
@@ -223,8 +93,51 @@ void modules_forget(struct context *context)
 			module_free(module);
 }
 
-static CUresult load(CUmodule *out, CUresult (*read)(const void *, struct ptx **),
-		     const void *source)
+/* Their memory begins as the image says; what it does not say is zero. */
+static CUresult variables_place(struct module *module)
+{
+	const struct ptx *ptx = module->ptx;
+	struct range *range;
+
+	if (module->variables)
+		return CUDA_SUCCESS;
+	range = arena_take(&module->context->device->arena, ptx->variables_bytes);
+	if (!range)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	range->id = module->object.serial;
+	range->context = module->context->object.serial;
+	range->imported = true;
+	/* Large ranges have fresh pages. */
+	if (ptx->variables_bytes <= REUSED_MAX_BYTES)
+		memset((void *)(uintptr_t)range->base, 0, ptx->variables_bytes);
+	if (ptx->initial_bytes)
+		memcpy((void *)(uintptr_t)range->base, ptx->initial, ptx->initial_bytes);
+	module->variables = range;
+	return CUDA_SUCCESS;
+}
+
+CUresult module_variable(struct module *module, const char *name, bool managed,
+			 CUdeviceptr *address, size_t *bytes)
+{
+	const struct ptx_variable *found;
+	CUresult result = module_load_code(module);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	found = ptx_variable_find(module->ptx, name);
+	if (!found || (managed && !found->managed))
+		return CUDA_ERROR_NOT_FOUND;
+	result = variables_place(module);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (address)
+		*address = module->variables->base + found->offset;
+	if (bytes)
+		*bytes = found->bytes;
+	return CUDA_SUCCESS;
+}
+
+static CUresult load(CUmodule *out, image_reader *read, const void *source)
 {
 	struct context *context;
 	struct module *module;
@@ -235,7 +148,7 @@ static CUresult load(CUmodule *out, CUresult (*read)(const void *, struct ptx **
 		return result;
 	result = context_current(&context);
 	if (result == CUDA_SUCCESS)
-		result = out ? read(source, &ptx) : CUDA_ERROR_INVALID_VALUE;
+		result = out ? read(source, context->device, &ptx) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	result = module_new(context, ptx, &module);
@@ -245,14 +158,9 @@ static CUresult load(CUmodule *out, CUresult (*read)(const void *, struct ptx **
 	return driver_leave(result);
 }
 
-static CUresult read_path(const void *path, struct ptx **ptx)
-{
-	return image_read_file(path, ptx);
-}
-
 CUresult cuModuleLoad(CUmodule *out, const char *path)
 {
-	return load(out, read_path, path);
+	return load(out, image_read_file, path);
 }
 
 CUresult cuModuleLoadData(CUmodule *out, const void *image)
@@ -263,6 +171,8 @@ CUresult cuModuleLoadData(CUmodule *out, const void *image)
 CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned int count, int *options,
 			    void **values)
 {
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	if (count && (!options || !values))
 		return CUDA_ERROR_INVALID_VALUE;
 	image_options(count, options, values);
@@ -350,7 +260,6 @@ CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned int cap, CUmodule 
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Global variables are not simulated: a text's are not there; but code comes as for one. */
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule handle,
 			      const char *name)
 {
@@ -359,16 +268,26 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule hand
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = module_load_code(module);
-	return driver_leave(result == CUDA_SUCCESS ? CUDA_ERROR_NOT_FOUND : result);
+	return driver_leave(module_variable(module, name, false, address, bytes));
 }
 
+/* An address is one of 64 bits, and fits the interface of before CUDA 3.2 only where it is small.
+ */
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule handle,
 			   const char *name)
 {
-	CUdeviceptr wide_address;
-	size_t wide_bytes;
+	CUdeviceptr wide_address = 0;
+	size_t wide_bytes = 0;
+	CUresult result = cuModuleGetGlobal_v2(address ? &wide_address : NULL,
+					       bytes ? &wide_bytes : NULL, handle, name);
 
-	return cuModuleGetGlobal_v2(address ? &wide_address : NULL, bytes ? &wide_bytes : NULL,
-				    handle, name);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (wide_address > UINT32_MAX || wide_bytes > UINT32_MAX)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (address)
+		*address = (CUdeviceptr_v1)wide_address;
+	if (bytes)
+		*bytes = (unsigned int)wide_bytes;
+	return CUDA_SUCCESS;
 }

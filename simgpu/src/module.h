@@ -1,8 +1,8 @@
 /*
  * Loaded code: modules of a context, libraries of the process, and the functions in both.
  *
- * Each keeps the PTX that it was loaded from. A function of a module and a kernel of a library are
- * one struct, told apart by their object's kind; both can be launched.
+ * Each keeps what was read of the image that it was loaded from. A function of a module and a
+ * kernel of a library are one struct, told apart by their object's kind; both can be launched.
  */
 #ifndef SIMGPU_MODULE_H
 #define SIMGPU_MODULE_H
@@ -26,13 +26,15 @@ struct module {
 	struct library *library; /* that it was loaded for, or NULL */
 	struct ptx *ptx;
 	struct function **functions; /* one per entry */
+	struct module *next_of_library;
+	struct range *variables; /* NULL: none was asked for yet */
 	struct extra code;
 	bool loaded; /* false: the code comes with the first use of a function */
 };
 
-/* PTX from memory or from a file, checked against what the driver can load. */
-CUresult image_read(const void *image, struct ptx **ptx);
-CUresult image_read_file(const char *path, struct ptx **ptx);
+/* An image from memory, or by the path of a file; of a fat binary, the entry for that device. */
+typedef CUresult image_reader(const void *source, const struct device *device, struct ptx **ptx);
+image_reader image_read, image_read_file;
 /* Leaves the compiler's logs empty, where `options` ask for them; the others have no effect. */
 void image_options(unsigned int count, const int *options, void **values);
 /* What the card of `device` can run. */
@@ -50,8 +52,13 @@ struct function *function_get(const void *handle);
 /* A module of `ptx` in the context; takes a reference of its own. */
 CUresult module_new(struct context *context, struct ptx *ptx, struct module **out);
 void module_free(struct module *module);
+/* Brings the code in, and says where a variable is. `managed`: one of managed memory only. */
+CUresult module_variable(struct module *module, const char *name, bool managed,
+			 CUdeviceptr *address, size_t *bytes);
 /* The library's module in a context, made if it is not there yet. */
 CUresult library_module(struct library *library, struct context *context, struct module **out);
+/* The module ends. */
+void library_forget(struct library *library, const struct module *module);
 
 /* Whether CUDA_MODULE_LOADING leaves code for its first use, as it does unless it says EAGER. */
 bool loading_is_lazy(void);

@@ -174,12 +174,12 @@ NVML_API(nvmlInitWithFlags, unsigned int flags)
 {
 	nvmlReturn_t result = NVML_SUCCESS;
 
-	if (flags & ~(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
-		return NVML_ERROR_INVALID_ARGUMENT;
 	pthread_mutex_lock(&lock);
 	watch_forks();
 	if (!init_count && !open_cards())
 		result = NVML_ERROR_DRIVER_NOT_LOADED;
+	else if (flags & ~(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
+		result = NVML_ERROR_INVALID_ARGUMENT;
 	else
 		init_count++;
 	pthread_mutex_unlock(&lock);
@@ -198,16 +198,11 @@ NVML_API(nvmlInit, void)
 
 NVML_API(nvmlShutdown, void)
 {
-	nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
-
 	pthread_mutex_lock(&lock);
-	if (init_count) {
-		if (!--init_count)
-			close_cards();
-		result = NVML_SUCCESS;
-	}
+	if (init_count && !--init_count)
+		close_cards();
 	pthread_mutex_unlock(&lock);
-	return result;
+	return NVML_SUCCESS;
 }
 
 const char *nvmlErrorString(nvmlReturn_t result);
@@ -231,21 +226,19 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
 	    "Corrupted infoROM",
 	    "GPU is lost",
 	    "GPU requires reset",
-	    "The operating system has blocked the request.",
-	    "RM has detected an NVML/RM version mismatch.",
-	    "GPU is currently in use",
+	    "GPU access blocked by the operating system",
+	    "Driver/library version mismatch",
+	    "In use by another client",
 	    "Insufficient Memory",
 	    "No data",
-	    "The requested vgpu operation is not available on target device, because ECC is "
-	    "enabled",
+	    "vGPU ECC not supported",
 	    "Insufficient Resources",
-	    "Requested frequency is not supported",
-	    "The provided version is invalid/unsupported",
-	    "The requested functionality has been deprecated",
-	    "The system is not ready for the request",
-	    "No GPUs were found",
-	    "Invalid state",
-	    "Reset type not supported",
+	    "Invalid Frequency",
+	    "Argument version mismatch",
+	    "Requested functionality has been deprecated",
+	    "System is not in ready state",
+	    "No supported GPUs were found",
+	    "Resource not in correct state to perform requested operation",
 	};
 
 	if ((unsigned int)result < sizeof(texts) / sizeof(texts[0]))
@@ -272,28 +265,28 @@ NVML_API(nvmlSystemGetNVMLVersion, char *version, unsigned int length)
 	return nvml_copy_text("13.580.65.06", version, length);
 }
 
-/* Answered before nvmlInit too, as by the real library. */
 NVML_API(nvmlSystemGetCudaDriverVersion_v2, int *version)
 {
-	nvmlReturn_t result;
+	nvmlReturn_t result = nvml_enter_any();
 
-	if (!version)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	result = nvmlInitWithFlags(0);
 	if (result != NVML_SUCCESS)
-		return NVML_ERROR_LIBRARY_NOT_FOUND;
-	result = nvml_enter_any();
-	if (result == NVML_SUCCESS) {
+		return result;
+	if (version)
 		*version = card_count ? (int)sim_link_card(cards[0].link)->cuda_version : 0;
-		nvml_leave();
-	}
-	nvmlShutdown();
-	return result;
+	nvml_leave();
+	return version ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 NVML_API(nvmlSystemGetCudaDriverVersion, int *version)
 {
 	return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+/* The tables are private to NVIDIA's own programs: every one is unknown here. */
+NVML_API(nvmlInternalGetExportTable, const void **table, const void *id)
+{
+	(void)table, (void)id;
+	return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 NVML_API(nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int length)

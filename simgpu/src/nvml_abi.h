@@ -50,6 +50,9 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 #define NVML_PROCESS_MODE_MPS		  2
 #define NVML_FEATURE_DISABLED		  0
 #define NVML_FEATURE_ENABLED		  1
+#define NVML_P2P_CAPS_INDEX_COUNT	  5
+#define NVML_P2P_STATUS_OK		  0
+#define NVML_P2P_STATUS_NOT_SUPPORTED	  5
 
 typedef struct {
 	unsigned long long total, free, used;

@@ -277,3 +277,19 @@ NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_ty
 		*count = 0;
 	return result;
 }
+
+/* No simulated GPU reaches another's memory. */
+NVML_API(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t peer, unsigned int index,
+	 unsigned int *status)
+{
+	struct sim_card card;
+	nvmlReturn_t result = nvml_describe(device, &card);
+
+	if (result == NVML_SUCCESS)
+		result = nvml_describe(peer, &card);
+	if (result == NVML_SUCCESS && (index >= NVML_P2P_CAPS_INDEX_COUNT || !status))
+		result = NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS)
+		*status = device == peer ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
+	return result;
+}

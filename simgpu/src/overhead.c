@@ -145,6 +145,8 @@ CUresult module_load_code(struct module *module)
 		return CUDA_SUCCESS;
 	if (bytes == PTX_BYTES_DEFAULT)
 		bytes = module->context->device->card->module_bytes;
+	if (bytes < module->ptx->variables_bytes)
+		bytes = module->ptx->variables_bytes;
 	result = hold(module->context, bytes, &module->code);
 	module->loaded = result == CUDA_SUCCESS;
 	return result;

@@ -2,8 +2,8 @@
  * Primary contexts: one per device and process, shared by all who retain it.
  *
  * The handle stays the same for the life of the process; between the last release, or a reset, and
- * the next retain it names a destroyed context. A reset releases nothing: whoever retained the
- * context still releases it.
+ * the next retain it names a destroyed context, which can be made current all the same. A reset
+ * releases nothing: whoever retained the context still releases it.
  */
 #include "graph.h"
 #include "pool.h"

@@ -8,6 +8,8 @@
 
 #include "wire.h"
 
+#define VARIABLE_MAX_BYTES (1ull << 40)
+
 struct scanner {
 	const char *at;	   /* behind the current token */
 	const char *token; /* NULL at the end of the text */
@@ -133,14 +135,6 @@ static size_t type_bytes(const struct scanner *scanner)
 	return bits == 8 || bits == 16 || bits == 32 || bits == 64 || bits == 128 ? bits / 8 : 0;
 }
 
-static void *grow(void *rows, unsigned int count, size_t bytes)
-{
-	/* At powers of two, so that a long list is not copied for each row. */
-	if (count & (count - 1) || count == 1)
-		return rows;
-	return realloc(rows, bytes * (count ? count * 2 : 2));
-}
-
 /* One `.param .u64 name` or `.param .align 8 .b8 name[24]`; the current token is `.param`. */
 static enum ptx_result read_parameter(struct scanner *scanner, struct ptx_entry *entry)
 {
@@ -169,7 +163,7 @@ static enum ptx_result read_parameter(struct scanner *scanner, struct ptx_entry 
 	align = align > bytes ? align : bytes;
 	if (!scanner->token || !bytes || !count || align & (align - 1) || count > 1 << 20)
 		return PTX_MALFORMED;
-	rows = grow(entry->parameters, entry->parameter_count, sizeof(*rows));
+	rows = ptx_grow(entry->parameters, entry->parameter_count, sizeof(*rows));
 	if (!rows)
 		return PTX_NO_MEMORY;
 	entry->parameters = rows;
@@ -184,7 +178,7 @@ static enum ptx_result read_parameter(struct scanner *scanner, struct ptx_entry 
 /* The current token is `.entry`. */
 static enum ptx_result read_entry(struct scanner *scanner, struct ptx *ptx)
 {
-	struct ptx_entry *entries = grow(ptx->entries, ptx->entry_count, sizeof(*entries));
+	struct ptx_entry *entries = ptx_grow(ptx->entries, ptx->entry_count, sizeof(*entries));
 	struct ptx_entry *entry;
 	enum ptx_result result = PTX_OK;
 
@@ -220,10 +214,59 @@ static enum ptx_result read_entry(struct scanner *scanner, struct ptx *ptx)
 	return skip_brackets(scanner, "{", "}") ? PTX_OK : PTX_MALFORMED;
 }
 
+/*
+ * `.global .align 4 .b8 name[8] = {...};`, the current token is `.global` or `.const`. An external
+ * variable is another module's.
+ */
+static enum ptx_result read_variable(struct scanner *scanner, struct ptx *ptx, bool external)
+{
+	uint64_t bytes = 0, align = 1, count = 1, factor = 1;
+	struct ptx_variable row = {0};
+	const char *name = NULL, *number;
+	size_t name_bytes = 0;
+
+	while (next(scanner) && !is(scanner, ";") && !is(scanner, "=")) {
+		if (is(scanner, ".align")) {
+			number = scanner->at + strspn(scanner->at, " \t");
+			align = decimal(&number);
+		} else if (is(scanner, ".v2") || is(scanner, ".v4")) {
+			factor = (uint64_t)(scanner->token[2] - '0');
+		} else if (is(scanner, ".managed")) {
+			row.managed = true;
+		} else if (is(scanner, "[")) {
+			number = scanner->at + strspn(scanner->at, " \t");
+			if (__builtin_mul_overflow(count, decimal(&number), &count))
+				return PTX_MALFORMED;
+			if (!skip_brackets(scanner, "[", "]"))
+				return PTX_MALFORMED;
+		} else if (type_bytes(scanner)) {
+			bytes = type_bytes(scanner) * factor;
+		} else if (is_word(*scanner->token) && *scanner->token != '.') {
+			name = scanner->token;
+			name_bytes = scanner->length;
+		}
+	}
+	while (scanner->token && !is(scanner, ";"))
+		next(scanner);
+	if (!scanner->token || !name)
+		return PTX_MALFORMED;
+	/* One of a type without a size is a texture. */
+	if (external || !bytes || !count)
+		return PTX_OK;
+	if (__builtin_mul_overflow(bytes, count, &row.bytes) || row.bytes > VARIABLE_MAX_BYTES ||
+	    align & (align - 1) || align > VARIABLE_MAX_BYTES ||
+	    ptx->variables_bytes > VARIABLE_MAX_BYTES)
+		return PTX_MALFORMED;
+	align = align > bytes ? align : bytes;
+	row.offset = (ptx->variables_bytes + align - 1) / align * align;
+	return ptx_variable_add(ptx, name, name_bytes, row);
+}
+
 static enum ptx_result read_module(struct scanner *scanner, struct ptx *ptx)
 {
 	const char *number;
 	enum ptx_result result = PTX_OK;
+	bool after_extern = false;
 
 	if (!next(scanner) || !is(scanner, ".version"))
 		return PTX_NOT_PTX;
@@ -235,11 +278,16 @@ static enum ptx_result read_module(struct scanner *scanner, struct ptx *ptx)
 		return PTX_MALFORMED;
 	ptx->version += (unsigned int)decimal(&number);
 	while (result == PTX_OK && next(scanner)) {
+		bool external = after_extern;
+
+		after_extern = is(scanner, ".extern");
 		if (is(scanner, ".target") && next(scanner) && scanner->length > 3) {
 			number = scanner->token + 3;
 			ptx->target = (unsigned int)decimal(&number);
 		} else if (is(scanner, ".entry")) {
 			result = read_entry(scanner, ptx);
+		} else if (is(scanner, ".global") || is(scanner, ".const")) {
+			result = read_variable(scanner, ptx, external);
 		} else if (is(scanner, "{") && !skip_brackets(scanner, "{", "}")) {
 			result = PTX_MALFORMED;
 		} else if (is(scanner, "}")) {
@@ -262,6 +310,8 @@ enum ptx_result ptx_parse(const char *text, struct ptx **out)
 		return PTX_NO_MEMORY;
 	ptx->references = 1;
 	result = read_module(&scanner, ptx);
+	if (result == PTX_OK)
+		result = ptx_finish(ptx);
 	if (result != PTX_OK) {
 		ptx_release(ptx);
 		return result;
@@ -269,16 +319,4 @@ enum ptx_result ptx_parse(const char *text, struct ptx **out)
 	ptx->code_bytes = scanner.module_bytes;
 	*out = ptx;
 	return PTX_OK;
-}
-
-void ptx_release(struct ptx *ptx)
-{
-	if (--ptx->references)
-		return;
-	for (unsigned int i = 0; i < ptx->entry_count; i++) {
-		free(ptx->entries[i].name);
-		free(ptx->entries[i].parameters);
-	}
-	free(ptx->entries);
-	free(ptx);
 }

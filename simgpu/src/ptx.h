@@ -1,9 +1,10 @@
 /*
  * What the driver reads in a PTX text: its version, its target, its entry points and their
- * parameters. Bodies are skipped: a simulated launch takes time and computes nothing. Comments tell
- * what a body would: before an entry how long it takes, `// simgpu: duration_ns=250000`, and how
- * much local memory a thread of it needs, `// simgpu: local_bytes=4096`; anywhere what the code of
- * the whole text takes, `// simgpu: module_bytes=8388608`.
+ * parameters, and its variables. Bodies are skipped: a simulated launch takes time and computes
+ * nothing. Comments tell what a body would: before an entry how long it takes, `// simgpu:
+ * duration_ns=250000`, and how much local memory a thread of it needs, `// simgpu:
+ * local_bytes=4096`; anywhere what the code of the whole text takes, `// simgpu:
+ * module_bytes=8388608`.
  *
  * Pure: text in, values out.
  */
@@ -26,6 +27,13 @@ struct ptx_entry {
 	unsigned int parameter_count;
 };
 
+/* A variable of a module, in global or constant memory. */
+struct ptx_variable {
+	char *name;
+	uint64_t offset, bytes; /* in what all variables together take */
+	bool managed;
+};
+
 #define PTX_BYTES_DEFAULT UINT64_MAX
 
 struct ptx {
@@ -36,6 +44,12 @@ struct ptx {
 	uint64_t code_bytes;	 /* PTX_BYTES_DEFAULT where the text does not say */
 	struct ptx_entry *entries;
 	unsigned int entry_count;
+	const struct ptx_entry **by_name; /* the entries, sorted */
+	struct ptx_variable *variables;
+	unsigned int variable_count;
+	uint64_t variables_bytes;
+	char *initial; /* what the first `initial_bytes` of the variables begin with */
+	uint64_t initial_bytes;
 };
 
 enum ptx_result {
@@ -47,5 +61,16 @@ enum ptx_result {
 
 enum ptx_result ptx_parse(const char *text, struct ptx **out);
 void ptx_release(struct ptx *ptx);
+
+/* The index of the entry called `name`, or -1. */
+int ptx_entry_find(const struct ptx *ptx, const char *name);
+const struct ptx_variable *ptx_variable_find(const struct ptx *ptx, const char *name);
+
+/* For readers of other formats. The first returns `rows` with room for one more than `count`. */
+void *ptx_grow(void *rows, unsigned int count, size_t bytes);
+enum ptx_result ptx_variable_add(struct ptx *ptx, const char *name, size_t name_bytes,
+				 struct ptx_variable row);
+/* Makes the entries ready to be found. */
+enum ptx_result ptx_finish(struct ptx *ptx);
 
 #endif

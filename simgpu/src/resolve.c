@@ -2,9 +2,10 @@
  * cuGetProcAddress: which entry a base name means, for a CUDA version and a kind of stream 0.
  *
  * The table is both lists of names, so every exported symbol can be found, and none that is not.
- * A version later than the driver's own is an invalid value. A name that is not there, or not yet
- * at that version, is CUDA_ERROR_NOT_FOUND with the reason in the status: so drivers have answered,
- * where NVIDIA's text promises CUDA_SUCCESS and a NULL pointer.
+ * A version later than the driver's own means the newest entry. A name that is not there, or not
+ * yet at that version, is CUDA_SUCCESS, a NULL pointer and the reason in the status; the entry of
+ * before CUDA 12, which has no status, says CUDA_ERROR_NOT_FOUND and leaves the pointer alone. With
+ * the flag for a stream of the thread's own, a name that has a twin for that means the twin alone.
  */
 #include "resolve.h"
 #include "cuda_entry.h"
@@ -38,11 +39,11 @@
 #undef PER_THREAD
 #define NAME(symbol, base, since)	     INNER(symbol)
 #define PER_THREAD_NAME(symbol, base, since) INNER(symbol)
-#define OTHER_BASE(symbol, base, since)
+#define UNLISTED_NAME(symbol, base, since)
 #include "cuda_unsupported.def"
 #undef NAME
 #undef PER_THREAD_NAME
-#undef OTHER_BASE
+#undef UNLISTED_NAME
 
 #define ROW(symbol, linked, base, since, per_thread)                                               \
 	{#base, (any_function)linked, inner_##symbol, since, per_thread},
@@ -55,32 +56,35 @@ static const struct row rows[] = {
 #include "cuda.def"
 #define NAME(symbol, base, since)	     ROW(symbol, symbol, base, since, false)
 #define PER_THREAD_NAME(symbol, base, since) ROW(symbol, symbol, base, since, true)
-/* A second meaning of what is exported anyway; of cuda.def alone. */
-#define OTHER_BASE(symbol, base, since) ROW(symbol, exported_##symbol, base, since, false)
+#define UNLISTED_NAME(symbol, base, since)
 #include "cuda_unsupported.def"
 };
 
-/* The latest meaning at that version; a thread's own stream wins where both exist. */
-static const struct row *later(const struct row *found, const struct row *row)
-{
-	if (!found || row->since > found->since || (row->since == found->since && row->per_thread))
-		return row;
-	return found;
-}
-
+/*
+ * The latest meaning at that version, of the rows for that kind of stream 0; of a name that has no
+ * rows for the thread's own stream, of all.
+ */
 static const struct row *find(const char *base, int version, bool per_thread, bool *known)
 {
 	const struct row *found = NULL;
 	const size_t own = sizeof(rows) / sizeof(*rows);
+	bool twins = false;
 
 	*known = false;
 	for (size_t i = 0; i < own + sim_later_count; i++) {
 		const struct row *row = i < own ? &rows[i] : &sim_later_rows[i - own];
-		if (row->since > sim_cuda_version || strcmp(row->base, base) != 0)
+
+		if (row->since > sim_cuda_version || strcmp(row->base, base) != 0 ||
+		    (row->per_thread && !per_thread))
 			continue;
 		*known = true;
-		if (row->since <= version && (per_thread || !row->per_thread))
-			found = later(found, row);
+		if (row->per_thread && !twins) {
+			twins = true;
+			found = NULL;
+		}
+		if (row->since <= version && row->per_thread == twins &&
+		    (!found || row->since > found->since))
+			found = row;
 	}
 	return found;
 }
@@ -92,43 +96,58 @@ static any_function answer(const struct row *row)
 	return inner && strcmp(inner, "1") == 0 ? row->inner : row->function;
 }
 
+static CUresult look_up(const char *base, int version, uint64_t flags, any_function *function,
+			int *status)
+{
+	const struct row *row;
+	bool known;
+
+	if (flags >
+	    (CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
+		return CUDA_ERROR_INVALID_VALUE;
+	row = find(base, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
+	*status = row	  ? CU_GET_PROC_ADDRESS_SUCCESS
+		  : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+			  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	*function = row ? answer(row) : NULL;
+	return CUDA_SUCCESS;
+}
+
 CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uint64_t flags,
 			     int *status)
 {
-	const struct row *row;
 	any_function found;
-	bool known;
+	int reason;
+	CUresult result = base && function ? look_up(base, version, flags, &found, &reason)
+					   : CUDA_ERROR_INVALID_VALUE;
 
-	if (status)
-		*status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	if (!base || !function)
-		return CUDA_ERROR_INVALID_VALUE;
-	*function = NULL;
-	if (version > sim_cuda_version || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
-		return CUDA_ERROR_INVALID_VALUE;
-	row = find(base, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
-	if (!row) {
-		if (status && known)
-			*status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-		return CUDA_ERROR_NOT_FOUND;
-	}
-	found = answer(row);
+	if (result != CUDA_SUCCESS)
+		return result;
 	memcpy(function, &found, sizeof(found));
 	if (status)
-		*status = CU_GET_PROC_ADDRESS_SUCCESS;
+		*status = reason;
 	return CUDA_SUCCESS;
 }
 
 CUresult cuGetProcAddress(const char *base, void **function, int version, uint64_t flags)
 {
-	return cuGetProcAddress_v2(base, function, version, flags, NULL);
+	any_function found;
+	int reason;
+	CUresult result = base && function ? look_up(base, version, flags, &found, &reason)
+					   : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!found)
+		return CUDA_ERROR_NOT_FOUND;
+	memcpy(function, &found, sizeof(found));
+	return CUDA_SUCCESS;
 }
 
-/* The tables are private to NVIDIA's own libraries; there are none here. */
+/* The tables are private to NVIDIA's own libraries: every one is unknown here. */
 CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
-	if (!table || !id)
-		return CUDA_ERROR_INVALID_VALUE;
-	*table = NULL;
-	return CUDA_ERROR_NOT_FOUND;
+	if (table && id)
+		*table = NULL;
+	return CUDA_ERROR_INVALID_VALUE;
 }

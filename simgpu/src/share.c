@@ -61,11 +61,12 @@ static int open_again(int fd)
 
 static CUresult export_file(const struct physical *memory, int *out)
 {
-	struct flock whole = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	/* One byte: a program may keep locks of its own on the description. */
+	struct flock first = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
 	int fd = open_again(memory->fd);
 	CUresult result = CUDA_ERROR_OPERATING_SYSTEM;
 
-	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &whole) == 0)
+	if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &first) == 0)
 		result = device_keep(memory->device, memory->id, fd);
 	if (result == CUDA_SUCCESS)
 		*out = fd;

@@ -119,13 +119,14 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int prior
 {
 	struct context *context;
 	struct stream *stream;
-	CUresult result = driver_enter();
+	CUresult result;
 
+	if (!out || flags & ~(unsigned int)CU_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = driver_enter();
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = context_current(&context);
-	if (result == CUDA_SUCCESS && (!out || flags & ~(unsigned int)CU_STREAM_NON_BLOCKING))
-		result = CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	/* As documented, a priority outside the range is moved into it. */
@@ -160,6 +161,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 CUresult cuStreamQuery(CUstream handle)
 {
 	struct stream *stream;
+	uint64_t ready_ns;
 	CUresult result = enter(handle, &stream);
 
 	if (result != CUDA_SUCCESS)
@@ -167,8 +169,9 @@ CUresult cuStreamQuery(CUstream handle)
 	result = capture_allows_on(stream);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
-	return driver_leave(stream_ready_ns(stream) > now_ns() ? CUDA_ERROR_NOT_READY
-							       : CUDA_SUCCESS);
+	ready_ns = stream_ready_ns(stream);
+	return driver_leave(ready_ns > now_ns() || host_calls_due(ready_ns) ? CUDA_ERROR_NOT_READY
+									    : CUDA_SUCCESS);
 }
 
 CUresult cuStreamSynchronize(CUstream handle)
@@ -227,6 +230,29 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *out)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*out = object_handle(stream->context);
 	return driver_leave(CUDA_SUCCESS);
+}
+
+/* No stream is a green context's own. */
+CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *out)
+{
+	struct stream *stream;
+	CUresult result = enter(handle, &stream);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = NULL;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *out, CUgreenCtx *green)
+{
+	CUresult result = cuStreamGetCtx(handle, out);
+
+	if (result == CUDA_SUCCESS && green)
+		*green = NULL;
+	return result;
 }
 
 CUresult cuStreamGetDevice(CUstream handle, CUdevice *out)

@@ -126,12 +126,13 @@ static void unreserve(struct reservation **link)
 CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr hint,
 			     unsigned long long flags)
 {
-	uint64_t aligned = alignment < vmm_granule() ? vmm_granule() : alignment;
 	struct reservation *reserved;
+	uint64_t aligned;
 	CUresult result = driver_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	aligned = alignment < vmm_granule() ? vmm_granule() : alignment;
 	if (!out || !bytes || bytes % vmm_granule() || aligned & (aligned - 1) || flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	reserved = reserve(bytes, aligned, hint);

@@ -439,7 +439,7 @@ def error_codes() -> None:
             ),
             (
                 "limit",
-                lambda: driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_CIG_ENABLED),
+                lambda: driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_MAX),
                 R.CUDA_ERROR_UNSUPPORTED_LIMIT,
             ),
         ],
@@ -448,8 +448,10 @@ def error_codes() -> None:
         "not simulated",
         [
             (
-                "profiler",
-                lambda: driver.cuProfilerStart(),
+                "core dumps",
+                lambda: driver.cuCoredumpGetAttribute(
+                    driver.CUcoredumpSettings.CU_COREDUMP_ENABLE_ON_EXCEPTION
+                ),
                 R.CUDA_ERROR_NOT_SUPPORTED,
             ),
         ],

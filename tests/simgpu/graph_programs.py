@@ -5,6 +5,7 @@ As cuda_programs: each checks what it says and ends with status 0, or with a tra
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -179,6 +180,41 @@ def capture() -> None:
     assert driver.cuStreamEndCapture(stream)[0] is R.CUDA_ERROR_ILLEGAL_STATE
 
 
+def captured_work() -> None:
+    """Copies, fills and host functions are nodes of a capture, and each launch does them again."""
+    begin()
+    device = ok(driver.cuMemAlloc(64))
+    written, read = (bytearray(16) for _ in range(2))
+    calls: list[int] = []
+
+    called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(calls.append)
+    stream = ok(driver.cuStreamCreate(1))
+    ok(driver.cuStreamBeginCapture(stream, GLOBAL))
+    ok(driver.cuMemsetD8Async(device, 7, 64, stream))
+    ok(driver.cuMemcpyHtoDAsync(int(device) + 16, written, 16, stream))
+    ok(driver.cuMemcpyDtoDAsync(int(device) + 32, int(device) + 8, 16, stream))
+    ok(driver.cuMemcpyDtoHAsync(read, int(device) + 32, 16, stream))
+    function = ctypes.cast(called, ctypes.c_void_p).value
+    ok(driver.cuLaunchHostFunc(stream, driver.CUhostFn(function), 5))
+    assert driver.cuMemcpyDtoHAsync(read, 1, 16, stream)[0] is R.CUDA_ERROR_INVALID_VALUE
+    graph = ok(driver.cuStreamEndCapture(stream))
+    nodes, count = ok(driver.cuGraphGetNodes(graph, 5))
+    assert [ok(driver.cuGraphNodeGetType(node)) for node in nodes] == [
+        T.CU_GRAPH_NODE_TYPE_MEMSET,
+        *[T.CU_GRAPH_NODE_TYPE_MEMCPY] * 3,
+        T.CU_GRAPH_NODE_TYPE_HOST,
+    ]
+    assert (count, bytes(read), calls) == (5, bytes(16), [])
+    executable = ok(driver.cuGraphInstantiate(ok(driver.cuGraphClone(graph)), 0))
+    for round_ in (1, 2):
+        written[:] = bytes([round_] * 16)
+        launch(executable, stream)
+        assert bytes(read) == bytes([7] * 8 + [round_] * 8)
+        assert calls == [5] * round_
+    ok(driver.cuMemFree(device))
+    assert driver.cuGraphLaunch(executable, stream)[0] is R.CUDA_ERROR_INVALID_VALUE
+
+
 def spoilt() -> None:
     """What a capture does not bear is refused, and ends it."""
     begin()
@@ -226,7 +262,7 @@ def shortage() -> None:
 
 PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     program.__name__: program
-    for program in (memory, escaping, structure, capture, spoilt, shortage)
+    for program in (memory, escaping, structure, capture, captured_work, spoilt, shortage)
 }
 
 if __name__ == "__main__":

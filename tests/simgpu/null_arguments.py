@@ -50,6 +50,11 @@ OPTIONAL: Final = {
     "cuLibraryLoadData": "cdfg",
     "cuLibraryLoadFromFile": "cdfg",
     "cuModuleLoadDataEx": "de",
+    # What it is given is its own affair.
+    "cuLaunchHostFunc": "c",
+    "cuStreamAddCallback": "c",
+    "cuStreamGetCtx_v2": "c",
+    "cuUserObjectCreate": "b",
     # A size for every block size.
     "cuOccupancyMaxPotentialBlockSize": "d",
     "cuOccupancyMaxPotentialBlockSizeWithFlags": "d",
@@ -76,6 +81,7 @@ HANDLES: Final = (
     "CUgraph",
     "CUgraphNode",
     "CUgraphExec",
+    "CUuserObject",
     "CUarray",
     "CUmipmappedArray",
     "CUexternalMemory",
@@ -92,6 +98,10 @@ def entries() -> Iterator[tuple[str, list[Parameter]]]:
             continue  # not of this generation
         written = inside.split(",") if inside != "void" else []
         yield symbol, [Parameter(each[:-1].replace(" ", ""), each[-1]) for each in written]
+
+
+# What a stream calls in the program.
+does_nothing = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(lambda *_: None)
 
 
 class IpcHandle(ctypes.Structure):
@@ -137,8 +147,10 @@ class Good:
                 return ctypes.c_uint64(self._memory)
             case "CUdeviceptr_v1":
                 return ctypes.c_uint32(self._low)
-            case "CUipcMemHandle":
+            case "CUipcMemHandle" | "CUipcEventHandle":
                 return IpcHandle()
+            case "CUhostFn" | "CUstreamCallback":
+                return does_nothing
             case kind if "*" in kind:
                 return self._scratch
             case kind if kind in self.of_type:
@@ -184,7 +196,7 @@ def main() -> int:
         say(f"{symbol}: all arguments are 0")
         getattr(cuda, symbol)(
             *(
-                IpcHandle() if each.type == "CUipcMemHandle" else ctypes.c_uint64(0)
+                IpcHandle() if each.type.startswith("CUipc") else ctypes.c_uint64(0)
                 for each in parameters
             )
         )

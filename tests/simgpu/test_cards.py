@@ -41,6 +41,29 @@ def test_charges_whole_granules(asked: int, charged: int) -> None:
     assert card.used_bytes == charged
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_nvml_lists_what_a_process_has(counts: bool) -> None:
+    """Contexts, code and allocations, and shared memory once for each process that has it, or for
+    the first alone; the card has it once."""
+    card = card_of(context_overhead_bytes=1024, nvml_counts_imports=counts)
+    one, two = card.join(11), card.join(22)
+    contexts = [card.context_create(client) for client in (one, two)]
+    shared = card.memory_alloc(one, contexts[0], 4096)
+    card.memory_alloc(two, 0, 512)
+    token = card.memory_export(one, shared)
+    first, _ = card.memory_import(two, contexts[1], token)
+    again, _ = card.memory_import(two, 0, token)
+    assert card.used_bytes == 2 * 1024 + 4096 + 512
+    imported = 4096 if counts else 0
+    assert card.processes() == [(11, 1024 + 4096, 1), (22, 1024 + 512 + imported, 1)]
+    card.memory_free(one, shared)
+    assert card.processes() == [(11, 1024, 1), (22, 1024 + 512 + 4096, 1)]
+    card.memory_free(two, first)
+    card.memory_free(two, again)
+    assert card.processes() == [(11, 1024, 1), (22, 1024 + 512, 1)]
+    assert card.used_bytes == 2 * 1024 + 512
+
+
 @pytest.mark.parametrize("asked", [TOTAL + 1, 2**63, 2**64 - 1])
 def test_never_more_than_the_pool(asked: int) -> None:
     card = card_of()

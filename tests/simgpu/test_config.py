@@ -43,6 +43,7 @@ def test_what_is_left_out_is_as_in_the_default() -> None:
         ("cuda_version = '13'", "cuda_version: '13' is not int"),
         ("cuda_version = true", "cuda_version: True is not int"),
         ("cuda_version = 13", "cuda_version: 1000 * major"),
+        ("nvml_counts_imports = 1", "nvml_counts_imports: 1 is not bool"),
         ("driver_version = ''", "driver_version: 1 to 79"),
         ("granule = 'half'", "granule: 'half' is not a quantity"),
         ("granule = 0", "granule: 1 byte"),

@@ -91,9 +91,9 @@ static const struct {
 	int value;
 	const char *name, *text;
 } errors[] = {
-#define ERROR_ROW(name, value, text) {value, #name, text},
-    CUDA_ERRORS(ERROR_ROW)
-#undef ERROR_ROW
+#define X(name, value, since, text) {value, #name, text},
+#include "cuda_errors.def"
+#undef X
 };
 
 CUresult cuGetErrorName(int error, const char **name)
@@ -334,6 +334,18 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream handle)
 {
 	(void)graph, (void)handle;
+	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+	*function = (CUfunction)(void *)kernel;
+	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice on)
+{
+	(void)attribute, (void)value, (void)kernel, (void)on;
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 

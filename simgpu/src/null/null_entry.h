@@ -40,6 +40,8 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	  (CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,       \
 	   unsigned int, unsigned int, CUstream, void **, void **))                                \
 	X(cuGraphLaunch, cuGraphLaunch, 10000, (CUgraphExec, CUstream))                            \
+	X(cuKernelGetFunction, cuKernelGetFunction, 12000, (CUfunction *, CUkernel))               \
+	X(cuKernelSetAttribute, cuKernelSetAttribute, 12000, (int, int, CUkernel, CUdevice))       \
 	X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020,                     \
 	  (size_t *, const void *, int))                                                           \
 	X(cuStreamCreate, cuStreamCreate, 2000, (CUstream *, unsigned int))                        \

@@ -1,0 +1,15 @@
+/* What entries answer before cuInit: before_init.def. */
+#ifndef SIMGPU_BEFORE_INIT_H
+#define SIMGPU_BEFORE_INIT_H
+
+#include <stdbool.h>
+
+#include "cuda_abi.h"
+
+/*
+ * Sets `*result` where the entry called `name` answers something else than
+ * CUDA_ERROR_NOT_INITIALIZED before cuInit. Call it where the driver is not up.
+ */
+bool before_init(const char *name, bool zeros, CUresult *result);
+
+#endif

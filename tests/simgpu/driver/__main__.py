@@ -1,0 +1,122 @@
+"""Records what NVIDIA's own driver libraries answer where there is no GPU.
+
+    python -m tests.simgpu.driver fetch DIR       # Debian's packages, into DIR/470, 535, 550, 555
+    python -m tests.simgpu.driver record DIR/550  # writes cuda_12040.json beside this file
+
+`fetch` uses an apt configuration of its own in DIR, with the mirror that the machine's apt uses and
+the non-free component; it installs nothing. `record` needs the libraries of one driver anywhere
+under its directory, x86-64 and nm; a second run writes the same bytes. `make test` needs neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.simgpu.driver import answers
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+
+PACKAGES: Final = {
+    "470": ("bookworm", ("libnvidia-tesla-470-cuda1", "libnvidia-tesla-470-ml1")),
+    "535": ("bookworm", ("libcuda1", "libnvidia-ml1")),
+    "550": ("trixie", ("libcuda1", "libnvidia-ml1")),
+    "555": ("experimental", ("libcuda1", "libnvidia-ml1")),
+}
+"""Driver: Debian's suite, and the packages of it."""
+
+
+def names_of_the_lists() -> set[str]:
+    """The base names and symbols of cuda.def and cuda_unsupported.def."""
+    lists = (ROOT / "simgpu" / "src" / name for name in ("cuda.def", "cuda_unsupported.def"))
+    text = "".join(path.read_text() for path in lists)
+    rows = re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", text, flags=re.MULTILINE)
+    return {name for row in rows for name in row}
+
+
+def ask(part: str, directory: Path, *options: str, **environ: str) -> Any:
+    """What ask.py prints of the library in `directory`; part: cuda or nvml."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simgpu.driver.ask", part, *options],
+        input="\n".join(sorted(names_of_the_lists())),
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(directory), **environ},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def record(directory: Path) -> Path:
+    libraries = next(directory.rglob("libcuda.so.1")).parent
+    asked = {part: ask(part, libraries, "--apart") for part in ("cuda", "nvml")}
+    path = answers.HERE / f"cuda_{asked['cuda']['version'].split()[1]}.json"
+    answers.write(path, asked)
+    return path
+
+
+def _mirror() -> str:
+    """Where this machine's apt finds Debian."""
+    listed = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(ORIGIN) $(REPO_URI)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = re.search(r"^Debian (\S+/debian/)$", listed.stdout, re.MULTILINE)
+    if not found:
+        raise SystemExit("apt: no index of Debian: run apt-get update first")
+    return found[1]
+
+
+def fetch(directory: Path) -> None:
+    mirror = _mirror()
+    for driver, (suite, packages) in PACKAGES.items():
+        private = directory / "apt" / suite
+        for part in ("lists/partial", "cache/archives/partial"):
+            (private / part).mkdir(parents=True, exist_ok=True)
+        keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+        source = f"deb [arch=amd64 signed-by={keys}] {mirror} {suite} non-free\n"
+        (private / "sources.list").write_text(source)
+        settings = {
+            "Dir::Etc::sourcelist": private / "sources.list",
+            "Dir::Etc::sourceparts": "-",
+            "Dir::State::Lists": private / "lists",
+            "Dir::Cache": private / "cache",
+            "APT::Sandbox::User": "root",
+        }
+        apt = ["apt-get", "-q", *(f"-o{key}={value}" for key, value in settings.items())]
+        target = directory / driver
+        target.mkdir(exist_ok=True)
+        subprocess.run([*apt, "update"], check=True)
+        subprocess.run([*apt, "download", *packages], cwd=target, check=True)
+        for package in target.glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, target], check=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simgpu.driver",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=("fetch", "record"))
+    parser.add_argument("directory", type=Path)
+    given = parser.parse_args(arguments)
+    if given.action == "fetch":
+        fetch(given.directory.resolve())
+    else:
+        sys.stdout.write(f"{record(given.directory.resolve())}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Asks one libcuda and one libnvidia-ml what they answer before they have a GPU.
+
+    python -m tests.simgpu.driver.ask cuda|nvml [--apart] < NAMES
+
+Run as a program of its own: it loads the library that LD_LIBRARY_PATH finds, calls it, and prints
+one JSON document. NAMES are more names for cuGetProcAddress, one per line. Each function is called
+twice: with zeros, and with pointers to zeroed memory at fixed addresses, in a child process; with
+--apart each call has a child of its own, else one child serves until a call ends it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+RELEASES: Final = (
+    *(2000, 2010, 2020, 2030, 3000, 3010, 3020, 4000, 4010, 4020, 5000, 5050, 6000, 6050, 7000),
+    *(7050, 8000, 9000, 9010, 9020, 10000, 10010, 10020, 11000, 11010, 11020, 11030, 11040),
+    *(11050, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040, 12050, 12060, 12080, 12090),
+    *(13000, 13010, 13020, 13030),
+)
+VERSIONS: Final = tuple(sorted((0, 1999, 3019, *RELEASES, 14000, 2**31 - 1)))
+FLAGS: Final = (0, 1, 2, 3)
+ERRORS: Final = range(-1, 1100)
+NVML_ERRORS: Final = range(-1, 1001)
+
+_ARGUMENTS: Final = 16
+_POINTED_AT: Final = 0x20000000
+_POINTED_BYTES: Final = 0x10000
+_UNTOUCHED: Final = 0x5A5A5A5A
+_DEADLINE_S: Final = 20
+_MAP_FIXED_NOREPLACE: Final = 0x100000
+_NOT_AN_ENTRY: Final = re.compile(r"cudbg|nvmlErrorString$")
+"""cudbg*: symbols of the debugger, most of them data. nvmlErrorString returns no code."""
+
+
+def exports(library: Path) -> list[str]:
+    """The names of a library's functions and data, without their versions."""
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
+    )
+    names = {line.split()[2].split("@")[0] for line in listed.stdout.splitlines()}
+    return sorted(name for name in names if name.startswith(("cu", "nvml")))
+
+
+def ranges(answers: Sequence[tuple[int, str]]) -> str:
+    """`version answer` pairs, of each row of equal answers the first version."""
+    groups = groupby(answers, key=lambda pair: pair[1])
+    return " ".join(f"{next(group)[0]} {answer}" for answer, group in groups)
+
+
+def _located(name: str) -> Path:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if f"/{name}" in line:
+            return Path(line.split(maxsplit=5)[5])
+    raise FileNotFoundError(name)
+
+
+def _map_zeros(address: int) -> None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE
+    place = ctypes.CDLL(None).mmap
+    place.restype = ctypes.c_void_p
+    place.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    got = place(address, _POINTED_BYTES, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if got != address:
+        raise OSError(f"no memory at {address:#x}")
+
+
+def _in_children(calls: Sequence[Callable[[], int]], apart: bool) -> Iterator[str]:
+    """Each call's code, or the name of the signal that ended it."""
+    done = 0
+    while done < len(calls):
+        reading, writing = os.pipe()
+        last = done + 1 if apart else len(calls)
+        child = os.fork()
+        if not child:
+            silent = os.open(os.devnull, os.O_RDWR)
+            os.dup2(silent, 1)
+            os.dup2(silent, 2)
+            for call in calls[done:last]:
+                signal.alarm(_DEADLINE_S)
+                os.write(writing, b"%d\n" % call())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            codes = lines.read().split()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        yield from codes
+        done += len(codes)
+        if done < last:
+            yield signal.Signals(-status).name if status < 0 else f"exit {status}"
+            done += 1
+
+
+def _calls(library: ctypes.CDLL, names: Sequence[str], apart: bool) -> dict[str, str]:
+    addresses = [_POINTED_AT + i * _POINTED_BYTES for i in range(_ARGUMENTS)]
+    for address in addresses:
+        _map_zeros(address)
+
+    def call(name: str, arguments: Sequence[int]) -> Callable[[], int]:
+        function = getattr(library, name)
+        function.argtypes = [ctypes.c_uint64] * _ARGUMENTS
+        return lambda: int(function(*arguments))
+
+    zeros = _in_children([call(name, [0] * _ARGUMENTS) for name in names], apart)
+    pointers = _in_children([call(name, addresses) for name in names], apart)
+    return {
+        name: f"{first} {second}"
+        for name, first, second in zip(names, zeros, pointers, strict=True)
+    }
+
+
+def _texts(function: Any, codes: range) -> dict[str, str]:
+    """Of each code what (code, &text) answers; codes with the answer of an unknown one are left
+    out, but for the first."""
+    said: dict[str, str] = {}
+    for code in codes:
+        text = ctypes.c_char_p(b"untouched")
+        result = function(code, ctypes.byref(text))
+        said[str(code)] = f"{result} {text.value.decode() if text.value is not None else None}"
+    unknown = said[str(codes[0])]
+    return {code: answer for code, answer in said.items() if answer != unknown or code == "-1"}
+
+
+def _resolved(library: ctypes.CDLL, names: Sequence[str], known: Sequence[str]) -> Any:
+    """By entry of cuGetProcAddress, and by name and flags, what each version answers."""
+    symbols: dict[int, str] = {}
+    for symbol in known:
+        address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+        assert address is not None
+        symbols[address] = symbol
+    entries: dict[str, Any] = {}
+    if "cuGetProcAddress_v2" in known:
+        entries["cuGetProcAddress_v2"] = library.cuGetProcAddress_v2
+    if "cuGetProcAddress" in known:
+        entries["cuGetProcAddress"] = library.cuGetProcAddress
+    document: dict[str, dict[str, str]] = {}
+    for entry, function in entries.items():
+        rows = document[entry] = {}
+        for name in names:
+            at_flags = [
+                ranges([(v, _answer(function, symbols, name, v, f)) for v in VERSIONS])
+                for f in FLAGS
+            ]
+            rows[name] = at_flags[0]
+            for flags, like in ((1, 0), (2, 0), (3, 2)):
+                if at_flags[flags] != at_flags[like]:
+                    rows[f"{name} flags={flags}"] = at_flags[flags]
+    return document
+
+
+def _answer(function: Any, symbols: dict[int, str], name: str, version: int, flags: int) -> str:
+    """The symbol; or code/status/pointer, where code is not 0 or the pointer is NULL."""
+    found, status = ctypes.c_void_p(_UNTOUCHED), ctypes.c_int(-1)
+    code = function(
+        name.encode(),
+        ctypes.byref(found),
+        version,
+        ctypes.c_uint64(flags),
+        ctypes.byref(status),
+    )
+    if not code and found.value in symbols:
+        return symbols[found.value]
+    pointer = {None: "null", _UNTOUCHED: "untouched"}.get(found.value, "inner")
+    return f"{code}/{status.value}/{pointer}"
+
+
+def _number(function: Any, *arguments: Any) -> str:
+    value = ctypes.c_int(-1)
+    return f"{function(ctypes.byref(value), *arguments)} {value.value}"
+
+
+def ask_cuda(more_names: Sequence[str], apart: bool) -> Any:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    exported = exports(_located("libcuda.so"))
+    entries = [name for name in exported if not _NOT_AN_ENTRY.match(name)]
+    bases = {re.sub(r"(_v\d+)?(_pt[sd][sz])?$", "", name) for name in entries}
+    names = sorted({*more_names, *entries, *bases})
+    table = ctypes.c_void_p(_UNTOUCHED)
+    code = cuda.cuGetExportTable(ctypes.byref(table), b"\x01" * 16)
+    pointer = {None: "null", _UNTOUCHED: "untouched"}.get(table.value, "set")
+    return {
+        "exports": exported,
+        "version": _number(cuda.cuDriverGetVersion),
+        "unknown_export_table": f"{code} {pointer}",
+        "error_names": _texts(cuda.cuGetErrorName, ERRORS),
+        "error_texts": _texts(cuda.cuGetErrorString, ERRORS),
+        "resolved": _resolved(cuda, names, entries),
+        "calls": _calls(cuda, entries, apart),
+    }
+
+
+def ask_nvml(apart: bool) -> Any:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    exported = exports(_located("libnvidia-ml.so"))
+    nvml.nvmlErrorString.restype = ctypes.c_char_p
+    texts = {str(code): nvml.nvmlErrorString(code).decode() for code in NVML_ERRORS}
+    entries = [name for name in exported if not _NOT_AN_ENTRY.match(name)]
+    return {
+        "exports": exported,
+        "error_texts": {
+            code: text for code, text in texts.items() if text != texts["-1"] or code == "-1"
+        },
+        "calls": _calls(nvml, entries, apart),
+    }
+
+
+if __name__ == "__main__":
+    apart = "--apart" in sys.argv
+    asked = ask_cuda(sys.stdin.read().split("\n"), apart) if "cuda" in sys.argv else ask_nvml(apart)
+    json.dump(asked, sys.stdout)

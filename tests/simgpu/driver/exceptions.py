@@ -1,0 +1,51 @@
+"""Where a generation of simgpu answers otherwise than the driver of its CUDA version, and why."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+
+class Known(NamedTuple):
+    versions: tuple[int, ...]
+    question: re.Pattern[str]
+    """Of a Difference, as compare.py words it; the whole of it."""
+    reason: str
+
+
+_ALL: Final = (11040, 12020, 12040, 12050)
+_ONE_TABLE: Final = (
+    "before_init.def is one table for all generations, and has the answer of driver 550"
+)
+
+
+def _known(versions: tuple[int, ...], question: str, reason: str) -> Known:
+    return Known(versions, re.compile(question), reason)
+
+
+CUDA: Final = (
+    _known(_ALL, "export cudbg.*", "the debugger's interface is not simulated"),
+    _known((11040,), r"(cuCtxDestroy|cuCtxDestroy_v2|cuGraphAddDependencies) zeros", _ONE_TABLE),
+    _known((11040,), r"cuProfilerInitialize \w+", _ONE_TABLE),
+    _known((11040,), "cuGraphAddKernelNode zeros", _ONE_TABLE),
+    _known((11040, 12020), "cuFuncGetAttribute zeros", _ONE_TABLE),
+    _known((11040, 12020), r"cuGraphExecMem(cpy|set)NodeSetParams pointers", _ONE_TABLE),
+    _known((11040, 12020), r"cuGraphMem(cpy|set)NodeSetParams \w+", _ONE_TABLE),
+    _known((11040, 12020), r"cuStreamEndCapture(_ptsz)? zeros", _ONE_TABLE),
+    _known((12050,), "cuDevResourceGenerateDesc pointers", _ONE_TABLE),
+    _known((12050,), r"cuKernel(GetAttribute|SetAttribute|SetCacheConfig) \w+", _ONE_TABLE),
+    _known((12050,), "cuKernelGetFunction pointers", _ONE_TABLE),
+    _known((12050,), r"cuStreamGet(Ctx|Ctx_ptsz|GreenCtx) pointers", _ONE_TABLE),
+    _known(
+        (12050,), r"error_\w+ 916", "550 has this code and 555 has not: a `since` cannot say it"
+    ),
+)
+
+NVML: Final = (
+    _known((11040,), "export nvmlRetry_NvRmControl", "gone from every later driver"),
+    _known(
+        (11040,), r"nvmlSystemGetNVMLVersion \w+", "since driver 535 it is answered before nvmlInit"
+    ),
+    _known((11040,), r"error_texts 2[1-7]", "one libnvidia-ml, of driver 580, for all generations"),
+    _known((11040, 12020), r"error_texts 2[89]", "the same"),
+)

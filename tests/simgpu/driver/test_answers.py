@@ -1,0 +1,118 @@
+"""simgpu answers as NVIDIA's drivers did when they were recorded, where there is no GPU."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import sanitizers
+from tests.simgpu.driver import answers
+from tests.simgpu.driver.__main__ import ask
+from tests.simgpu.driver.compare import Difference, differences
+from tests.simgpu.driver.exceptions import CUDA, NVML, Known
+
+pytestmark = [pytest.mark.sim, pytest.mark.shipped]
+
+RECORDED = answers.recorded()
+
+
+@functools.cache
+def _ask(part: str, directory: Path, preloaded: str = "") -> Any:
+    """There is no GPU: no daemon has this directory."""
+    if not preloaded:
+        return ask(part, directory, SIMGPU_DIR="/nonexistent")
+    with tempfile.TemporaryDirectory() as temporary:
+        return ask(
+            part,
+            directory,
+            SIMGPU_DIR="/nonexistent",
+            LD_PRELOAD=preloaded,
+            CUDA_DEVICE_MEMORY_LIMIT="1g",
+            CUDA_DEVICE_MEMORY_SHARED_CACHE=f"{temporary}/region",
+        )
+
+
+@functools.cache
+def _recorded(version: int) -> Mapping[str, Any]:
+    return answers.read(RECORDED[version])
+
+
+def _unknown(found: Sequence[Difference], known: Sequence[Known]) -> list[Difference]:
+    return [
+        difference
+        for difference in found
+        if not any(known.question.fullmatch(difference.question) for known in known)
+    ]
+
+
+def _cuda(version: int, build_dir: Path) -> list[Difference]:
+    asked = _ask("cuda", build_dir / "lib" / f"simgpu-{version}")
+    return list(differences(_recorded(version)["cuda"], asked))
+
+
+def _nvml(version: int, build_dir: Path) -> list[Difference]:
+    """There is one libnvidia-ml, of driver 580: names that came later are no difference."""
+    found = differences(_recorded(version)["nvml"], _ask("nvml", build_dir / "lib" / "simgpu"))
+    return [d for d in found if not (d.question.startswith("export ") and d.recorded == "False")]
+
+
+def _of(version: int, table: Sequence[Known]) -> list[Known]:
+    return [known for known in table if version in known.versions]
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_libcuda_answers_as_the_driver_did(version: int, build_dir: Path) -> None:
+    found, known = _cuda(version, build_dir), _of(version, CUDA)
+    assert _unknown(found, known) == []
+    for exception in known:  # each is needed
+        assert any(exception.question.fullmatch(d.question) for d in found), exception
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_libnvidia_ml_answers_as_the_driver_did(version: int, build_dir: Path) -> None:
+    found, known = _nvml(version, build_dir), _of(version, NVML)
+    assert _unknown(found, known) == []
+    for exception in known:
+        assert any(exception.question.fullmatch(d.question) for d in found), exception
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_the_library_in_front_of_it_answers_alike(version: int, build_dir: Path) -> None:
+    """libvgpu.so changes neither what a name means nor a code before cuInit."""
+    asked = _ask(
+        "cuda",
+        build_dir / "lib" / f"simgpu-{version}",
+        sanitizers.preload(build_dir / "lib" / "libvgpu.so"),
+    )
+    found = list(differences(_recorded(version)["cuda"], asked))
+    assert _unknown(found, _of(version, CUDA)) == []
+
+
+def test_recorded_drivers() -> None:
+    """The four that the recording names, whole: a driver has hundreds of names."""
+    assert sorted(RECORDED) == [11040, 12020, 12040, 12050]
+    for version in RECORDED:
+        cuda, nvml = _recorded(version)["cuda"], _recorded(version)["nvml"]
+        assert cuda["version"] == f"0 {version}"
+        assert len(cuda["exports"]) > 500 and len(nvml["exports"]) > 250
+        assert len(cuda["calls"]) > 500 and len(cuda["resolved"]["cuGetProcAddress"]) > 400
+
+
+def test_a_file_says_what_was_asked() -> None:
+    """The short form loses nothing but names that were found nowhere."""
+    for version, path in RECORDED.items():
+        whole = _recorded(version)
+        again = answers.lengthened(answers.shortened(whole))
+        assert again == whole, path
+
+
+def test_no_call_before_cuinit_crashes(build_dir: Path) -> None:
+    """Of the generation that no recorded driver is compared with."""
+    calls = _ask("cuda", build_dir / "lib" / "simgpu")["calls"]
+    assert len(calls) > 650
+    assert {name: said for name, said in calls.items() if "SIG" in said} == {}
