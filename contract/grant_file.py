@@ -36,8 +36,12 @@ CARD: Final = Struct(
         Field("uint32_t", "minor", "the card's number on the host, for people"),
         Field("uint64_t", "lease_start_ns", "CLOCK_MONOTONIC; 0 and 0: no lease is kept"),
         Field("uint64_t", "lease_end_ns", "CLOCK_MONOTONIC"),
-        Field("uint64_t", "context_bytes", "what a CUDA context takes by itself; 0: unknown"),
-        Field("uint64_t", "reserved", "zero", 5),
+        Field("uint64_t", "context_bytes", "charged for each context; 0: unknown"),
+        Field("uint64_t", "overhead_bytes", "measured: held by the driver, and not in the region"),
+        Field("uint64_t", "code_bytes", "charged with a process's first context, for its code"),
+        Field("uint32_t", "flags", "VGPU_GRANT_MANAGED_FREE"),
+        Field("uint32_t", "reserved_pad", "zero"),
+        Field("uint64_t", "reserved", "zero", 2),
     ),
 )
 HEAD: Final = Struct(
@@ -52,6 +56,8 @@ HEAD: Final = Struct(
         Field("uint64_t", "reserved", "zero", 4),
     ),
 )
+FLAG_MANAGED_FREE: Final = 1
+"""Managed memory (cuMemAllocManaged) is not charged, so that it may exceed the GPU's memory."""
 CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_CARDS * CARD.size
 """CRC-32 (IEEE) of all bytes of the copy before it, the sequence number included."""
 
@@ -67,7 +73,13 @@ class Card:
     lease_start_ns: int = 0
     lease_end_ns: int = 0
     context_bytes: int = 0
-    """What a CUDA context takes of the card by itself; 0: unknown, as in grants of before."""
+    """What a CUDA context takes of the GPU by itself, charged for each; 0: unknown."""
+    overhead_bytes: int = 0
+    """What the driver holds beyond the region's charge, as last measured; off the limit."""
+    code_bytes: int = 0
+    """Charged beside a process's first context, for code that no measurement has seen yet."""
+    managed_free: bool = False
+    """Managed memory is not charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,9 @@ def decode(data: bytes) -> Grant | None:
                 whole(card["lease_start_ns"]),
                 whole(card["lease_end_ns"]),
                 whole(card["context_bytes"]),
+                whole(card["overhead_bytes"]),
+                whole(card["code_bytes"]),
+                bool(whole(card["flags"]) & FLAG_MANAGED_FREE),
             )
         )
     return Grant(whole(head["grant_id"]), tuple(cards))
@@ -150,6 +165,9 @@ def _encode_copy(grant: Grant, sequence: int) -> bytes:
                 "lease_start_ns": card.lease_start_ns,
                 "lease_end_ns": card.lease_end_ns,
                 "context_bytes": card.context_bytes,
+                "overhead_bytes": card.overhead_bytes,
+                "code_bytes": card.code_bytes,
+                "flags": FLAG_MANAGED_FREE if card.managed_free else 0,
             }
         )
     body = body.ljust(CHECKSUM_OFFSET, b"\0")

@@ -153,6 +153,10 @@ SHARED_CACHE_PATH: Final = "/tmp/cudevshr.cache"
 ENV_LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
 """`0` silences the one line that the library may print."""
 
+ENV_CONTEXT: Final = "GPUSLICE_CONTEXT_BYTES"
+"""Where limits come from the variables above: what each context is charged with its code, instead
+of CONTEXT_BYTES_ASSUMED. Bytes, as in ENV_MEMORY_LIMIT; ignored where a grant holds the limits."""
+
 ENV_DIR: Final = "GPUSLICE_DIR"
 """Directory of `grant` and `region` where no `/.gpuslice` exists; ignored where it does."""
 
@@ -189,6 +193,9 @@ HOST_RUN_DIR: Final = "/run/gpuslice"
 """One directory (its own tmpfs) per container, or per pod where containers share a grant."""
 
 # --- limits --------------------------------------------------------------------------------------
+
+CONTEXT_BYTES_ASSUMED: Final = 512 << 20
+"""What a CUDA context is charged where it could not be measured."""
 
 MAX_CARDS: Final = 16
 """Cards in one grant; HAMi-core's bound too, and more than any board carries today."""

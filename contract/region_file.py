@@ -17,8 +17,8 @@ Locks (open file description locks, on bytes beyond the end of the file): LIVE +
 slot's process for its life, or, shared, by each process that holds the memory. Each holder maps a
 page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
 
-Version 2 added shared slots and the place of the next search; what version 1 has, stands where it
-stood, so `uses` reads both.
+Version 3 added `imported_bytes` and `created_ns`. The records of the GPUs lie where version 1 had
+them, so `uses` reads all versions.
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ from contract import names
 from contract.layout import Field, Struct, whole
 
 MAGIC: Final = int.from_bytes(b"gpsregio", "little")
-VERSION: Final = 2
-_READABLE: Final = (1, VERSION)
+VERSION: Final = 3
+_READABLE: Final = (1, 2, VERSION)
 LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
 LOCK_LIMITS: Final = LOCK_LIVE - 1
 """Held while a card's limit is written down from the environment."""
-LOCK_TURN: Final = LOCK_LIVE - 1024
-"""Plus the card's index: held by who brings onto a card what cannot be measured beforehand."""
 ENVIRONMENT_ID: Final = int.from_bytes(b"gpsenvir", "little")
 """The grant_id of a region that belongs to no grant: its limits came from the environment."""
 TAG_SLOT_SHIFT: Final = 48
@@ -59,7 +57,8 @@ HEADER: Final = Struct(
         Field("uint32_t", "slot_count", "VGPU_MAX_SLOTS"),
         Field("uint32_t", "slot_stride", "bytes from one slot to the next"),
         Field("uint64_t", "slots_offset", "bytes from the start of the file to slot 0"),
-        Field("uint64_t", "reserved", "zero", 9),
+        Field("uint64_t", "created_ns", "CLOCK_MONOTONIC when the file was made; 0: unknown"),
+        Field("uint64_t", "reserved", "zero", 8),
         Field("uint32_t", "reserved_checksum_pad", "zero"),
         Field("uint32_t", "checksum", "CRC-32 (IEEE) of all bytes of the header before it"),
     ),
@@ -82,12 +81,7 @@ CARD: Final = Struct(
         Field(
             "uint64_t", "next_search", "card 0's: the slot at which the next partial search begins"
         ),
-        Field(
-            "uint64_t",
-            "takers",
-            "who may take a chunk uncharged: VGPU_MAX_SLOTS * generation + slot; 0: nobody",
-            3,
-        ),
+        Field("uint64_t", "reserved", "zero", 3),
     ),
 )
 SLOT: Final = Struct(
@@ -105,12 +99,15 @@ SLOT: Final = Struct(
 )
 SLOT_CARD: Final = Struct(
     "vgpu_region_slot_card",
-    "A process's charge on one card, and the operation it has published: two 16-byte words.",
+    "A process's charge on one card, and the operation it has published: two 16-byte words; and"
+    " what it holds of others' memory.",
     (
         Field("uint64_t", "bytes", "charged to this slot, as of `sequence`"),
         Field("uint64_t", "sequence", "operations of this slot that are in `bytes`"),
         Field("int64_t", "delta_bytes", "published: what the operation adds"),
         Field("uint64_t", "delta_sequence", "published: its sequence number"),
+        Field("uint64_t", "imported_bytes", "held, and charged to a shared slot of the container"),
+        Field("uint64_t", "growing", "1: a call under way may take a chunk that is not charged"),
     ),
 )
 CARD_NEW: Final = 0
@@ -159,12 +156,17 @@ class CardUse:
     last_refused_bytes: int
 
 
-def fresh(card_count: int, grant_id: int) -> bytes:
+def fresh(card_count: int, grant_id: int, created_ns: int = 0) -> bytes:
     """A whole new file, all slots free."""
+    return header(card_count, grant_id, created_ns).ljust(Geometry(card_count).file_bytes, b"\0")
+
+
+def header(card_count: int, grant_id: int, created_ns: int) -> bytes:
+    """The file's first bytes; created_ns is CLOCK_MONOTONIC."""
     if not 1 <= card_count <= names.MAX_CARDS:
         raise ValueError(f"{card_count} cards, 1 to {names.MAX_CARDS} are allowed")
     geometry = Geometry(card_count)
-    header = HEADER.pack(
+    packed = HEADER.pack(
         {
             "magic": MAGIC,
             "version": VERSION,
@@ -174,11 +176,11 @@ def fresh(card_count: int, grant_id: int) -> bytes:
             "slot_count": names.MAX_SLOTS,
             "slot_stride": geometry.slot_stride,
             "slots_offset": geometry.slots_offset,
+            "created_ns": created_ns,
             "checksum": 0,
         }
     )[:-4]
-    header += struct.pack("<I", binascii.crc32(header))
-    return header.ljust(geometry.file_bytes, b"\0")
+    return packed + struct.pack("<I", binascii.crc32(packed))
 
 
 def uses(data: bytes) -> Sequence[CardUse]:
@@ -205,3 +207,28 @@ def uses(data: bytes) -> Sequence[CardUse]:
         )
         for card in cards
     )
+
+
+def imported_bytes(data: bytes) -> Sequence[int]:
+    """What processes hold on each GPU that a shared slot is charged for; `data` is the whole file.
+
+    A process that exited without a trace counts until another process frees its slot. Raises
+    RegionError as `uses`; a file of an older version has no such figures: zeros.
+    """
+    geometry = Geometry(len(uses(data)))
+    totals = [0] * geometry.card_count
+    if HEADER.unpack(data)["version"] != VERSION:
+        return totals
+    if len(data) < geometry.file_bytes:
+        raise RegionError(f"truncated: {len(data)} bytes")
+    for number in range(names.MAX_SLOTS):
+        at = geometry.slots_offset + number * geometry.slot_stride
+        slot = SLOT.unpack(data, at)
+        if not slot["generation"]:
+            break  # this slot and all after it were never taken
+        if slot["state"] != SLOT_LIVE:
+            continue
+        for card in range(geometry.card_count):
+            record = SLOT_CARD.unpack(data, at + SLOT.size + card * SLOT_CARD.size)
+            totals[card] += whole(record["imported_bytes"])
+    return totals

@@ -24,6 +24,7 @@ from nri_plugin.endpoint import Endpoint
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.lock import Lock
+from nri_plugin.measuring import Measuring
 from nri_plugin.metrics import Metrics
 from nri_plugin.notices import Notices
 from nri_plugin.observer import Observer
@@ -73,6 +74,18 @@ async def run(
     watching = asyncio.create_task(
         watch(service.node, lambda: service.containers_with_grant, readiness, metrics), name="watch"
     )
+    measuring = asyncio.create_task(
+        Measuring(
+            settings.run_dir,
+            lambda: service.holds,
+            settings.environment,
+            metrics,
+            deadline_s=settings.measuring_deadline_s,
+            min_interval_s=settings.measuring_min_interval_s,
+            now=time.monotonic,
+        ).run(),
+        name="measuring",
+    )
     observer = Observer(metrics, readiness)
     lock = Lock(settings.run_dir, identity)
     joined: asyncio.Task[None] | None = None
@@ -103,6 +116,7 @@ async def run(
         await _serve(settings, service, observer, announce, leaving)
     finally:
         watching.cancel()
+        measuring.cancel()
         if joined is not None:
             joined.cancel()
             await asyncio.wait({joined})

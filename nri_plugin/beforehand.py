@@ -9,6 +9,8 @@ gave it: taking it away is not ours.
 
 from __future__ import annotations
 
+import posixpath
+import re
 from typing import Final
 
 from contract import names
@@ -19,6 +21,11 @@ from nri_plugin.model import Container, Paths, Pod, Rules
 
 _AUDIT: Final = "LD_AUDIT"
 """glibc loads what it names before anything else, and asks it about every other library."""
+
+_PRELOAD: Final = "LD_PRELOAD"
+"""What it names comes before what /etc/ld.so.preload names, our library too."""
+_NEVER_FIRST: Final = ("libc.so", "libdl.so", "libcuda.so", "libnvidia-ml.so")
+"""Where one of these comes first, programs find the driver's calls past us."""
 
 
 def check_volumes(container: Container, paths: Paths) -> None:
@@ -64,9 +71,22 @@ def check_grant(pod: Pod, container: Container, rules: Rules) -> None:
         name, _, value = line.partition("=")
         if name == _AUDIT and value:
             raise Refused(refuse(Reason.ENV_AUDITS, key=name, value=value))
+        library = _put_first(value) if name == _PRELOAD else ""
+        if library:
+            never = ", ".join(_NEVER_FIRST)
+            reason = Reason.ENV_PRELOADS
+            raise Refused(refuse(reason, key=name, value=value, library=library, names=never))
     given = given_card(container)
     if given:
         raise Refused(refuse(Reason.CARD_GIVEN, given=given))
+
+
+def _put_first(preload: str) -> str:
+    """Of a value of LD_PRELOAD, the library that must not come before ours; empty: none."""
+    for path in re.split("[ :]+", preload):
+        if posixpath.basename(path).startswith(_NEVER_FIRST):
+            return path
+    return ""
 
 
 def check_no_grant(container: Container) -> None:

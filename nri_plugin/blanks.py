@@ -104,6 +104,15 @@ def fill(root: int, card_count: int, grant_id: int) -> None:
         write(root, name, mode, data)
 
 
+def begin(blank: Blank, card_count: int, created_ns: int) -> None:
+    """Say in its region that the container begins now: blanks are older than their containers."""
+    descriptor = os.open(names.FILE_REGION, os.O_WRONLY | os.O_CLOEXEC, dir_fd=blank.root)
+    try:
+        os.pwrite(descriptor, region_file.header(card_count, blank.grant_id, created_ns), 0)
+    finally:
+        os.close(descriptor)
+
+
 def write(root: int, name: str, mode: int, data: bytes) -> None:
     """A new file below the directory that `root` is a descriptor of."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -173,11 +173,15 @@ CASES: Final[Sequence[Case]] = (
     ),
     Case(
         "ld_preload_in_the_environment",
-        "`LD_PRELOAD`, in the pod, in the image, or set later by a program: empty, a library, libc"
-        " or the driver",
-        "leaves it: the limit is not loaded by it. The library starts a program anew in which libc"
-        " or the driver comes before it",
+        "`LD_PRELOAD`, in the pod, in the image, or set later by a program: empty, or a library",
+        "leaves it: the limit is not loaded by it",
         "its share, and its own library too",
+    ),
+    Case(
+        "an_ld_preload_of_libc_or_the_driver",
+        "an `LD_PRELOAD` that names libc or a library of the driver, in the pod or the image",
+        f"{_REFUSES}, with a grant",
+        "`environment LD_PRELOAD=... puts ... before the library that keeps the limit`",
     ),
     Case(
         "ld_audit_in_the_environment",

@@ -15,8 +15,9 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
-from contract import names
+from contract import names, quantity
 from contract.log_lines import Format
+from contract.overhead import CODE_BYTES
 from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.endpoint import Address
 from nri_plugin.model import Rules
@@ -50,6 +51,7 @@ examples:
   curl 127.0.0.1:10275/readyz
 """
 _ENVIRONMENT_PREFIX: Final = "GPUSLICE_AGENT_"
+_MOST_CODE_BYTES: Final = 64 << 30
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -125,6 +127,21 @@ def parser() -> argparse.ArgumentParser:
         help="ask containerd for the card's CDI device, instead of applying its spec: for nodes"
         " whose default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not"
         " --strict",
+    )
+    parser.add_argument(
+        "--code-bytes",
+        type=_bytes,
+        default=CODE_BYTES,
+        metavar="SIZE",
+        help="what a process is charged for code beside its CUDA context, until the second in which"
+        f" a measurement has seen it: bytes, or 256Mi (default: {CODE_BYTES >> 20}Mi)",
+    )
+    parser.add_argument(
+        "--managed-memory",
+        choices=("charged", "free"),
+        default="charged",
+        help="free: containers may have more managed memory (cudaMallocManaged) than their limit,"
+        " and than the GPU; what of it lies on the GPU is measured (default: charged in full)",
     )
     parser.add_argument(
         "--nvidia-ctk",
@@ -251,6 +268,8 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         driver_capabilities=given.driver_capabilities,
         cdi_by_name=given.cdi_by_name,
         nvidia_ctk=given.nvidia_ctk,
+        code_bytes=given.code_bytes,
+        managed_free=given.managed_memory == "free",
     )
 
 
@@ -305,6 +324,14 @@ def _capabilities(text: str) -> AbstractSet[str]:
             f"{', '.join(sorted(unknown))!r}, expected some of {known}"
         )
     return frozenset(CAPABILITIES) if ALL in chosen else ALWAYS | chosen
+
+
+def _bytes(text: str) -> int:
+    found = quantity.parse(text)
+    if not isinstance(found, quantity.Value) or found.amount > _MOST_CODE_BYTES:
+        most = quantity.format_binary(_MOST_CODE_BYTES)
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}: must be 0 to {most}")
+    return found.amount
 
 
 def _loosening(text: str) -> str:

@@ -26,7 +26,7 @@ from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.model import Adjustment, Container, Pod, Untouched
+from nri_plugin.model import Adjustment, Container, Floor, Pod, Untouched
 from nri_plugin.node import Look, Node
 from nri_plugin.settings import Settings
 from nri_plugin.tenants import Answered, Tenants
@@ -155,9 +155,11 @@ class Creations:
     def _making(self, wanted: Adjustment, key: str) -> Callable[[], None]:
         self._inventory.look(self._settings.inventory_max_age_s)
         self._contexts.look(share.uuid for share in wanted.shares)
-        known = dict(self._contexts.sizes)
+        settings = self._settings
+        sizes = dict(self._contexts.sizes)
+        floor = Floor(sizes, settings.code_bytes, settings.managed_free)
         preloads = _own_preloads(wanted) if wanted.shared else ()
-        return partial(self._files.prepare, key, wanted.shares, wanted.shared, known, preloads)
+        return partial(self._files.prepare, key, wanted.shares, wanted.shared, floor, preloads)
 
     async def _refreshed(self) -> None:
         async with asyncio.timeout(self._settings.work_deadline_s):

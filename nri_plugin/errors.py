@@ -126,6 +126,10 @@ class Reason(Enum):
         "environment {key}={value!r} names a library that decides which others are loaded, the one"
         " that keeps the limit too; allowed with a share of a card is to leave it out"
     )
+    ENV_PRELOADS = (
+        "environment {key}={value!r} puts {library} before the library that keeps the limit;"
+        " allowed with a share of a card is any library but {names}"
+    )
     ENV_NAMES_CARD = (
         "environment {key}={value!r} names cards, but the pod's grants have none for this"
         " container; allowed is to leave it out, or 'all', 'none' or 'void'"

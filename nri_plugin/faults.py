@@ -1,7 +1,8 @@
 """What may be wrong on a node, what happens then, what is said of it, and the test that does it.
 
-Holds no decision. A test is in tests/node, on a real containerd, or in tests/shim. cases.py writes
-docs/failures.md from here, and has the other table, of kinds of containers.
+Holds no decision. A test is in tests/node, on a real containerd, in tests/shim or in
+tests/nri_plugin. cases.py writes docs/failures.md from here, and has the other table, of kinds of
+containers.
 """
 
 from __future__ import annotations
@@ -127,10 +128,16 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "the agent could not learn what a context takes of a card: it was full, lost, or NVML"
         " did not tell",
-        "containers run; beside a neighbour a process's first context is charged 512 MiB at "
-        "most, whatever it takes",
+        "containers run; each of their contexts is charged 512 MiB",
         "in the agent's log, once: `context size unknown`",
-        "test_where_the_grant_does_not_say_it_is_charged_half_a_gibibyte_at_most",
+        "test_what_could_not_be_learned_is_said_once_and_tried_again",
+    ),
+    Fault(
+        "NVML does not list the processes, or has no figure for one (MPS, some MIG drivers)",
+        "containers run; what the driver holds of their limits is as last measured",
+        "`gpuslice_containers_not_measured`; in the agent's log, once: `the driver's own memory is"
+        " not measured`",
+        "test_nvml_that_does_not_answer_is_let_alone_for_a_while",
     ),
     Fault(
         "containerd restarts",

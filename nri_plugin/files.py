@@ -20,34 +20,36 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from contract import grant_file, names
 from contract.log_lines import Line
 from nri_plugin import blanks, preload_list, tmpfs
 from nri_plugin.errors import FilesError, Reason, Refused, refuse
-from nri_plugin.model import Share
+from nri_plugin.model import Floor, Share
 
 _LOG: Final = logging.getLogger(__name__)
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_NOTHING_KNOWN: Final[Mapping[str, int]] = MappingProxyType({})
+_FLOOR: Final = Floor()
 
 
 class RunDirectory:
-    """The run directory; `new_grant_id` is the only source of chance."""
+    """The run directory; `new_grant_id` is the only source of chance. now_ns: CLOCK_MONOTONIC."""
 
     def __init__(
         self,
         root: Path,
         new_grant_id: Callable[[], int],
         new_tmpfs: blanks.NewTmpfs = tmpfs.make_detached,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._root = root
+        self._now_ns = now_ns
         self._new_grant_id = new_grant_id
         self._blanks = blanks.Blanks(new_grant_id, new_tmpfs)
         self._in_memory = False
@@ -57,15 +59,14 @@ class RunDirectory:
         key: str,
         shares: Sequence[Share],
         shared: bool,
-        context_bytes: Mapping[str, int] = _NOTHING_KNOWN,
+        floor: Floor = _FLOOR,
         preloads: Iterable[str] = (),
     ) -> None:
         """Make the files of `key`, or find them as they should be.
 
         shared: other containers may be using them already; then they stay as they are, and shares
-        that differ from theirs are an error. context_bytes: what contexts take, by card, as far as
-        it is known. preloads: files of a container's own, made anew. Raises FilesError, and leaves
-        nothing behind.
+        that differ from theirs are an error. preloads: files of a container's own, made anew.
+        Raises FilesError, and leaves nothing behind.
         """
         path = self._root / key
         try:
@@ -78,7 +79,7 @@ class RunDirectory:
                 return
             self._empty_directory(path)
             try:
-                self._fill(path, shares, context_bytes)
+                self._fill(path, shares, floor)
                 _begin_lists(path, preloads)
             except BaseException:
                 tmpfs.clear(path)
@@ -172,38 +173,39 @@ class RunDirectory:
         """Give back what was made ahead."""
         self._blanks.close()
 
-    def _fill(self, path: Path, shares: Sequence[Share], context_bytes: Mapping[str, int]) -> None:
+    def _fill(self, path: Path, shares: Sequence[Share], floor: Floor) -> None:
         blank = self._blanks.take(len(shares))
         if blank is None:
             tmpfs.mount(path, blanks.size_bytes(len(shares)), blanks.MAX_INODES)
             blank = blanks.Blank(os.open(path, _DIRECTORY), self._new_grant_id())
             try:
                 blanks.fill(blank.root, len(shares), blank.grant_id)
-                self._grant(blank, shares, context_bytes)
+                self._grant(blank, shares, floor)
             finally:
                 os.close(blank.root)
             return
         try:
-            self._grant(blank, shares, context_bytes)
+            self._grant(blank, shares, floor)
             tmpfs.attach(blank.root, path)
         finally:
             os.close(blank.root)
 
-    def _grant(
-        self, blank: blanks.Blank, shares: Sequence[Share], context_bytes: Mapping[str, int]
-    ) -> None:
-        grant = grant_file.fresh(grant_file.Grant(blank.grant_id, _cards(shares, context_bytes)))
+    def _grant(self, blank: blanks.Blank, shares: Sequence[Share], floor: Floor) -> None:
+        blanks.begin(blank, len(shares), self._now_ns())
+        grant = grant_file.fresh(grant_file.Grant(blank.grant_id, _cards(shares, floor)))
         blanks.write(blank.root, names.FILE_GRANT, 0o444, grant)
 
 
-def _cards(shares: Sequence[Share], context_bytes: Mapping[str, int]) -> Sequence[grant_file.Card]:
+def _cards(shares: Sequence[Share], floor: Floor) -> Sequence[grant_file.Card]:
     return tuple(
         grant_file.Card(
             share.uuid,
             share.memory_bytes,
             share.core_percent,
             share.minor,
-            context_bytes=context_bytes.get(share.uuid, 0),
+            context_bytes=floor.context_bytes.get(share.uuid, names.CONTEXT_BYTES_ASSUMED),
+            code_bytes=floor.code_bytes,
+            managed_free=floor.managed_free,
         )
         for share in shares
     )

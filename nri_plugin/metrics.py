@@ -119,6 +119,20 @@ class Metrics:
             "Cards of this node, as the driver tells them.",
             registry=self.registry,
         )
+        self.overhead = Gauge(
+            "gpuslice_overhead_bytes",
+            "What the driver holds of a GPU for the containers with a share, beyond what they are"
+            " charged at once: code, local memory, larger contexts. Measured every second; a"
+            " container's limit is less by its part.",
+            ("uuid",),
+            registry=self.registry,
+        )
+        self.not_measured = Gauge(
+            "gpuslice_containers_not_measured",
+            "Containers with a share for which NVML had no figure at the last look (MPS, some MIG"
+            " drivers, a driver that does not answer): the last measurement stands for them.",
+            registry=self.registry,
+        )
         self.api_up = Gauge(
             "gpuslice_api_up",
             "1 while the agent knows what the API server says of this node, its Device and its"

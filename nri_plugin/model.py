@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
+from contract import overhead
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:
@@ -63,6 +65,19 @@ class Share:
     memory_bytes: int
     core_percent: int
     uncapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a process is charged at once, beside what it allocates.
+
+    context_bytes: for a context, by GPU UUID, as far as it is known. code_bytes: for code, with
+    its first context. managed_free: managed memory is not charged.
+    """
+
+    context_bytes: Mapping[str, int] = field(default_factory=dict)
+    code_bytes: int = overhead.CODE_BYTES
+    managed_free: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from contract import names
 from contract.log_lines import Format
+from contract.overhead import CODE_BYTES
 from nri_plugin.capabilities import ALWAYS
 from nri_plugin.endpoint import Address
 from nri_plugin.model import Rules
@@ -59,6 +60,11 @@ class Settings:
     nvidia_ctk: Sequence[str] = ("nvidia-ctk",)
     """Generates CDI specs for cards that have none; empty: nothing does."""
 
+    code_bytes: int = CODE_BYTES
+    """What a process is charged for code beside its context, until a measurement has seen it."""
+    managed_free: bool = False
+    """Managed memory is not charged to containers that begin from now on."""
+
     kubeconfig: str = ""
     """How the API server is reached; empty: as a pod of the cluster, where it is one, else not."""
     node_name: str = ""
@@ -79,6 +85,10 @@ class Settings:
     """How long a look at what a context takes may last; the agent waits for it at its start."""
     context_min_interval_s: float = 30.0
     """How often such a look is made at most, while a card has not told."""
+    measuring_deadline_s: float = 5.0
+    """How long NVML may take to list the processes, and files may take to be read."""
+    measuring_min_interval_s: float = 10.0
+    """How long NVML is let alone after it did not list them."""
     generator_deadline_s: float = 20.0
     """How long nvidia-ctk may take; the agent waits for it at its start if a spec is missing."""
     generator_min_interval_s: float = 30.0

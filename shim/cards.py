@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import pynvml
+
+from gpu import context_size
+
+_CONTEXT_DEADLINE_S: Final = 30
 
 
 class CardError(Exception):
@@ -46,6 +54,28 @@ def choose(cards: Sequence[Card], wanted: Sequence[str]) -> Sequence[Card]:
     if len({card.uuid for card in chosen}) != len(chosen):
         raise CardError(f"--card {' '.join(wanted)}: a card is named twice")
     return chosen
+
+
+def context_bytes(card: Card) -> int:
+    """What a CUDA context takes of the card by itself, measured in a process made for it."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": card.uuid}
+    command = [sys.executable, "-m", "gpu.context_size", card.uuid]
+    try:
+        done = subprocess.run(
+            command,
+            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_CONTEXT_DEADLINE_S,
+        )
+        if done.returncode != 0:
+            raise CardError((done.stderr.strip().splitlines() or ["no message"])[-1])
+        return context_size.parse(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        raise CardError(f"no answer in {_CONTEXT_DEADLINE_S} s") from error
+    except context_size.UnknownSizeError as error:
+        raise CardError(str(error)) from error
 
 
 def _describe(handle: object) -> Card:

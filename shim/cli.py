@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, names, quantity
-from shim import cards, launch, library, region, strict
+from contract import grant_file, names, overhead, quantity
+from shim import cards, launch, library, measurement, region, strict
 
 _EPILOG: Final = """examples:
   python -m shim run --memory 20GiB -- python train.py
@@ -58,7 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="run a command under a limit",
         usage="%(prog)s --memory SIZE [--core PERCENT] [--card UUID|INDEX]..."
-        " [--context-bytes SIZE] [--strict] -- CMD [ARG]...",
+        " [--context-bytes SIZE] [--code-bytes SIZE] [--managed-memory charged|free] [--strict]"
+        " -- CMD [ARG]...",
         description=_RUN_HELP,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -76,10 +77,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--context-bytes",
-        default="0",
         metavar="SIZE",
-        help="what a CUDA context takes of a card by itself, 300MiB for example; without it the"
-        " library has to guess beside other users of the card (docs/memory.md)",
+        help="what each CUDA context is charged, 300MiB for example (default: measured, in a"
+        " process made for it)",
+    )
+    run.add_argument(
+        "--code-bytes",
+        default=str(overhead.CODE_BYTES),
+        metavar="SIZE",
+        help="what each process is charged for code beside its context, until the second in which a"
+        f" measurement has seen it (default: {_bytes(overhead.CODE_BYTES)})",
+    )
+    run.add_argument(
+        "--managed-memory",
+        choices=("charged", "free"),
+        default="charged",
+        help="free: cuMemAllocManaged may exceed the limit and the GPU; what lies on the GPU is"
+        " measured (default: charged in full)",
     )
     run.add_argument(
         "--strict",
@@ -90,7 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     run.set_defaults(action=_run)
     about = "what a grant allows, what is used of it, and by whom"
-    show = commands.add_parser("show", help=about, description=f"Say {about}.")
+    show = commands.add_parser(
+        "show",
+        help=about,
+        description=f"Say {about}. USED counts against the limit; MEASURED is the part of it that"
+        " the driver holds beside what processes are charged, as NVML last showed it.",
+    )
     show.add_argument("directory", type=Path, metavar="DIR", help="holds `grant` and `region`")
     show.set_defaults(action=_show)
     about = "where libvgpu.so is, for the node agent's --library"
@@ -109,15 +128,19 @@ def _run(options: argparse.Namespace) -> int:
     if any(separator in preload for separator in " :"):
         raise UsageError(f"run: LD_PRELOAD takes no blank or colon, and the library is {preload!r}")
     core_percent = _percent("--core", options.core)
+    chosen = cards.choose(cards.present(), options.card)
+    limits = [_memory(options.memory, card) for card in chosen]
     granted = [
         grant_file.Card(
             card.uuid,
-            _memory(options.memory, card),
+            limit_bytes,
             core_percent,
             card.minor,
-            context_bytes=_context(options.context_bytes, card),
+            context_bytes=_context_bytes(options.context_bytes, card),
+            code_bytes=_size("--code-bytes", options.code_bytes, card),
+            managed_free=options.managed_memory == "free",
         )
-        for card in cards.choose(cards.present(), options.card)
+        for card, limit_bytes in zip(chosen, limits, strict=True)
     ]
     with tempfile.TemporaryDirectory(
         prefix="gpuslice-", dir=region.parent(os.environ)
@@ -127,7 +150,8 @@ def _run(options: argparse.Namespace) -> int:
         if options.strict:
             environment = _with_forwarders(environment, Path(directory), Path(preload))
         try:
-            return launch.run(options.command, environment)
+            with measurement.measuring(Path(directory)):
+                return launch.run(options.command, environment)
         except OSError as error:
             sys.stderr.write(f"gpuslice: {options.command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
@@ -171,14 +195,25 @@ def _memory(text: str, card: cards.Card) -> int:
     return parsed.amount
 
 
-def _context(text: str, card: cards.Card) -> int:
-    """Bytes; 0 says that nobody knows."""
+def _size(option: str, text: str, card: cards.Card) -> int:
     parsed = quantity.parse(text.removesuffix("B"))
     if not isinstance(parsed, quantity.Value) or not 0 <= parsed.amount <= card.memory_bytes:
-        raise UsageError(
-            f"--context-bytes {text}: allowed is 0 (unknown) to {_all_of(card)}, as 300MiB"
-        )
+        raise UsageError(f"{option}: invalid value {text!r}: must be 0 to {_all_of(card)}")
     return parsed.amount
+
+
+def _context_bytes(text: str | None, card: cards.Card) -> int:
+    """As it was said, or measured; where that fails, an assumption, and a line that says so."""
+    if text is not None:
+        return _size("--context-bytes", text, card)
+    try:
+        return cards.context_bytes(card)
+    except cards.CardError as error:
+        assumed = names.CONTEXT_BYTES_ASSUMED
+        sys.stderr.write(
+            f"gpuslice: --context-bytes: {_bytes(assumed)} is assumed for {card.uuid}: {error}\n"
+        )
+        return assumed
 
 
 def _all_of(card: cards.Card) -> str:
@@ -186,22 +221,23 @@ def _all_of(card: cards.Card) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    rows = [("CARD", "USED", "LIMIT", "REFUSED")]
+    rows = [("GPU", "USED", "MEASURED", "LIMIT", "REFUSED")]
     for entry in region.status(options.directory):
         use = entry.use
         last = f", last {_bytes(use.last_refused_bytes)}" if use.refused_count else ""
         rows.append(
             (
                 entry.card.uuid,
-                _bytes(use.used_bytes),
+                _bytes(entry.used_bytes),
+                _bytes(entry.card.overhead_bytes),
                 _bytes(entry.card.limit_bytes),
                 f"{use.refused_count}{last}",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
-        fixed = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
-        sys.stdout.write(f"{fixed}  {row[3]}\n")
+        fixed = "  ".join(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True))
+        sys.stdout.write(f"{fixed}  {row[4]}\n")
     for holder in region.holders(options.directory):
         who = f"process {holder.pid}" if holder.pid else "memory that several hold"
         held = "  ".join(map(_bytes, holder.bytes))

@@ -11,6 +11,7 @@ import fcntl
 import os
 import secrets
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,11 @@ class CardStatus:
 
     card: grant_file.Card
     use: region_file.CardUse
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts against the limit: what is charged, and what was measured beside it."""
+        return self.use.used_bytes + self.card.overhead_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,20 @@ def parent(environment: Mapping[str, str]) -> Path | None:
     return _TMPFS if usable and "TMPDIR" not in environment else None
 
 
-def create(directory: Path, cards: Sequence[grant_file.Card]) -> None:
-    """Write a fresh grant for `cards`, and its region, into an existing directory."""
+def create(
+    directory: Path, cards: Sequence[grant_file.Card], created_ns: int | None = None
+) -> None:
+    """Write a fresh grant for `cards`, and its region, into an existing directory.
+
+    created_ns: CLOCK_MONOTONIC, now unless it is given. While a region is new, allocations that the
+    driver refuses wait for the memory of processes that exited before it was made.
+    """
+    if created_ns is None:
+        created_ns = time.monotonic_ns()
     grant_id = secrets.randbits(63) | 1
     contents = {
-        names.FILE_REGION: (0o600, region_file.fresh(len(cards), grant_id)),
-        names.FILE_GRANT: (0o400, grant_file.fresh(grant_file.Grant(grant_id, cards))),
+        names.FILE_REGION: (0o600, region_file.fresh(len(cards), grant_id, created_ns)),
+        names.FILE_GRANT: (0o600, grant_file.fresh(grant_file.Grant(grant_id, cards))),
     }
     for name, (mode, content) in contents.items():
         descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -98,6 +112,8 @@ def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> It
     for number in range(names.MAX_SLOTS):
         at = geometry.slots_offset + number * geometry.slot_stride
         slot = layout.over(data, "vgpu_region_slot", at)
+        if not slot.generation:
+            break  # this slot and all after it were never taken
         if slot.state not in taken:
             continue
         first = at + layout.size("vgpu_region_slot")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = {"contract", "kube", "nri_plugin", "scheduler", "shim", "simgpu"}
+PACKAGES = {"contract", "gpu", "kube", "nri_plugin", "scheduler", "shim", "simgpu"}
 # What is imported by another name than it is installed by.
 DISTRIBUTIONS = {
     "google": "protobuf",

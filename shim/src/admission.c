@@ -6,48 +6,33 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "claims.h"
 #include "device_memory.h"
+#include "hooks.h"
 #include "ledger.h"
 #include "lives.h"
-#include "measure.h"
-#include "meter.h"
+#include "meters.h"
+#include "process.h"
+#include "relaxed.h"
 #include "shared.h"
 #include "step.h"
-#include "stream_frees.h"
 #include "vgpu/region.h"
 
-enum {
-	TEARDOWN_NS = 1000000000,
-	FIRST_PAUSE_NS = 1000000, /* doubled each time: 1 + 2 + ... + 512 ms */
-	PAUSES = 10,
-};
+/* A server of 100 GB with thousands of mappings takes seconds to be torn down after its exit. */
+#define TEARDOWN_NS    UINT64_C(30000000000)
+#define STILL_NS       UINT64_C(5000000000) /* without growth: the teardown is over */
+#define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 of them */
+#define MOST_DOUBLINGS 6
 
 static uint64_t min_bytes(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
 
-/* Before a refusal: what the process holds unused, what has gone without our being told, what
- * streams free, and what a context was charged for the dead. */
+/* Before a refusal the pools of the process give back what they hold unused. */
 static bool reserve(int card, uint64_t bytes)
 {
-	bool more;
-	int round = 0;
-
-	if (vgpu_reserve(card, bytes) == VGPU_OK)
-		return true;
-	more = vgpu_meters_trim(card);
-	more |= vgpu_drop_closed_exports();
-	if (more && vgpu_reserve(card, bytes) == VGPU_OK)
-		return true;
-	while (bytes <= vgpu_limit_bytes(card) && vgpu_await_frees(card, bytes, &round))
-		if (vgpu_reserve(card, bytes) == VGPU_OK)
-			return true;
-	while (bytes <= vgpu_limit_bytes(card) && vgpu_correct_measured(card))
-		if (vgpu_reserve(card, bytes) == VGPU_OK)
-			return true;
-	return false;
+	return vgpu_reserve(card, bytes) == VGPU_OK ||
+	       (vgpu_meters_trim(card) && vgpu_reserve(card, bytes) == VGPU_OK);
 }
 
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
@@ -72,14 +57,45 @@ CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult re
 	return result;
 }
 
-bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result, int *round)
+/* Only a current context can ask; where a context is being made, there is none. */
+static bool has_grown(struct vgpu_teardown *teardown)
 {
-	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << *round};
+	size_t free_bytes = 0, total_bytes;
+	int mode = vgpu_relaxed_begin();
+	CUresult result = real_cuMemGetInfo_v2(&free_bytes, &total_bytes);
+	bool grown = result != CUDA_SUCCESS || free_bytes > teardown->free_bytes;
 
-	if (result != CUDA_ERROR_OUT_OF_MEMORY || reservation->place.card < 0 || *round == PAUSES ||
-	    !vgpu_dropped_within(reservation->place.card, TEARDOWN_NS))
+	vgpu_relaxed_end(mode);
+	teardown->free_bytes = free_bytes;
+	return grown;
+}
+
+bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result,
+			 struct vgpu_teardown *teardown)
+{
+	/* Exits by GPU whose memory has been waited for to the end: once is enough. */
+	static uint64_t done_ns[VGPU_MOST_CARDS];
+	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << teardown->pauses};
+	int card = reservation->place.card;
+	uint64_t exit_ns, now_ns;
+
+	if (result != CUDA_ERROR_OUT_OF_MEMORY || card < 0)
 		return false;
-	++*round;
+	exit_ns = vgpu_last_exit_ns(card);
+	now_ns = vgpu_now_ns();
+	if (now_ns - exit_ns > TEARDOWN_NS ||
+	    __atomic_load_n(&done_ns[card], __ATOMIC_RELAXED) == exit_ns)
+		return false;
+	if (!teardown->begun_ns)
+		teardown->begun_ns = now_ns;
+	if (has_grown(teardown) || !teardown->grew_ns)
+		teardown->grew_ns = now_ns;
+	if (now_ns - teardown->begun_ns > TEARDOWN_NS || now_ns - teardown->grew_ns > STILL_NS) {
+		__atomic_store_n(&done_ns[card], exit_ns, __ATOMIC_RELAXED);
+		return false;
+	}
+	if (teardown->pauses < MOST_DOUBLINGS)
+		teardown->pauses++;
 	syscall(SYS_nanosleep, &pause, NULL);
 	return true;
 }
@@ -169,7 +185,7 @@ static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 {
 	struct vgpu_charge gone;
 
-	switch (vgpu_ledger_put_back(kind, key, *charge)) {
+	switch (vgpu_ledger_put(kind, key, *charge, NULL)) {
 	case VGPU_LEDGER_ADDED:
 		if (!vgpu_place_lives(charge->context) && vgpu_ledger_take(kind, key, &gone))
 			give_back(&gone);
@@ -202,35 +218,6 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 	VGPU_AT(FREE_REFUNDED);
 }
 
-static int64_t adjust_measured(struct vgpu_place place, int64_t delta_bytes)
-{
-	struct vgpu_charge owner = {.card = place.card, .context = place.context};
-	uint64_t key = (uint64_t)place.context << 32 | (uint32_t)place.card;
-
-	return vgpu_ledger_adjust(VGPU_KIND_MEASURED, key, owner, delta_bytes);
-}
-
-void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes)
-{
-	int64_t changed_bytes;
-
-	if (place.card < 0)
-		return;
-	changed_bytes = adjust_measured(place, delta_bytes);
-	if (changed_bytes > 0)
-		(void)vgpu_charge(place.card, (uint64_t)changed_bytes);
-	else if (changed_bytes < 0)
-		vgpu_refund(place.card, -(uint64_t)changed_bytes);
-}
-
-/* What cannot be written down stays charged until the process ends. */
-void vgpu_commit_measured(struct vgpu_reservation *reservation, struct vgpu_place place,
-			  uint64_t bytes)
-{
-	(void)adjust_measured(place, (int64_t)bytes);
-	reservation->bytes -= bytes;
-}
-
 void vgpu_forget_context(uint32_t context)
 {
 	uint64_t bytes[VGPU_MOST_CARDS];
@@ -239,16 +226,6 @@ void vgpu_forget_context(uint32_t context)
 	for (int card = 0; card < VGPU_MOST_CARDS; card++)
 		if (bytes[card])
 			vgpu_refund(card, bytes[card]);
-}
-
-void vgpu_forget_unowned(int card)
-{
-	uint64_t key = (uint32_t)card;
-	struct vgpu_charge charge;
-
-	if (vgpu_ledger_has(VGPU_KIND_MEASURED, key) && vgpu_place_none_on(card) &&
-	    vgpu_take(VGPU_KIND_MEASURED, key, &charge))
-		vgpu_release(VGPU_KIND_MEASURED, key, &charge, CUDA_SUCCESS);
 }
 
 struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t free_bytes)

@@ -24,23 +24,29 @@ struct vgpu_reservation {
 uint64_t vgpu_whole_blocks(int card, uint64_t size_bytes);
 
 /* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow; after anything else, the
- * wrapper returns it. */
+ * wrapper returns it. Never under a lock: what the driver holds unused is trimmed before a refusal.
+ */
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out);
 
 /*
- * The driver refused a reserved allocation for want of memory: wait a little and say true, if the
- * card may still hold what a process that just died is no longer charged for. `round` starts at 0;
- * the rounds together wait at most about a second.
+ * The driver refused a reserved allocation for want of memory: wait a little and say true, if a
+ * process that exited lately may still hold it, and the GPU's free memory still grows.
  */
-bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result, int *round);
+struct vgpu_teardown {
+	uint64_t begun_ns, grew_ns; /* 0: not yet */
+	size_t free_bytes;
+	unsigned int pauses;
+};
+bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result,
+			 struct vgpu_teardown *teardown);
 
-/* `result = call`, as long as the driver's refusal may be due to the dead. */
+/* `result = call`, as long as the driver's refusal may be due to a process that has exited. */
 #define VGPU_CALL_RESERVED(result, reservation, call)                                              \
 	do {                                                                                       \
-		int vgpu_round_ = 0;                                                               \
+		struct vgpu_teardown vgpu_teardown_ = {0};                                         \
 		do                                                                                 \
 			(result) = (call);                                                         \
-		while (vgpu_await_teardown((reservation), (result), &vgpu_round_));                \
+		while (vgpu_await_teardown((reservation), (result), &vgpu_teardown_));             \
 		VGPU_AT(ADMIT_CALLED);                                                             \
 	} while (0)
 
@@ -83,20 +89,8 @@ bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
 		  CUresult driver_said);
 
-/* What the driver was seen to take by itself, or to give back: charged without asking the limit,
- * never below 0 for a place. */
-void vgpu_charge_measured(struct vgpu_place place, int64_t delta_bytes);
-
-/* So much of the reservation, at most all of it, is what `place` is charged from now on: at no time
- * is it charged twice. */
-void vgpu_commit_measured(struct vgpu_reservation *reservation, struct vgpu_place place,
-			  uint64_t bytes);
-
 /* The driver has destroyed the context: whatever it held is refunded. */
 void vgpu_forget_context(uint32_t context);
-
-/* What was measured of no context in particular, where none is left on the card. */
-void vgpu_forget_unowned(int card);
 
 /* What a card may look like to this process: limits applied to what the driver said of it. */
 struct vgpu_memory_view {

@@ -110,6 +110,13 @@ void vgpu_recharge(struct vgpu_process *process, int card)
 				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
 }
 
+void vgpu_publish_imported(struct vgpu_process *process, int card)
+{
+	__atomic_store_n(
+	    &vgpu_view_slot_card(&process->view, process->owner.slot, card)->imported_bytes,
+	    process->cards[card].imported_bytes, __ATOMIC_RELAXED);
+}
+
 static void drop_anchor(struct vgpu_process *process)
 {
 	if (process->anchor)
@@ -148,8 +155,10 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const ch
 		return vgpu_fail(error, VGPU_SYSTEM, os_errno, path);
 	}
 	VGPU_AT(ATTACH_ANCHORED);
-	for (int card = 0; card < process->view.card_count; card++)
+	for (int card = 0; card < process->view.card_count; card++) {
 		vgpu_recharge(process, card);
+		vgpu_publish_imported(process, card);
+	}
 	return VGPU_OK;
 }
 
@@ -248,7 +257,7 @@ void vgpu_detach(void)
 	drop_anchor(process);
 	VGPU_AT(DETACH_UNLOCKED);
 	(void)vgpu_reopen(process, &slots.fd, &os_errno);
-	vgpu_shared_leave_all(&slots);
+	vgpu_shared_leave_all(process, &slots);
 	if (slots.fd >= 0) {
 		vgpu_slots_free(&slots, &process->owner);
 		syscall(SYS_close, slots.fd);

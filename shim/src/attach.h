@@ -27,6 +27,9 @@ enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *o
  */
 void vgpu_recharge(struct vgpu_process *process, int card);
 
+/* Write what the process holds of shared memory into its slot, for the agent. */
+void vgpu_publish_imported(struct vgpu_process *process, int card);
+
 /*
  * Map the page that keeps the lock of that slot, which the description `fd` holds, for as long as
  * the page stays mapped; no child inherits it. NULL: errno says why.
@@ -35,7 +38,7 @@ enum { VGPU_ANCHOR_MAPPED_BYTES = 4096 };
 void *vgpu_anchor_cast(int fd, uint32_t slot);
 
 /* The process lets go of all shared memory (shared.c); the caller holds setup. */
-void vgpu_shared_leave_all(const struct vgpu_slots *slots);
+void vgpu_shared_leave_all(struct vgpu_process *process, const struct vgpu_slots *slots);
 
 /* Attach anew, where somebody held us for dead and took our slot. */
 enum vgpu_result vgpu_attach_anew(struct vgpu_process *process);

@@ -3,60 +3,79 @@
  *
  * An array is charged what the driver says an array of that description needs. It says so of arrays
  * whose mapping is deferred, which have no memory themselves: so one of those is made, asked and
- * destroyed first. Where a driver has no such arrays, or not of that shape, the size is computed.
- * Each array is charged whole blocks of its own; a driver that lets small ones share a block takes
- * less. Sparse and deferred arrays cost nothing: what is mapped to them is held by claims.
+ * destroyed first. Where a driver has no such arrays (before CUDA 11.6), or not of that shape, the
+ * bytes of the elements are charged. Each array is charged whole blocks of its own; a driver that
+ * lets small ones share a block takes less. Sparse and deferred arrays cost nothing: what is mapped
+ * to them is held by claims.
  */
-#include "array_bytes.h"
-#include "array_extents.h"
 #include "claims.h"
 #include "hooks.h"
 
-static CUDA_ARRAY3D_DESCRIPTOR deferred(const CUDA_ARRAY3D_DESCRIPTOR *array)
+enum { MOST_ELEMENT_BYTES = 16 };
+
+/* Levels of 0: an array that is none of a mipmap. 0: the driver does not say. */
+static uint64_t told_of(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels, CUdevice device)
 {
 	CUDA_ARRAY3D_DESCRIPTOR twin = *array;
+	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+	CUmipmappedArray mipmap;
+	CUarray single;
+	CUresult result;
 
 	twin.flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
-	return twin;
-}
-
-static uint64_t told_of_array(const CUDA_ARRAY3D_DESCRIPTOR *array, CUdevice device)
-{
-	CUDA_ARRAY3D_DESCRIPTOR twin = deferred(array);
-	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
-	CUarray made;
-	CUresult result;
-
-	if (real_cuArray3DCreate_v2(&made, &twin) != CUDA_SUCCESS)
+	if (!levels && real_cuArray3DCreate_v2(&single, &twin) == CUDA_SUCCESS) {
+		result = real_cuArrayGetMemoryRequirements(&needs, single, device);
+		(void)real_cuArrayDestroy(single);
+	} else if (levels && real_cuMipmappedArrayCreate(&mipmap, &twin, levels) == CUDA_SUCCESS) {
+		result = real_cuMipmappedArrayGetMemoryRequirements(&needs, mipmap, device);
+		(void)real_cuMipmappedArrayDestroy(mipmap);
+	} else {
 		return 0;
-	result = real_cuArrayGetMemoryRequirements(&needs, made, device);
-	(void)real_cuArrayDestroy(made);
+	}
 	return result == CUDA_SUCCESS ? needs.size_bytes : 0;
 }
 
-static uint64_t told_of_mipmap(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
-			       CUdevice device)
+static uint64_t channel_bytes(int format)
 {
-	CUDA_ARRAY3D_DESCRIPTOR twin = deferred(array);
-	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
-	CUmipmappedArray made;
-	CUresult result;
-
-	if (real_cuMipmappedArrayCreate(&made, &twin, levels) != CUDA_SUCCESS)
-		return 0;
-	result = real_cuMipmappedArrayGetMemoryRequirements(&needs, made, device);
-	(void)real_cuMipmappedArrayDestroy(made);
-	return result == CUDA_SUCCESS ? needs.size_bytes : 0;
+	switch (format) { /* CU_AD_FORMAT_ */
+	case 0x01:
+	case 0x08:
+		return 1;
+	case 0x02:
+	case 0x09:
+	case 0x10:
+		return 2;
+	case 0x03:
+	case 0x0a:
+	case 0x20:
+		return 4;
+	default:
+		return MOST_ELEMENT_BYTES;
+	}
 }
 
-/* Levels of 0: an array that is none of a mipmap. */
+static uint64_t times(uint64_t bytes, uint64_t count)
+{
+	uint64_t product;
+
+	return __builtin_mul_overflow(bytes, count ? count : 1, &product) ? UINT64_MAX : product;
+}
+
+/* Of a mipmap, all levels below the first come to less than the first. */
+static uint64_t bytes_of_elements(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels)
+{
+	uint64_t bytes = times(channel_bytes(array->format), array->channels);
+
+	bytes = times(times(times(bytes, array->width), array->height), array->depth);
+	return times(bytes, levels > 1 ? 2 : 1);
+}
+
 static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
 			struct vgpu_reservation *reservation)
 {
 	struct vgpu_place place;
 	CUdevice device = 0;
 	uint64_t bytes = 0;
-	bool told;
 	CUresult result = vgpu_place_current(&place);
 
 	if (result != CUDA_SUCCESS)
@@ -64,15 +83,12 @@ static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int level
 	if (array->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
 		place.card = VGPU_CARD_UNMANAGED;
 	if (place.card >= 0 && real_cuCtxGetDevice(&device) == CUDA_SUCCESS)
-		bytes =
-		    levels ? told_of_mipmap(array, levels, device) : told_of_array(array, device);
-	told = bytes;
-	if (!told)
-		bytes = vgpu_array_bytes(array, levels ? levels : 1);
+		bytes = told_of(array, levels, device);
+	if (bytes)
+		return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
+	bytes = bytes_of_elements(array, levels);
 	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
-	return told || vgpu_array_is_possible(array, device)
-		   ? result
-		   : vgpu_ask_all_the_same(reservation, result);
+	return vgpu_ask_all_the_same(reservation, result);
 }
 
 static CUresult destroy_array(uint64_t array)
@@ -85,23 +101,17 @@ static CUresult destroy_mipmap(uint64_t mipmap)
 	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)mipmap);
 }
 
-/* Nothing is reserved for what should have been refused. */
-static CUresult commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
-		       uint64_t key)
-{
-	if (reservation->place.card >= 0 && !reservation->bytes)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	return vgpu_commit(reservation, kind, key);
-}
-
-/* What became of a reservation, once the driver has answered; `out` is the program's. */
+/* What became of a reservation, once the driver has answered; `out` is the program's. Nothing is
+ * reserved for what the driver should have refused. */
 static CUresult keep(const struct vgpu_reservation *reservation, CUresult result,
 		     enum vgpu_kind kind, void *made, void **out, CUresult (*undo)(uint64_t key))
 {
 	uint64_t key = (uintptr_t)made;
 
 	if (result == CUDA_SUCCESS) {
-		result = commit(reservation, kind, key);
+		result = reservation->place.card >= 0 && !reservation->bytes
+			     ? CUDA_ERROR_OUT_OF_MEMORY
+			     : vgpu_commit(reservation, kind, key);
 		if (result == CUDA_SUCCESS)
 			*out = made;
 		if (result == CUDA_SUCCESS || undo(key) != CUDA_SUCCESS)
@@ -126,74 +136,31 @@ static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint6
 	return result;
 }
 
-CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *described)
-{
-	CUDA_ARRAY3D_DESCRIPTOR whole;
-	struct vgpu_reservation reservation;
-	CUarray made = NULL;
-	CUresult result;
+/* `depth` and `flags`: as the description has them, which in two dimensions has none. */
+#define CREATING(symbol, description, depth_, flags_)                                              \
+	CUresult symbol(CUarray *array, const description *described)                              \
+	{                                                                                          \
+		struct vgpu_reservation reservation;                                               \
+		CUarray made = NULL;                                                               \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!array || !described)                                                          \
+			return real_##symbol(array, described);                                    \
+		result = reserve(&(CUDA_ARRAY3D_DESCRIPTOR){described->width, described->height,   \
+							    depth_, described->format,             \
+							    described->channels, flags_},          \
+				 0, &reservation);                                                 \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		VGPU_CALL_RESERVED(result, &reservation, real_##symbol(&made, described));         \
+		return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array,           \
+			    destroy_array);                                                        \
+	}
 
-	if (!array || !described)
-		return real_cuArrayCreate(array, described);
-	whole = (CUDA_ARRAY3D_DESCRIPTOR){described->width,  described->height,	  0,
-					  described->format, described->channels, 0};
-	result = reserve(&whole, 0, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuArrayCreate(&made, described));
-	return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array, destroy_array);
-}
-
-CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *described)
-{
-	CUDA_ARRAY3D_DESCRIPTOR whole;
-	struct vgpu_reservation reservation;
-	CUarray made = NULL;
-	CUresult result;
-
-	if (!array || !described)
-		return real_cuArrayCreate_v2(array, described);
-	whole = (CUDA_ARRAY3D_DESCRIPTOR){described->width,  described->height,	  0,
-					  described->format, described->channels, 0};
-	result = reserve(&whole, 0, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuArrayCreate_v2(&made, described));
-	return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array, destroy_array);
-}
-
-CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *described)
-{
-	CUDA_ARRAY3D_DESCRIPTOR whole;
-	struct vgpu_reservation reservation;
-	CUarray made = NULL;
-	CUresult result;
-
-	if (!array || !described)
-		return real_cuArray3DCreate(array, described);
-	whole = (CUDA_ARRAY3D_DESCRIPTOR){described->width,  described->height,	  described->depth,
-					  described->format, described->channels, described->flags};
-	result = reserve(&whole, 0, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuArray3DCreate(&made, described));
-	return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array, destroy_array);
-}
-
-CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *described)
-{
-	struct vgpu_reservation reservation;
-	CUarray made = NULL;
-	CUresult result;
-
-	if (!array || !described)
-		return real_cuArray3DCreate_v2(array, described);
-	result = reserve(described, 0, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuArray3DCreate_v2(&made, described));
-	return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array, destroy_array);
-}
+CREATING(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, 0, 0)
+CREATING(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, 0, 0)
+CREATING(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, described->depth, described->flags)
+CREATING(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, described->depth, described->flags)
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *described,
 				unsigned int levels)

@@ -1,231 +1,242 @@
 /*
- * Contexts end, and what they hold goes with them: each way to end one, and what it means to its
- * charges.
+ * Wrappers of the calls that make contexts, and of those that end them, and all that they hold.
  *
- * A life lasts until the driver has ended it: most releases and detachments end nothing, and an end
- * may be refused, while other threads allocate. What is created in between under the same handle is
- * another life (place.h); a primary context nobody retains in between.
+ * A context is reserved before it is made, so that one that does not fit never comes to the GPU. A
+ * life lasts until the driver has ended it: most releases and detachments end nothing, and an end
+ * may be refused, while other threads allocate. No lock is held meanwhile: what other threads have
+ * made of the handle by then, the driver's own number of the context says (lives.h).
  */
 #include <stdbool.h>
 
-#include "admission.h"
-#include "claims.h"
+#include "contexts.h"
 #include "hooks.h"
 #include "lives.h"
-#include "lock.h"
-#include "measure.h"
-#include "meter.h"
+#include "meters.h"
 #include "place.h"
-#include "primary.h"
-#include "seen.h"
-#include "stream_frees.h"
+
+#define KNOWN_FLAGS 0xffu /* CU_CTX_FLAGS_MASK */
 
 enum { PRIMARIES = 64 };
 
-static struct primary {
-	struct vgpu_lock lock;
-	CUcontext context; /* NULL: nobody retained it */
-} primaries[PRIMARIES];
+/* Handles of the primary contexts, which never change; NULL: not seen yet. */
+static CUcontext primaries[PRIMARIES];
 
-static struct primary *primary_of(CUdevice device)
+/* What cannot succeed is the driver's alone to refuse. */
+static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUdevice device)
 {
-	return device >= 0 && device < PRIMARIES ? &primaries[device] : NULL;
+	struct vgpu_place place = {VGPU_CARD_UNMANAGED, 0};
+	CUresult result = out ? vgpu_place_of_device(device, &place) : CUDA_SUCCESS;
+
+	*reservation = (struct vgpu_reservation){.place = place};
+	if (result != CUDA_SUCCESS || place.card < 0)
+		return result;
+	return vgpu_context_reserve(place, reservation);
 }
 
-/* The life that may be about to end; 0: not known. */
-static uint32_t rest(CUcontext context)
+/* The driver has answered; what it made is a new life, whatever its handle meant before. */
+static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CUcontext made,
+		       uint32_t serial, CUcontext *out)
 {
-	struct vgpu_place place;
+	struct vgpu_place place = reservation->place;
 
-	if (!context || vgpu_place_of_context(context, &place) != CUDA_SUCCESS)
-		return 0;
-	vgpu_frees_context_ending(place.context);
-	return place.context;
+	if (result != CUDA_SUCCESS) {
+		vgpu_cancel(reservation);
+		return result;
+	}
+	if (place.card >= 0)
+		vgpu_context_met(made, serial, &place, reservation);
+	*out = made;
+	return CUDA_SUCCESS;
 }
 
-/* Others may meet it until the driver has ended it: they must meet this life. */
-static struct vgpu_life ending(CUcontext context)
+/* It does not fit. Flags of no meaning besides, the driver says. */
+static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 {
-	(void)rest(context);
-	vgpu_forget_seen();
-	return vgpu_place_ending(context);
+	CUcontext given;
+	CUresult result;
+
+	if (ours != CUDA_ERROR_OUT_OF_MEMORY || !(flags & ~KNOWN_FLAGS))
+		return ours;
+	result = real_cuCtxCreate_v2(&given, flags, device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	(void)real_cuCtxDestroy_v2(given);
+	return ours;
 }
 
-static void end_life(const struct vgpu_life *life, bool ended)
+/* `context` is the program's, written when the context is there to stay; `into` the driver's. */
+#define CREATING(symbol, params, args)                                                             \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		struct vgpu_reservation reservation;                                               \
+		CUcontext made = NULL, *into = context ? &made : NULL;                             \
+		CUresult result = begin(&reservation, context, device);                            \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return refused(result, flags, device);                                     \
+		VGPU_CALL_RESERVED(result, &reservation, real_##symbol args);                      \
+		return finish(&reservation, result, made, UINT32_MAX, context);                    \
+	}
+
+CREATING(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
+	 (into, flags, device))
+CREATING(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+	 (into, flags, device))
+CREATING(cuCtxCreate_v3,
+	 (CUcontext * context, void *affinity, int affinity_count, unsigned int flags,
+	  CUdevice device),
+	 (into, affinity, affinity_count, flags, device))
+CREATING(cuCtxCreate_v4,
+	 (CUcontext * context, void *parameters, unsigned int flags, CUdevice device),
+	 (into, parameters, flags, device))
+CREATING(cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+	 (into, flags, device))
+CREATING(cuVDPAUCtxCreate_v2,
+	 (CUcontext * context, unsigned int flags, CUdevice device, uint32_t display, void *lookup),
+	 (into, flags, device, display, lookup))
+
+/* For certain: a driver that does not say may have one. */
+static bool is_inactive(CUdevice device)
 {
-	vgpu_place_ended(life, ended);
-	vgpu_frees_context_ended(life->id, ended);
-	if (!ended || !life->id)
-		return;
-	vgpu_measured_ended(life->id);
-	vgpu_forget_context(life->id);
-	vgpu_claims_end_context(life->id);
-}
-
-static int card_of(CUcontext context)
-{
-	struct vgpu_place place;
-
-	return context && vgpu_place_of_context(context, &place) == CUDA_SUCCESS
-		   ? place.card
-		   : VGPU_CARD_UNMANAGED;
-}
-
-static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
-{
-	int card = card_of(context);
-	bool alone = vgpu_alone_enter(card);
-	struct vgpu_life life = ending(context);
-	CUresult result = driver_destroy(context);
-
-	end_life(&life, result == CUDA_SUCCESS);
-	vgpu_alone_leave(card, alone);
-	return result;
-}
-
-CUresult cuCtxDestroy(CUcontext context)
-{
-	return destroy(context, real_cuCtxDestroy);
-}
-
-CUresult cuCtxDestroy_v2(CUcontext context)
-{
-	return destroy(context, real_cuCtxDestroy_v2);
-}
-
-/* Whoever attached detaches, and the last one ends it: the driver then knows it no more. */
-CUresult cuCtxDetach(CUcontext context)
-{
-	struct vgpu_life life = ending(context);
-	CUresult result = real_cuCtxDetach(context);
-	unsigned int version;
-
-	end_life(&life, result == CUDA_SUCCESS &&
-			    real_cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS);
-	return result;
-}
-
-bool vgpu_primary_enter(CUdevice device)
-{
-	struct primary *primary = primary_of(device);
-
-	return primary && vgpu_lock(&primary->lock);
-}
-
-void vgpu_primary_leave(CUdevice device, bool entered)
-{
-	if (entered)
-		vgpu_unlock(&primary_of(device)->lock);
-}
-
-void vgpu_note_primary(CUdevice device, CUcontext context)
-{
-	struct primary *primary = primary_of(device);
-
-	if (primary)
-		__atomic_store_n(&primary->context, context, __ATOMIC_RELAXED);
-}
-
-/* Programs may have come by it without a retain that we saw; asking does not change what is. */
-static CUcontext find_primary(CUdevice device)
-{
-	struct primary *primary = primary_of(device);
-	CUcontext context = primary ? __atomic_load_n(&primary->context, __ATOMIC_RELAXED) : NULL;
 	unsigned int flags;
 	int active = 0;
 
-	if (context || real_cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS ||
-	    !active || real_cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+	return real_cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active;
+}
+
+static void note_primary(CUdevice device, CUcontext context)
+{
+	if (device >= 0 && device < PRIMARIES)
+		__atomic_store_n(&primaries[device], context, __ATOMIC_RELAXED);
+}
+
+/* It may have ended and begun anew since it was met. */
+static CUresult retain_active(CUcontext *context, CUdevice device)
+{
+	struct vgpu_place place;
+	CUresult result = real_cuDevicePrimaryCtxRetain(context, device);
+
+	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS &&
+	    place.card >= 0)
+		vgpu_context_met(*context, 0, &place, NULL);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	struct vgpu_reservation reservation;
+	uint32_t serial = vgpu_lives_serial();
+	CUcontext made = NULL;
+	CUresult result;
+
+	if (!is_inactive(device)) {
+		result = retain_active(context, device);
+	} else {
+		result = begin(&reservation, context, device);
+		if (result == CUDA_ERROR_OUT_OF_MEMORY && !is_inactive(device))
+			return retain_active(context, device); /* another thread was first */
+		if (result != CUDA_SUCCESS)
+			return result;
+		VGPU_CALL_RESERVED(result, &reservation,
+				   real_cuDevicePrimaryCtxRetain(context ? &made : NULL, device));
+		result = finish(&reservation, result, made, serial, context);
+	}
+	if (result == CUDA_SUCCESS)
+		note_primary(device, *context);
+	return result;
+}
+
+/* Programs may have come by it without a retain that has a hook; asking does not change what is. */
+static CUcontext find_primary(CUdevice device)
+{
+	CUcontext context = NULL;
+
+	if (device < 0 || device >= PRIMARIES)
+		return NULL;
+	context = __atomic_load_n(&primaries[device], __ATOMIC_RELAXED);
+	if (context || is_inactive(device) ||
+	    real_cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
 		return context;
-	vgpu_note_primary(device, context);
+	note_primary(device, context);
 	(void)real_cuDevicePrimaryCtxRelease_v2(device);
 	return context;
 }
 
 CUdevice vgpu_device_of_primary(uint32_t life)
 {
-	struct vgpu_place place;
-
-	for (CUdevice device = 0; life && device < PRIMARIES; device++) {
-		CUcontext context = __atomic_load_n(&primaries[device].context, __ATOMIC_RELAXED);
-		if (context && vgpu_place_of_context(context, &place) == CUDA_SUCCESS &&
-		    place.context == life)
+	for (CUdevice device = 0; life && device < PRIMARIES; device++)
+		if (vgpu_life_of(__atomic_load_n(&primaries[device], __ATOMIC_RELAXED)).id == life)
 			return device;
-	}
 	return -1;
 }
 
-static void end_primary(CUcontext context)
+/* A release ends it if it was the last one; another thread may have begun the next life since. */
+static bool has_ended(CUdevice device, CUcontext context, const struct vgpu_life *life)
 {
-	struct vgpu_life life = vgpu_place_ending(context);
+	uint64_t now_id;
 
-	vgpu_forget_seen();
-	end_life(&life, true);
-}
-
-/* A release ends it if it was the last one; only the driver knows how often it was retained. */
-CUresult vgpu_release_primary(CUdevice device, CUresult (*driver_release)(CUdevice device))
-{
-	CUcontext context = find_primary(device);
-	uint32_t life = rest(context);
-	CUresult result = driver_release(device);
-	unsigned int flags;
-	int active = 1;
-
-	if (result == CUDA_SUCCESS)
-		(void)real_cuDevicePrimaryCtxGetState(device, &flags, &active);
-	if (!active)
-		end_primary(context);
-	else
-		vgpu_frees_context_ended(life, false);
-	return result;
+	if (is_inactive(device))
+		return true;
+	now_id = life->driver_id ? vgpu_context_driver_id(context) : 0;
+	return now_id && now_id != life->driver_id;
 }
 
 static CUresult release(CUdevice device, CUresult (*driver_release)(CUdevice device))
 {
-	bool entered = vgpu_primary_enter(device);
-	CUresult result = vgpu_release_primary(device, driver_release);
+	CUcontext context = find_primary(device);
+	struct vgpu_life life = vgpu_life_of(context);
+	CUresult result = driver_release(device);
 
-	vgpu_primary_leave(device, entered);
+	if (result == CUDA_SUCCESS && life.id && has_ended(device, context, &life))
+		vgpu_context_ended(life.id);
 	return result;
-}
-
-CUresult cuDevicePrimaryCtxRelease(CUdevice device)
-{
-	return release(device, real_cuDevicePrimaryCtxRelease);
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-	return release(device, real_cuDevicePrimaryCtxRelease_v2);
 }
 
 static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device))
 {
-	bool entered = vgpu_primary_enter(device);
-	CUcontext context = find_primary(device);
-	int card = card_of(context);
-	bool alone = vgpu_alone_enter(card);
-	uint32_t life = rest(context);
+	struct vgpu_life life = vgpu_life_of(find_primary(device));
 	CUresult result = driver_reset(device);
 
 	if (result == CUDA_SUCCESS) {
-		end_primary(context);
+		vgpu_context_ended(life.id);
 		vgpu_meters_forget(device);
-	} else {
-		vgpu_frees_context_ended(life, false);
 	}
-	vgpu_alone_leave(card, alone);
-	vgpu_primary_leave(device, entered);
 	return result;
 }
 
-CUresult cuDevicePrimaryCtxReset(CUdevice device)
+/* NULL is refused by the driver. */
+static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
-	return reset(device, real_cuDevicePrimaryCtxReset);
+	struct vgpu_life life = vgpu_life_of(context);
+	CUresult result = driver_destroy(context);
+
+	if (result == CUDA_SUCCESS)
+		vgpu_context_ended(life.id);
+	return result;
 }
 
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+/* Each is one of the three, by the driver's of its own name. */
+#define ENDING(symbol, by, type)                                                                   \
+	CUresult symbol(type ending)                                                               \
+	{                                                                                          \
+		return by(ending, real_##symbol);                                                  \
+	}
+
+ENDING(cuDevicePrimaryCtxRelease, release, CUdevice)
+ENDING(cuDevicePrimaryCtxRelease_v2, release, CUdevice)
+ENDING(cuDevicePrimaryCtxReset, reset, CUdevice)
+ENDING(cuDevicePrimaryCtxReset_v2, reset, CUdevice)
+ENDING(cuCtxDestroy, destroy, CUcontext)
+ENDING(cuCtxDestroy_v2, destroy, CUcontext)
+
+/* The last detachment ends it: the driver then refuses its handle. */
+CUresult cuCtxDetach(CUcontext context)
 {
-	return reset(device, real_cuDevicePrimaryCtxReset_v2);
+	struct vgpu_life life = vgpu_life_of(context);
+	CUresult result = real_cuCtxDetach(context);
+	unsigned int version;
+
+	if (result == CUDA_SUCCESS && real_cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS)
+		vgpu_context_ended(life.id);
+	return result;
 }

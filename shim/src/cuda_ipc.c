@@ -1,12 +1,13 @@
 /*
- * Wrappers of the calls by which processes share device memory: whoever holds it, and however many
- * do, it is charged once in the container (shared.h). What no process of the container exports is
+ * Wrappers of the calls by which processes share device memory: however many of the container's
+ * processes hold it, it is charged once (shared.h). What no process of the container exports is
  * charged to each that opens it. Events have no memory and go to the driver.
  *
  * The driver counts openings of one handle: the same address, once more. Each has a key of its own,
  * the address and the numbers after it, at which nothing else can lie.
  */
 #include "admission.h"
+#include "export_key.h"
 #include "hooks.h"
 #include "lock.h"
 #include "shared.h"
@@ -19,13 +20,7 @@ enum {
 
 static uint64_t key_of(const CUipcMemHandle *handle)
 {
-	uint64_t key = UINT64_C(0xcbf29ce484222325);
-
-	for (unsigned int i = 0; i < sizeof(*handle); i++) {
-		key = (key ^ (unsigned char)handle->reserved[i]) * UINT64_C(0x100000001b3);
-		key ^= key >> 29;
-	}
-	return key ? key : 1;
+	return vgpu_export_key_of(handle->reserved, sizeof(handle->reserved), false);
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
@@ -41,8 +36,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 	return result;
 }
 
-/* Which opening is whose: from its number until it is written down or taken out. A fork child finds
- * a lock of its parent's other threads held by nobody. */
+/* Held from the choice of an opening's number until it is written down or taken out. */
 static struct vgpu_lock numbering;
 
 /* Openings of the address that are written down. */
@@ -55,7 +49,7 @@ static uint64_t openings(CUdeviceptr dptr)
 	return count;
 }
 
-/* Nobody of the container shares it: it is charged to us, on its own card. */
+/* No process of the container shares it: its first opening is charged to us, on its own GPU. */
 static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 			     struct vgpu_reservation *reservation)
 {
@@ -70,32 +64,39 @@ static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 	return vgpu_reserve_at(current, vgpu_whole_blocks(current.card, size_bytes), reservation);
 }
 
-static CUresult write_down(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
+/* `ours` is what the first opening costs; a later one costs nothing. CUDA_ERROR_NOT_READY: it is
+ * the first, and nothing is reserved for it. */
+static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, CUdeviceptr dptr,
+			   vgpu_hold hold)
 {
-	struct vgpu_reservation ours = {.place = place};
-	uint64_t opening = openings(dptr);
-	CUresult result = CUDA_SUCCESS;
+	struct vgpu_reservation later = {.place = ours->place};
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	uint64_t opening = ADDRESS_STEP;
 
-	if (opening == ADDRESS_STEP)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (!hold && opening == 0)
-		result = reserve_ours(place, dptr, &ours);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = vgpu_commit_shared(&ours, VGPU_KIND_IPC, dptr + opening, hold);
-	if (result != CUDA_SUCCESS)
-		vgpu_cancel(&ours);
+	if (vgpu_lock(&numbering)) {
+		opening = openings(dptr);
+		if (!opening && !reserved && !hold)
+			result = CUDA_ERROR_NOT_READY;
+		else if (opening < ADDRESS_STEP)
+			result = vgpu_commit_shared(opening ? &later : ours, VGPU_KIND_IPC,
+						    dptr + opening, hold);
+		vgpu_unlock(&numbering);
+	}
+	if (opening || result != CUDA_SUCCESS)
+		vgpu_cancel(ours);
 	return result;
 }
 
 /* The driver has opened it. What cannot be charged or written down is closed again. */
 static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
 {
-	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	struct vgpu_reservation ours = {.place = place};
+	CUresult result = write_down(&ours, false, dptr, hold);
 
-	if (vgpu_lock(&numbering)) {
-		result = write_down(place, dptr, hold);
-		vgpu_unlock(&numbering);
+	if (result == CUDA_ERROR_NOT_READY) {
+		result = reserve_ours(place, dptr, &ours);
+		if (result == CUDA_SUCCESS)
+			result = write_down(&ours, true, dptr, hold);
 	}
 	if (result != CUDA_SUCCESS)
 		(void)real_cuIpcCloseMemHandle(dptr);
@@ -112,8 +113,12 @@ static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandl
 	vgpu_hold hold;
 	CUresult result = vgpu_place_current(&place);
 
-	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
-		return result == CUDA_SUCCESS ? driver_open(dptr, handle, flags) : result;
+	/* Before cuInit nothing can be opened, and drivers look at the flags first. */
+	if (result == CUDA_ERROR_NOT_INITIALIZED ||
+	    (result == CUDA_SUCCESS && place.card == VGPU_CARD_UNMANAGED))
+		return driver_open(dptr, handle, flags);
+	if (result != CUDA_SUCCESS)
+		return result;
 	hold = vgpu_shared_join(key_of(&handle), &charge);
 	if (hold)
 		place.card = charge.card;

@@ -6,8 +6,9 @@
 #include "claims.h"
 #include "device_memory.h"
 #include "hooks.h"
-#include "meter.h"
-#include "stream_frees.h"
+#include "meters.h"
+#include "pool_pointers.h"
+#include "vgpu/region.h"
 
 enum { PITCH_BYTES = 512, ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
 
@@ -21,14 +22,13 @@ static CUresult free_v2(uint64_t address)
 	return real_cuMemFree_v2(address);
 }
 
-/* Refused, and yet the driver will not take it back: nobody has its address, until the context
- * ends. */
-static void keep_lost(struct vgpu_reservation *reservation, uint64_t size_bytes)
+/* Refused, and yet the driver does not take it back: it is charged until the process ends. */
+static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_bytes)
 {
-	struct vgpu_place place = reservation->place;
+	uint64_t bytes = vgpu_whole_blocks(reservation->place.card, size_bytes);
 
-	vgpu_charge_measured(place, (int64_t)vgpu_whole_blocks(place.card, size_bytes));
-	vgpu_cancel(reservation);
+	if (bytes > reservation->bytes)
+		(void)vgpu_charge(reservation->place.card, bytes - reservation->bytes);
 }
 
 /* What became of a reserved allocation, once the driver has answered. */
@@ -37,10 +37,8 @@ static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint
 {
 	if (result == CUDA_SUCCESS) {
 		result = vgpu_keep_memory(reservation, address, size_bytes);
-		if (result == CUDA_SUCCESS) {
-			vgpu_end_free(address);
+		if (result == CUDA_SUCCESS)
 			return result;
-		}
 		if (driver_free(address) != CUDA_SUCCESS) {
 			keep_lost(reservation, size_bytes);
 			return result;
@@ -50,52 +48,50 @@ static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint
 	return result;
 }
 
-CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int size_bytes)
-{
-	struct vgpu_reservation reservation;
-	CUdeviceptr_v1 given = 0;
-	CUresult result;
+#define ALLOCATING(symbol, pointer, amount, driver_free)                                           \
+	CUresult symbol(pointer *dptr, amount size_bytes)                                          \
+	{                                                                                          \
+		struct vgpu_reservation reservation;                                               \
+		pointer given = 0;                                                                 \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!dptr || !size_bytes)                                                          \
+			return real_##symbol(dptr, size_bytes);                                    \
+		result = vgpu_reserve_memory(size_bytes, &reservation);                            \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		VGPU_CALL_RESERVED(result, &reservation, real_##symbol(&given, size_bytes));       \
+		result = keep(&reservation, result, given, size_bytes, driver_free);               \
+		if (result == CUDA_SUCCESS)                                                        \
+			*dptr = given;                                                             \
+		return result;                                                                     \
+	}
 
-	if (!dptr || !size_bytes)
-		return real_cuMemAlloc(dptr, size_bytes);
-	result = vgpu_reserve_memory(size_bytes, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc(&given, size_bytes));
-	result = keep(&reservation, result, given, size_bytes, free_v1);
-	if (result == CUDA_SUCCESS)
-		*dptr = given;
-	return result;
+ALLOCATING(cuMemAlloc, CUdeviceptr_v1, unsigned int, free_v1)
+ALLOCATING(cuMemAlloc_v2, CUdeviceptr, size_t, free_v2)
+
+static bool managed_is_free(void)
+{
+	struct vgpu_place place;
+
+	return vgpu_place_current(&place) == CUDA_SUCCESS && place.card >= 0 &&
+	       !vgpu_managed_is_charged(place.card);
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
-{
-	struct vgpu_reservation reservation;
-	CUdeviceptr given = 0;
-	CUresult result;
-
-	if (!dptr || !size_bytes)
-		return real_cuMemAlloc_v2(dptr, size_bytes);
-	result = vgpu_reserve_memory(size_bytes, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc_v2(&given, size_bytes));
-	result = keep(&reservation, result, given, size_bytes, free_v2);
-	if (result == CUDA_SUCCESS)
-		*dptr = given;
-	return result;
-}
-
-/* In full from the start, as device memory, wherever its pages go later. */
+/* In full from the start, as device memory, wherever its pages go later; nothing where the grant
+ * lets managed memory exceed the GPU. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int flags)
 {
 	struct vgpu_reservation reservation;
 	CUdeviceptr given = 0;
 	CUresult result;
 
-	if (!dptr || !size_bytes)
+	if (!dptr || !size_bytes || managed_is_free())
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	result = vgpu_reserve_memory(size_bytes, &reservation);
+	/* Before cuInit nothing can be allocated, and drivers look at the flags first. */
+	if (result == CUDA_ERROR_NOT_INITIALIZED)
+		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	if (flags != ATTACH_GLOBAL && flags != ATTACH_HOST)
 		result = vgpu_ask_all_the_same(&reservation, result);
 	if (result != CUDA_SUCCESS)
@@ -130,66 +126,48 @@ static CUresult reserve_pitched(uint64_t width_bytes, uint64_t rows, unsigned in
 	return result;
 }
 
-CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width_bytes,
-			 unsigned int height, unsigned int element_bytes)
-{
-	struct vgpu_reservation reservation;
-	CUdeviceptr_v1 given = 0;
-	unsigned int given_pitch = 0;
-	CUresult result;
-
-	if (!dptr || !pitch || !width_bytes || !height)
-		return real_cuMemAllocPitch(dptr, pitch, width_bytes, height, element_bytes);
-	result = reserve_pitched(width_bytes, height, element_bytes, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(
-	    result, &reservation,
-	    real_cuMemAllocPitch(&given, &given_pitch, width_bytes, height, element_bytes));
-	result = keep(&reservation, result, given, (uint64_t)given_pitch * height, free_v1);
-	if (result == CUDA_SUCCESS) {
-		*dptr = given;
-		*pitch = given_pitch;
+#define ALLOCATING_ROWS(symbol, pointer, amount, driver_free)                                      \
+	CUresult symbol(pointer *dptr, amount *pitch, amount width_bytes, amount height,           \
+			unsigned int element_bytes)                                                \
+	{                                                                                          \
+		struct vgpu_reservation reservation;                                               \
+		pointer given = 0;                                                                 \
+		amount given_pitch = 0;                                                            \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!dptr || !pitch || !width_bytes || !height)                                    \
+			return real_##symbol(dptr, pitch, width_bytes, height, element_bytes);     \
+		result = reserve_pitched(width_bytes, height, element_bytes, &reservation);        \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		VGPU_CALL_RESERVED(                                                                \
+		    result, &reservation,                                                          \
+		    real_##symbol(&given, &given_pitch, width_bytes, height, element_bytes));      \
+		result = keep(&reservation, result, given, (uint64_t)given_pitch * height,         \
+			      driver_free);                                                        \
+		if (result == CUDA_SUCCESS) {                                                      \
+			*dptr = given;                                                             \
+			*pitch = given_pitch;                                                      \
+		}                                                                                  \
+		return result;                                                                     \
 	}
-	return result;
-}
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes, size_t height,
-			    unsigned int element_bytes)
-{
-	struct vgpu_reservation reservation;
-	CUdeviceptr given = 0;
-	size_t given_pitch = 0;
-	CUresult result;
-
-	if (!dptr || !pitch || !width_bytes || !height)
-		return real_cuMemAllocPitch_v2(dptr, pitch, width_bytes, height, element_bytes);
-	result = reserve_pitched(width_bytes, height, element_bytes, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(
-	    result, &reservation,
-	    real_cuMemAllocPitch_v2(&given, &given_pitch, width_bytes, height, element_bytes));
-	result = keep(&reservation, result, given, (uint64_t)given_pitch * height, free_v2);
-	if (result == CUDA_SUCCESS) {
-		*dptr = given;
-		*pitch = given_pitch;
-	}
-	return result;
-}
+ALLOCATING_ROWS(cuMemAllocPitch, CUdeviceptr_v1, unsigned int, free_v1)
+ALLOCATING_ROWS(cuMemAllocPitch_v2, CUdeviceptr, size_t, free_v2)
 
 static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t address))
 {
-	struct vgpu_charge charge, imported;
+	struct vgpu_charge charge;
+	struct vgpu_pool_pointer pointer;
 	uint32_t view;
 	CUresult result;
 
 	vgpu_take(VGPU_KIND_MEMORY, address, &charge);
-	vgpu_take_import(address, &imported);
+	vgpu_take_pool_pointer(address, &pointer);
 	view = vgpu_take_view(address);
 	result = driver_free(address);
 	vgpu_release(VGPU_KIND_MEMORY, address, &charge, result);
-	vgpu_release(VGPU_KIND_IMPORT, address, &imported, result);
+	vgpu_release_pool_pointer(address, &pointer, result);
 	if (view)
 		vgpu_settle_claims(view, result);
 	vgpu_meters_read(); /* it may have been a pool's */
@@ -215,44 +193,37 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 
 	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
 		return result;
-	vgpu_settle_frees();
 	vgpu_meters_read();
-	vgpu_drop_closed_exports_if_cheap(VGPU_FEW_FOR_A_REPORT);
 	view = vgpu_view_of(place.card, *total_bytes, *free_bytes);
 	*free_bytes = view.free_bytes;
 	*total_bytes = view.total_bytes;
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes)
-{
-	CUresult result = real_cuMemGetInfo(free_bytes, total_bytes);
-	uint64_t free_seen, total_seen;
+/* A driver that takes NULL for one of the two gives the other: it is shown through the limit too.
+ * What is shown is at most what the driver said, and fits where that did. */
+#define SHOWING(symbol, amount)                                                                    \
+	CUresult symbol(amount *free_bytes, amount *total_bytes)                                   \
+	{                                                                                          \
+		amount free_told = 0, total_told = 0;                                              \
+		uint64_t free_seen, total_seen;                                                    \
+		CUresult result = real_##symbol(free_bytes ? &free_told : NULL,                    \
+						total_bytes ? &total_told : NULL);                 \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		free_seen = free_told;                                                             \
+		total_seen = total_bytes ? total_told : UINT64_MAX;                                \
+		result = view_current(&free_seen, &total_seen);                                    \
+		if (free_bytes)                                                                    \
+			*free_bytes = (amount)free_seen;                                           \
+		if (total_bytes)                                                                   \
+			*total_bytes = (amount)total_seen;                                         \
+		return result;                                                                     \
+	}
 
-	if (result != CUDA_SUCCESS || !free_bytes || !total_bytes)
-		return result;
-	free_seen = *free_bytes;
-	total_seen = *total_bytes;
-	result = view_current(&free_seen, &total_seen);
-	*free_bytes = (unsigned int)free_seen; /* no more than the driver's own 32 bits */
-	*total_bytes = (unsigned int)total_seen;
-	return result;
-}
-
-CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
-{
-	CUresult result = real_cuMemGetInfo_v2(free_bytes, total_bytes);
-	uint64_t free_seen, total_seen;
-
-	if (result != CUDA_SUCCESS || !free_bytes || !total_bytes)
-		return result;
-	free_seen = *free_bytes;
-	total_seen = *total_bytes;
-	result = view_current(&free_seen, &total_seen);
-	*free_bytes = free_seen;
-	*total_bytes = total_seen;
-	return result;
-}
+SHOWING(cuMemGetInfo, unsigned int)
+SHOWING(cuMemGetInfo_v2, size_t)
 
 /* A process that may not use the card sees none of it. */
 static uint64_t total_of(CUdevice device, uint64_t total_bytes)
@@ -266,20 +237,15 @@ static uint64_t total_of(CUdevice device, uint64_t total_bytes)
 	return vgpu_view_of(place.card, total_bytes, 0).total_bytes;
 }
 
-CUresult cuDeviceTotalMem(unsigned int *total_bytes, CUdevice device)
-{
-	CUresult result = real_cuDeviceTotalMem(total_bytes, device);
+#define SHOWING_TOTAL(symbol, amount)                                                              \
+	CUresult symbol(amount *total_bytes, CUdevice device)                                      \
+	{                                                                                          \
+		CUresult result = real_##symbol(total_bytes, device);                              \
+                                                                                                   \
+		if (result == CUDA_SUCCESS && total_bytes)                                         \
+			*total_bytes = (amount)total_of(device, *total_bytes);                     \
+		return result;                                                                     \
+	}
 
-	if (result == CUDA_SUCCESS && total_bytes)
-		*total_bytes = (unsigned int)total_of(device, *total_bytes);
-	return result;
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *total_bytes, CUdevice device)
-{
-	CUresult result = real_cuDeviceTotalMem_v2(total_bytes, device);
-
-	if (result == CUDA_SUCCESS && total_bytes)
-		*total_bytes = total_of(device, *total_bytes);
-	return result;
-}
+SHOWING_TOTAL(cuDeviceTotalMem, unsigned int)
+SHOWING_TOTAL(cuDeviceTotalMem_v2, size_t)

@@ -1,15 +1,15 @@
 /*
  * Wrappers of stream-ordered memory. What a pool takes is its meter's to know; cuMemFreeAsync
- * changes nothing of that, but may free other memory as well: that is stream_frees.h's.
+ * changes nothing of that, but may free other memory as well, which is refunded at the call.
  */
+#include "export_key.h"
 #include "hooks.h"
-#include "location.h"
-#include "meter.h"
-#include "stream_frees.h"
+#include "meters.h"
+#include "place.h"
+#include "pool_pointers.h"
+#include "shared.h"
 
-enum { PINNED = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
-
-uint32_t vgpu_pool_imports;
+enum { PINNED = 1, FIRST_REAL_STREAM = 3 };
 
 static const CUstream PER_THREAD = (CUstream)2;
 
@@ -24,64 +24,81 @@ static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
 	return vgpu_place_current(place);
 }
 
-static CUresult take_current(const struct vgpu_metered_call *call)
+/* One allocation; `named`: from this pool, else from the GPU's current one. */
+struct request {
+	enum vgpu_function twin;
+	CUdeviceptr *address;
+	size_t size_bytes;
+	CUmemoryPool pool;
+	CUstream stream;
+	bool named;
+};
+
+static CUresult take(const struct request *request, CUdeviceptr *address)
 {
-	return as_cuMemAllocAsync(call->twin, call->address, call->size_bytes, call->stream);
+	return request->named
+		   ? as_cuMemAllocFromPoolAsync(request->twin, address, request->size_bytes,
+						request->pool, request->stream)
+		   : as_cuMemAllocAsync(request->twin, address, request->size_bytes,
+					request->stream);
 }
 
-static CUresult take_named(const struct vgpu_metered_call *call)
+/* The stream under its own name: by the twin's, stream 0 is the thread's. */
+static CUstream own_stream(const struct request *request)
 {
-	return as_cuMemAllocFromPoolAsync(call->twin, call->address, call->size_bytes, call->pool,
-					  call->stream);
+	bool per_thread = request->twin == VGPU_ID_cuMemAllocAsync_ptsz ||
+			  request->twin == VGPU_ID_cuMemAllocFromPoolAsync_ptsz;
+
+	return per_thread && !request->stream ? PER_THREAD : request->stream;
 }
 
 /* Nothing has used it yet, so nothing need be waited for. */
-static CUresult give_up(const struct vgpu_metered_call *call)
+static CUresult undo(struct vgpu_meter *meter, CUdeviceptr given)
 {
-	return real_cuMemFree_v2(*call->address);
+	if (real_cuMemFree_v2(given) == CUDA_SUCCESS)
+		(void)vgpu_meter_trim(meter);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The program's pointer changes where memory is given, and only there. */
-static CUresult allocate(struct vgpu_meter *meter, struct vgpu_metered_call call)
+static CUresult allocate(struct vgpu_meter *meter, const struct request *request)
 {
-	CUdeviceptr *out = call.address, given;
+	struct vgpu_growth growth;
+	CUdeviceptr given = 0;
 	CUresult result;
 
-	call.address = &given;
 	if (!meter)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = vgpu_meter_call(meter, vgpu_whole_blocks(vgpu_meter_card(meter), call.size_bytes),
-				 &call);
+	result =
+	    vgpu_growth_begin(meter, vgpu_whole_blocks(vgpu_meter_card(meter), request->size_bytes),
+			      own_stream(request), &growth);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &growth.reservation, take(request, &given));
+	if (!vgpu_growth_end(&growth) && result == CUDA_SUCCESS)
+		return undo(meter, given);
 	if (result == CUDA_SUCCESS)
-		*out = given;
+		*request->address = given;
 	return result;
 }
 
-/* Another thread may make another pool current, over and over. */
-static CUresult allocate_from_current(int card, struct vgpu_metered_call call)
+/* Another thread may have made another pool current meanwhile, and the memory is from that. */
+static CUresult allocate_from_current(int card, const struct request *request)
 {
-	bool moved;
-	CUresult result;
+	struct vgpu_meter *meter = vgpu_meter_current(card), *now;
+	CUresult result = allocate(meter, request);
 
-	call.moved = &moved;
-	do {
-		moved = false;
-		result = allocate(vgpu_meter_current(card), call);
-	} while (moved);
+	now = vgpu_meter_current(card);
+	if (now != meter && !vgpu_meters_moved(card) && result == CUDA_SUCCESS)
+		return undo(now, *request->address);
 	return result;
 }
 
 CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
 			    CUstream stream)
 {
-	bool own = real == VGPU_ID_cuMemAllocAsync_ptsz && !stream;
-	struct vgpu_metered_call call = {.take = take_current,
-					 .undo = give_up,
-					 .twin = real,
-					 .address = dptr,
-					 .size_bytes = size_bytes,
-					 .stream = stream,
-					 .capturing = own ? PER_THREAD : stream};
+	const struct request request = {
+	    .twin = real, .address = dptr, .size_bytes = size_bytes, .stream = stream};
 	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
 	CUresult result = CUDA_SUCCESS;
 
@@ -89,8 +106,8 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 		result = place_of_stream(stream, &place);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return place.card == VGPU_CARD_UNMANAGED ? take_current(&call)
-						 : allocate_from_current(place.card, call);
+	return place.card == VGPU_CARD_UNMANAGED ? take(&request, dptr)
+						 : allocate_from_current(place.card, &request);
 }
 
 /* One that is not known is the default pool of some device; failing that, the stream tells. */
@@ -108,21 +125,18 @@ static CUresult place_of_pool(CUmemoryPool pool, CUstream stream, struct vgpu_pl
 CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
 				    CUmemoryPool pool, CUstream stream)
 {
-	bool own = real == VGPU_ID_cuMemAllocFromPoolAsync_ptsz && !stream;
-	struct vgpu_metered_call call = {.take = take_named,
-					 .undo = give_up,
-					 .twin = real,
-					 .address = dptr,
-					 .size_bytes = size_bytes,
-					 .pool = pool,
-					 .stream = stream,
-					 .capturing = own ? PER_THREAD : stream};
+	const struct request request = {.twin = real,
+					.address = dptr,
+					.size_bytes = size_bytes,
+					.pool = pool,
+					.stream = stream,
+					.named = true};
 	struct vgpu_meter *meter = vgpu_meter_find(pool);
 	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
 	CUresult result = CUDA_SUCCESS;
 
 	if (!dptr || !size_bytes || !pool)
-		return take_named(&call);
+		return take(&request, dptr);
 	if (!meter && vgpu_meter_outlives(pool))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!meter)
@@ -131,26 +145,21 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 		return result;
 	if (!meter)
 		meter = vgpu_meter_add(pool, place.card);
-	return meter || place.card != VGPU_CARD_UNMANAGED ? allocate(meter, call)
-							  : take_named(&call);
+	return meter || place.card != VGPU_CARD_UNMANAGED ? allocate(meter, &request)
+							  : take(&request, dptr);
 }
 
 CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
 {
-	bool own = real == VGPU_ID_cuMemFreeAsync_ptsz && !stream;
-	struct vgpu_charge charge, imported;
+	struct vgpu_charge charge;
+	struct vgpu_pool_pointer pointer;
 	CUresult result;
 
 	vgpu_take(VGPU_KIND_MEMORY, dptr, &charge);
-	vgpu_take_import(dptr, &imported);
+	vgpu_take_pool_pointer(dptr, &pointer);
 	result = as_cuMemFreeAsync(real, dptr, stream);
-	if (result == CUDA_SUCCESS) {
-		vgpu_freed_in_stream(VGPU_KIND_MEMORY, dptr, &charge, own ? PER_THREAD : stream);
-		vgpu_freed_in_stream(VGPU_KIND_IMPORT, dptr, &imported, own ? PER_THREAD : stream);
-	} else {
-		vgpu_release(VGPU_KIND_MEMORY, dptr, &charge, result);
-		vgpu_release(VGPU_KIND_IMPORT, dptr, &imported, result);
-	}
+	vgpu_release(VGPU_KIND_MEMORY, dptr, &charge, result);
+	vgpu_release_pool_pointer(dptr, &pointer, result);
 	return result;
 }
 
@@ -180,7 +189,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 	return result;
 }
 
-/* Nothing can be allocated from it; what is imported of it, see cuMemPoolImportPointer. */
+/* Nothing can be allocated from it; what is imported of it, pool_pointers.c has. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
 					    unsigned long long flags)
 {
@@ -189,49 +198,6 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
 	    real_cuMemPoolImportFromShareableHandle(pool ? &given : NULL, handle, type, flags);
 
 	return result == CUDA_SUCCESS ? enter(given, VGPU_CARD_UNMANAGED, pool) : result;
-}
-
-/* Which card, and what the allocation comes to. */
-static CUresult reserve_import(CUdeviceptr dptr, struct vgpu_reservation *reservation)
-{
-	struct vgpu_place place;
-	size_t size_bytes = 0;
-	int ordinal = 0;
-	CUresult result = real_cuPointerGetAttribute(&ordinal, POINTER_DEVICE_ORDINAL, dptr);
-
-	if (result == CUDA_SUCCESS)
-		result = vgpu_place_of_device(ordinal, &place);
-	if (result == CUDA_SUCCESS)
-		result = real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
-	if (result != CUDA_SUCCESS)
-		return result;
-	return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, size_bytes), reservation);
-}
-
-/*
- * It takes no memory, but keeps what the exporter may let go of, and nobody tells when that is. So
- * it is charged here as well, in full: twice, while the exporter has it.
- */
-CUresult cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool, void *data)
-{
-	struct vgpu_reservation reservation = {.place = {.card = VGPU_CARD_UNMANAGED}};
-	CUdeviceptr given = 0;
-	CUresult result = real_cuMemPoolImportPointer(dptr ? &given : NULL, pool, data);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = reserve_import(given, &reservation);
-	if (result == CUDA_SUCCESS) {
-		__atomic_store_n(&vgpu_pool_imports, 1, __ATOMIC_RELAXED);
-		result = vgpu_commit(&reservation, VGPU_KIND_IMPORT, given);
-		if (result != CUDA_SUCCESS)
-			vgpu_cancel(&reservation);
-	}
-	if (result == CUDA_SUCCESS)
-		*dptr = given;
-	else
-		real_cuMemFree_v2(given);
-	return result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
@@ -246,19 +212,17 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
 	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
-	struct vgpu_meter *held;
 	CUresult result;
 
 	if (vgpu_meter_outlives(pool))
 		return CUDA_ERROR_INVALID_VALUE;
-	vgpu_place_of_device(device, &place);
-	held = vgpu_meter_hold_current(place.card);
 	result = real_cuDeviceSetMemPool(device, pool);
-	vgpu_meter_let_current(held, place.card, result == CUDA_SUCCESS ? pool : NULL);
+	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS)
+		vgpu_meter_current_changed(place.card);
 	return result;
 }
 
-/* Whose pool it is that nobody made, only the question tells that it was the answer to. */
+/* A pool that no call made: the location that was asked about says which GPU's it is. */
 static void meet(CUmemoryPool pool, const CUmemLocation *location, int type)
 {
 	const CUmemPoolProps properties = {.allocation_type = type, .location = *location};
@@ -291,15 +255,13 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 {
 	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
-	struct vgpu_meter *held;
 	CUresult result;
 
 	if (vgpu_meter_outlives(pool))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (location && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == PINNED)
-		vgpu_place_of_device(location->id, &place);
-	held = vgpu_meter_hold_current(place.card);
 	result = real_cuMemSetMemPool(location, type, pool);
-	vgpu_meter_let_current(held, place.card, result == CUDA_SUCCESS ? pool : NULL);
+	if (result == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	    type == PINNED && vgpu_place_of_device(location->id, &place) == CUDA_SUCCESS)
+		vgpu_meter_current_changed(place.card);
 	return result;
 }

@@ -7,6 +7,7 @@
  * version and for that default stream. Versions newer than those that hooks.def was compared with
  * may have given the name a new meaning, so there the driver is asked whether they have.
  */
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -19,7 +20,8 @@ enum {
 	LEGACY_STREAM = 1 << CU_GET_PROC_ADDRESS_DEFAULT | 1 << CU_GET_PROC_ADDRESS_LEGACY_STREAM,
 	PER_THREAD_STREAM = 1 << CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 	ANY_STREAM = LEGACY_STREAM | PER_THREAD_STREAM,
-	NEWEST_FLAG = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+	BOTH_STREAMS =
+	    CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 };
 
 static const struct meaning {
@@ -30,7 +32,6 @@ static const struct meaning {
 } MEANINGS[] = {
 #define CUDA_HOOK(symbol, base, first, last, flags, params, args)                                  \
 	{VGPU_ID_##symbol, base, first, last, flags},
-#define CUDA_ALSO(symbol, base, first, last, flags) {VGPU_ID_##symbol, base, first, last, flags},
 #define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
 	{VGPU_ID_##symbol, base, first, last, LEGACY_STREAM},                                      \
 	    {VGPU_ID_##symbol, base, first, twin_first - 1, PER_THREAD_STREAM},                    \
@@ -47,12 +48,31 @@ static const char *base_of(int meaning)
 	return MEANINGS[meaning].base;
 }
 
+/* The newest API version of the driver; INT_MAX where the driver does not say. */
+static int driver_version(void)
+{
+	CUresult (*get_version)(int *version) = NULL;
+	int version;
+
+	if (real_cuGetProcAddress("cuDriverGetVersion", (void **)&get_version, 2020, 0) !=
+		CUDA_SUCCESS ||
+	    !get_version || get_version(&version) != CUDA_SUCCESS)
+		return INT_MAX;
+	return version;
+}
+
 static bool means(const struct meaning *meaning, int version, uint64_t flags, const void *found)
 {
 	void *known = NULL;
-	int last = meaning->last == LATEST ? version : meaning->last;
+	int newest = driver_version(), last;
 
-	if (flags > NEWEST_FLAG || !(meaning->flags & 1u << flags) || version < meaning->first ||
+	/* A version later than the driver's own means what the driver's own means. */
+	if (version > newest)
+		version = newest;
+	last = meaning->last == LATEST ? version : meaning->last;
+	if (flags == BOTH_STREAMS) /* means the thread's own stream */
+		flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+	if (flags > BOTH_STREAMS || !(meaning->flags & 1u << flags) || version < meaning->first ||
 	    version > last)
 		return false;
 	return version <= LATEST || (real_cuGetProcAddress_v2(meaning->base, &known, LATEST, flags,

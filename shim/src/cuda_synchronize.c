@@ -1,28 +1,32 @@
 /*
- * Wrappers of the calls at which the driver gives back what pools and graphs no longer use, and
- * what was freed in stream order: when it is told to, and when it learns that work is done.
+ * Wrappers of the calls at which the driver gives back what pools and graphs no longer use: when
+ * the program asks for it, and when the driver has seen that work is done.
  */
 #include "hooks.h"
-#include "meter.h"
-#include "stream_frees.h"
+#include "meters.h"
 
-/* The driver has spoken, and may have given memory back before it did. */
+/* The driver has answered, and may have given memory back before it did: also where it said no, but
+ * not where it said that work goes on. */
 static CUresult after(CUresult result)
 {
-	vgpu_settle_frees();
-	vgpu_meters_read();
+	if (result != CUDA_ERROR_NOT_READY)
+		vgpu_meters_read();
 	return result;
 }
 
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
-{
-	return after(real_cuMemPoolTrimTo(pool, keep_bytes));
-}
+#define GIVING_BACK(symbol, params, args)                                                          \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		return after(real_##symbol args);                                                  \
+	}
 
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
-{
-	return after(real_cuMemPoolSetAttribute(pool, attribute, value));
-}
+GIVING_BACK(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes), (pool, keep_bytes))
+GIVING_BACK(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value),
+	    (pool, attribute, value))
+GIVING_BACK(cuEventSynchronize, (CUevent event), (event))
+GIVING_BACK(cuEventQuery, (CUevent event), (event))
+GIVING_BACK(cuCtxSynchronize, (void), ())
+GIVING_BACK(cuCtxSynchronize_v2, (CUcontext context), (context))
 
 CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
 {
@@ -31,29 +35,5 @@ CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
 
 CUresult on_cuStreamQuery(enum vgpu_function real, CUstream stream)
 {
-	CUresult result = as_cuStreamQuery(real, stream);
-
-	return result == CUDA_SUCCESS ? after(result) : result;
-}
-
-CUresult cuEventSynchronize(CUevent event)
-{
-	return after(real_cuEventSynchronize(event));
-}
-
-CUresult cuEventQuery(CUevent event)
-{
-	CUresult result = real_cuEventQuery(event);
-
-	return result == CUDA_SUCCESS ? after(result) : result;
-}
-
-CUresult cuCtxSynchronize(void)
-{
-	return after(real_cuCtxSynchronize());
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext context)
-{
-	return after(real_cuCtxSynchronize_v2(context));
+	return after(as_cuStreamQuery(real, stream));
 }

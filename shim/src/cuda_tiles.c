@@ -43,7 +43,7 @@ static CUresult map_part(enum vgpu_function real, CUarrayMapInfo *info, CUstream
 	if (maps && !vgpu_claim_handle(info->memory, &claim))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!maps)
-		old = vgpu_take_tile(to.key);
+		old = vgpu_take_claim(VGPU_CLAIM_TILE, to.key);
 	result = as_cuMemMapArrayAsync(real, info, 1, stream);
 	vgpu_claim_end(claim, result, to);
 	vgpu_settle_claims(old, result);

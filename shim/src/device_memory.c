@@ -18,24 +18,15 @@
 /* In a charge that was taken: one of several in a block. */
 #define IN_BLOCK UINT64_MAX
 
-enum { MINIMUM = 0, PINNED = 1, ON_DEVICE = 1 };
-
-/* CUmemAllocationProp, of which these fields matter. */
-struct allocation_prop {
-	int type, handle_types;
-	struct {
-		int type, id;
-	} location;
-	void *metadata;
-	uint8_t flags[8];
-};
+enum { MINIMUM = 0, PINNED = 1 };
 
 static bool known_size;
 
 /* CUDA_ERROR_NOT_INITIALIZED and the like may be otherwise next time. */
 static void ask_for_size(void)
 {
-	const struct allocation_prop prop = {.type = PINNED, .location = {ON_DEVICE, 0}};
+	const CUmemAllocationProp prop = {.type = PINNED,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	size_t bytes = 0;
 	CUresult result = real_cuMemGetAllocationGranularity(&bytes, &prop, MINIMUM);
 
@@ -161,11 +152,6 @@ bool vgpu_take_memory(uint64_t address, struct vgpu_charge *charge)
 		return vgpu_ledger_take(VGPU_KIND_MEMORY, address, charge);
 	charge->bytes = IN_BLOCK;
 	return true;
-}
-
-uint64_t vgpu_most_bytes_of(const struct vgpu_charge *charge)
-{
-	return charge->bytes == IN_BLOCK ? block_bytes() : charge->bytes;
 }
 
 bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, bool freed)

@@ -24,9 +24,6 @@ CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address
 bool vgpu_take_memory(uint64_t address, struct vgpu_charge *charge);
 bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, bool freed);
 
-/* At most so much less is charged once such a charge is released. */
-uint64_t vgpu_most_bytes_of(const struct vgpu_charge *charge);
-
 /* The largest allocation that fits into so much. */
 uint64_t vgpu_allocatable_bytes(uint64_t left_bytes);
 

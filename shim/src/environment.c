@@ -7,49 +7,83 @@
 
 #include "counter.h"
 #include "directory.h"
-#include "quantity_env.h"
 #include "uuid.h"
 
 #define SHOWN_CHARS 40 /* of a value that is refused, */
 #define NAME_CHARS  80 /* and of its name with the equals sign */
 
+/* The digits that `*text` begins with; false where there are none, or too large a number. */
+static bool read_number(const char **text, uint64_t *number)
+{
+	const char *at = *text;
+
+	for (*number = 0; *at >= '0' && *at <= '9'; at++) {
+		uint64_t digit = (uint64_t)(*at - '0');
+
+		if (*number > (INT64_MAX - digit) / 10)
+			return false;
+		*number = *number * 10 + digit;
+	}
+	if (at == *text)
+		return false;
+	*text = at;
+	return true;
+}
+
+static unsigned int shift_of(char unit)
+{
+	switch (unit | ('a' ^ 'A')) {
+	case 'k':
+		return 10;
+	case 'm':
+		return 20;
+	case 'g':
+		return 30;
+	default:
+		return 0;
+	}
+}
+
+/* A whole decimal number with at most one of k, m, g behind it, of either case, 1024-based. Nothing
+ * malformed is a value: HAMi's own parser makes one byte of "1GB" and no limit of "-1". */
+static bool read_bytes(const char *text, uint64_t *bytes)
+{
+	unsigned int shift;
+
+	if (!read_number(&text, bytes))
+		return false;
+	shift = shift_of(*text);
+	if (text[shift ? 1 : 0] || *bytes > (uint64_t)INT64_MAX >> shift)
+		return false;
+	*bytes <<= shift;
+	return true;
+}
+
+static bool read_limit(const char *text, uint64_t *bytes)
+{
+	if (!read_bytes(text, bytes))
+		return false;
+	if (!*bytes)
+		*bytes = VGPU_NO_LIMIT;
+	return true;
+}
+
+static bool read_percent(const char *text, uint64_t *percent)
+{
+	return read_number(&text, percent) && !*text && *percent <= 100;
+}
+
 /* What a variable says, for one card or, without a number behind its name, for all. */
 struct family {
 	const char *name;
 	enum vgpu_result refusal;
-	enum vgpu_quantity (*read)(const char *text, struct vgpu_environment_limit *limit);
-	void (*copy)(struct vgpu_environment_limit *to, const struct vgpu_environment_limit *from);
+	bool (*read)(const char *text, uint64_t *value);
+	uint64_t unsaid;
 };
 
-static enum vgpu_quantity read_memory(const char *text, struct vgpu_environment_limit *limit)
-{
-	enum vgpu_quantity state = vgpu_quantity_bytes(text, &limit->bytes);
-
-	if (state == VGPU_QUANTITY_VALUE && !limit->bytes)
-		limit->bytes = VGPU_NO_LIMIT;
-	return state;
-}
-
-static enum vgpu_quantity read_core(const char *text, struct vgpu_environment_limit *limit)
-{
-	return vgpu_quantity_percent(text, &limit->core_percent);
-}
-
-static void copy_memory(struct vgpu_environment_limit *to,
-			const struct vgpu_environment_limit *from)
-{
-	to->bytes = from->bytes;
-}
-
-static void copy_core(struct vgpu_environment_limit *to, const struct vgpu_environment_limit *from)
-{
-	to->core_percent = from->core_percent;
-}
-
-static const struct family FAMILIES[] = {
-    {VGPU_ENV_MEMORY_LIMIT, VGPU_ENVIRONMENT_MEMORY, read_memory, copy_memory},
-    {VGPU_ENV_CORE_LIMIT, VGPU_ENVIRONMENT_CORE, read_core, copy_core},
-};
+static const struct family MEMORY = {VGPU_ENV_MEMORY_LIMIT, VGPU_ENVIRONMENT_MEMORY, read_limit,
+				     VGPU_NO_LIMIT};
+static const struct family CORE = {VGPU_ENV_CORE_LIMIT, VGPU_ENVIRONMENT_CORE, read_percent, 0};
 
 enum { EVERY_CARD = -1, NO_CARD = -2, NOT_OF_THE_FAMILY = -3 };
 
@@ -95,28 +129,44 @@ static enum vgpu_result refuse(struct vgpu_error *error, enum vgpu_result result
 }
 
 static enum vgpu_result read_family(const struct family *family, char *const *variables,
-				    struct vgpu_environment *out, struct vgpu_error *error)
+				    uint64_t values[VGPU_MOST_CARDS], struct vgpu_error *error)
 {
 	bool own[VGPU_MOST_CARDS] = {false};
-	struct vgpu_environment_limit every = {VGPU_NO_LIMIT, 0};
+	uint64_t every = family->unsaid, value;
+	const char *text;
 
 	for (; *variables; variables++) {
-		const char *value;
-		int card = card_meant(*variables, family->name, &value);
-		struct vgpu_environment_limit read = {VGPU_NO_LIMIT, 0};
+		int card = card_meant(*variables, family->name, &text);
 
 		if (card == NOT_OF_THE_FAMILY)
 			continue;
-		if (card == NO_CARD || family->read(value, &read) != VGPU_QUANTITY_VALUE)
+		if (card == NO_CARD || !family->read(text, &value))
 			return refuse(error, family->refusal, *variables);
-		family->copy(card == EVERY_CARD ? &every : &out->limits[card], &read);
+		*(card == EVERY_CARD ? &every : &values[card]) = value;
 		if (card >= 0)
 			own[card] = true;
 	}
 	for (int card = 0; card < VGPU_MOST_CARDS; card++)
 		if (!own[card])
-			family->copy(&out->limits[card], &every);
+			values[card] = every;
 	return VGPU_OK;
+}
+
+static enum vgpu_result read_limits(char *const *variables, struct vgpu_environment *out,
+				    struct vgpu_error *error)
+{
+	uint64_t bytes[VGPU_MOST_CARDS], percents[VGPU_MOST_CARDS];
+	enum vgpu_result result = read_family(&MEMORY, variables, bytes, error);
+	bool any = false;
+
+	if (result == VGPU_OK)
+		result = read_family(&CORE, variables, percents, error);
+	for (int card = 0; result == VGPU_OK && card < VGPU_MOST_CARDS; card++) {
+		out->limits[card] =
+		    (struct vgpu_environment_limit){bytes[card], (uint32_t)percents[card]};
+		any |= bytes[card] != VGPU_NO_LIMIT;
+	}
+	return result != VGPU_OK || any ? result : vgpu_fail(error, VGPU_UNMANAGED, 0, "");
 }
 
 /* A list that names anything else, "all" or a number, says nothing of UUIDs. */
@@ -150,28 +200,30 @@ static const char *value_of(char *const *variables, const char *name)
 	return NULL;
 }
 
-static bool limits_memory(const struct vgpu_environment *environment)
+static enum vgpu_result read_context(char *const *variables, struct vgpu_environment *out,
+				     struct vgpu_error *error)
 {
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		if (environment->limits[card].bytes != VGPU_NO_LIMIT)
-			return true;
-	return false;
+	const char *text = value_of(variables, VGPU_ENV_CONTEXT);
+
+	out->context_bytes = VGPU_CONTEXT_BYTES_ASSUMED;
+	if (!text || read_bytes(text, &out->context_bytes))
+		return VGPU_OK;
+	return refuse(error, VGPU_ENVIRONMENT_MEMORY, text - sizeof(VGPU_ENV_CONTEXT));
 }
 
 enum vgpu_result vgpu_environment_parse(char *const *variables, struct vgpu_environment *out,
 					struct vgpu_error *error)
 {
 	const char *cache = value_of(variables, VGPU_ENV_SHARED_CACHE);
+	enum vgpu_result result;
 
 	*out = (struct vgpu_environment){.listed_count = 0};
-	for (unsigned int i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++) {
-		enum vgpu_result result = read_family(&FAMILIES[i], variables, out, error);
-
-		if (result != VGPU_OK)
-			return result;
-	}
-	if (!limits_memory(out))
-		return vgpu_fail(error, VGPU_UNMANAGED, 0, "");
+	result = read_limits(variables, out, error);
+	if (result != VGPU_OK)
+		return result;
+	result = read_context(variables, out, error);
+	if (result != VGPU_OK)
+		return result;
 	if (!cache)
 		cache = VGPU_SHARED_CACHE_PATH;
 	if (!*cache || strlen(cache) >= sizeof(out->cache))

@@ -22,6 +22,7 @@ struct vgpu_environment {
 	struct vgpu_environment_limit limits[VGPU_MOST_CARDS];
 	uint8_t listed[VGPU_MOST_CARDS][16]; /* of NVIDIA_VISIBLE_DEVICES */
 	int listed_count;		     /* 0: it names no card by its UUID */
+	uint64_t context_bytes;		     /* charged for each context and its code */
 	char cache[200];
 };
 

@@ -34,8 +34,10 @@ static const struct {
 	{"a limit in the environment cannot be understood",
 	 "; write a whole percentage from 0 (no limit) to 100, and behind LIMIT_ "
 	 "the number of a card from 0 to 31"},
-    [VGPU_CACHE_FOREIGN] = {"the file that accounts GPU memory is damaged or another program's",
-			    "; remove it, or name another in " VGPU_ENV_SHARED_CACHE},
+    [VGPU_CACHE_FOREIGN] =
+	{"the file that accounts GPU memory is damaged, another program's, or of "
+	 "another version of this library",
+	 "; remove it, or name another in " VGPU_ENV_SHARED_CACHE},
     [VGPU_CACHE_UNUSABLE] = {"the file that accounts GPU memory cannot be made or opened",
 			     "; name another in " VGPU_ENV_SHARED_CACHE},
 };

@@ -18,7 +18,6 @@ struct vgpu_graph_needs {
 	uint64_t cards; /* bit mask: on which it allocates */
 	uint64_t bytes[VGPU_MOST_CARDS];
 	uint32_t trims[VGPU_MOST_CARDS]; /* of each card, until that was asked for */
-	bool runs_code;			 /* any node of it, as far as is known */
 };
 
 /* False where the table is full. */

@@ -45,9 +45,7 @@ static struct {
 	uint64_t id;
 	int card_count;
 	uint8_t uuids[VGPU_MOST_CARDS][16];
-	uint64_t limit_bytes[VGPU_MOST_CARDS];
-	uint32_t core_percent[VGPU_MOST_CARDS];
-	uint64_t context_bytes[VGPU_MOST_CARDS];
+	struct vgpu_grant_limits limits[VGPU_MOST_CARDS];
 } grant;
 
 static uint64_t sequence_at(const char *mapping, int index)
@@ -103,14 +101,35 @@ static bool same_grant(const union copy *copy)
 	return true;
 }
 
+static void set_limits(int card, const struct vgpu_grant_limits *from)
+{
+	struct vgpu_grant_limits *to = &grant.limits[card];
+
+	__atomic_store_n(&to->limit_bytes, from->limit_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->overhead_bytes, from->overhead_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(
+	    &to->room_bytes,
+	    from->limit_bytes > from->overhead_bytes ? from->limit_bytes - from->overhead_bytes : 0,
+	    __ATOMIC_RELAXED);
+	__atomic_store_n(&to->context_bytes, from->context_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->code_bytes, from->code_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->core_percent, from->core_percent, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->flags, from->flags, __ATOMIC_RELAXED);
+}
+
 static void take_limits(const union copy *copy, const uint64_t seen[COPIES])
 {
 	for (int card = 0; card < grant.card_count; card++) {
 		const struct vgpu_grant_card *from = &copy->is.cards[card];
 
-		__atomic_store_n(&grant.limit_bytes[card], from->limit_bytes, __ATOMIC_RELAXED);
-		__atomic_store_n(&grant.core_percent[card], from->core_percent, __ATOMIC_RELAXED);
-		__atomic_store_n(&grant.context_bytes[card], from->context_bytes, __ATOMIC_RELAXED);
+		set_limits(card, &(struct vgpu_grant_limits){
+				     .limit_bytes = from->limit_bytes,
+				     .overhead_bytes = from->overhead_bytes,
+				     .context_bytes = from->context_bytes,
+				     .code_bytes = from->code_bytes,
+				     .core_percent = from->core_percent,
+				     .flags = from->flags,
+				 });
 	}
 	grant.sequence = copy->is.head.sequence;
 	for (int index = 0; index < COPIES; index++)
@@ -188,17 +207,16 @@ void vgpu_grant_assume(uint64_t id, int card_count)
 	vgpu_unlock(&grant.lock);
 }
 
-void vgpu_grant_add(int card, const uint8_t uuid[16], uint64_t limit_bytes, uint32_t core_percent)
+void vgpu_grant_add(int card, const uint8_t uuid[16], const struct vgpu_grant_limits *limits)
 {
 	if (!vgpu_lock(&grant.lock))
 		return;
-	__atomic_store_n(&grant.limit_bytes[card], limit_bytes, __ATOMIC_RELAXED);
-	__atomic_store_n(&grant.core_percent[card], core_percent, __ATOMIC_RELAXED);
+	set_limits(card, limits);
 	memcpy(grant.uuids[card], uuid, 16);
 	vgpu_unlock(&grant.lock);
 }
 
-/* Whoever finds the lock taken goes on with the limit as it was a moment ago. */
+/* A thread that finds the lock taken goes on with the limits of a moment ago. */
 static void refresh(void)
 {
 	const char *mapping = grant.mapping;
@@ -250,26 +268,12 @@ static bool known(int card)
 	       card < grant.card_count;
 }
 
-uint64_t vgpu_grant_limit_bytes(int card)
+const struct vgpu_grant_limits *vgpu_grant_limits(int card)
 {
-	if (!known(card))
-		return 0;
-	refresh();
-	return __atomic_load_n(&grant.limit_bytes[card], __ATOMIC_RELAXED);
-}
+	static const struct vgpu_grant_limits nothing;
 
-uint32_t vgpu_grant_core_percent(int card)
-{
 	if (!known(card))
-		return 0;
+		return &nothing;
 	refresh();
-	return __atomic_load_n(&grant.core_percent[card], __ATOMIC_RELAXED);
-}
-
-uint64_t vgpu_grant_context_bytes(int card)
-{
-	if (!known(card))
-		return 0;
-	refresh();
-	return __atomic_load_n(&grant.context_bytes[card], __ATOMIC_RELAXED);
+	return &grant.limits[card];
 }

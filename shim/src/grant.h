@@ -17,18 +17,31 @@
 enum vgpu_result vgpu_grant_load(const char *path, int *os_errno);
 
 /*
- * In place of a file, limits from the environment: room for so many cards, which are added as they
+ * In place of a file, limits from the environment: room for so many GPUs, which are added as they
  * are met. Once per process; vgpu_grant_load then has nothing to do.
  */
 void vgpu_grant_assume(uint64_t id, int card_count);
-void vgpu_grant_add(int card, const uint8_t uuid[16], uint64_t limit_bytes, uint32_t core_percent);
+
+/* What a grant says of one GPU. Each field changes on its own: read one with vgpu_grant_read. */
+struct vgpu_grant_limits {
+	uint64_t limit_bytes;
+	uint64_t overhead_bytes; /* measured from outside: held by the driver, and not charged */
+	uint64_t room_bytes;	 /* the limit less the overhead: what may be charged */
+	uint64_t context_bytes;	 /* charged for each context */
+	uint64_t code_bytes;	 /* charged beside a process's first context */
+	uint32_t core_percent;
+	uint32_t flags; /* VGPU_GRANT_MANAGED_FREE */
+};
+void vgpu_grant_add(int card, const uint8_t uuid[16], const struct vgpu_grant_limits *limits);
 
 /* After vgpu_grant_load returned VGPU_OK, or vgpu_grant_assume. */
 int vgpu_grant_card_count(void);
 uint64_t vgpu_grant_id(void);
 int vgpu_grant_find(const uint8_t uuid[16]);
-uint64_t vgpu_grant_limit_bytes(int card);
-uint32_t vgpu_grant_core_percent(int card);
-uint64_t vgpu_grant_context_bytes(int card);
+
+/* The newest valid limits of a GPU; all zero of one that is not granted. */
+const struct vgpu_grant_limits *vgpu_grant_limits(int card);
+#define vgpu_grant_read(card, field)                                                               \
+	__atomic_load_n(&vgpu_grant_limits(card)->field, __ATOMIC_RELAXED)
 
 #endif

@@ -9,10 +9,10 @@
 
 #include <stdbool.h>
 
-#include "device_cards.h"
 #include "hooks.h"
 #include "loader.h"
 #include "log.h"
+#include "place.h"
 #include "vgpu/region.h"
 
 /* The answer is asked for once per process and kept only where it cannot change. */

@@ -13,49 +13,28 @@ static struct vgpu_charge charge_in(const struct vgpu_entry *entry)
 	return (struct vgpu_charge){entry->bytes, entry->card, entry->context, entry->hold};
 }
 
-static void enter(struct vgpu_shard *shard, struct vgpu_entry *entry, enum vgpu_kind kind,
-		  uint64_t key, struct vgpu_charge charge)
-{
-	vgpu_shard_set(shard, entry,
-		       (struct vgpu_entry){.key = key,
-					   .bytes = charge.bytes,
-					   .context = charge.context,
-					   .hold = (uint16_t)charge.hold,
-					   .card = (uint8_t)charge.card,
-					   .kind = (uint8_t)kind});
-}
-
 enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct vgpu_charge charge,
 				     struct vgpu_charge *replaced)
 {
 	struct vgpu_shard *shard = vgpu_shard_enter(kind, key, true);
 	enum vgpu_ledger_put result = VGPU_LEDGER_NO_MEMORY;
+	struct vgpu_entry *entry;
 
 	if (!shard)
 		return result;
 	if (vgpu_shard_grow(shard)) {
-		struct vgpu_entry *entry = vgpu_shard_find(shard, kind, key);
+		entry = vgpu_shard_find(shard, kind, key);
 		result = entry->kind ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED;
-		*replaced = charge_in(entry);
-		enter(shard, entry, kind, key, charge);
-	}
-	vgpu_shard_leave(shard);
-	return result;
-}
-
-enum vgpu_ledger_put vgpu_ledger_put_back(enum vgpu_kind kind, uint64_t key,
-					  struct vgpu_charge charge)
-{
-	struct vgpu_shard *shard = vgpu_shard_enter(kind, key, true);
-	enum vgpu_ledger_put result = VGPU_LEDGER_NO_MEMORY;
-
-	if (!shard)
-		return result;
-	if (vgpu_shard_grow(shard)) {
-		struct vgpu_entry *entry = vgpu_shard_find(shard, kind, key);
-		result = entry->kind ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED;
-		if (result == VGPU_LEDGER_ADDED)
-			enter(shard, entry, kind, key, charge);
+		if (replaced)
+			*replaced = charge_in(entry);
+		if (replaced || result == VGPU_LEDGER_ADDED)
+			vgpu_shard_set(shard, entry,
+				       (struct vgpu_entry){.key = key,
+							   .bytes = charge.bytes,
+							   .context = charge.context,
+							   .hold = (uint16_t)charge.hold,
+							   .card = (uint8_t)charge.card,
+							   .kind = (uint8_t)kind});
 	}
 	vgpu_shard_leave(shard);
 	return result;
@@ -71,49 +50,10 @@ bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *cha
 		return false;
 	entry = vgpu_shard_find(shard, kind, key);
 	known = entry && entry->kind;
-	if (known) {
+	if (known && charge) {
 		*charge = charge_in(entry);
 		vgpu_shard_remove(shard, entry);
 	}
-	vgpu_shard_leave(shard);
-	return known;
-}
-
-int64_t vgpu_ledger_adjust(enum vgpu_kind kind, uint64_t key, struct vgpu_charge owner,
-			   int64_t delta_bytes)
-{
-	struct vgpu_shard *shard = vgpu_shard_enter(kind, key, true);
-	int64_t changed_bytes = 0;
-
-	if (!shard)
-		return 0;
-	if (vgpu_shard_grow(shard)) {
-		struct vgpu_entry *entry = vgpu_shard_find(shard, kind, key);
-		uint64_t old_bytes = entry->bytes; /* 0 in a free one */
-		uint64_t less_bytes = delta_bytes < 0 ? -(uint64_t)delta_bytes : 0;
-		owner.bytes = delta_bytes < 0
-				  ? old_bytes - (less_bytes < old_bytes ? less_bytes : old_bytes)
-				  : old_bytes + (uint64_t)delta_bytes;
-		changed_bytes = (int64_t)(owner.bytes - old_bytes);
-		if (owner.bytes)
-			enter(shard, entry, kind, key, owner);
-		else if (entry->kind)
-			vgpu_shard_remove(shard, entry);
-	}
-	vgpu_shard_leave(shard);
-	return changed_bytes;
-}
-
-bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key)
-{
-	struct vgpu_shard *shard = vgpu_shard_enter(kind, key, false);
-	struct vgpu_entry *entry;
-	bool known;
-
-	if (!shard)
-		return false;
-	entry = vgpu_shard_find(shard, kind, key);
-	known = entry && entry->kind;
 	vgpu_shard_leave(shard);
 	return known;
 }

@@ -21,7 +21,8 @@ enum vgpu_kind {
 	VGPU_KIND_MIPMAP,     /* CUmipmappedArray */
 	VGPU_KIND_IPC,	      /* an address that another process's memory is mapped at */
 	VGPU_KIND_IMPORT,     /* an address that another process's pool is imported at */
-	VGPU_KIND_MEASURED,   /* what the driver took by itself: admission.c's alone */
+	VGPU_KIND_EXPORT,     /* an address of our own pool that another process has imported */
+	VGPU_KIND_CONTEXT,    /* the life of a context, for what it takes by itself */
 };
 
 struct vgpu_charge {
@@ -37,27 +38,17 @@ enum vgpu_ledger_put {
 	VGPU_LEDGER_NO_MEMORY,
 };
 
-/* Enter a charge. Of an entry replaced, `replaced` tells what it held. */
+/* Enter a charge. Of an entry replaced, `replaced` tells what it held; where that is NULL a key
+ * that is known stays as it is, and the result is REPLACED. */
 enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct vgpu_charge charge,
 				     struct vgpu_charge *replaced);
 
-/* Enter what was taken; a key that is known again stays as it is, and says REPLACED. */
-enum vgpu_ledger_put vgpu_ledger_put_back(enum vgpu_kind kind, uint64_t key,
-					  struct vgpu_charge charge);
-
-/* Take an entry out; false where the key is unknown. */
+/* Take an entry out, or where `charge` is NULL ask for it; false where the key is unknown. */
 bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
-
-/*
- * Add to an entry's bytes or take off, never below 0; an entry that is not there is entered, one
- * that comes to 0 leaves. Returns what the entry's bytes really changed by; 0 where there is no
- * memory for it.
- */
-int64_t vgpu_ledger_adjust(enum vgpu_kind kind, uint64_t key, struct vgpu_charge owner,
-			   int64_t delta_bytes);
-
-/* Is the key there? */
-bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key);
+static inline bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key)
+{
+	return vgpu_ledger_take(kind, key, NULL);
+}
 
 /* Take out all entries of a context (not 0): `bytes` has what they came to on each card, but for
  * those that are shared, each of whose holds is let go of. */

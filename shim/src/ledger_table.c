@@ -63,6 +63,9 @@ struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make
 	if (!table)
 		return NULL;
 	shard = &table->shards[spread(kind, key) >> (64 - SHARD_BITS)];
+	/* An entry that this call may look for was entered before: it shows without the lock. */
+	if (!make && !__atomic_load_n(&shard->count, __ATOMIC_RELAXED))
+		return NULL;
 	return vgpu_lock(&shard->lock) ? shard : NULL;
 }
 
@@ -128,5 +131,5 @@ void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry)
 		}
 	}
 	memset(&shard->entries[gap], 0, sizeof(struct vgpu_entry));
-	shard->count--;
+	__atomic_store_n(&shard->count, shard->count - 1, __ATOMIC_RELAXED);
 }

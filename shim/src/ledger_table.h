@@ -33,7 +33,7 @@ struct vgpu_entry {
 
 struct vgpu_shard {
 	struct vgpu_lock lock;
-	uint32_t count;
+	uint32_t count;	   /* also read without the lock */
 	uint64_t capacity; /* power of two, or 0 */
 	struct vgpu_entry *entries;
 	struct vgpu_bits *spare; /* a list of zeroed ones, by their first words */
@@ -58,7 +58,7 @@ struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kin
 static inline void vgpu_shard_set(struct vgpu_shard *shard, struct vgpu_entry *at,
 				  struct vgpu_entry entry)
 {
-	shard->count += !at->kind;
+	__atomic_store_n(&shard->count, shard->count + !at->kind, __ATOMIC_RELAXED);
 	*at = entry;
 }
 

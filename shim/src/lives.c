@@ -19,15 +19,14 @@ enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16 };
 struct handle {
 	uint64_t meaning; /* life << 32 | card; 0: none */
 	CUcontext context;
-	uint32_t written; /* number of what stands here, which is given once */
-	uint32_t enders;  /* threads that wait for the driver's word on its end */
+	uint32_t serial; /* number of what stands here, which is given once */
+	uint64_t driver_id;
 };
 
 struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t lives, written; /* numbers given so far */
-	bool numberless;	 /* some context had no place left */
+	uint32_t lives, serials; /* numbers given so far */
 	struct handle handles[HANDLES];
 };
 
@@ -36,6 +35,14 @@ static struct vgpu_wiped *the_table;
 static struct table *get_table(void)
 {
 	return vgpu_wiped_pages(&the_table, sizeof(struct table));
+}
+
+/* With its lock; NULL: not to be had. */
+static struct table *enter(void)
+{
+	struct table *table = get_table();
+
+	return table && vgpu_lock(&table->lock) ? table : NULL;
 }
 
 static struct handle *way(struct table *table, CUcontext context, unsigned int number)
@@ -48,6 +55,11 @@ static struct handle *way(struct table *table, CUcontext context, unsigned int n
 static uint64_t meaning_of(struct vgpu_place place)
 {
 	return (uint64_t)place.context << 32 | (uint32_t)place.card;
+}
+
+static uint32_t life_of(const struct handle *handle)
+{
+	return (uint32_t)(handle->meaning >> 32);
 }
 
 bool vgpu_lives_known(CUcontext context, struct vgpu_place *place)
@@ -68,7 +80,14 @@ bool vgpu_lives_known(CUcontext context, struct vgpu_place *place)
 	return false;
 }
 
-/* The handle's own place, else one that nobody alive stands in; the caller holds the lock. */
+uint32_t vgpu_lives_serial(void)
+{
+	const struct table *table = get_table();
+
+	return table ? __atomic_load_n(&table->serials, __ATOMIC_ACQUIRE) : 0;
+}
+
+/* The handle's own place, else a free one; the caller holds the lock. */
 static struct handle *place_for(struct table *table, CUcontext context)
 {
 	struct handle *found = NULL;
@@ -84,191 +103,122 @@ static struct handle *place_for(struct table *table, CUcontext context)
 }
 
 static void write_down(struct table *table, struct handle *handle, CUcontext context,
-		       uint64_t meaning)
+		       struct vgpu_place place, uint64_t driver_id)
 {
-	handle->written = ++table->written;
-	handle->enders = 0;
+	handle->serial = table->serials + 1;
+	__atomic_store_n(&table->serials, handle->serial, __ATOMIC_RELEASE);
+	handle->driver_id = driver_id;
 	__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&handle->context, context, __ATOMIC_RELEASE);
-	__atomic_store_n(&handle->meaning, meaning, __ATOMIC_RELEASE);
+	__atomic_store_n(&handle->meaning, meaning_of(place), __ATOMIC_RELEASE);
 }
 
-void vgpu_lives_begin(CUcontext context, struct vgpu_place *place)
+static bool is_same(const struct handle *handle, uint64_t driver_id, uint32_t serial)
 {
-	struct table *table = get_table();
-	struct handle *handle;
+	return handle->driver_id && driver_id ? handle->driver_id == driver_id
+					      : handle->serial > serial;
+}
 
+bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
+		      struct vgpu_place *place, uint32_t *replaced)
+{
+	struct table *table = enter();
+	struct handle *handle;
+	bool begins = false;
+
+	*replaced = 0;
 	if (!table)
-		return;
-	if (!vgpu_lock(&table->lock))
-		return;
+		return false;
 	handle = place_for(table, context);
-	if (handle && handle->meaning) {
-		place->context = (uint32_t)(handle->meaning >> 32);
+	if (handle && handle->meaning && is_same(handle, driver_id, serial)) {
+		place->context = life_of(handle);
 	} else if (handle) {
 		table->lives += 1 + (table->lives == UINT32_MAX);
 		place->context = table->lives;
-		write_down(table, handle, context, meaning_of(*place));
-	} else {
-		__atomic_store_n(&table->numberless, true, __ATOMIC_RELAXED);
+		*replaced = handle->meaning ? life_of(handle) : 0;
+		write_down(table, handle, context, *place, driver_id);
+		begins = true;
 	}
 	vgpu_unlock(&table->lock);
+	return begins;
 }
 
-struct vgpu_life vgpu_place_ending(CUcontext context)
+struct vgpu_life vgpu_life_of(CUcontext context)
 {
-	struct vgpu_life life = {.context = context};
-	struct table *table = get_table();
-	struct handle *handle;
+	struct vgpu_life life = {0};
+	struct table *table = context ? enter() : NULL;
+	const struct handle *handle;
 
-	if (!table || !context)
-		return life;
-	if (!vgpu_lock(&table->lock))
+	if (!table)
 		return life;
 	handle = place_for(table, context);
-	if (handle && handle->meaning) {
-		life.id = (uint32_t)(handle->meaning >> 32);
-		life.written = handle->written;
-		handle->enders++;
-	}
+	if (handle && handle->meaning)
+		life = (struct vgpu_life){life_of(handle), handle->driver_id};
 	vgpu_unlock(&table->lock);
 	return life;
 }
 
-void vgpu_place_ended(const struct vgpu_life *life, bool ended)
+void vgpu_life_ended(uint32_t life)
 {
-	struct table *table = get_table();
-	struct handle *handle;
+	struct table *table = life ? enter() : NULL;
 
-	if (!table || !life->id)
-		return;
-	if (!vgpu_lock(&table->lock))
-		return;
-	handle = place_for(table, life->context);
-	if (handle && handle->meaning && handle->written == life->written) {
-		handle->enders--;
-		if (ended)
-			__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
-	}
-	vgpu_unlock(&table->lock);
-}
-
-void vgpu_place_given(CUcontext context)
-{
-	struct table *table = get_table();
-	struct handle *handle;
-
-	if (!table || !context)
-		return;
-	if (!vgpu_lock(&table->lock))
-		return;
-	handle = place_for(table, context);
-	if (handle && handle->meaning && handle->enders)
-		__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
-	vgpu_unlock(&table->lock);
-}
-
-bool vgpu_place_lives(uint32_t life)
-{
-	struct table *table = get_table();
-	bool lives = !table || !life;
-
-	if (lives)
-		return true;
-	if (!vgpu_lock(&table->lock))
-		return true;
-	for (int i = 0; i < HANDLES && !lives; i++)
-		lives = table->handles[i].meaning >> 32 == life;
-	vgpu_unlock(&table->lock);
-	return lives;
-}
-
-void vgpu_place_join(CUcontext context, struct vgpu_place place)
-{
-	struct table *table = get_table();
-	struct handle *handle;
-
-	if (!table || !context || !place.context)
-		return;
-	if (!vgpu_lock(&table->lock))
-		return;
-	handle = place_for(table, context);
-	if (handle)
-		write_down(table, handle, context, meaning_of(place));
-	else
-		__atomic_store_n(&table->numberless, true, __ATOMIC_RELAXED);
-	vgpu_unlock(&table->lock);
-}
-
-void vgpu_place_forget(uint32_t life)
-{
-	struct table *table = get_table();
-
-	if (!table || !life)
-		return;
-	if (!vgpu_lock(&table->lock))
+	if (!table)
 		return;
 	for (int i = 0; i < HANDLES; i++)
-		if (table->handles[i].meaning >> 32 == life)
+		if (table->handles[i].meaning && life_of(&table->handles[i]) == life)
 			__atomic_store_n(&table->handles[i].meaning, 0, __ATOMIC_RELEASE);
 	vgpu_unlock(&table->lock);
 }
 
-CUcontext vgpu_place_context_on(int card)
+static bool any(struct table *table, uint32_t life, int card)
 {
-	struct table *table = get_table();
-	CUcontext found = NULL;
+	bool found = false;
 
-	if (!table)
-		return NULL;
-	if (!vgpu_lock(&table->lock))
-		return NULL;
-	for (int i = 0; i < HANDLES && !found; i++)
-		if (table->handles[i].meaning && (int)(uint32_t)table->handles[i].meaning == card)
-			found = table->handles[i].context;
-	vgpu_unlock(&table->lock);
-	return found;
-}
-
-CUcontext vgpu_place_context_of(uint32_t life)
-{
-	struct table *table = get_table();
-	CUcontext found = NULL;
-
-	if (!table || !life)
-		return NULL;
-	if (!vgpu_lock(&table->lock))
-		return NULL;
-	for (int i = 0; i < HANDLES && !found; i++)
-		if (table->handles[i].meaning >> 32 == life)
-			found = table->handles[i].context;
-	vgpu_unlock(&table->lock);
-	return found;
-}
-
-bool vgpu_place_alone(struct vgpu_place place)
-{
-	struct table *table = get_table();
-	bool alone;
-
-	if (!table || __atomic_load_n(&table->numberless, __ATOMIC_RELAXED))
-		return false;
-	if (!vgpu_lock(&table->lock))
-		return false;
-	alone = true;
-	for (int i = 0; i < HANDLES && alone; i++) {
+	for (int i = 0; i < HANDLES && !found; i++) {
 		uint64_t meaning = table->handles[i].meaning;
-		alone = !meaning || (int)(uint32_t)meaning != place.card ||
-			meaning >> 32 == place.context;
+
+		found = meaning && (life ? meaning >> 32 == life : (int)(uint32_t)meaning == card);
 	}
 	vgpu_unlock(&table->lock);
-	return alone;
+	return found;
 }
 
-bool vgpu_place_none_on(int card)
+bool vgpu_place_lives(uint32_t life)
 {
-	struct table *table = get_table();
+	struct table *table = life ? enter() : NULL;
 
-	return table && !__atomic_load_n(&table->numberless, __ATOMIC_RELAXED) &&
-	       !vgpu_place_context_on(card);
+	return !table || any(table, life, 0);
+}
+
+bool vgpu_place_any_on(int card)
+{
+	struct table *table = enter();
+
+	return table && any(table, 0, card);
+}
+
+void vgpu_place_join(CUcontext context, struct vgpu_place place)
+{
+	struct table *table = context && place.context ? enter() : NULL;
+	struct handle *handle;
+
+	if (!table)
+		return;
+	handle = place_for(table, context);
+	if (handle)
+		write_down(table, handle, context, place, 0);
+	vgpu_unlock(&table->lock);
+}
+
+void vgpu_place_part(CUcontext context)
+{
+	struct table *table = context ? enter() : NULL;
+	struct handle *handle;
+
+	if (!table)
+		return;
+	handle = place_for(table, context);
+	if (handle && handle->meaning)
+		__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
+	vgpu_unlock(&table->lock);
 }

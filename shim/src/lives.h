@@ -1,7 +1,8 @@
 /*
  * Lives of contexts: which number the charges of one carry, from its first call until the driver
  * has ended it. A handle may mean one life after another, and a life may have several handles.
- * Fed by place.c, which meets contexts, and by the wrappers that begin and end them; asks nobody.
+ * Fed by place.c, which meets contexts, and by the wrappers that begin and end them. Makes no
+ * driver call, and no other lock is taken under its own.
  */
 #ifndef VGPU_LIVES_H
 #define VGPU_LIVES_H
@@ -11,42 +12,35 @@
 /* Where a context lies whose life is known; takes no lock. */
 bool vgpu_lives_known(CUcontext context, struct vgpu_place *place);
 
-/* Number this life of the context, which lies on place->card, or learn which number another thread
- * gave it meanwhile. */
-void vgpu_lives_begin(CUcontext context, struct vgpu_place *place);
+/* Lives that began so far: what began later has a larger serial number. */
+uint32_t vgpu_lives_serial(void);
 
-/* One life of a context as it is told to end: what its charges carry. */
+/* A life of a context: what its charges carry. */
 struct vgpu_life {
-	CUcontext context;
-	uint32_t id;	  /* 0: nothing of it is known */
-	uint32_t written; /* lives.c's */
+	uint32_t id;	    /* 0: nothing of it is known */
+	uint64_t driver_id; /* cuCtxGetId; 0: the driver has none */
 };
+struct vgpu_life vgpu_life_of(CUcontext context);
 
 /*
- * The driver is about to be asked to end a life, and has answered. Meanwhile the handle means the
- * same to everybody, unless the driver gives it to a new context: whoever makes one says so.
+ * Number this life of the context, which lies on place->card. A life that is known stays, if the
+ * driver's number is the same, or, where the driver has none, if it began after `serial`. True:
+ * this life is new; `*replaced` is the one that the handle meant until then, and that has ended.
  */
-struct vgpu_life vgpu_place_ending(CUcontext context);
-void vgpu_place_ended(const struct vgpu_life *life, bool ended);
-void vgpu_place_given(CUcontext context);
+bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
+		      struct vgpu_place *place, uint32_t *replaced);
+
+/* The driver has ended that life: all its handles that have not been given again are unknown. */
+void vgpu_life_ended(uint32_t life);
 
 /* Has that life not ended yet? 0 never does. */
 bool vgpu_place_lives(uint32_t life);
 
-/* Another handle of the context that lies there; and all handles of a life that has ended. */
+/* Another handle of the context that lies there; and that handle alone is unknown again. */
 void vgpu_place_join(CUcontext context, struct vgpu_place place);
-void vgpu_place_forget(uint32_t life);
+void vgpu_place_part(CUcontext context);
 
-/* Some context on that card that has been met and not ended; NULL: none. */
-CUcontext vgpu_place_context_on(int card);
-
-/* A handle of the context of that life; NULL: it has ended. */
-CUcontext vgpu_place_context_of(uint32_t life);
-
-/* Whether no other context than that life of one is on its card, as far as is known for certain. */
-bool vgpu_place_alone(struct vgpu_place place);
-
-/* Whether none is there for certain: all that there were have been met and had a number. */
-bool vgpu_place_none_on(int card);
+/* Has any context on that GPU been met and not ended? */
+bool vgpu_place_any_on(int card);
 
 #endif

@@ -48,13 +48,6 @@ static void *libcs_own(const char *name)
 	return own;
 }
 
-bool vgpu_is_libcs(const struct vgpu_object *object)
-{
-	return (vgpu_text_same(object->soname, "libc.so.6") ||
-		vgpu_text_same(object->soname, "libdl.so.2")) &&
-	       vgpu_object_function(object, NAMES[VGPU_LOADER_DLSYM]);
-}
-
 /*
  * A library behind us that wraps dlopen is asked as it would have been without us. One that wraps
  * dlsym is passed over: it may have found its "real" dlsym by a lookup that leads to ours.

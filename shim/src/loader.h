@@ -18,9 +18,6 @@ enum vgpu_loader_function {
 	VGPU_LOADER_COUNT,
 };
 
-/* Has that library libc's own dlsym. */
-bool vgpu_is_libcs(const struct vgpu_object *object);
-
 /* What we stand before; NULL where this libc has none, or not yet. */
 void *vgpu_loader(enum vgpu_loader_function function);
 

@@ -56,15 +56,3 @@ void vgpu_log_refusal(const struct vgpu_error *error)
 	say(&line);
 	errno = kept_errno;
 }
-
-void vgpu_log_passed_by(const char *theirs, const char *ours)
-{
-	struct line line = {.length = 0};
-
-	append(&line, "gpuslice: this process may pass by its GPU limit: ");
-	append(&line, theirs);
-	append(&line, " is loaded before ");
-	append(&line, ours);
-	append(&line, ", and the program cannot be started anew; take it out of LD_PRELOAD");
-	say(&line);
-}

@@ -9,7 +9,4 @@
 /* Say on stderr why the card is refused, and what to do; the first time only. */
 void vgpu_log_refusal(const struct vgpu_error *error);
 
-/* At a program's start: that library comes before us in it, and stays there. */
-void vgpu_log_passed_by(const char *theirs, const char *ours);
-
 #endif

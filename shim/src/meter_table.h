@@ -1,60 +1,46 @@
 /*
- * The table of meters, for meter*.c alone: which pool or card's graphs each stands for, how much of
- * it is charged, and which pool is a card's current one. Knows no amounts of the driver's.
+ * The table of meters, for meters.c and meter_table.c: which pool or GPU's graphs each stands for,
+ * and how much of it is charged.
  *
- * A meter's own lock covers what it holds. Its state and its pool change under the table's lock or
- * its own, and are read by anybody: hence in a certain order.
+ * A meter's lock covers all that it holds. `state`, `pool`, `card`, `held_bytes` and
+ * `pending_bytes` are also read without it: a meter that is used again has its pool before its
+ * state.
  */
 #ifndef VGPU_METER_TABLE_H
 #define VGPU_METER_TABLE_H
 
+#include "hooks.h"
 #include "lock.h"
-#include "meter.h"
+#include "meters.h"
 #include "vgpu/region.h"
 #include "wiped.h"
 
-enum { VGPU_METER_HINTS = 64 };
-
-enum vgpu_meter_state { VGPU_METER_NONE, VGPU_METER_POOL, VGPU_METER_DESTROYED, VGPU_METER_GRAPHS };
+enum vgpu_meter_state {
+	VGPU_METER_NONE,
+	VGPU_METER_POOL,
+	VGPU_METER_DESTROYED, /* by the program; the driver still has it */
+	VGPU_METER_GRAPHS,
+};
 
 struct vgpu_meter {
 	struct vgpu_lock lock;
 	uint32_t state;
 	uint64_t pool; /* the handle */
 	int32_t card;
-	CUdevice device; /* of graphs */
-	uint64_t charged_bytes;
+	CUdevice device;	 /* of graphs */
+	uint32_t users;		 /* threads that may call the driver for it */
+	uint64_t held_bytes;	 /* charged: of the driver's, and of calls under way */
+	uint64_t pending_bytes;	 /* reserved by calls under way */
+	uint64_t latest_bytes;	 /* what the driver had, as last read */
+	uint64_t exported_bytes; /* of it, charged to shared slots */
+	uint64_t readings;	 /* written down so far */
 };
-
-struct vgpu_meter_table {
-	struct vgpu_wiped wiped;
-	struct vgpu_lock lock;		   /* of adding and removing */
-	struct vgpu_lock changing;	   /* of current pools; taken before a meter's */
-	uint32_t top;			   /* no meter in use at or above */
-	uint16_t hints[VGPU_METER_HINTS];  /* by a pool's handle: where it was last found */
-	uint16_t current[VGPU_MOST_CARDS]; /* index + 1 of the card's current pool; 0: ask */
-	uint16_t graphs[VGPU_MOST_CARDS];  /* index + 1 */
-	struct vgpu_meter meters[VGPU_METERS];
-};
-
-extern struct vgpu_wiped *vgpu_meter_pages;
-
-static inline struct vgpu_meter_table *vgpu_meter_table(void)
-{
-	return vgpu_wiped_pages(&vgpu_meter_pages, sizeof(struct vgpu_meter_table));
-}
 
 static inline uint32_t vgpu_meter_state(const struct vgpu_meter *meter)
 {
 	return __atomic_load_n(&meter->state, __ATOMIC_ACQUIRE);
 }
 
-static inline uint64_t vgpu_meter_charged(const struct vgpu_meter *meter)
-{
-	return __atomic_load_n(&meter->charged_bytes, __ATOMIC_RELAXED);
-}
-
-/* In this order: a meter that begins another life has its pool before its state. */
 static inline bool vgpu_meter_is(const struct vgpu_meter *meter, uint64_t pool,
 				 enum vgpu_meter_state state)
 {
@@ -62,28 +48,26 @@ static inline bool vgpu_meter_is(const struct vgpu_meter *meter, uint64_t pool,
 	       __atomic_load_n(&meter->pool, __ATOMIC_ACQUIRE) == pool;
 }
 
-static inline uint16_t vgpu_meter_current_index(const struct vgpu_meter_table *t, int card)
-{
-	return __atomic_load_n(&t->current[card], __ATOMIC_ACQUIRE);
-}
+/* One after the other, from *at = 0: the meters that may be in use; NULL: no more. */
+struct vgpu_meter *vgpu_meter_next(uint32_t *at);
 
-static inline bool vgpu_meter_is_current(const struct vgpu_meter *meter)
-{
-	const struct vgpu_meter_table *t = vgpu_meter_table();
-
-	return vgpu_meter_current_index(t, meter->card) == meter - t->meters + 1;
-}
-
-/* A meter for it; NULL where the table is full. The caller holds the table's lock. */
-struct vgpu_meter *vgpu_meter_new(struct vgpu_meter_table *t, enum vgpu_meter_state state,
-				  uint64_t pool, int card);
-
-/* A device that lies on the card; false: the program sees none. */
+/* A device that lies on the GPU; false: the program sees none. */
 bool vgpu_meter_device(int card, CUdevice *device);
 
-/* The meter's pool is current nowhere: whoever takes from a current pool asks the driver again. The
- * second says so where the driver does. */
-void vgpu_meter_not_current(struct vgpu_meter_table *t, const struct vgpu_meter *meter);
-void vgpu_meter_recheck_current(const struct vgpu_meter *meter);
+/* With the meter's lock: what is charged for it. */
+void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes);
+
+/* Before the driver is called for the meter, and after: while any thread is in, the driver keeps
+ * the pool. `bytes` are reserved by the call, and held from here on. False: the pool is not there.
+ * To leave charges what the driver has now, and says by how much that differs. Or both at once. */
+bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes);
+int64_t vgpu_meter_leave(struct vgpu_meter *meter);
+void vgpu_meter_read(struct vgpu_meter *meter);
+
+/* The driver gives back what nothing uses. By a thread that is in. */
+void vgpu_meter_have_trimmed(const struct vgpu_meter *meter);
+
+/* The driver's figure. */
+bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes);
 
 #endif

@@ -61,48 +61,26 @@ static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_
 	return true;
 }
 
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
-{
-	nvmlReturn_t result = real_nvmlDeviceGetMemoryInfo(device, memory);
-	struct vgpu_memory_view view;
+#define SHOWING(name, type, ...)                                                                   \
+	nvmlReturn_t name(nvmlDevice_t device, type *memory)                                       \
+	{                                                                                          \
+		nvmlReturn_t result = real_##name(device, memory);                                 \
+		struct vgpu_memory_view view;                                                      \
+                                                                                                   \
+		if (result != NVML_SUCCESS)                                                        \
+			return result;                                                             \
+		view = (struct vgpu_memory_view){.total_bytes = memory->total,                     \
+						 .free_bytes = memory->free};                      \
+		if (look(device, &view, &result))                                                  \
+			*memory = (type){__VA_ARGS__.total = view.total_bytes,                     \
+					 .free = view.free_bytes, .used = view.used_bytes};        \
+		return result;                                                                     \
+	}
 
-	if (result != NVML_SUCCESS)
-		return result;
-	view = (struct vgpu_memory_view){.total_bytes = memory->total, .free_bytes = memory->free};
-	if (look(device, &view, &result))
-		*memory = (nvmlMemory_t){view.total_bytes, view.free_bytes, view.used_bytes};
-	return result;
-}
-
-nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
-{
-	nvmlReturn_t result = real_nvmlDeviceGetMemoryInfo_v2(device, memory);
-	struct vgpu_memory_view view;
-
-	if (result != NVML_SUCCESS)
-		return result;
-	view = (struct vgpu_memory_view){.total_bytes = memory->total, .free_bytes = memory->free};
-	if (look(device, &view, &result))
-		*memory = (nvmlMemory_v2_t){.version = memory->version,
-					    .total = view.total_bytes,
-					    .free = view.free_bytes,
-					    .used = view.used_bytes};
-	return result;
-}
-
+SHOWING(nvmlDeviceGetMemoryInfo, nvmlMemory_t, )
+SHOWING(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, .version = memory->version, )
 /* Of protected memory, the whole card's figures: the limit does not tell the two kinds apart. */
-nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory)
-{
-	nvmlReturn_t result = real_nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory);
-	struct vgpu_memory_view view;
-
-	if (result != NVML_SUCCESS)
-		return result;
-	view = (struct vgpu_memory_view){.total_bytes = memory->total, .free_bytes = memory->free};
-	if (look(device, &view, &result))
-		*memory = (nvmlMemory_t){view.total_bytes, view.free_bytes, view.used_bytes};
-	return result;
-}
+SHOWING(nvmlDeviceGetConfComputeProtectedMemoryUsage, nvmlMemory_t, )
 
 /* The window is the card's; of what is mapped in it, ours is at most what we hold. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1)

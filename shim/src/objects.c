@@ -146,26 +146,6 @@ static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
 	return map->l_ld && read_dynamic(out, map->l_ld);
 }
 
-bool vgpu_object_before_us(bool (*is)(const struct vgpu_object *), struct vgpu_rank *out)
-{
-	const struct link_map *at = first_loaded(), *theirs = NULL;
-	struct vgpu_object object;
-	int others = 0;
-
-	while (at && (at = at->l_next) && at->l_ld != _DYNAMIC) {
-		if (theirs || at->l_addr == getauxval(AT_SYSINFO_EHDR))
-			continue;
-		if (read_mapped(at, &object) && is(&object))
-			theirs = at;
-		else
-			others++;
-	}
-	if (!at || !theirs)
-		return false;
-	*out = (struct vgpu_rank){at->l_name, theirs->l_name, others};
-	return true;
-}
-
 /*
  * glibc's own dl_iterate_phdr: a sanitizer's stands before it, and cannot be called while it is
  * still looking its functions up, which it does through our dlsym.

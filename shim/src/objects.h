@@ -46,18 +46,6 @@ bool vgpu_object_by_address(const void *address, struct vgpu_object *out);
 
 bool vgpu_object_ourselves(struct vgpu_object *out);
 
-/* Who stands before us in the search of the whole process. */
-struct vgpu_rank {
-	const char *ours, *theirs; /* paths as the loader knows them */
-	int others; /* that stand before that one: of libraries, the kernel's left out */
-};
-
-/*
- * The first library before us that `is` says yes to, of those that were loaded with the program.
- * Asks no libc and takes no lock: for the time before there are threads.
- */
-bool vgpu_object_before_us(bool (*is)(const struct vgpu_object *), struct vgpu_rank *out);
-
 /* Is that what dlopen(NULL) gives. */
 bool vgpu_object_is_program(const void *handle);
 

@@ -1,11 +1,82 @@
-/* See place.h: what is current, asked of the driver; which life, of lives.c; which card, of
- * device_cards.c. */
+/* See place.h: the driver says what is current, lives.c which life it is, its UUID which GPU.
+ */
 #include "place.h"
 
-#include "device_cards.h"
+#include "contexts.h"
 #include "hooks.h"
 #include "init.h"
 #include "lives.h"
+#include "vgpu/region.h"
+
+enum { CACHED_DEVICES = 64 };
+
+/* Address on the bus, as one number that orders as PCI addresses do; 0 where it is not told. */
+static uint64_t bus_address(CUdevice device)
+{
+	static const int attributes[] = {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+					 CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+					 CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID};
+	uint64_t address = 0;
+
+	for (unsigned int i = 0; i < sizeof(attributes) / sizeof(*attributes); i++) {
+		int part = 0;
+
+		(void)real_cuDeviceGetAttribute(&part, attributes[i], device);
+		address = address << 20 | (uint32_t)part;
+	}
+	return address;
+}
+
+/* How many of the devices that the program sees come before this one on the bus. */
+static int number_of(CUdevice device)
+{
+	uint64_t own = bus_address(device);
+	int count = 0, before = 0;
+
+	(void)real_cuDeviceGetCount(&count);
+	for (CUdevice other = 0; other < count; other++)
+		before += bus_address(other) < own;
+	return before;
+}
+
+/* Of a MIG instance the first call names the instance and the second its card. */
+static int find_card(CUdevice device)
+{
+	CUuuid uuid;
+	int number = number_of(device), card = VGPU_CARD_NOT_GRANTED;
+
+	if (real_cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS)
+		card = vgpu_card_of_uuid(uuid.bytes, number);
+	if (card == VGPU_CARD_NOT_GRANTED && real_cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
+		card = vgpu_card_of_uuid(uuid.bytes, number);
+	return card;
+}
+
+/* Ordinals keep their card for the life of the process. Cached as card + 1; 0 is unknown. */
+static int card_of_device(CUdevice device)
+{
+	static uint8_t cache[CACHED_DEVICES];
+	bool cacheable = device >= 0 && device < CACHED_DEVICES;
+	int card = cacheable ? __atomic_load_n(&cache[device], __ATOMIC_RELAXED) - 1 : -1;
+
+	if (card >= 0)
+		return card;
+	card = find_card(device);
+	if (card >= 0 && cacheable)
+		__atomic_store_n(&cache[device], (uint8_t)(card + 1), __ATOMIC_RELAXED);
+	return card;
+}
+
+void vgpu_meet_devices(void)
+{
+	int count = 0;
+
+	if (!vgpu_limits_are_numbered())
+		return;
+	(void)real_cuDeviceGetCount(&count);
+	for (CUdevice device = 0; device < count; device++)
+		(void)card_of_device(device);
+}
 
 /* False: `result` is all there is to say. */
 static bool is_managed(struct vgpu_place *place, CUresult *result)
@@ -44,9 +115,9 @@ static CUresult meet(CUcontext context, struct vgpu_place *place)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	place->card = vgpu_card_of_device(device);
+	place->card = card_of_device(device);
 	if (context && place->card != VGPU_CARD_NOT_GRANTED)
-		vgpu_lives_begin(context, place);
+		vgpu_context_met(context, 0, place, NULL);
 	return CUDA_SUCCESS;
 }
 
@@ -85,6 +156,50 @@ CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place)
 	CUresult result;
 
 	if (is_managed(place, &result))
-		place->card = vgpu_card_of_device(device);
+		place->card = card_of_device(device);
+	return result;
+}
+
+enum { MANAGED = 2 }; /* CU_MEM_ALLOCATION_TYPE_MANAGED */
+
+static bool is_on_device(const CUmemLocation *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ||
+	       location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+}
+
+CUresult vgpu_place_of_location(const CUmemLocation *location, struct vgpu_place *place,
+				CUdevice *device)
+{
+	CUuuid uuid;
+	CUresult result;
+
+	*place = (struct vgpu_place){.card = VGPU_CARD_UNMANAGED};
+	*device = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
+		      ? location->id & 0xff
+		      : location->id;
+	if (!is_on_device(location))
+		return CUDA_SUCCESS;
+	result = vgpu_place_of_device(*device, place);
+	if (result == CUDA_SUCCESS && place->card == VGPU_CARD_NOT_GRANTED &&
+	    real_cuDeviceGetUuid(&uuid, *device) != CUDA_SUCCESS)
+		place->card = VGPU_CARD_UNMANAGED;
+	return result;
+}
+
+CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place *place)
+{
+	CUdevice device = 0;
+	CUresult result;
+
+	if (properties->allocation_type != MANAGED || is_on_device(&properties->location)) {
+		result = vgpu_place_of_location(&properties->location, place, &device);
+	} else {
+		(void)real_cuCtxGetDevice(&device); /* without a context: the first */
+		result = vgpu_place_of_device(device, place);
+	}
+	if (properties->allocation_type == MANAGED && place->card >= 0 &&
+	    !vgpu_managed_is_charged(place->card))
+		place->card = VGPU_CARD_UNMANAGED;
 	return result;
 }

@@ -27,4 +27,16 @@ CUresult vgpu_place_current(struct vgpu_place *place);
 CUresult vgpu_place_of_context(CUcontext context, struct vgpu_place *place);
 CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place);
 
+/* Of what is not on a device: VGPU_CARD_UNMANAGED. A device that the driver does not know is the
+ * driver's to refuse. */
+CUresult vgpu_place_of_location(const CUmemLocation *location, struct vgpu_place *place,
+				CUdevice *device);
+
+/* Managed memory counts as device memory wherever its pages go; where it prefers no device, as the
+ * current one's. */
+CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place *place);
+
+/* Limits from the environment hold for all the devices that a program sees, from its start. */
+void vgpu_meet_devices(void);
+
 #endif

@@ -19,7 +19,9 @@
 struct vgpu_process_card {
 	struct vgpu_lock lock;
 	uint64_t held_bytes; /* what our reservations come to, should the slot be lost */
-	int64_t late_bytes; /* changes while the lock could not be had; whoever has it makes them */
+	int64_t
+	    late_bytes; /* changes while the lock could not be had; its next holder makes them */
+	uint64_t imported_bytes; /* held, and charged to a shared slot (shared.c) */
 } __attribute__((aligned(64)));
 
 struct vgpu_process {

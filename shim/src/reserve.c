@@ -13,7 +13,6 @@
 #include "directory.h"
 #include "grant.h"
 #include "shared_limits.h"
-#include "takers.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)
 #define REPORT_REST    20 /* of its time a process spends one part in so many on reports' searches */
@@ -79,16 +78,18 @@ static void reap_afresh(struct vgpu_process *process)
 	}
 }
 
-bool vgpu_dropped_within(int card, uint64_t span_ns)
+uint64_t vgpu_last_exit_ns(int card)
 {
 	struct vgpu_process *process = vgpu_process();
+	const struct vgpu_region_header *header;
 	uint64_t last_ns;
 
 	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
-		return false;
+		return 0;
+	header = (const struct vgpu_region_header *)process->view.base;
 	last_ns =
 	    __atomic_load_n(&vgpu_view_card(&process->view, card)->last_drop_ns, __ATOMIC_RELAXED);
-	return last_ns && vgpu_now_ns() - last_ns < span_ns;
+	return header->created_ns > last_ns ? header->created_ns : last_ns;
 }
 
 bool vgpu_limits_are_numbered(void)
@@ -104,23 +105,30 @@ int vgpu_card_of_uuid(const uint8_t uuid[16], int number)
 		return card;
 	if (card < 0)
 		card = vgpu_limits_meet(uuid, number);
-	return card >= 0 && vgpu_grant_limit_bytes(card) == VGPU_NO_LIMIT ? VGPU_CARD_UNMANAGED
-									  : card;
+	return card >= 0 && vgpu_grant_read(card, limit_bytes) == VGPU_NO_LIMIT
+		   ? VGPU_CARD_UNMANAGED
+		   : card;
 }
 
 uint64_t vgpu_limit_bytes(int card)
 {
-	return vgpu_grant_limit_bytes(card);
+	return vgpu_grant_read(card, limit_bytes);
 }
 
 uint32_t vgpu_core_percent(int card)
 {
-	return vgpu_grant_core_percent(card);
+	return vgpu_grant_read(card, core_percent);
 }
 
-uint64_t vgpu_context_bytes(int card)
+uint64_t vgpu_context_bytes(int card, bool first)
 {
-	return vgpu_grant_context_bytes(card);
+	return vgpu_grant_read(card, context_bytes) +
+	       (first ? vgpu_grant_read(card, code_bytes) : 0);
+}
+
+bool vgpu_managed_is_charged(int card)
+{
+	return !(vgpu_grant_read(card, flags) & VGPU_GRANT_MANAGED_FREE);
 }
 
 uint64_t vgpu_used_bytes(int card)
@@ -133,7 +141,8 @@ uint64_t vgpu_used_bytes(int card)
 	held_bytes = __atomic_load_n(&process->cards[card].held_bytes, __ATOMIC_RELAXED);
 	if (vgpu_counter_used_bytes(&process->view, card) != held_bytes)
 		reap_for_report(process);
-	return vgpu_counter_used_bytes(&process->view, card);
+	return vgpu_counter_used_bytes(&process->view, card) +
+	       vgpu_grant_read(card, overhead_bytes);
 }
 
 enum change {
@@ -142,17 +151,63 @@ enum change {
 	TAKE_OFF,
 };
 
-/* Beside those who take a chunk uncharged, which are counted after the counter was changed. */
+/*
+ * Growing calls. Each has a word of its process's slot, and looks at the counter only after it is
+ * set; a reservation changes the counter first, and looks at these words only then, where they may
+ * matter. So of two at once one sees the other, and what is charged and what may be taken never
+ * pass the limit together. Only the first slots' processes may, and only where all of them would
+ * fit.
+ */
+enum { GROWING_SLOTS = 64 };
+#define GROWING_MOST_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
+
+static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, int card)
+{
+	return &vgpu_view_slot_card(&process->view, slot, card)->growing;
+}
+
+uint64_t *vgpu_growing_begin(int card)
+{
+	struct vgpu_process *process = vgpu_process();
+	uint64_t *growing;
+
+	if (!vgpu_fits(card, GROWING_MOST_BYTES) || !vgpu_is_attached(process) ||
+	    process->owner.slot >= GROWING_SLOTS)
+		return NULL;
+	growing = growing_of(process, process->owner.slot, card);
+	if (__atomic_exchange_n(growing, 1, __ATOMIC_SEQ_CST))
+		return NULL;
+#ifndef __x86_64__
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+	if (vgpu_fits(card, GROWING_MOST_BYTES))
+		return growing;
+	vgpu_growing_end(growing);
+	return NULL;
+}
+
+void vgpu_growing_end(uint64_t *growing)
+{
+	__atomic_store_n(growing, 0, __ATOMIC_RELEASE);
+}
+
 static bool leaves_room(const struct vgpu_process *process, int card)
 {
-	uint64_t limit_bytes = vgpu_grant_limit_bytes(card);
-	uint64_t used_bytes = vgpu_counter_used_bytes(&process->view, card);
-	uint64_t taken_bytes;
+	uint64_t room_bytes = vgpu_grant_read(card, room_bytes), growing_bytes = 0;
+	uint64_t left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, card);
 
-	if (used_bytes + VGPU_MOST_TAKEN_BYTES <= limit_bytes)
+	if (left_bytes <= room_bytes && left_bytes >= GROWING_MOST_BYTES)
 		return true;
-	taken_bytes = vgpu_taken_bytes(&process->view, card);
-	return !taken_bytes || used_bytes + taken_bytes <= limit_bytes;
+	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
+		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);
+
+		if (!__atomic_load_n(&holder->generation, __ATOMIC_ACQUIRE))
+			break;
+		if (__atomic_load_n(&holder->state, __ATOMIC_ACQUIRE) == VGPU_SLOT_LIVE &&
+		    __atomic_load_n(growing_of(process, slot, card), __ATOMIC_SEQ_CST))
+			growing_bytes += VGPU_CHUNK_BYTES;
+	}
+	return !growing_bytes || (left_bytes <= room_bytes && left_bytes >= growing_bytes);
 }
 
 /* Under the card's lock. VGPU_LOST: attach anew first. */
@@ -165,11 +220,11 @@ static enum vgpu_applied apply_locked(struct vgpu_process *process, int card, en
 	if (!process->attached)
 		return VGPU_LOST;
 	vgpu_recharge(process, card);
-	applied =
-	    change == TAKE_OFF
-		? vgpu_counter_uncharge(&process->view, card, &process->owner, bytes)
-		: vgpu_counter_charge(&process->view, card, &process->owner, bytes,
-				      change == ADD ? vgpu_grant_limit_bytes(card) : VGPU_NO_LIMIT);
+	applied = change == TAKE_OFF
+		      ? vgpu_counter_uncharge(&process->view, card, &process->owner, bytes)
+		      : vgpu_counter_charge(&process->view, card, &process->owner, bytes,
+					    change == ADD ? vgpu_grant_read(card, room_bytes)
+							  : VGPU_NO_LIMIT);
 	if (applied == VGPU_APPLIED && change == ADD && !leaves_room(process, card))
 		return vgpu_counter_uncharge(&process->view, card, &process->owner, bytes) ==
 			       VGPU_APPLIED
@@ -248,11 +303,16 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int card, 
 bool vgpu_fits(int card, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process();
-	uint64_t limit_bytes = vgpu_grant_limit_bytes(card);
+	uint64_t room_bytes = vgpu_grant_read(card, room_bytes);
 
 	return process && vgpu_is_mapped(process) && card >= 0 && card < process->view.card_count &&
-	       bytes <= limit_bytes &&
-	       vgpu_counter_used_bytes(&process->view, card) <= limit_bytes - bytes;
+	       bytes <= room_bytes &&
+	       vgpu_counter_used_bytes(&process->view, card) <= room_bytes - bytes;
+}
+
+bool vgpu_may_ever_fit(int card, uint64_t bytes)
+{
+	return bytes <= vgpu_grant_read(card, room_bytes);
 }
 
 enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
@@ -263,7 +323,7 @@ enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
 	if (!process)
 		return VGPU_SYSTEM;
 	result = change_attached(process, card, ADD, bytes);
-	if (result != VGPU_OVER_LIMIT || bytes > vgpu_grant_limit_bytes(card))
+	if (result != VGPU_OVER_LIMIT || !vgpu_may_ever_fit(card, bytes))
 		return result;
 	reap_afresh(process);
 	return vgpu_fits(card, bytes) ? change_attached(process, card, ADD, bytes) : result;

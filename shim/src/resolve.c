@@ -69,14 +69,6 @@ int vgpu_hook_named(const char *name)
 	return vgpu_names_next(&names, name, &slot);
 }
 
-bool vgpu_is_driver(const struct vgpu_object *object)
-{
-	for (int library = 0; library < VGPU_LIBRARY_COUNT; library++)
-		if (vgpu_text_same(LIBRARIES[library].soname, object->soname))
-			return vgpu_object_function(object, LIBRARIES[library].first);
-	return false;
-}
-
 static void read_functions(enum vgpu_library library, const struct vgpu_object *object)
 {
 	for (int i = 0; i < VGPU_FUNCTION_COUNT; i++) {

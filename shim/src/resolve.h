@@ -15,9 +15,6 @@ void *vgpu_wrapper(enum vgpu_function hook);
 /* The hook of that name, or -1. */
 int vgpu_hook_named(const char *name);
 
-/* Is that a library of the driver's, rather than a forwarder of its name. */
-bool vgpu_is_driver(const struct vgpu_object *object);
-
 /* Find the driver's library again, should it have been loaded, moved or unloaded since; its load
  * bias, 0 where it is not loaded. */
 uintptr_t vgpu_refresh(enum vgpu_library library);

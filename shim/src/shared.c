@@ -21,6 +21,7 @@ struct hold {
 	void *anchor; /* NULL: no hold on this slot */
 	uint64_t generation;
 	uint32_t count;
+	struct vgpu_shared_charge imported; /* 0 bytes where this process is the exporter */
 };
 
 struct holds {
@@ -108,18 +109,30 @@ vgpu_hold vgpu_shared_export(struct vgpu_shared_charge charge, uint64_t key)
 	return owner.slot + 1;
 }
 
-static bool charge_of(const struct vgpu_view *view, uint32_t slot,
-		      struct vgpu_shared_charge *charge)
+/* 0 bytes of what costs nothing. */
+static struct vgpu_shared_charge charge_of(const struct vgpu_view *view, uint32_t slot)
 {
-	for (charge->card = 0; charge->card < view->card_count; charge->card++) {
-		charge->bytes = vgpu_counter_charged_bytes(view, charge->card, slot);
-		if (charge->bytes)
-			return true;
-	}
-	return false;
+	struct vgpu_shared_charge charge = {0};
+
+	for (int card = 0; card < view->card_count && !charge.bytes; card++)
+		charge =
+		    (struct vgpu_shared_charge){card, vgpu_counter_charged_bytes(view, card, slot)};
+	return charge;
 }
 
-static bool join_locked(const struct vgpu_slots *slots, uint64_t key, struct vgpu_owner *owner)
+/* With the setup lock. */
+static void count_imported(struct vgpu_process *process, struct vgpu_shared_charge charge,
+			   bool begins)
+{
+	uint64_t *bytes = &process->cards[charge.card].imported_bytes;
+
+	*bytes = begins ? *bytes + charge.bytes : *bytes - charge.bytes;
+	if (vgpu_is_attached(process))
+		vgpu_publish_imported(process, charge.card);
+}
+
+static bool join_locked(struct vgpu_process *process, const struct vgpu_slots *slots, uint64_t key,
+			struct vgpu_owner *owner, struct vgpu_shared_charge *charge)
 {
 	struct hold *hold;
 
@@ -128,11 +141,15 @@ static bool join_locked(const struct vgpu_slots *slots, uint64_t key, struct vgp
 	hold = &get_holds()->of_slot[owner->slot];
 	if (hold->anchor && hold->generation == owner->generation) {
 		hold->count++;
+		*charge = charge_of(slots->view, owner->slot);
 		return true;
 	}
-	if (!vgpu_slots_join(slots, owner, key))
+	if (!vgpu_slots_join(slots, owner, key) || !enter(slots, owner))
 		return false;
-	return enter(slots, owner);
+	*charge = charge_of(slots->view, owner->slot);
+	hold->imported = *charge;
+	count_imported(process, *charge, true);
+	return true;
 }
 
 vgpu_hold vgpu_shared_join(uint64_t key, struct vgpu_shared_charge *charge)
@@ -144,17 +161,20 @@ vgpu_hold vgpu_shared_join(uint64_t key, struct vgpu_shared_charge *charge)
 
 	if (!begin(&process, &slots))
 		return 0;
-	if (join_locked(&slots, key, &owner) && charge_of(&process->view, owner.slot, charge))
+	if (join_locked(process, &slots, key, &owner, charge))
 		hold = owner.slot + 1;
 	end(process, &slots);
 	VGPU_AT(JOIN_DONE);
 	return hold;
 }
 
-static void let_go(struct hold *hold, const struct vgpu_slots *slots, uint32_t slot)
+static void let_go(struct vgpu_process *process, struct hold *hold, const struct vgpu_slots *slots,
+		   uint32_t slot)
 {
 	struct vgpu_owner owner = {slot, hold->generation};
 
+	count_imported(process, hold->imported, false);
+	hold->imported.bytes = 0;
 	munmap(hold->anchor, VGPU_ANCHOR_MAPPED_BYTES);
 	hold->anchor = NULL;
 	hold->count = 0;
@@ -174,15 +194,15 @@ void vgpu_shared_leave(vgpu_hold held)
 		return;
 	hold = &get_holds()->of_slot[held - 1];
 	if (hold->anchor && --hold->count == 0)
-		let_go(hold, &slots, held - 1);
+		let_go(process, hold, &slots, held - 1);
 	end(process, &slots);
 }
 
-void vgpu_shared_leave_all(const struct vgpu_slots *slots)
+void vgpu_shared_leave_all(struct vgpu_process *process, const struct vgpu_slots *slots)
 {
 	struct holds *holds = get_holds();
 
 	for (uint32_t slot = 0; holds && slot < VGPU_SHARED_SLOTS; slot++)
 		if (holds->of_slot[slot].anchor)
-			let_go(&holds->of_slot[slot], slots, slot);
+			let_go(process, &holds->of_slot[slot], slots, slot);
 }

@@ -150,7 +150,12 @@ int vgpu_limits_meet(const uint8_t uuid[16], int number)
 		place = vgpu_view_card(&process->view, card);
 		if (place->known != VGPU_CARD_LIMITED)
 			write_limit(place, uuid, &environment->limits[number]);
-		vgpu_grant_add(card, uuid, place->limit_bytes, place->core_percent);
+		vgpu_grant_add(card, uuid,
+			       &(struct vgpu_grant_limits){
+				   .limit_bytes = place->limit_bytes,
+				   .core_percent = place->core_percent,
+				   .context_bytes = environment->context_bytes,
+			       });
 	}
 	syscall(SYS_close, fd);
 	return card;

@@ -199,9 +199,14 @@ static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner
 	static const struct vgpu_identity nobody;
 	const struct vgpu_identity *who = state == VGPU_SLOT_LIVE ? slots->self : &nobody;
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+	struct vgpu_region_slot_card *entry;
 
-	for (int card = 0; card < slots->view->card_count; card++)
+	for (int card = 0; card < slots->view->card_count; card++) {
 		vgpu_counter_renew(slots->view, card, owner);
+		entry = vgpu_view_slot_card(slots->view, owner->slot, card);
+		__atomic_store_n(&entry->imported_bytes, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&entry->growing, 0, __ATOMIC_RELAXED);
+	}
 	__atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
 	VGPU_AT(CLAIM_LIVE);
 	__atomic_store_n(&slot->pid, who->pid, __ATOMIC_RELAXED);

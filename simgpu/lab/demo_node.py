@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from contract import names
+from contract.overhead import CODE_BYTES
 from simgpu.lab import sample
 from simgpu.lab.building import ProgramsError
 from simgpu.lab.catalogue import PYTHON_IMAGE
@@ -149,10 +150,10 @@ def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
     sizes = {key for one in told for name, key in one.items() if name.endswith("total")}
     story.claim("each sees half of the card, whoever asks", sizes | set(shown) == {_HALF}, told)
     free = {one[key] for one in told for key in ("nvml_free", "cuda_free")}
-    context = lab.context_bytes
+    context, code = lab.context_bytes // _MIB, CODE_BYTES // _MIB
     story.claim(
-        f"free is what the program's own context leaves: it takes {context // _MIB} MiB",
-        free == {_HALF - context},
+        f"free is what the program's context leaves, {context} MiB, and {code} MiB kept for code",
+        free == {_HALF - lab.floor_bytes},
         told,
     )
     same = {one["uuid"] for one in told} == {lab.cards[0].uuid}
@@ -172,9 +173,9 @@ def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
             [(name, size / _CARD) for name, size in taken.items()],
             f"{gib(_CARD - _free_outside(lab))} of {gib(_CARD)}",
         )
-        full = got["code"] == "CUDA_SUCCESS" and got["asked"] == _HALF - lab.context_bytes
+        full = got["code"] == "CUDA_SUCCESS" and got["asked"] == _HALF - lab.floor_bytes
         story.claim(
-            f"{actor.name}: cuMemAlloc of {gib(got['asked'])} succeeds, its context has the rest",
+            f"{actor.name}: cuMemAlloc of {gib(got['asked'])} succeeds, all that is free",
             full,
             got,
         )
@@ -184,7 +185,11 @@ def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
             done = bob.ask("work")
             story.claim("bob goes on: writes 64 MiB, reads them back unharmed", done["right"], done)
     free = _free_outside(lab)
-    story.claim("seen from outside, by nvidia-smi on the node, the card is full", free == 0, free)
+    story.claim(
+        f"seen from outside, by nvidia-smi on the node, {gib(free)} are free, kept for code",
+        free == 2 * CODE_BYTES,
+        free,
+    )
 
 
 def _free_outside(lab: Lab) -> int:
@@ -201,7 +206,7 @@ def _killing(story: Story, lab: Lab, ada: Actor) -> None:
     )
     ada.kill()
     free = ada.report()["cuda_free"]
-    story.claim(f"after: it finds {gib(free)} free again", free == _HALF - lab.context_bytes, free)
+    story.claim(f"after: it finds {gib(free)} free again", free == _HALF - lab.floor_bytes, free)
 
 
 def _refusals(story: Story, lab: Lab) -> None:

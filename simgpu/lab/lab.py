@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Final
 
 from contract import allocation, grants, names, required_plugins
+from contract.overhead import CODE_BYTES
 from simgpu import config
 from simgpu.home import Home
 from simgpu.lab import building, images, programs
@@ -70,6 +71,7 @@ class Lab:
     ) -> None:
         host = config.load(host_file).with_cards(memory_bytes)
         self.cards, self.context_bytes = host.cards, host.context_overhead_bytes
+        self.floor_bytes = self.context_bytes + CODE_BYTES
         self._host_file = host_file
         self._memory = memory_bytes
         self._files = files or {}

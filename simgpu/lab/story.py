@@ -113,7 +113,7 @@ class _Scene:
         probed = _probed(shown)
         free = probed["free"] // _MIB
         told.claim(
-            f"cuMemAlloc of {free} MiB succeeds; its context has the rest",
+            f"cuMemAlloc of {free} MiB succeeds; its context and code have the rest",
             _takes_all_of(50, probed),
             probed,
         )

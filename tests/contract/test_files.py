@@ -158,7 +158,7 @@ BROKEN = [
     (b"", "truncated"),
     (region_file.fresh(1, 7)[:200], "truncated"),
     (b"x" + region_file.fresh(1, 7)[1:], "checksum"),
-    (patched("version", 3), "version 3"),
+    (patched("version", 4), "version 4"),
     (patched("card_count", 0), "card records"),
     (patched("card_count", 17), "card records"),
 ]

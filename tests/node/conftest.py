@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.overhead import CODE_BYTES
 from simgpu.lab.catalogue import OWN_PRELOAD, PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
@@ -17,6 +18,8 @@ from simgpu.lab.lab import Lab
 GIB = 1 << 30
 CONTEXT = 300 << 20
 """What a context of the simulated host takes: simgpu/default.toml."""
+FLOOR = CONTEXT + CODE_BYTES
+"""What a process is charged with its context."""
 PROBE = "/opt/test/probe"
 LINKED_PROBE = "/opt/test/probe-linked"
 SETUID_PROBE = "/opt/test/probe-setuid"
@@ -43,10 +46,16 @@ class Taken:
     def held_to(self, limit_bytes: int) -> bool:
         """It saw the limit as the card's size, took all of it, and was refused 512 bytes more.
 
-        All of it is what its context leaves, to the byte, whoever else is on the card.
+        All of it is what its context and the allowance for code leave, to the byte, whatever else
+        is on the GPU.
         """
         seen = (self.init, self.total, self.filled, self.more)
-        return seen == (0, limit_bytes, 0, 2) and self.free == limit_bytes - CONTEXT
+        return seen == (0, limit_bytes, 0, 2) and self.free == limit_bytes - FLOOR
+
+    def escaped_to(self, gpu_bytes: int) -> bool:
+        """It saw the whole GPU, and took it: the library was not loaded."""
+        seen = (self.init, self.total, self.filled)
+        return seen == (0, gpu_bytes, 0) and self.free == gpu_bytes - CONTEXT
 
     def found_it_full(self) -> bool:
         """Not even a context fitted."""

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from contract import names
+from contract.overhead import CODE_BYTES
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import Container, Process
 from simgpu.lab.lab import Lab
 
-from .conftest import CONTEXT, GIB, LAUNCHER, PROBE, SETUID_PROBE, Taken, hold_all, probe
+from .conftest import FLOOR, GIB, LAUNCHER, PROBE, SETUID_PROBE, Taken, hold_all, probe
 
 pytestmark = pytest.mark.node
 
@@ -94,11 +95,42 @@ def test_nvidias_own_python_clients_see_the_limit(half: Container) -> None:
         "nvml": [HALF, HALF, 0],
         "nvml v2": [HALF, HALF, 0],
         "cuDeviceTotalMem": HALF,
-        "cuMemGetInfo": [HALF - CONTEXT, HALF],
+        "cuMemGetInfo": [HALF - FLOOR, HALF],
         "too much": 2,
         "all": 0,
         "one more": 2,
     }
+
+
+_LOADER = """
+import time
+from cuda.bindings import driver
+
+def must(said):
+    assert said[0] == 0, said
+    return said[1:]
+
+MIB = 1 << 20
+code = b".version 8.0\\n.target sm_80\\n.address_size 64\\n// simgpu: module_bytes=%d\\n"
+must(driver.cuInit(0))
+must(driver.cuCtxSetCurrent(must(driver.cuDevicePrimaryCtxRetain(0))[0]))
+free, total = must(driver.cuMemGetInfo())
+(module,) = must(driver.cuModuleLoadData(code % (200 * MIB) + b".visible .entry e() { ret; }"))
+(entry,) = must(driver.cuModuleGetFunction(module, b"e"))
+must(driver.cuLaunchKernel(entry, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
+deadline = time.monotonic() + 60
+while must(driver.cuMemGetInfo())[0] == free and time.monotonic() < deadline:
+    time.sleep(0.1)
+print(free // MIB, must(driver.cuMemGetInfo())[0] // MIB)
+"""
+
+
+def test_code_comes_off_the_limit_once_it_is_measured(half: Container) -> None:
+    done = half.exec(["python3", "-c", _LOADER])
+    assert done.code == 0, done
+    free = (HALF - FLOOR) >> 20
+    allowed = CODE_BYTES >> 20
+    assert done.out.split() == [str(free), str(free - (200 - allowed))]
 
 
 def test_nvidia_smi_shows_the_limit(half: Container) -> None:
@@ -123,7 +155,7 @@ def test_a_killed_processs_memory_comes_back(half: Container) -> None:
     done = half.exec(["bash", "-c", script])
     during, after = (json.loads(line) for line in done.out.splitlines())
     assert during["context"] == 2
-    assert (after["total"], after["free"], after["filled"]) == (HALF, HALF - CONTEXT, 0)
+    assert (after["total"], after["free"], after["filled"]) == (HALF, HALF - FLOOR, 0)
 
 
 def test_each_container_of_a_pod_has_its_own_share(lab: Lab) -> None:

@@ -144,10 +144,7 @@ def test_visible_devices_that_name_cards_without_a_grant(lab: Lab) -> None:
             pod.create("main", _environ(NVIDIA_VISIBLE_DEVICES=UUID))
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["", OWN_PRELOAD, "libc.so.6", "libcuda.so.1", f"{OWN_PRELOAD} libc.so.6:libcuda.so.1"],
-)
+@pytest.mark.parametrize("value", ["", OWN_PRELOAD])
 def test_ld_preload_in_the_environment(lab: Lab, value: str) -> None:
     """Of the pod, of a program that is run, and of the image."""
     with lab.pod("granted", one(lab)) as pod:
@@ -162,10 +159,18 @@ def test_ld_preload_in_the_environment(lab: Lab, value: str) -> None:
         assert (OWN_PRELOAD in maps) == (OWN_PRELOAD in value)
         assert names.FILE_LIBRARY in maps
         assert container.exec(["python3", "-c", _CUDA_PYTHON]).out == f"{HALF} 2\n"
-    with lab.pod("image", one(lab)) as pod:
-        container = pod.run("main", Process(PRELOADING_IMAGE))
-        for program in (PROBE, LINKED_PROBE):
-            assert probe(container, [program]).held_to(HALF)
+
+
+def test_an_ld_preload_of_libc_or_the_driver(lab: Lab) -> None:
+    with lab.pod("granted", one(lab)) as pod:
+        for process in (
+            _environ(LD_PRELOAD="libc.so.6"),
+            _environ(LD_PRELOAD=f"{OWN_PRELOAD}:libcuda.so.1"),
+            Process(PRELOADING_IMAGE),
+        ):
+            with refused("an_ld_preload_of_libc_or_the_driver"):
+                pod.create("main", process)
+        assert pod.run("side", Process(PRELOADING_IMAGE)).exec(["true"]).code == 0
 
 
 def test_ld_audit_in_the_environment(lab: Lab) -> None:

@@ -34,6 +34,18 @@ REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
         Reason.ENV_AUDITS,
         "environment LD_AUDIT='/tmp/audit.so' names a library",
     ),
+    "libc before ours": (
+        POD,
+        replace(PLAIN, env=("LD_PRELOAD=/lib/mine.so libc.so.6",)),
+        Reason.ENV_PRELOADS,
+        "environment LD_PRELOAD='/lib/mine.so libc.so.6' puts libc.so.6 before",
+    ),
+    "the driver before ours": (
+        POD,
+        replace(PLAIN, env=("LD_PRELOAD=:/usr/lib/x86_64-linux-gnu/libcuda.so.1",)),
+        Reason.ENV_PRELOADS,
+        "puts /usr/lib/x86_64-linux-gnu/libcuda.so.1 before .* libcuda.so",
+    ),
     "a card's node": (
         POD,
         replace(PLAIN, devices=(Device("/dev/nvidia0", "c", 195, 0),)),

@@ -28,7 +28,7 @@ def test_the_document_is_written_from_the_table(tmp_path: Path) -> None:
 def test_every_fault_has_a_test_of_its_name() -> None:
     defined = {
         node.name
-        for place in ("tests/node", "tests/shim")
+        for place in ("tests/node", "tests/shim", "tests/nri_plugin")
         for path in (ROOT / place).glob("test_*.py")
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.FunctionDef)

@@ -212,7 +212,7 @@ def test_a_card_that_is_full_is_left_alone(
     try:
         assert neighbour.stdout is not None and neighbour.stdout.readline() == "0\n"
         assert learn(asked, OTHER) == {}
-        assert "bytes of the card are free" in caplog.text
+        assert "bytes of the GPU are free" in caplog.text
     finally:
         neighbour.communicate("\n", timeout=60)
     assert learn(asked, OTHER) == {OTHER: 300 * MIB}, "retried when there is room"
@@ -274,7 +274,7 @@ def test_nvml_that_lies_is_not_believed(
         "import os, sys, pynvml\nfrom collections import namedtuple\n"
         "Row = namedtuple('Row', 'pid usedGpuMemory')\n"
         f"pynvml.nvmlDeviceGetComputeRunningProcesses = lambda card: {rows}\n"
-        "from nri_plugin import contexts\nsys.exit(contexts.main())"
+        "from gpu import context_size\nsys.exit(context_size.main())"
     )
     asked = over(card_host)
     asked._command = (sys.executable, "-c", script)

@@ -14,10 +14,11 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from contract import grant_file, names, region_file
+from gpu.account import Account
 from nri_plugin import blanks, preload_list, tmpfs
 from nri_plugin.errors import FilesError, Refused
 from nri_plugin.files import RunDirectory
-from nri_plugin.model import Share
+from nri_plugin.model import Floor, Share
 from tests.nri_plugin.objects import clear
 
 P = ParamSpec("P")
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.node
 
 SHARES = (Share("GPU-1", 3, 5 << 30, 40), Share("GPU-2", 4, 1, 100))
 GRANT_ID = 7
+MADE_NS = 5_000
 
 
 @pytest.fixture
@@ -41,12 +43,16 @@ def no_detached(_size_bytes: int, _inodes: int) -> None:
     """What a kernel before 5.2 has of file systems that lie nowhere."""
 
 
+def now() -> int:
+    return MADE_NS
+
+
 KERNELS = {"5.2": tmpfs.make_detached, "4.18": no_detached}
 
 
 @pytest.fixture(params=KERNELS)
 def run(request: pytest.FixtureRequest, root: Path) -> Iterator[RunDirectory]:
-    run = RunDirectory(root, lambda: GRANT_ID, KERNELS[request.param])
+    run = RunDirectory(root, lambda: GRANT_ID, KERNELS[request.param], now)
     yield run
     run.close()
 
@@ -74,10 +80,13 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
     assert (directory / "libvgpu.so").read_bytes() == b""
     assert grant_file.decode((directory / "grant").read_bytes()) == grant_file.Grant(
         GRANT_ID,
-        (grant_file.Card("GPU-1", 5 << 30, 40, 3), grant_file.Card("GPU-2", 1, 100, 4)),
+        (
+            grant_file.Card("GPU-1", 5 << 30, 40, 3, context_bytes=512 << 20, code_bytes=64 << 20),
+            grant_file.Card("GPU-2", 1, 100, 4, context_bytes=512 << 20, code_bytes=64 << 20),
+        ),
     )
     region = (directory / "region").read_bytes()
-    assert region == region_file.fresh(2, GRANT_ID)
+    assert region == region_file.fresh(2, GRANT_ID, MADE_NS)
     # Its blocks are there: no store of a process can meet a full file system.
     assert (directory / "region").stat().st_blocks * 512 >= len(region)
     modes = {name: mode(directory / name) for name in os.listdir(directory)}
@@ -89,6 +98,28 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
         "preload-nix": 0o444,
         "region": 0o666,
     }
+
+
+def test_a_grant_says_what_a_process_is_charged_at_once(run: RunDirectory, root: Path) -> None:
+    floor = Floor({"GPU-2": 300 << 20}, code_bytes=1 << 20, managed_free=True)
+    run.prepare("c1", SHARES, False, floor)
+    grant = grant_file.decode((root / "c1/grant").read_bytes())
+    assert grant is not None
+    assert [(card.context_bytes, card.code_bytes, card.managed_free) for card in grant.cards] == [
+        (names.CONTEXT_BYTES_ASSUMED, 1 << 20, True),
+        (300 << 20, 1 << 20, True),
+    ]
+
+
+def test_what_was_measured_is_no_difference_between_grants(run: RunDirectory, root: Path) -> None:
+    """A pod's second container finds the first one's grant with a measurement in it."""
+    run.prepare("pod-u", SHARES, shared=True)
+    with Account(root / "pod-u") as account:
+        account.write_overheads({"GPU-1": 70 << 20})
+    run.prepare("pod-u", SHARES, shared=True)
+    grant = grant_file.decode((root / "pod-u/grant").read_bytes())
+    assert grant is not None
+    assert [card.overhead_bytes for card in grant.cards] == [70 << 20, 0]
 
 
 def test_an_images_preloads_come_behind_ours_in_the_same_file(
@@ -174,7 +205,7 @@ def test_a_container_of_its_own_is_made_anew(run: RunDirectory, root: Path) -> N
     run.prepare("c1", SHARES, shared=False)
     (root / "c1/region").write_bytes(b"")
     run.prepare("c1", SHARES[:1], shared=False)
-    assert (root / "c1/region").read_bytes() == region_file.fresh(1, GRANT_ID)
+    assert (root / "c1/region").read_bytes() == region_file.fresh(1, GRANT_ID, MADE_NS)
 
 
 def test_a_shared_directory_stays_as_its_users_have_it(run: RunDirectory, root: Path) -> None:
@@ -258,13 +289,13 @@ def die_after(kernel: str, step: str, root: Path, shares: Sequence[Share]) -> No
     blanks.write = dying_write
     tmpfs.mount, tmpfs.attach = dying("mount", tmpfs.mount), dying("attach", tmpfs.attach)
     detached = dying("detached", KERNELS[kernel])
-    RunDirectory(root, lambda: 1, detached).prepare("pod-u", shares, shared=True)
+    RunDirectory(root, lambda: 1, detached, now).prepare("pod-u", shares, shared=True)
     os._exit(1)
 
 
 @pytest.mark.parametrize(("kernel", "step"), STEPS)
 def test_killed_between_two_steps(kernel: str, step: str, root: Path) -> None:
-    run = RunDirectory(root, lambda: GRANT_ID)
+    run = RunDirectory(root, lambda: GRANT_ID, now_ns=now)
     arguments = (kernel, step, root, SHARES)
     child = multiprocessing.get_context("fork").Process(target=die_after, args=arguments)
     child.start()
@@ -276,7 +307,7 @@ def test_killed_between_two_steps(kernel: str, step: str, root: Path) -> None:
     assert grant is not None
     whole = step == "attach" or (kernel, step) == ("4.18", "grant")
     assert grant.grant_id == (1 if whole else GRANT_ID)
-    assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id)
+    assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id, MADE_NS)
     run.remove("pod-u")
     # ... or the next removal takes away what is left.
     child = multiprocessing.get_context("fork").Process(target=die_after, args=arguments)
@@ -289,7 +320,7 @@ def test_killed_between_two_steps(kernel: str, step: str, root: Path) -> None:
 
 def test_what_is_made_ahead_is_used_once_and_is_nowhere_to_be_seen(root: Path) -> None:
     numbers = itertools.count(1)
-    run = RunDirectory(root, lambda: next(numbers))
+    run = RunDirectory(root, lambda: next(numbers), now_ns=now)
     mounts = len(Path("/proc/self/mounts").read_text().splitlines())
     run.make_ahead()
     run.make_ahead()
@@ -303,17 +334,17 @@ def test_what_is_made_ahead_is_used_once_and_is_nowhere_to_be_seen(root: Path) -
         assert grant is not None
         seen.add(grant.grant_id)
         region = (root / f"c{n}/region").read_bytes()
-        assert region == region_file.fresh(1, grant.grant_id)
+        assert region == region_file.fresh(1, grant.grant_id, MADE_NS)
     assert seen == {1, 2, 3, 4, 6, 7}
 
 
 def test_what_was_made_ahead_for_one_card_is_not_given_to_two(root: Path) -> None:
     numbers = itertools.count(1)
-    run = RunDirectory(root, lambda: next(numbers))
+    run = RunDirectory(root, lambda: next(numbers), now_ns=now)
     run.make_ahead()
     open_files = len(os.listdir("/proc/self/fd"))
     run.prepare("c1", SHARES, shared=False)
-    assert (root / "c1/region").read_bytes() == region_file.fresh(2, 5)
+    assert (root / "c1/region").read_bytes() == region_file.fresh(2, 5, MADE_NS)
     assert len(os.listdir("/proc/self/fd")) == open_files - 4
     run.make_ahead()
     run.prepare("c2", SHARES, shared=False)

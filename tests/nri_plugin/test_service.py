@@ -205,7 +205,10 @@ def test_a_grant_becomes_files_mounts_and_the_card(host: Host) -> None:
             assert not device.HasField("gid")
             assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
             grant = grant_file.decode((host.run / "c0/grant").read_bytes())
-            assert grant == grant_file.Grant(7, (grant_file.Card(UUID, 5 << 30, 20, 0),))
+            card = grant_file.Card(
+                UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20
+            )
+            assert grant == grant_file.Grant(7, (card,))
             made = as_made(container(), reply)
             await runtime.notify("RemoveContainer", pod(), made)
             assert host.keys() == set()
@@ -224,7 +227,7 @@ def test_what_a_context_takes_comes_into_the_grants_as_soon_as_it_is_known(host:
                 assert grant is not None
                 return grant.cards[0].context_bytes
 
-            assert await granted(0) == 0, "not waited for"
+            assert await granted(0) == 512 << 20, "assumed, and not waited for"
             await host.contexts.settled()
             assert await granted(1) == 300 << 20
 

@@ -25,7 +25,9 @@ CARDS = (
 )
 _ROOT = Path(__file__).resolve().parent.parent.parent
 PLAIN = (_ROOT / "tests" / "plain_host.toml").read_text()
+CONTEXT_BYTES = 300 * MIB
 AS_ON_A_CARD = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
+"""What the driver of `card_host` takes; a context takes CONTEXT_BYTES."""
 
 
 @dataclass(frozen=True)
@@ -78,21 +80,38 @@ class Host:
 class Grants:
     """Makes grants for tests: `make(bytes of card 0[, of card 1])`.
 
-    context_bytes: what they say of a context; 0, as in a grant of nobody who knows.
+    context_bytes: what they say of a context, unless `make` is given another figure.
     """
 
     parent: Path
+    context_bytes: int = 0
     made: list[Path] = field(default_factory=list)
 
-    def make(self, *limits: int, context_bytes: int = 0) -> Path:
+    def make(
+        self,
+        *limits: int,
+        context_bytes: int | None = None,
+        code_bytes: int = 0,
+        managed_free: bool = False,
+        created_ns: int = 0,
+    ) -> Path:
         directory = self.parent / f"grant{len(self.made)}"
         directory.mkdir()
         region.create(
             directory,
             [
-                grant_file.Card(uuid, limit, 100, minor, context_bytes=context_bytes)
+                grant_file.Card(
+                    uuid,
+                    limit,
+                    100,
+                    minor,
+                    context_bytes=self.context_bytes if context_bytes is None else context_bytes,
+                    code_bytes=code_bytes,
+                    managed_free=managed_free,
+                )
                 for minor, ((uuid, _), limit) in enumerate(zip(CARDS, limits, strict=False))
             ],
+            created_ns,
         )
         self.made.append(directory)
         return directory
@@ -107,8 +126,10 @@ def nothing_reported() -> Iterator[None]:
 
 
 @pytest.fixture
-def grants(tmp_path: Path) -> Grants:
-    return Grants(tmp_path)
+def grants(request: pytest.FixtureRequest, tmp_path: Path) -> Grants:
+    """Grants for the test's host: they say what a context takes there."""
+    as_on_a_card = {"card_host", "slow_card_host"} & {*request.fixturenames}
+    return Grants(tmp_path, CONTEXT_BYTES if as_on_a_card else 0)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from tests.conftest import build
 
 pytestmark = pytest.mark.sim
 
-_RUNS = ["threads", "full", "fork", "numbers", "closed"]
+_RUNS = ["threads", "full", "fork", "shared"]
 
 
 @pytest.mark.parametrize("name", _RUNS)

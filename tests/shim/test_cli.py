@@ -26,7 +26,7 @@ Shim = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def shim(host: Host, tmp_path: Path) -> Shim:
+def shim(card_host: Host, tmp_path: Path) -> Shim:
     """Run `python -m shim ...`; what it leaves behind in TMPDIR is a failure."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -38,7 +38,7 @@ def shim(host: Host, tmp_path: Path) -> Shim:
             [sys.executable, "-m", "shim", *arguments],
             cwd=_ROOT,
             env={
-                **host.environment(preload=False),
+                **card_host.environment(preload=False),
                 "TMPDIR": str(temporary),
                 **environment,
             },
@@ -83,7 +83,8 @@ def test_run_limits_every_card_it_names(
 
 @pytest.mark.parametrize(
     ("options", "context_bytes"),
-    [([], 0), (["--context-bytes", "300MiB"], 300 * MIB), (["--context-bytes", "0"], 0)],
+    [([], 300 * MIB), (["--context-bytes", "400MiB"], 400 * MIB), (["--context-bytes", "0"], 0)],
+    ids=["measured", "said", "nothing"],
 )
 def test_run_passes_on_what_a_context_takes(
     shim: Shim, options: list[str], context_bytes: int
@@ -107,7 +108,8 @@ assert d.cuMemAlloc(1)[0] == OOM
 '''
 subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
 """
-    shim("run", "--memory", "1GiB", *_python(program))
+    free = ["--context-bytes", "0", "--code-bytes", "0"]
+    shim("run", "--memory", "1GiB", *free, *_python(program))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,11 @@ subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
         (["--memory", "50.5%"], ["--memory 50.5%", "1 to 100"]),
         (["--memory", "1GiB", "--core", "0"], ["--core 0", "1 to 100"]),
         (["--memory", "1GiB", "--core", "many"], ["--core many", "1 to 100"]),
-        (["--memory", "1GiB", "--context-bytes", "50%"], ["--context-bytes 50%", "300MiB"]),
-        (["--memory", "1GiB", "--context-bytes", "3GiB"], ["--context-bytes 3GiB", "2GiB"]),
+        (["--memory", "1GiB", "--context-bytes", "50%"], ["--context-bytes", "'50%'", "to 4GiB"]),
+        (
+            ["--memory", "1GiB", "--context-bytes", "3GiB"],
+            ["--context-bytes", "'3GiB'", "0 to 2GiB"],
+        ),
         (["--memory", "1GiB", "--card", "7"], ["--card 7", "0 (GPU-"]),
         (["--memory", "1GiB", "--card", "0", "--card", CARDS[0][0]], ["named twice"]),
     ],
@@ -203,14 +208,14 @@ def test_run_forwards_signals(host: Host, sent: signal.Signals) -> None:
     assert running.returncode == 9
 
 
-def test_show_prints_what_is_used(shim: Shim, host: Host, grants: Grants) -> None:
+def test_show_prints_what_is_used(shim: Shim, card_host: Host, grants: Grants) -> None:
     directory = grants.make(GIB, 512 * MIB)
     program = (
         CUDA + "must(d.cuMemAlloc(MIB)); d.cuMemAlloc(GIB)\nprint('ready', flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program],
-        env=host.environment(directory),
+        env=card_host.environment(directory),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -220,17 +225,17 @@ def test_show_prints_what_is_used(shim: Shim, host: Host, grants: Grants) -> Non
         rows = [line.split() for line in shim("show", directory).stdout.splitlines()]
         running.communicate("\n")
     assert rows == [
-        ["CARD", "USED", "LIMIT", "REFUSED"],
-        [CARDS[0][0], "2MiB", "1GiB", "1,", "last", "1GiB"],
-        [CARDS[1][0], "0B", "512MiB", "0"],
-        ["slot", "0:", "process", str(running.pid) + ":", "2MiB", "0B"],
+        ["GPU", "USED", "MEASURED", "LIMIT", "REFUSED"],
+        [CARDS[0][0], "302MiB", "0B", "1GiB", "1,", "last", "1GiB"],
+        [CARDS[1][0], "0B", "0B", "512MiB", "0"],
+        ["slot", "0:", "process", str(running.pid) + ":", "302MiB", "0B"],
     ]
 
 
-def test_show_tells_the_dead_from_the_living(shim: Shim, host: Host, grants: Grants) -> None:
+def test_show_tells_the_dead_from_the_living(shim: Shim, card_host: Host, grants: Grants) -> None:
     """Nobody of the container is there to give it back; the region is only read."""
     directory = grants.make(GIB)
-    environment = host.environment(directory)
+    environment = card_host.environment(directory)
     with talking(TALKER, environment) as dead, talking(TALKER, environment) as living:
         for talk in (dead, living):
             assert talk.ask(f"alloc {20 * MIB}") == "0 0"
@@ -238,10 +243,10 @@ def test_show_tells_the_dead_from_the_living(shim: Shim, host: Host, grants: Gra
         before = (directory / names.FILE_REGION).read_bytes()
         said = shim("show", directory).stdout.splitlines()
         assert (directory / names.FILE_REGION).read_bytes() == before
-        assert said[1].split() == [CARDS[0][0], "40MiB", "1GiB", "0"]
+        assert said[1].split() == [CARDS[0][0], "640MiB", "0B", "1GiB", "0"]
         assert said[2:] == [
-            f"  slot 0: process {dead.pid}, which ended: 20MiB, back when another one asks",
-            f"  slot 1: process {living.pid}: 20MiB",
+            f"  slot 0: process {dead.pid}, which ended: 320MiB, back when another one asks",
+            f"  slot 1: process {living.pid}: 320MiB",
         ]
 
 

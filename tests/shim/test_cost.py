@@ -14,12 +14,13 @@ import pytest
 
 from contract import grant_file, names, region_file
 from shim import region
-from tests.shim.conftest import GIB, MIB, Host
+from tests.shim.conftest import GIB, MIB, Grants, Host
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
 _NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _C = Path(__file__).parent / "c"
+_ROOT = Path(__file__).resolve().parents[2]
 _HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
 
 
@@ -120,6 +121,25 @@ def test_row_36_the_hot_path_makes_no_system_call(
     """Allocations, frees, launches: with one alive and with many, the kernel hears of none."""
     program = _over_null(null_host, tmp_path, _C / "quiet_calls.c")
     null_host.run([program, str(live)], directory)
+
+
+def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
+    host: Host, grants: Grants, tmp_path: Path
+) -> None:
+    """Nor do kernels' attributes and graphs' updates: what each costs is the driver's alone."""
+    counter = _built(tmp_path, "count", _C / "count_system_calls.c")
+    include = f"-I{_ROOT / 'simgpu' / 'src'}"
+    driver = (f"-L{host.driver_dir}", "-l:libcuda.so.1")
+    program = _built(tmp_path, "launches", include, _C / "launch_calls.c", *driver)
+
+    def counted(rounds: int, *, preload: bool) -> int:
+        command = [str(counter), str(program), str(rounds)]
+        return int(host.run(command, grants.make(2 * GIB), preload=preload).stdout)
+
+    def of_the_rounds(*, preload: bool) -> int:
+        return counted(300, preload=preload) - counted(10, preload=preload)
+
+    assert of_the_rounds(preload=True) == of_the_rounds(preload=False)
 
 
 def test_row_37_a_start_costs_a_bounded_number_of_system_calls(

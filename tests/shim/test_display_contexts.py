@@ -28,9 +28,7 @@ def display_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Hos
 @pytest.mark.parametrize(
     ("call", "display"),
     [
-        ("cuGLCtxCreate", ""),
         ("cuGLCtxCreate_v2", ""),
-        ("cuVDPAUCtxCreate", _VDPAU),
         ("cuVDPAUCtxCreate_v2", _VDPAU),
     ],
 )

@@ -48,7 +48,9 @@ class Container:
         self.host, self.cache, self.grant = host, directory / "cache", grant
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        return {**self.host.environment(self.grant), CACHE: str(self.cache), **variables}
+        """On a host whose contexts cost nothing."""
+        mine = {CACHE: str(self.cache), names.ENV_CONTEXT: "0"}
+        return {**self.host.environment(self.grant), **mine, **variables}
 
     def run(self, program: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -113,6 +115,39 @@ def test_row_02_a_bad_value_is_refused_by_name(container: Container, text: str) 
         if text.isascii():
             assert f'{name}="{text}";' in said
     assert not container.cache.exists()
+
+
+_FREE = (
+    CUDA
+    + """
+free, total = must(d.cuMemGetInfo())
+print(total - free)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "charged"),
+    [
+        ({names.ENV_CONTEXT: "300m"}, 300 * MIB),
+        ({names.ENV_CONTEXT: "0"}, 0),
+        ({}, 512 * MIB),
+    ],
+    ids=["said", "nothing", "assumed"],
+)
+def test_a_context_is_charged_what_the_environment_says(
+    container: Container, variables: Mapping[str, str], charged: int
+) -> None:
+    environment = container.environment({MEMORY: "1g"})
+    del environment[names.ENV_CONTEXT]
+    command = [sys.executable, "-c", _FREE]
+    free = subprocess.check_output(command, env={**environment, **variables}, text=True)
+    assert int(free) == charged
+
+
+def test_a_bad_size_of_contexts_is_refused_by_name(container: Container) -> None:
+    said = container.refusal({MEMORY: "1g", names.ENV_CONTEXT: "300MiB"})
+    assert f'{names.ENV_CONTEXT}="300MiB"; write whole bytes or one of k, m, g' in said
 
 
 @pytest.mark.parametrize("text", ["", "101", "-1", "50%", "1g", "abc", "0x10", "1.0"])
@@ -317,7 +352,8 @@ def test_another_programs_file_is_refused_and_left_alone(
     """HAMi-core's own region, of 2,008,953 bytes, may lie there."""
     container.cache.write_bytes(content)
     said = container.refusal({MEMORY: "1g"})
-    assert f"damaged or another program's: {container.cache}; remove it, or name another" in said
+    why = "damaged, another program's, or of another version of this library"
+    assert f"{why}: {container.cache}; remove it, or name another" in said
     assert container.cache.read_bytes() == content
 
 

@@ -231,41 +231,106 @@ def test_what_the_dead_still_hold_is_nothing_to_it(slow_card_host: Host, grants:
     slow_card_host.python(_TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)", directory)
 
 
-def test_a_context_that_the_driver_refuses_leaves_measuring_as_it_was(
-    card_host: Host, grants: Grants
+_REFUSED = {
+    "cuCtxCreate": "(ctypes.byref(made), 0xffff, 0)",
+    "cuCtxCreate_v2": "(ctypes.byref(made), 0xffff, 0)",
+    "cuCtxCreate_v3": "(ctypes.byref(made), None, 0, 0xffff, 0)",
+    "cuCtxCreate_v4": "(ctypes.byref(made), None, 0xffff, 0)",
+}
+
+
+@pytest.mark.parametrize("call", _REFUSED)
+def test_a_context_that_the_driver_refuses_costs_nothing(
+    card_host: Host, grants: Grants, call: str
 ) -> None:
-    """A window that stayed open would hide from the charge all that this thread loads later."""
     card_host.python(
-        "import os; os.environ['CUDA_MODULE_LOADING'] = 'EAGER'\n"
-        + _TOOLS
-        + """
+        _TOOLS
+        + f"""
 must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
 exact(CONTEXT)
-assert d.cuCtxCreate(None, 0xffff, 0)[0] != OK
+made = ctypes.c_void_p()
+assert library.{call}{_REFUSED[call]} == 1
 exact(CONTEXT)
-must(d.cuModuleLoadData(b'''
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry flat() { ret; }
-'''))
-exact(CONTEXT + 2 * MIB)
 """,
-        grants.make(2 * GIB, context_bytes=CONTEXT),
+        grants.make(2 * GIB),
     )
 
 
-def test_where_the_grant_does_not_say_it_is_charged_half_a_gibibyte_at_most(
+def test_contexts_are_charged_as_they_come_and_go(card_host: Host, grants: Grants) -> None:
+    card_host.python(
+        _TOOLS
+        + """
+def use(ordinal):
+    must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(ordinal))))
+use(0)
+for step in range(3):
+    context = must(d.cuCtxCreate(None, 0, 0))
+    exact(2 * CONTEXT)
+    must(d.cuMemAlloc(64 * MIB))
+    exact(2 * CONTEXT + 64 * MIB)
+    must(d.cuCtxDestroy(context))
+    exact(CONTEXT)
+use(0)
+use(1)
+assert region.status(Path(os.environ["GPUSLICE_DIR"]))[1].use.used_bytes == CONTEXT
+must(d.cuDevicePrimaryCtxReset(0))
+exact(0)
+use(0)
+exact(CONTEXT)
+""",
+        grants.make(2 * GIB, 2 * GIB),
+    )
+
+
+def test_the_first_context_of_a_process_is_charged_an_allowance_for_code(
     card_host: Host, grants: Grants
 ) -> None:
-    theirs = grants.make(2 * GIB)
-    with _neighbour(card_host, theirs, _STEADY):
-        assert region.status(theirs)[0].use.used_bytes == CONTEXT + GIB, "alone it is exact"
-        card_host.python(
-            _TOOLS
-            + """
-must(d.cuDevicePrimaryCtxRetain(0))
-assert (held(), used()) == (CONTEXT, 512 * MIB)
+    """And none of the others, until it is the first again."""
+    card_host.python(
+        _TOOLS
+        + """
+must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
+assert used() == CONTEXT + 64 * MIB
+second = must(d.cuCtxCreate(None, 0, 0))
+assert used() == 2 * CONTEXT + 64 * MIB
+must(d.cuCtxDestroy(second))
+must(d.cuDevicePrimaryCtxRelease(0))
+assert used() == 0
+must(d.cuCtxCreate(None, 0, 0))
+assert used() == CONTEXT + 64 * MIB
 """,
-            grants.make(GIB),
-        )
+        grants.make(2 * GIB, code_bytes=64 * MIB),
+    )
+
+
+def test_a_context_that_came_by_a_call_without_a_hook_is_charged_when_it_is_met(
+    card_host: Host, grants: Grants
+) -> None:
+    """Whatever the limit: it is on the GPU already."""
+    card_host.python(
+        _TOOLS
+        + """
+driver = ctypes.CDLL(os.environ["LD_LIBRARY_PATH"] + "/libcuda.so.1")
+retain = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+past = next(
+    int(line.split("-")[0], 16) for line in open("/proc/self/maps") if "simgpu/libcuda" in line
+) + OFFSET
+context = ctypes.c_void_p()
+assert retain(past)(ctypes.byref(context), 0) == 0
+assert (held(), used()) == (CONTEXT, 0)
+assert library.cuCtxSetCurrent(context) == 0
+assert d.cuMemAlloc(2 * MIB)[0] == OOM
+exact(CONTEXT)
+""".replace("OFFSET", str(_symbol(card_host, "cuDevicePrimaryCtxRetain"))),
+        grants.make(CONTEXT - MIB),
+    )
+
+
+def _symbol(host: Host, name: str) -> int:
+    """Where the driver's function lies in its file."""
+    table = subprocess.run(
+        ["nm", "-D", host.driver_dir / "libcuda.so.1"], capture_output=True, text=True, check=True
+    ).stdout
+    return next(
+        int(line.split()[0], 16) for line in table.splitlines() if line.endswith(f" {name}")
+    )

@@ -111,7 +111,7 @@ def test_memory_of_an_exporter_outside_is_charged_to_who_opens_it(
 def test_what_an_opening_would_take_beyond_the_limit_is_closed_again(
     host: Host, grants: Grants
 ) -> None:
-    ours, other = grants.make(GIB // 2), grants.make(GIB)
+    ours, other = grants.make(GIB // 2 - 2 * MIB), grants.make(GIB)
     with _talkers(host, other) as (exporter,):
         handle = _exported(exporter, GIB // 2)
         with _talkers(host, ours) as (importer,):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim.conftest import MIB, Grants, Host
+from tests.shim.conftest import GIB, MIB, Grants, Host
 from tests.shim.exact import POOLS
 
 pytestmark = pytest.mark.sim
@@ -40,9 +40,9 @@ print(won)
 )
 
 
-def _started(program: str, host: Host, directory: Path) -> subprocess.Popen[str]:
+def _started(program: str, host: Host, directory: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *arguments],
         env=host.environment(directory),
         text=True,
         stdin=subprocess.PIPE,
@@ -153,7 +153,6 @@ def test_what_a_pool_holds_in_pieces_is_no_reason_to_ask_for_more(
 
 
 _STOPPED = 5
-_STOPPED_LIMIT_BYTES = 512 * MIB
 _TAKER = (
     POOLS
     + """
@@ -165,7 +164,7 @@ must(d.cuMemAllocAsync(20 * MIB, 0))
 )
 _FILLER = f"""
 import sys, time
-LIMIT, STOPPED = {_STOPPED_LIMIT_BYTES}, {_STOPPED}
+LIMIT, STOPPED = int(sys.argv[1]), {_STOPPED}
 def slowed(nanoseconds):
     assert control(op="latency", card=0, call="cuMemPoolGetAttribute", ns=nanoseconds)["ok"]
 slowed(10**10)
@@ -187,12 +186,13 @@ print("done")
 """
 
 
+@pytest.mark.parametrize("limit_bytes", [512 * MIB, 3 * GIB], ids=["reserved", "growing"])
 def test_processes_that_are_stopped_in_a_call_leave_the_rest_and_no_more(
-    host: Host, grants: Grants
+    host: Host, grants: Grants, limit_bytes: int
 ) -> None:
-    """Pools grew for each of them, and nothing of that is charged: nobody gets that room."""
-    directory = grants.make(_STOPPED_LIMIT_BYTES)
-    filler = _started(POOLS + _FILLER, host, directory)
+    """Pools grew for each of them: no other process gets that room, reserved or not."""
+    directory = grants.make(limit_bytes)
+    filler = _started(POOLS + _FILLER, host, directory, str(limit_bytes))
     takers = [_started(_TAKER, host, directory) for _ in range(_STOPPED)]
     try:
         for taker in takers:

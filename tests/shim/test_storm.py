@@ -1,7 +1,6 @@
 """Every way to come by memory at once, from several threads, under ASan with UBSan, and under TSan:
-what the region says is what the card gave up, with things left, without any, and in the end.
-After contexts and code came and went beside others' allocations it is within the bound of
-docs/memory.md."""
+what the region says is what the GPU gave up, with things left, without any, while contexts and code
+come and go, and in the end."""
 
 from __future__ import annotations
 
@@ -15,12 +14,11 @@ import pytest
 
 from shim import region
 from tests.conftest import build
-from tests.shim.conftest import AS_ON_A_CARD, GIB, Grants, Host, simulated
+from tests.shim.conftest import AS_ON_A_CARD, CONTEXT_BYTES, GIB, Grants, Host, simulated
 
 pytestmark = pytest.mark.sim
 
 _OPERATIONS = {"asan": 1000, "tsan": 600}
-_ONE_LOAD = GIB
 
 
 @pytest.fixture(params=_OPERATIONS)
@@ -44,7 +42,7 @@ def _held(host: Host) -> int:
 def test_a_storm_on_every_path_at_once(storm: tuple[Host, Path, int], grants: Grants) -> None:
     host, program, operations = storm
     limit = 2 * GIB
-    directory = grants.make(limit)
+    directory = grants.make(limit, context_bytes=CONTEXT_BYTES)
     seen = {}
     with subprocess.Popen(
         [program, str(operations)],
@@ -62,6 +60,4 @@ def test_a_storm_on_every_path_at_once(storm: tuple[Host, Path, int], grants: Gr
         said = child.stderr.read()
     assert (child.returncode, said) == (0, "")
     assert list(seen) == ["live", "freed", "mixed", "gone"] and seen["gone"] == (0, 0)
-    _, measured = seen.pop("mixed")
-    assert measured <= limit + _ONE_LOAD, "what is measured beside others adds up so far"
     assert all(held == charged for held, charged in seen.values()), seen

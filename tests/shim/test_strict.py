@@ -128,7 +128,8 @@ def test_shim_run_strict(strict: Strict, strict_mode: bool, tmp_path: Path) -> N
     driver = [f"-L{strict.host.driver_dir}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", plugin, *driver], check=True)
     option = ["--strict"] if strict_mode else []
-    command = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *option, "--"]
+    free = ["--context-bytes", "0", "--code-bytes", "0"]
+    command = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *free, *option, "--"]
     for way, meets in ((["name"], True), (["apart", plugin], strict_mode)):
         done = subprocess.run(
             [*command, strict.program("name"), *way],

@@ -15,6 +15,7 @@
 #define VGPU_ENV_CORE_LIMIT "CUDA_DEVICE_SM_LIMIT"
 #define VGPU_ENV_SHARED_CACHE "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 #define VGPU_ENV_LOG_LEVEL "LIBCUDA_LOG_LEVEL"
+#define VGPU_ENV_CONTEXT "GPUSLICE_CONTEXT_BYTES"
 #define VGPU_SHARED_CACHE_PATH "/tmp/cudevshr.cache"
 #define VGPU_FILE_GRANT "grant"
 #define VGPU_FILE_REGION "region"
@@ -35,7 +36,11 @@ _Static_assert(offsetof(struct vgpu_grant_card, minor) == 60, "minor");
 _Static_assert(offsetof(struct vgpu_grant_card, lease_start_ns) == 64, "lease_start_ns");
 _Static_assert(offsetof(struct vgpu_grant_card, lease_end_ns) == 72, "lease_end_ns");
 _Static_assert(offsetof(struct vgpu_grant_card, context_bytes) == 80, "context_bytes");
-_Static_assert(offsetof(struct vgpu_grant_card, reserved) == 88, "reserved");
+_Static_assert(offsetof(struct vgpu_grant_card, overhead_bytes) == 88, "overhead_bytes");
+_Static_assert(offsetof(struct vgpu_grant_card, code_bytes) == 96, "code_bytes");
+_Static_assert(offsetof(struct vgpu_grant_card, flags) == 104, "flags");
+_Static_assert(offsetof(struct vgpu_grant_card, reserved_pad) == 108, "reserved_pad");
+_Static_assert(offsetof(struct vgpu_grant_card, reserved) == 112, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_header) == 128, "vgpu_region_header");
 _Static_assert(offsetof(struct vgpu_region_header, magic) == 0, "magic");
@@ -46,7 +51,8 @@ _Static_assert(offsetof(struct vgpu_region_header, grant_id) == 24, "grant_id");
 _Static_assert(offsetof(struct vgpu_region_header, slot_count) == 32, "slot_count");
 _Static_assert(offsetof(struct vgpu_region_header, slot_stride) == 36, "slot_stride");
 _Static_assert(offsetof(struct vgpu_region_header, slots_offset) == 40, "slots_offset");
-_Static_assert(offsetof(struct vgpu_region_header, reserved) == 48, "reserved");
+_Static_assert(offsetof(struct vgpu_region_header, created_ns) == 48, "created_ns");
+_Static_assert(offsetof(struct vgpu_region_header, reserved) == 56, "reserved");
 _Static_assert(offsetof(struct vgpu_region_header, reserved_checksum_pad) == 120, "reserved_checksum_pad");
 _Static_assert(offsetof(struct vgpu_region_header, checksum) == 124, "checksum");
 
@@ -63,7 +69,7 @@ _Static_assert(offsetof(struct vgpu_region_card, last_refused_bytes) == 72, "las
 _Static_assert(offsetof(struct vgpu_region_card, over_refund_count) == 80, "over_refund_count");
 _Static_assert(offsetof(struct vgpu_region_card, last_drop_ns) == 88, "last_drop_ns");
 _Static_assert(offsetof(struct vgpu_region_card, next_search) == 96, "next_search");
-_Static_assert(offsetof(struct vgpu_region_card, takers) == 104, "takers");
+_Static_assert(offsetof(struct vgpu_region_card, reserved) == 104, "reserved");
 
 _Static_assert(sizeof(struct vgpu_region_slot) == 64, "vgpu_region_slot");
 _Static_assert(offsetof(struct vgpu_region_slot, state) == 0, "state");
@@ -74,10 +80,12 @@ _Static_assert(offsetof(struct vgpu_region_slot, generation) == 24, "generation"
 _Static_assert(offsetof(struct vgpu_region_slot, shared_key) == 32, "shared_key");
 _Static_assert(offsetof(struct vgpu_region_slot, reserved) == 40, "reserved");
 
-_Static_assert(sizeof(struct vgpu_region_slot_card) == 32, "vgpu_region_slot_card");
+_Static_assert(sizeof(struct vgpu_region_slot_card) == 48, "vgpu_region_slot_card");
 _Static_assert(offsetof(struct vgpu_region_slot_card, bytes) == 0, "bytes");
 _Static_assert(offsetof(struct vgpu_region_slot_card, sequence) == 8, "sequence");
 _Static_assert(offsetof(struct vgpu_region_slot_card, delta_bytes) == 16, "delta_bytes");
 _Static_assert(offsetof(struct vgpu_region_slot_card, delta_sequence) == 24, "delta_sequence");
+_Static_assert(offsetof(struct vgpu_region_slot_card, imported_bytes) == 32, "imported_bytes");
+_Static_assert(offsetof(struct vgpu_region_slot_card, growing) == 40, "growing");
 
 #endif

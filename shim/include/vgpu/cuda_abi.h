@@ -18,11 +18,6 @@ typedef unsigned int CUdeviceptr_v1;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUstream_st *CUstream;
-typedef struct CUmod_st *CUmodule;
-typedef struct CUfunc_st *CUfunction;
-typedef size_t (*CUoccupancyB2DSize)(int block_threads);
-typedef struct CUlib_st *CUlibrary;
-typedef struct CUkern_st *CUkernel;
 typedef struct CUevent_st *CUevent;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
@@ -110,8 +105,6 @@ typedef struct {
 } CUDA_ARRAY3D_DESCRIPTOR_v1;
 
 enum {
-	CUDA_ARRAY3D_LAYERED = 0x01,
-	CUDA_ARRAY3D_CUBEMAP = 0x04,
 	CUDA_ARRAY3D_SPARSE = 0x40,
 	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
 };
@@ -140,37 +133,6 @@ typedef struct {
 	uint64_t size_bytes;
 	unsigned int flags, reserved[16];
 } CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
-
-/* Its first member is all that we read. */
-typedef struct {
-	CUfunction function;
-	unsigned int grid[3], block[3], shared_bytes;
-	CUstream stream;
-	void **parameters;
-} CUDA_LAUNCH_PARAMS;
-
-/* Attributes follow, which nobody here reads. */
-typedef struct {
-	unsigned int shape[7];
-	CUstream stream;
-} CUlaunchConfig;
-
-/* Of version 2; version 1 ends before `kernel`. */
-typedef struct {
-	CUfunction function;
-	unsigned int shape[7];
-	void **parameters;
-	void **extra;
-	CUkernel kernel;
-	CUcontext context;
-} CUDA_KERNEL_NODE_PARAMS;
-
-/* Of the kinds of node, what a kernel's begins with; other kinds have something else there. */
-typedef struct {
-	int type;
-	int reserved[3];
-	CUDA_KERNEL_NODE_PARAMS kernel;
-} CUgraphNodeParams;
 
 enum {
 	CUDA_SUCCESS = 0,

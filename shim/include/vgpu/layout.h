@@ -4,18 +4,19 @@
 #define VGPU_MAX_CARDS 0x10
 #define VGPU_MOST_CARDS 0x20
 #define VGPU_MAX_SLOTS 0x1000
+#define VGPU_CONTEXT_BYTES_ASSUMED 0x20000000
 #define VGPU_GRANT_MAGIC 0x746e617267737067
 #define VGPU_GRANT_VERSION 0x1
 #define VGPU_GRANT_COPY_STRIDE 0x1000
 #define VGPU_GRANT_FILE_BYTES 0x2000
 #define VGPU_GRANT_CHECKSUM_OFFSET 0x840
 #define VGPU_GRANT_UUID_CHARS 0x30
+#define VGPU_GRANT_MANAGED_FREE 0x1
 #define VGPU_REGION_MAGIC 0x6f69676572737067
-#define VGPU_REGION_VERSION 0x2
+#define VGPU_REGION_VERSION 0x3
 #define VGPU_ENVIRONMENT_ID 0x7269766e65737067
 #define VGPU_LOCK_LIVE 0x10000000000
 #define VGPU_LOCK_LIMITS 0xffffffffff
-#define VGPU_LOCK_TURN 0xfffffffc00
 #define VGPU_ANCHOR 0x10000000000
 #define VGPU_ANCHOR_BYTES 0x10000
 #define VGPU_TAG_SLOT_SHIFT 0x30
@@ -45,8 +46,12 @@ struct vgpu_grant_card {
 	uint32_t minor; /* the card's number on the host, for people */
 	uint64_t lease_start_ns; /* CLOCK_MONOTONIC; 0 and 0: no lease is kept */
 	uint64_t lease_end_ns; /* CLOCK_MONOTONIC */
-	uint64_t context_bytes; /* what a CUDA context takes by itself; 0: unknown */
-	uint64_t reserved[5]; /* zero */
+	uint64_t context_bytes; /* charged for each context; 0: unknown */
+	uint64_t overhead_bytes; /* measured: held by the driver, and not in the region */
+	uint64_t code_bytes; /* charged with a process's first context, for its code */
+	uint32_t flags; /* VGPU_GRANT_MANAGED_FREE */
+	uint32_t reserved_pad; /* zero */
+	uint64_t reserved[2]; /* zero */
 };
 
 /* Written once, by the maker of the file; every field is checked at attach. */
@@ -59,7 +64,8 @@ struct vgpu_region_header {
 	uint32_t slot_count; /* VGPU_MAX_SLOTS */
 	uint32_t slot_stride; /* bytes from one slot to the next */
 	uint64_t slots_offset; /* bytes from the start of the file to slot 0 */
-	uint64_t reserved[9]; /* zero */
+	uint64_t created_ns; /* CLOCK_MONOTONIC when the file was made; 0: unknown */
+	uint64_t reserved[8]; /* zero */
 	uint32_t reserved_checksum_pad; /* zero */
 	uint32_t checksum; /* CRC-32 (IEEE) of all bytes of the header before it */
 };
@@ -78,7 +84,7 @@ struct vgpu_region_card {
 	uint64_t over_refund_count; /* refunds of more than the process held, clamped */
 	uint64_t last_drop_ns; /* CLOCK_MONOTONIC; when a dead process's charge went */
 	uint64_t next_search; /* card 0's: the slot at which the next partial search begins */
-	uint64_t takers[3]; /* who may take a chunk uncharged: VGPU_MAX_SLOTS * generation + slot; 0: nobody */
+	uint64_t reserved[3]; /* zero */
 };
 
 /* One process, or memory that several hold; `card_count` times vgpu_region_slot_card follow. */
@@ -92,10 +98,12 @@ struct vgpu_region_slot {
 	uint64_t reserved[3]; /* zero */
 };
 
-/* A process's charge on one card, and the operation it has published: two 16-byte words. */
+/* A process's charge on one card, and the operation it has published: two 16-byte words; and what it holds of others' memory. */
 struct vgpu_region_slot_card {
 	uint64_t bytes; /* charged to this slot, as of `sequence` */
 	uint64_t sequence; /* operations of this slot that are in `bytes` */
 	int64_t delta_bytes; /* published: what the operation adds */
 	uint64_t delta_sequence; /* published: its sequence number */
+	uint64_t imported_bytes; /* held, and charged to a shared slot of the container */
+	uint64_t growing; /* 1: a call under way may take a chunk that is not charged */
 };

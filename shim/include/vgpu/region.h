@@ -67,13 +67,17 @@ bool vgpu_limits_are_numbered(void);
  */
 enum { VGPU_CARD_UNMANAGED = -2, VGPU_CARD_NOT_GRANTED = -1 };
 
-/* The newest limit (it can change at any time) and what the container's processes hold together. */
+/* The newest limit (it can change at any time), and what the container holds of it: what its
+ * processes are charged, and what the driver holds beside that, as measured from outside. */
 uint64_t vgpu_limit_bytes(int card);
 uint64_t vgpu_used_bytes(int card);
 uint32_t vgpu_core_percent(int card);
 
-/* What a context takes of the card by itself, as the grant says; 0: it does not. */
-uint64_t vgpu_context_bytes(int card);
+/* What a context is charged; `first` of the process on that GPU, with an allowance for code. */
+uint64_t vgpu_context_bytes(int card, bool first);
+
+/* Managed memory is charged like any other. */
+bool vgpu_managed_is_charged(int card);
 
 /* A process that holds memory of a card, by its number in the caller's PID namespace. */
 struct vgpu_holder {
@@ -92,30 +96,30 @@ bool vgpu_next_holder(int card, uint32_t *cursor, struct vgpu_holder *holder);
 enum vgpu_result vgpu_reserve(int card, uint64_t bytes);
 void vgpu_refund(int card, uint64_t bytes);
 
-/* Whether so much more would fit now; nothing is reserved, and nobody looks for the dead. */
+/* Whether so much more would fit now; nothing is reserved, and no exited process is looked for. */
 bool vgpu_fits(int card, uint64_t bytes);
 
+/* Whether `bytes` fit the limit of an empty container. */
+bool vgpu_may_ever_fit(int card, uint64_t bytes);
+
 /*
- * Take at most a chunk of the card without reserving it, far below the limit, where not too many do
- * already. True: until the caller leaves nobody gets that room; what it took is to be charged
- * before. False: reserve.
+ * A call that may take up to VGPU_CHUNK_BYTES, and mostly takes nothing, without two changes of the
+ * counter: far below the limit the process's slot says so instead, and reservations near the limit
+ * leave room for it. One call of a process at a time. NULL: reserve. After the call what it took is
+ * charged, then `end`.
  */
 #define VGPU_CHUNK_BYTES (UINT64_C(32) << 20)
-#define VGPU_FAR_BYTES	 (8 * VGPU_CHUNK_BYTES)
-struct vgpu_taker {
-	uint64_t *at, word;
-};
-bool vgpu_taker_enter(int card, struct vgpu_taker *taker);
-void vgpu_taker_leave(const struct vgpu_taker *taker);
+uint64_t *vgpu_growing_begin(int card);
+void vgpu_growing_end(uint64_t *growing);
 
 /* Charge what is in use already, whatever the limit. */
 enum vgpu_result vgpu_charge(int card, uint64_t bytes);
 
 /*
- * Did anybody, in the last `span_ns`, drop a dead process's charge on that card? The kernel does
- * not order a lock's release against the driver's teardown: the card may hold the bytes a little
- * longer.
+ * CLOCK_MONOTONIC when memory of that GPU was last given up by an exit: of a process of the
+ * container, or, where its region is new, of the container before it; 0: unknown. The kernel does
+ * not order a lock's release against the driver's teardown: the GPU may hold the bytes longer.
  */
-bool vgpu_dropped_within(int card, uint64_t span_ns);
+uint64_t vgpu_last_exit_ns(int card);
 
 #endif

@@ -2,13 +2,11 @@
  * Claims alone, under sanitizers too. Prints nothing and exits 0 where all holds.
  *
  *	vgpu-claims-test threads   many threads make, map, retain and drop; at the end nothing is
- * held vgpu-claims-test full      beyond the last claim nothing is held, and nothing is lost
+ * held
+ *	vgpu-claims-test full      beyond the last claim nothing is held, and nothing is lost
  *	vgpu-claims-test fork      a child has none, and its parent all
- *	vgpu-claims-test numbers   all descriptors are one file, as a card's may be: a number that
- * is given anew is another's vgpu-claims-test closed    of very many descriptors the closed ones
- * are seen at the first look
+ *	vgpu-claims-test shared    memory that was shared is charged elsewhere, and left once
  */
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +24,7 @@
 		}                                                                                  \
 	} while (0)
 
-enum { THREADS = 8, ROUNDS = 4000, SLOTS = 16, BYTES = 2 << 20, MANY = 300 };
+enum { THREADS = 8, ROUNDS = 4000, SLOTS = 16, BYTES = 2 << 20 };
 
 static uint64_t charged_bytes;
 
@@ -43,6 +41,15 @@ void vgpu_cancel(const struct vgpu_reservation *reservation)
 	__atomic_sub_fetch(&charged_bytes, reservation->bytes, __ATOMIC_RELAXED);
 }
 
+static uint64_t left;
+
+/* In place of shared.c. */
+void vgpu_shared_leave(vgpu_hold hold)
+{
+	if (hold)
+		left += hold;
+}
+
 static uint64_t next_random(uint64_t *state)
 {
 	*state ^= *state << 13;
@@ -53,20 +60,29 @@ static uint64_t next_random(uint64_t *state)
 
 static uint32_t make(void)
 {
-	struct vgpu_reservation charge;
+	struct vgpu_physical memory = {.device = 0};
 	uint32_t claim;
 
-	vgpu_reserve_at((struct vgpu_place){.card = 0}, BYTES, &charge);
-	claim = vgpu_claim_new(&charge, 0);
+	vgpu_reserve_at((struct vgpu_place){.card = 0}, BYTES, &memory.charge);
+	claim = vgpu_claim_new(&memory);
 	if (!claim)
-		vgpu_cancel(&charge);
+		vgpu_cancel(&memory.charge);
 	return claim;
 }
 
 static void keep_handle(uint32_t claim, uint64_t handle)
 {
 	vgpu_claim_end(claim, CUDA_SUCCESS,
-		       (struct vgpu_claim_to){.kind = VGPU_CLAIM_HANDLE, .key = handle});
+		       (struct vgpu_claim_to){
+			   .kind = VGPU_CLAIM_HANDLE, .one_of_several = true, .key = handle});
+}
+
+static void forget_handle(uint64_t handle)
+{
+	uint32_t claim;
+
+	while ((claim = vgpu_take_handle(handle)))
+		vgpu_settle_claims(claim, CUDA_SUCCESS);
 }
 
 /* Handles are the thread's own, addresses too; the table, its lists and its numbers are not. */
@@ -122,7 +138,7 @@ static void *work(void *argument)
 	}
 	for (uint64_t which = 0; which < SLOTS; which++) {
 		vgpu_settle_claims(vgpu_take_mappings(base + (which << 24), BYTES), CUDA_SUCCESS);
-		vgpu_forget_handle(base + which);
+		forget_handle(base + which);
 	}
 	return NULL;
 }
@@ -154,7 +170,7 @@ static void test_full(void)
 	MUST(vgpu_claim_handle(1, &claim) && claim);
 	vgpu_claim_end(claim, 1, (struct vgpu_claim_to){0});
 	for (uint64_t handle = 1; handle <= made; handle++)
-		vgpu_forget_handle(handle);
+		forget_handle(handle);
 	MUST(charged_bytes == 0);
 }
 
@@ -166,49 +182,28 @@ static void test_fork(void)
 	if (fork() == 0) {
 		MUST(!vgpu_take_handle(5));
 		keep_handle(make(), 6);
-		vgpu_forget_handle(6);
+		forget_handle(6);
 		_exit(charged_bytes != BYTES);
 	}
 	MUST(wait(&status) > 0 && status == 0);
-	vgpu_forget_handle(5);
+	forget_handle(5);
 	MUST(charged_bytes == 0);
 }
 
-static int keep_export(void)
+static void test_shared(void)
 {
-	int fd = open("/dev/null", O_RDONLY);
+	uint32_t claim;
 
-	MUST(fd >= 0);
-	vgpu_forget_exports(fd);
-	vgpu_keep_export(make(), fd);
-	return fd;
-}
-
-static void test_numbers(void)
-{
-	int first = keep_export(), second = keep_export();
-
-	MUST(charged_bytes == 2 * BYTES);
-	close(first);
-	MUST(keep_export() == first && charged_bytes == 2 * BYTES);
-	close(first);
-	close(second);
-	MUST(vgpu_drop_closed_exports() && charged_bytes == 0);
-}
-
-static void test_closed(void)
-{
-	int fds[MANY];
-
-	for (int i = 0; i < MANY; i++)
-		fds[i] = keep_export();
-	for (int i = 1; i < MANY; i++)
-		close(fds[i]);
-	vgpu_drop_closed_exports_if_cheap(VGPU_FEW_FOR_A_RELEASE);
-	MUST(charged_bytes == BYTES);
-	close(fds[0]);
-	vgpu_drop_closed_exports_if_cheap(VGPU_FEW_FOR_A_RELEASE);
-	MUST(charged_bytes == 0);
+	keep_handle(make(), 5);
+	MUST(vgpu_claim_handle(5, &claim) && claim);
+	MUST(vgpu_claimed_share(claim, 3, 77));
+	charged_bytes -= BYTES; /* moved to the slot */
+	MUST(!vgpu_claimed_share(claim, 4, 78));
+	MUST(vgpu_claimed_physical(claim).hold == 3 && vgpu_claimed_physical(claim).key == 77);
+	vgpu_claim_end(claim, 1, (struct vgpu_claim_to){0});
+	MUST(left == 0);
+	vgpu_settle_claims(vgpu_take_handle(5), CUDA_SUCCESS);
+	MUST(left == 3 && charged_bytes == 0);
 }
 
 int main(int argc, char **argv)
@@ -218,10 +213,8 @@ int main(int argc, char **argv)
 		test_threads();
 	else if (!strcmp(argv[1], "full"))
 		test_full();
-	else if (!strcmp(argv[1], "numbers"))
-		test_numbers();
-	else if (!strcmp(argv[1], "closed"))
-		test_closed();
+	else if (!strcmp(argv[1], "shared"))
+		test_shared();
 	else
 		test_fork();
 	return 0;

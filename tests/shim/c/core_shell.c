@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "core_test.h"
+#include "process.h"
 #include "shared.h"
 #include "step.h"
 #include "vgpu/region.h"
@@ -274,7 +275,7 @@ static void answer(const char *command, char *out)
 	else if (!strcmp(verb, "used"))
 		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_used_bytes(card));
 	else if (!strcmp(verb, "dropped"))
-		snprintf(out, LINE_BYTES, "%d", vgpu_dropped_within(card, bytes));
+		snprintf(out, LINE_BYTES, "%d", vgpu_now_ns() - vgpu_last_exit_ns(card) < bytes);
 	else if (!strcmp(verb, "limit"))
 		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_limit_bytes(card));
 	else if (!strcmp(verb, "core"))

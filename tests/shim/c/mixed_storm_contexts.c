@@ -49,7 +49,7 @@ void look(void)
 	MUST(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, rows) == NVML_SUCCESS);
 }
 
-/* At the limit a first launch is refused. */
+/* Whatever the limit: code is not refused. */
 static void run_code(struct storm *storm)
 {
 	CUfunction function;

@@ -1,0 +1,116 @@
+"""One grant's two files, open: what its region charges, and what was measured into its grant.
+
+The files stay the same ones while they are open, though another grant may take their directory.
+Reads by pread and never by mmap: the limited program can truncate its region. One process at a time
+writes a grant.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from contract import grant_file, names, region_file
+from contract.overhead import Overhead, Sample
+from gpu.processes import Usage
+
+RegionError = region_file.RegionError
+
+
+class Account:
+    """Raises OSError where a file is missing, RegionError where one is not what it must be."""
+
+    def __init__(self, directory: Path) -> None:
+        self._region = os.open(directory / names.FILE_REGION, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._grant = os.open(directory / names.FILE_GRANT, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._region)
+            raise
+
+    def __enter__(self) -> Account:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._region)
+        os.close(self._grant)
+
+    def gpus(self) -> Sequence[grant_file.Card]:
+        """The grant's GPUs."""
+        return self._read_grant()[1].cards
+
+    def charged_bytes(self) -> Sequence[int]:
+        """What the region charges now, on each GPU of the grant."""
+        geometry = region_file.Geometry(len(self.gpus()))
+        uses = region_file.uses(os.pread(self._region, geometry.slots_offset, 0))
+        if len(uses) != geometry.card_count:
+            raise RegionError(f"{len(uses)} GPUs, the grant has {geometry.card_count}")
+        return [use.used_bytes for use in uses]
+
+    def imported_bytes(self) -> Sequence[int]:
+        """What processes hold on each GPU of memory that a shared slot is charged for."""
+        geometry = region_file.Geometry(len(self.gpus()))
+        return region_file.imported_bytes(os.pread(self._region, geometry.file_bytes, 0))
+
+    def write_overheads(self, overhead_bytes: Mapping[str, int]) -> None:
+        """Into the grant, by GPU UUID; writes nothing where nothing changed."""
+        current, grant = self._read_grant()
+        cards = tuple(
+            replace(card, overhead_bytes=overhead_bytes.get(card.uuid, card.overhead_bytes))
+            for card in grant.cards
+        )
+        if cards == tuple(grant.cards):
+            return
+        for write in grant_file.update(current, replace(grant, cards=cards)):
+            os.pwrite(self._grant, write.data, write.offset)
+
+    def _read_grant(self) -> tuple[bytes, grant_file.Grant]:
+        current = os.pread(self._grant, grant_file.FILE_BYTES, 0)
+        grant = grant_file.decode(current)
+        if grant is None:
+            raise RegionError("no valid copy of a grant")
+        return current, grant
+
+
+class Measured:
+    """The overheads of one grant, sample by sample."""
+
+    def __init__(self) -> None:
+        self._overheads: dict[str, Overhead] = {}
+
+    def add(
+        self, account: Account, before: Sequence[int], usage: Usage, pids: Collection[int]
+    ) -> Mapping[str, int | None]:
+        """Take a sample and write what it makes known into the grant.
+
+        before: `charged_bytes` from before NVML was asked. usage: what it said. pids: the grant's
+        processes. Returns by UUID what the grant says from now on; None where this sample has no
+        figure, and the grant's stands. Raises as Account.
+        """
+        gpus, after, imported = account.gpus(), account.charged_bytes(), account.imported_bytes()
+        found: dict[str, int | None] = {}
+        known = {}
+        for gpu, *charged_bytes, imported_bytes in zip(gpus, before, after, imported, strict=True):
+            held_bytes = _held_bytes(usage.get(gpu.uuid), pids)
+            found[gpu.uuid] = None if held_bytes is None else gpu.overhead_bytes
+            if held_bytes is None:
+                continue
+            overhead = self._overheads.setdefault(gpu.uuid, Overhead())
+            least = overhead.add(Sample(held_bytes, imported_bytes, max(charged_bytes)))
+            if least is not None:
+                found[gpu.uuid] = known[gpu.uuid] = least
+        account.write_overheads(known)
+        return found
+
+
+def _held_bytes(listed: Mapping[int, int | None] | None, pids: Collection[int]) -> int | None:
+    """None where NVML has no figure for the GPU, or for one of the processes that it lists."""
+    if listed is None:
+        return None
+    sizes = [listed[pid] for pid in pids if pid in listed]
+    return None if None in sizes else sum(size for size in sizes if size is not None)

@@ -1,0 +1,110 @@
+"""What a CUDA context takes of a GPU by itself, in bytes: measured in a process made for it.
+
+The process makes the GPU's primary context and asks NVML how much the GPU has given it; with the
+process all of it goes. It takes a context's memory for a moment, so it does nothing where less than
+ROOM_BYTES are free. Run as `python -m gpu.context_size UUID`; it prints one number. The caller sets
+CUDA_VISIBLE_DEVICES to the UUID, and a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import pynvml
+
+ROOM_BYTES: Final = 1 << 30
+MOST_BYTES: Final = 1 << 30
+"""A larger figure is taken for a mistake: contexts take a few hundred MiB."""
+
+_UUID_BYTES: Final = 16
+
+
+class UnknownSizeError(Exception):
+    """The size cannot be told; the text says why."""
+
+
+def parse(answer: bytes | str) -> int:
+    """What the process printed; UnknownSizeError where that is not a plausible size."""
+    try:
+        size_bytes = int(answer)
+    except ValueError as error:
+        raise UnknownSizeError(f"unreadable answer: {answer[:80]!r}") from error
+    if not 0 < size_bytes <= MOST_BYTES:
+        raise UnknownSizeError(f"NVML says that a context takes {size_bytes} bytes: not believed")
+    return size_bytes
+
+
+def measure(uuid: str) -> int:
+    """Bytes that this process's context takes of the GPU, by NVML's list of processes."""
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
+    if free_bytes < ROOM_BYTES:
+        raise UnknownSizeError(f"less than {ROOM_BYTES} bytes of the GPU are free")
+    with _context(uuid):
+        rows = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+        used_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).used
+    mine = [row.usedGpuMemory for row in rows if row.pid == os.getpid()]
+    if not mine:
+        raise UnknownSizeError(
+            "NVML does not list this process: its number is not the host's (hostPID)"
+        )
+    if len(mine) > 1 or not isinstance(mine[0], int):
+        raise UnknownSizeError("NVML does not tell the memory of processes")
+    if mine[0] > used_bytes:
+        raise UnknownSizeError(
+            f"NVML says that a context takes {mine[0]} bytes of {used_bytes} in use"
+        )
+    return mine[0]
+
+
+@contextlib.contextmanager
+def _context(uuid: str) -> Iterator[None]:
+    """The primary context of the GPU, which must be the only one that CUDA sees."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise UnknownSizeError(str(error)) from error
+    device, context, named = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_ubyte * _UUID_BYTES)()
+    for name, *arguments in (
+        ("cuInit", 0),
+        ("cuDeviceGet", ctypes.byref(device), 0),
+        ("cuDeviceGetUuid", named, device),
+    ):
+        _check(cuda, name, *arguments)
+    if bytes(named).hex() != uuid.removeprefix("GPU-").replace("-", ""):
+        raise UnknownSizeError(f"CUDA shows GPU-{bytes(named).hex()} in its place")
+    _check(cuda, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    try:
+        yield
+    finally:
+        cuda.cuDevicePrimaryCtxRelease_v2(device)
+
+
+def _check(cuda: ctypes.CDLL, name: str, *arguments: object) -> None:
+    code = getattr(cuda, name)(*arguments)
+    if code != 0:
+        raise UnknownSizeError(f"{name} says {code}")
+
+
+def main() -> int:
+    """The last line on stderr says why there is no answer."""
+    try:
+        size_bytes = measure(sys.argv[1])
+    except pynvml.NVMLError as error:
+        sys.stderr.write(f"NVML: {error}\n")
+        return 1
+    except UnknownSizeError as unknown:
+        sys.stderr.write(f"{unknown}\n")
+        return 1
+    sys.stdout.write(f"{size_bytes}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

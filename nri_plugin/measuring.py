@@ -1,0 +1,167 @@
+"""Measures once a second what the driver itself holds for containers, and writes it into grants.
+
+NVML says what every process holds of a GPU, the processes' control groups say whose they are, and
+regions say what is charged; the rest is the driver's (contract/overhead.py). NVML is asked by a
+child, which runs only while containers hold GPUs; files and /proc are read in a thread of its own.
+A container never waits for this. Where there is no figure (MPS, some MIG drivers, a driver that
+does not answer), what the grant says stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from contract.log_lines import Line
+from contract.overhead import PERIOD_S
+from gpu import processes
+from gpu.account import Account, Measured, RegionError
+from nri_plugin.cgroups import container_of
+from nri_plugin.child import Child, Server
+from nri_plugin.errors import ChildError
+from nri_plugin.ledger import Hold
+from nri_plugin.metrics import Metrics
+from nri_plugin.threads import Worker
+
+_LOG: Final = logging.getLogger(__name__)
+
+COMMAND: Final = (sys.executable, "-m", "gpu.processes")
+
+
+_Found = Mapping[str, Mapping[str, int | None]]
+"""By key and GPU UUID: the overhead in bytes, None where NVML has no figure; nothing for a key
+whose files cannot be read."""
+
+
+class Measuring:
+    """root: the run directory. holds: what containers that live hold. proc: where /proc is."""
+
+    def __init__(
+        self,
+        root: Path,
+        holds: Callable[[], Iterable[Hold]],
+        environment: Mapping[str, str],
+        metrics: Metrics,
+        *,
+        deadline_s: float,
+        min_interval_s: float,
+        now: Callable[[], float],
+        command: Sequence[str] = COMMAND,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._root = root
+        self._holds = holds
+        self._metrics = metrics
+        self._deadline_s = deadline_s
+        self._proc = proc
+        child = Child(command, environment, deadline_s=deadline_s, whom="NVML's list of processes")
+        self._server = Server(child, min_interval_s=min_interval_s, now=now)
+        self._worker = Worker("measuring")
+        self._measured: dict[str, Measured] = {}
+        self._said = ""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await self.sample()
+                await asyncio.sleep(PERIOD_S)
+        finally:
+            await self._server.close()
+
+    async def sample(self) -> None:
+        """Take one sample; a failure is logged once and leaves the grants as they are."""
+        keys = {hold.container_id: hold.key for hold in self._holds()}
+        self._measured = {key: self._measured.get(key, Measured()) for key in keys.values()}
+        if not keys:
+            await self._server.close()
+            self._show({})
+            return
+        look = _Look(self._root, self._proc, keys, self._measured)
+        try:
+            await self._worker.run(look.begin, self._deadline_s)
+            usage = processes.decode(await self._server.ask())
+            found = await self._worker.run(partial(look.end, usage), self._deadline_s)
+        except (ChildError, TimeoutError, ValueError) as error:
+            self._say(str(error) or "the host's files could not be read in time")
+            found = {key: {} for key in self._measured}
+        else:
+            self._say("")
+        finally:
+            self._worker.post(look.close)
+        self._show(found)
+
+    def _show(self, found: _Found) -> None:
+        totals: dict[str, int] = defaultdict(int)
+        for overheads in found.values():
+            for uuid, overhead_bytes in overheads.items():
+                totals[uuid] += overhead_bytes or 0
+        self._metrics.overhead.clear()
+        for uuid, total_bytes in totals.items():
+            self._metrics.overhead.labels(uuid).set(total_bytes)
+        unknown = sum(not known or None in known.values() for known in found.values())
+        self._metrics.not_measured.set(unknown)
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._said:
+            _LOG.warning(Line("the driver's own memory is not measured", error=problem))
+        elif self._said and not problem:
+            _LOG.info(Line("the driver's own memory is measured again"))
+        self._said = problem
+
+
+class _Look:
+    """One sample's work on files, which blocks. keys: by container ID. measured: by key."""
+
+    def __init__(
+        self, root: Path, proc: Path, keys: Mapping[str, str], measured: Mapping[str, Measured]
+    ) -> None:
+        self._root = root
+        self._proc = proc
+        self._keys = keys
+        self._measured = measured
+        self._files = ExitStack()
+        self._begun: dict[str, tuple[Account, Sequence[int]]] = {}
+
+    def begin(self) -> None:
+        """Read what is charged, before NVML is asked."""
+        for key in self._measured:
+            try:
+                account = self._files.enter_context(Account(self._root / key))
+                self._begun[key] = account, account.charged_bytes()
+            except (OSError, RegionError) as error:
+                _LOG.debug(Line("not measured", key=key, error=error))
+
+    def end(self, usage: processes.Usage) -> _Found:
+        """Read what is charged now, and write what that and NVML make known."""
+        pids = self._pids(usage)
+        found: dict[str, Mapping[str, int | None]] = {key: {} for key in self._measured}
+        for key, (account, before) in self._begun.items():
+            try:
+                found[key] = self._measured[key].add(account, before, usage, pids[key])
+            except (OSError, RegionError) as error:
+                _LOG.debug(Line("not measured", key=key, error=error))
+        return found
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _pids(self, usage: processes.Usage) -> Mapping[str, set[int]]:
+        """By key, those of NVML's processes that are in its containers."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for pid in {pid for listed in usage.values() if listed for pid in listed}:
+            try:
+                cgroup = (self._proc / str(pid) / "cgroup").read_text()
+            except (OSError, ValueError):  # it has exited
+                continue
+            container_id = container_of(cgroup, self._keys)
+            if container_id is not None:
+                found[self._keys[container_id]].add(pid)
+        return found

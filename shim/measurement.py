@@ -1,0 +1,82 @@
+"""Measures what the driver holds for the processes of one grant, and writes it into the grant.
+
+The node agent does the same for containers; this is for `python -m shim run`. Processes are those
+that have a slot of the region, in this process's own PID namespace. NVML is asked in a thread of
+its own: while the driver does not answer, the last figure stands.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pynvml
+
+from contract.overhead import PERIOD_S
+from gpu import processes
+from gpu.account import Account, Measured, RegionError
+from shim import region
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Measurement:
+    """Samples of one directory's grant. ask: NVML's figures, now."""
+
+    def __init__(self, directory: Path, ask: Callable[[], processes.Usage]) -> None:
+        self._directory = directory
+        self._ask = ask
+        self._measured = Measured()
+
+    def sample(self) -> Mapping[str, int | None]:
+        """Take one sample; as Measured.add. Raises OSError, RegionError, RegionDirectoryError, and
+        pynvml.NVMLError where NVML does not answer.
+        """
+        with Account(self._directory) as account:
+            before = account.charged_bytes()
+            pids = _pids(self._directory)
+            return self._measured.add(account, before, self._ask(), pids)
+
+    def run(self, ended: threading.Event) -> None:
+        """Sample once a period until `ended`; a failure is logged once."""
+        said = ""
+        while not ended.wait(PERIOD_S):
+            try:
+                self.sample()
+                said = ""
+            except (region.RegionDirectoryError, RegionError, pynvml.NVMLError, OSError) as error:
+                if str(error) != said:
+                    _LOG.warning("the driver's own memory is not measured: %s", error)
+                said = str(error)
+
+
+@contextmanager
+def measuring(directory: Path) -> Iterator[None]:
+    """Measure in a thread. It takes no signal: those are the caller's."""
+    ended = threading.Event()
+    measurement = Measurement(directory, processes.ask)
+    thread = threading.Thread(target=measurement.run, args=(ended,), daemon=True)
+    pynvml.nvmlInit()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    thread.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(PERIOD_S)
+
+
+def _pids(directory: Path) -> Sequence[int]:
+    own_namespace = os.stat("/proc/self/ns/pid").st_ino
+    return [
+        holder.pid
+        for holder in region.holders(directory)
+        if holder.pid and not holder.ended and holder.pid_namespace == own_namespace
+    ]

@@ -1,0 +1,294 @@
+"""What the driver holds for containers, measured by the agent: real children and real files.
+
+The child answers what a test wrote down, fails or hangs; in the last tests it is the real one, over
+a simulated driver, and the processes are real programs under the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from contract import grant_file, names, region_file
+from nri_plugin.ledger import Hold
+from nri_plugin.measuring import COMMAND, Measuring
+from nri_plugin.metrics import Metrics
+from nri_plugin.model import Pod
+from tests.shim.conftest import CARDS, CONTEXT_BYTES, GIB, MIB, Host, card_host, library
+from tests.shim.exact import CODE
+
+__all__ = ["card_host", "library"]
+
+GPU = "GPU-1"
+ANSWER = """
+import sys
+for line in sys.stdin:
+    print(open(sys.argv[1]).read().replace("\\n", ""), flush=True)
+"""
+BAD_ANSWER = "import sys\nfor line in sys.stdin: print({!r}, flush=True)"
+
+
+@dataclass
+class Node:
+    """A run directory, /proc and NVML as tests write them."""
+
+    root: Path
+    uuid: str = GPU
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    seconds: float = 100.0
+    deadline_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics()
+        self.holds: list[Hold] = []
+        self.command = self.command or (sys.executable, "-c", ANSWER, str(self.root / "usage"))
+        self.proc = self.root / "proc"
+
+    def add(self, container_id: str, key: str, charged_bytes: int) -> None:
+        """A container that runs, and its grant."""
+        self.holds.append(Hold(container_id, key, "u", "main", "d/p/main", {}, Pod("u", "d", "p")))
+        directory = self.root / key
+        if not directory.exists():
+            directory.mkdir(parents=True)
+            grant = grant_file.Grant(7, (grant_file.Card(self.uuid, 10 * GIB, 100, 0),))
+            (directory / names.FILE_GRANT).write_bytes(grant_file.fresh(grant))
+            (directory / names.FILE_REGION).write_bytes(region_file.fresh(1, 7))
+        self.charge(key, charged_bytes)
+
+    def charge(self, key: str, charged_bytes: int) -> None:
+        at = region_file.Geometry(1).card_offset(0)
+        with (self.root / key / names.FILE_REGION).open("r+b") as file:
+            file.seek(at)
+            file.write(charged_bytes.to_bytes(8, "little"))
+
+    def process(self, pid: int, container_id: str) -> None:
+        (self.proc / str(pid)).mkdir(parents=True)
+        (self.proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod-u/{container_id}\n")
+
+    def nvml(self, held: dict[int, int | None] | None) -> None:
+        (self.root / "usage").write_text(json.dumps({self.uuid: held}))
+
+    def measuring(self) -> Measuring:
+        return Measuring(
+            self.root,
+            lambda: self.holds,
+            self.environment,
+            self.metrics,
+            deadline_s=self.deadline_s,
+            min_interval_s=10.0,
+            now=lambda: self.seconds,
+            command=self.command,
+            proc=self.proc if self.proc.exists() else Path("/proc"),
+        )
+
+    def overhead(self, key: str) -> int:
+        grant = grant_file.decode((self.root / key / names.FILE_GRANT).read_bytes())
+        assert grant is not None
+        return grant.cards[0].overhead_bytes
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def during(measuring: Measuring, work: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        try:
+            await work()
+        finally:
+            await measuring._server.close()
+
+    asyncio.run(run())
+
+
+def sample(measuring: Measuring, times: int = 3) -> None:
+    async def work() -> None:
+        for _ in range(times):
+            await measuring.sample()
+
+    during(measuring, work)
+
+
+def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: Node) -> None:
+    node.add("c1", "key-1", 500)
+    node.add("c2", "key-2", 0)
+    node.process(11, "c1")
+    node.process(12, "c1")
+    node.process(21, "c2")
+    node.process(99, "of another")
+    node.nvml({11: 400, 12: 300, 21: 50, 99: 10_000, 100: 7})
+    measuring = node.measuring()
+    sample(measuring, 2)
+    assert (node.overhead("key-1"), node.overhead("key-2")) == (0, 0)
+    sample(measuring, 1)
+    assert (node.overhead("key-1"), node.overhead("key-2")) == (200, 50)
+    assert node.metric("gpuslice_overhead_bytes", uuid=GPU) == 250
+    assert node.metric("gpuslice_containers_not_measured") == 0
+
+
+def test_containers_that_share_a_grant_are_measured_together(node: Node) -> None:
+    node.add("c1", "pod-u", 500)
+    node.add("c2", "pod-u", 500)
+    node.process(11, "c1")
+    node.process(21, "c2")
+    node.nvml({11: 400, 21: 300})
+    sample(node.measuring())
+    assert node.overhead("pod-u") == 200
+
+
+@pytest.mark.parametrize("held", [None, {11: None}], ids=["GPU", "process"])
+def test_without_a_figure_the_last_one_stands(
+    node: Node, held: dict[int, int | None] | None
+) -> None:
+    node.add("c1", "key-1", 500)
+    node.process(11, "c1")
+    node.nvml({11: 700})
+    measuring = node.measuring()
+    sample(measuring)
+    node.nvml(held)
+    sample(measuring)
+    assert node.overhead("key-1") == 200
+    assert node.metric("gpuslice_containers_not_measured") == 1
+
+
+def test_an_agent_that_starts_anew_leaves_the_last_figure_until_it_has_its_own(node: Node) -> None:
+    node.add("c1", "key-1", 500)
+    node.process(11, "c1")
+    node.nvml({11: 700})
+    sample(node.measuring())
+    node.nvml({11: 650})
+    again = node.measuring()
+    sample(again, 2)
+    assert node.overhead("key-1") == 200
+    sample(again, 1)
+    assert node.overhead("key-1") == 150
+
+
+def test_a_grant_that_cannot_be_read_is_passed_over(node: Node) -> None:
+    node.add("c1", "key-1", 500)
+    node.add("c2", "key-2", 0)
+    node.add("c3", "key-3", 0)
+    (node.root / "key-1" / names.FILE_REGION).write_bytes(b"")
+    (node.root / "key-3" / names.FILE_GRANT).unlink()
+    node.process(21, "c2")
+    node.nvml({21: 50})
+    sample(node.measuring())
+    assert node.overhead("key-2") == 50
+    assert node.metric("gpuslice_containers_not_measured") == 2
+
+
+def test_another_grant_in_the_same_place_gets_nothing_of_a_sample_under_way(node: Node) -> None:
+    """The container is removed, and another made, while NVML is asked."""
+    node.add("c1", "key-1", 500)
+    node.process(11, "c1")
+    node.nvml({11: 700})
+    measuring = node.measuring()
+    sample(measuring, 2)
+    script = f"""
+import os, shutil, sys
+for line in sys.stdin:
+    os.rename({str(node.root / "key-1")!r}, {str(node.root / "old")!r})
+    shutil.copytree({str(node.root / "old")!r}, {str(node.root / "key-1")!r})
+    print(open({str(node.root / "usage")!r}).read(), flush=True)
+"""
+    measuring._server._child.command = (sys.executable, "-c", script)
+    sample(measuring, 1)
+    assert (node.overhead("old"), node.overhead("key-1")) == (200, 0)
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("import sys; sys.stderr.write('NVML: Driver Not Loaded\\n'); sys.exit(1)", "Not Loaded"),
+        (BAD_ANSWER.format("never mind"), "Expecting value"),
+        (BAD_ANSWER.format("[]"), "not a mapping"),
+        ("import time; time.sleep(600)", "did not answer in 0.5 s"),
+    ],
+    ids=["no driver", "not JSON", "not a mapping", "hangs"],
+)
+def test_nvml_that_does_not_answer_is_let_alone_for_a_while(
+    node: Node, script: str, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node.add("c1", "key-1", 500)
+    node.process(11, "c1")
+    node.command = (sys.executable, "-c", script)
+    node.deadline_s = 0.5 if "sleep" in script else 60.0
+    measuring = node.measuring()
+    server = measuring._server
+
+    async def samples() -> int:
+        for _ in range(3):
+            await measuring.sample()
+        return node.overhead("key-1")
+
+    async def work() -> None:
+        assert await samples() == 0
+        assert node.metric("gpuslice_containers_not_measured") == 1
+        said = [text for text in caplog.messages if "not measured" in text]
+        assert [problem in text for text in said] == [True], "once"
+        if server._process is not None:
+            return
+        if server._child.lingering is not None:
+            await server._child.lingering.wait()
+        server._child.command = (sys.executable, "-c", ANSWER, str(node.root / "usage"))
+        server._child.deadline_s = measuring._deadline_s = 60.0
+        node.nvml({11: 700})
+        assert await samples() == 0, "asked again too soon"
+        node.seconds += 10.0
+        assert await samples() == 200
+        assert any("measured again" in text for text in caplog.messages)
+
+    during(measuring, work)
+
+
+def test_no_child_runs_while_no_container_holds_a_gpu(node: Node) -> None:
+    """A process that has NVML open keeps the driver from being replaced."""
+    node.add("c1", "key-1", 0)
+    node.nvml({})
+    measuring = node.measuring()
+
+    async def work() -> None:
+        await measuring.sample()
+        child = measuring._server._process
+        assert child is not None and child.returncode is None
+        node.holds.clear()
+        await measuring.sample()
+        assert measuring._server._process is None and child.returncode == 0
+
+    during(measuring, work)
+
+
+def test_it_measures_real_programs(card_host: Host, tmp_path: Path) -> None:
+    """The library, the simulated driver and its NVML; only the control groups are written here."""
+    uuid = CARDS[0][0]
+    environment = dict(card_host.environment(None, preload=False))
+    node = Node(tmp_path, uuid, tuple(COMMAND), environment)
+    node.add("c1", "key-1", 0)
+    begin = "must(d.cuMemAlloc(100 * MIB)); run(entry(load(80))); print(1, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE + begin],
+        env=card_host.environment(tmp_path / "key-1"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"1\n"
+        node.process(process.pid, "c1")
+        measuring = node.measuring()
+        sample(measuring)
+        process.communicate(b"\n")
+    # Nothing in this grant says what a context takes.
+    assert node.overhead("key-1") == CONTEXT_BYTES + 80 * MIB

@@ -1,0 +1,96 @@
+"""What another thread does to a graph or an address while the driver is slow at a call of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.exact import CODE, GRAPHS
+
+pytestmark = pytest.mark.sim
+
+_BEGIN = (
+    GRAPHS
+    + CODE
+    + """
+import threading, time
+from contextlib import contextmanager
+@contextmanager
+def slow(call, ms):
+    assert control(op="latency", card=0, call=call, ns=ms * 10**6)["ok"]
+    try:
+        yield
+    finally:
+        assert control(op="latency", card=0, call=call, ns=0)["ok"]
+def until(reached, pause=0.01):
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(pause)
+def sleeps(thread):
+    with open(f"/proc/self/task/{thread}/wchan") as file:
+        return "nanosleep" in file.read()
+def beside(work):
+    def run():
+        use(0)
+        work()
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+"""
+)
+
+
+def test_a_graph_that_was_trimmed_while_it_was_launched_reserves_anew(
+    card_host: Host, grants: Grants
+) -> None:
+    card_host.python(
+        _BEGIN
+        + """
+executable = instantiate(scratch(64 * MIB))
+assert launch(executable) == OK
+must(d.cuDeviceGraphMemTrim(0))
+exact()
+before = charged()
+with slow("LAUNCH", 600):
+    thread = beside(lambda: library.cuGraphLaunch(ctypes.c_void_p(int(executable)), None))
+    until(lambda: graph_bytes() == 64 * MIB)
+    until(lambda: d.cuDeviceGraphMemTrim(0)[0] == OK and graph_bytes() == 0)
+    thread.join()
+must(d.cuCtxSynchronize())
+must(d.cuMemAlloc(2048 * MIB - before - 32 * MIB))
+exact()
+assert launch(executable) == OOM
+exact()
+""",
+        grants.make(2 * GIB),
+    )
+
+
+def test_a_free_that_is_refused_when_its_address_was_given_again(
+    card_host: Host, grants: Grants
+) -> None:
+    """Another thread freed it first: the charge is the address's new allocation's alone."""
+    card_host.python(
+        _BEGIN
+        + """
+address = must(d.cuMemAlloc(64 * MIB))
+with slow("cuMemFree_v2", 6000):
+    assert control(op="fail", card=0, call="cuMemFree_v2", code=1, count=1)["ok"]
+    thread = beside(lambda: library.cuMemFree_v2(ctypes.c_uint64(int(address))))
+    until(lambda: sleeps(thread.native_id))
+    again = address
+    def allocate_anew():
+        global again
+        must(d.cuMemFreeAsync(again, 0))
+        must(d.cuStreamSynchronize(0))
+        again = must(d.cuMemAlloc(64 * MIB))
+        return int(again) == int(address)
+    until(allocate_anew, pause=0)
+    thread.join()
+exact(CONTEXT + 64 * MIB)
+must(d.cuMemFree(again))
+exact(CONTEXT)
+""",
+        grants.make(2 * GIB),
+    )

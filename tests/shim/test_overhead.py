@@ -1,0 +1,179 @@
+"""What the driver holds by itself: measured from outside, written into the grant, off the limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from contract.overhead import WINDOW
+from gpu import processes
+from gpu.account import Account
+from shim import region
+from shim.measurement import Measurement
+from tests.shim.conftest import CARDS, CONTEXT_BYTES, GIB, MIB, Grants, Host
+from tests.shim.exact import CODE, GRAPHS
+
+pytestmark = pytest.mark.sim
+
+_UUID = CARDS[0][0]
+_OBEY = """
+import sys
+print("ready", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"""
+
+
+class Program:
+    """A process under a grant that does what it is given, line by line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert self._answer() == "ready\n"
+
+    def do(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        assert self._answer() == "done\n", line
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+
+@contextmanager
+def _program(host: Host, directory: Path, begin: str) -> Iterator[Program]:
+    with subprocess.Popen(
+        [sys.executable, "-c", begin + _OBEY],
+        env=host.environment(directory),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Program(process)
+        finally:
+            process.kill()
+
+
+_ASK = """
+import pynvml
+from gpu import processes
+from gpu.account import Account
+pynvml.nvmlInit()
+print(processes.encode(processes.ask()), end="")
+"""
+
+
+def _ask(host: Host) -> processes.Usage:
+    """NVML's figures, asked as the node agent asks: in a process of its own."""
+    done = host.run([sys.executable, "-c", _ASK], preload=False)
+    return processes.decode(done.stdout)
+
+
+def _say(directory: Path, overhead_bytes: dict[str, int]) -> None:
+    with Account(directory) as account:
+        account.write_overheads(overhead_bytes)
+
+
+def test_the_limit_is_less_by_it_at_once(host: Host, grants: Grants) -> None:
+    directory = grants.make(GIB)
+    with _program(host, directory, CODE) as program:
+        program.do("assert must(d.cuMemGetInfo()) == (GIB, GIB)")
+        _say(directory, {_UUID: 200 * MIB})
+        program.do("assert must(d.cuMemGetInfo()) == (824 * MIB, GIB)")
+        program.do("assert d.cuMemAlloc(826 * MIB)[0] == OOM")
+        program.do("kept = must(d.cuMemAlloc(824 * MIB))")
+        assert region.status(directory)[0].used_bytes == GIB
+        _say(directory, {_UUID: 0})
+        program.do("more = must(d.cuMemAlloc(200 * MIB))")
+        _say(directory, {_UUID: 2 * GIB})
+        program.do("assert must(d.cuMemGetInfo()) == (0, GIB)")
+        program.do("must(d.cuMemFree(kept)); assert d.cuMemAlloc(2 * MIB)[0] == OOM")
+
+
+def test_code_is_never_refused(card_host: Host, grants: Grants) -> None:
+    """At the limit and over it: loads, first launches and graphs go on, and take what they take."""
+    directory = grants.make(GIB)
+    with _program(card_host, directory, GRAPHS + CODE) as program:
+        program.do(f"must(d.cuMemAlloc({GIB - CONTEXT_BYTES}))")
+        _say(directory, {_UUID: 100 * MIB})
+        program.do("module = load(40, local_bytes=1024)")
+        program.do("assert run(entry(module)) == OK")
+        program.do("graph = must(d.cuGraphCreate(0))")
+        program.do("must(d.cuGraphAddKernelNode(graph, None, 0, kernel_params(entry(load(20)))))")
+        program.do("executable = instantiate(graph); assert launch(executable) == OK")
+        program.do("must(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, 64 * MIB))")
+        program.do("assert d.cuMemAlloc(2 * MIB)[0] == OOM")
+
+
+def test_it_is_the_driver_s_memory_after_three_samples(card_host: Host, grants: Grants) -> None:
+    directory = grants.make(2 * GIB)
+    measurement = Measurement(directory, lambda: _ask(card_host))
+
+    def measured() -> list[int]:
+        return [(measurement.sample()[_UUID] or 0) // MIB for _ in range(WINDOW)]
+
+    with _program(card_host, directory, CODE) as program:
+        program.do("must(d.cuMemAlloc(512 * MIB))")
+        assert measured() == [0, 0, 0], "a context takes what the grant says"
+        program.do("assert run(entry(load(100))) == OK")
+        assert measured() == [0, 0, 100]
+        program.do("assert run(entry(load(50))) == OK")
+        assert measured() == [100, 100, 150]
+        assert region.status(directory)[0].used_bytes == CONTEXT_BYTES + 662 * MIB
+        program.do("assert must(d.cuMemGetInfo())[0] == 2 * GIB - 962 * MIB")
+    program.process.wait()
+    assert measured() == [0, 0, 0], "what has exited holds nothing"
+
+
+def test_the_allowance_for_code_is_part_of_it(card_host: Host, grants: Grants) -> None:
+    directory = grants.make(2 * GIB, code_bytes=64 * MIB)
+    measurement = Measurement(directory, lambda: _ask(card_host))
+    with _program(card_host, directory, CODE) as program:
+        program.do("assert run(entry(load(40))) == OK")
+        assert [measurement.sample()[_UUID] for _ in range(WINDOW)] == [0, 0, 0]
+        program.do("assert run(entry(load(40))) == OK")
+        assert [measurement.sample()[_UUID] for _ in range(WINDOW)] == [0, 0, 16 * MIB]
+
+
+@pytest.mark.parametrize("figure", [None, {}], ids=["GPU", "process"])
+def test_without_a_figure_the_last_one_stands(
+    card_host: Host, grants: Grants, figure: object
+) -> None:
+    """As under MPS, and with a GPU that does not answer."""
+    directory = grants.make(2 * GIB)
+    _say(directory, {_UUID: 70 * MIB})
+    with _program(card_host, directory, CODE) as program:
+        none: processes.Usage = {
+            _UUID: None if figure is None else {program.process.pid: None},
+        }
+        measurement = Measurement(directory, lambda: none)
+        assert [measurement.sample() for _ in range(WINDOW)] == [{_UUID: None}] * WINDOW
+        assert region.status(directory)[0].card.overhead_bytes == 70 * MIB
+
+
+def test_managed_memory_may_exceed_the_limit_where_the_grant_says_so(
+    host: Host, grants: Grants
+) -> None:
+    directory = grants.make(GIB, managed_free=True)
+    with _program(host, directory, CODE) as program:
+        program.do("address = must(d.cuMemAllocManaged(2 * GIB, 1))")
+        program.do("assert must(d.cuMemGetInfo())[1] == GIB and charged() == 0")
+        program.do("must(d.cuMemAlloc(GIB)); must(d.cuMemFree(address))")
+        assert region.status(directory)[0].used_bytes == GIB
+
+
+def test_nvml_lists_every_process_once(card_host: Host, grants: Grants) -> None:
+    directory = grants.make(2 * GIB)
+    with _program(card_host, directory, CODE) as program:
+        program.do("must(d.cuMemAlloc(100 * MIB))")
+        held = _ask(card_host)[_UUID]
+        assert held == {program.process.pid: CONTEXT_BYTES + 100 * MIB}
