@@ -52,7 +52,7 @@ endure: setup  ## half an hour of pods that come and go on a whole cluster, part
 	@$(VENV)/python -m simgpu.lab.kubernetes node
 	@$(VENV)/python -m tests.e2e.endure $(ARGS)
 
-gpu: base  ## the matrix's rows on this machine's own card, and a table of them (ARGS="--card 1")
+gpu: base  ## the library's rows and PyTorch, CuPy, vLLM on this machine's GPU (ARGS=--list)
 	@$(VENV)/python -m tests.gpu $(ARGS)
 
 sanitize: base  ## the rows of the library's matrix with ASan and UBSan, then with TSan

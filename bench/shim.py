@@ -1,8 +1,9 @@
 """What the library costs a program: its driver calls and its start, beside the same without it.
 
-Over the null driver, which answers at once, so that what is left is the library. Each pair of
-figures is taken by turns, five times, and the median counts. `machine` is how much slower a
-calibration loop beside the calls, which no library can touch, was with the library than without.
+Over drivers that answer at once, so that what is left is the library. Each pair of figures is taken
+by turns, five times, and the median counts. `machine` is how much slower a calibration loop beside
+the calls, which no library can touch, was with the library than without. What recorded programs ask
+for (a training step, a graph's replay) is measured as bench/recorded.py says.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench import Result
+from bench import Result, recorded
 from bench.native import BUILD, built, granted, output
 
 _REPETITIONS: Final = 5
@@ -34,6 +35,7 @@ class Row:
 
 ROWS: Final[Mapping[str, Row]] = {
     "launch": Row("kernel launch", "ns", 5),
+    "set_attribute": Row("cudaFuncSetAttribute of CUDA 13", "ns", 50),
     "alloc_free": Row("allocate, free", "ns", None),
     "alloc_free_live": Row("allocate, free a random one of 1,000,000", "ns", 120),
     "async": Row("stream-ordered", "ns", None),
@@ -126,14 +128,22 @@ def result(measured: Mapping[str, Pair]) -> Result:
     return Result(figures, at_most, header, table)
 
 
+def _with_recorded(own: Result, quick: bool) -> Result:
+    """The rows of recorded programs behind our own."""
+    figures, at_most, table = dict(own.figures), dict(own.at_most), list(own.rows)
+    for each in recorded.measured(quick):
+        figures[each.key] = round(each.added_ns, 1)
+        at_most[each.key] = each.at_most_ns
+        cells = (f"{ns:.1f}" for ns in (each.without_ns, each.with_ns, each.added_ns))
+        table.append((each.about, "ns", *cells, f"{each.at_most_ns:g}", ""))
+    return Result(figures, at_most, own.header, table)
+
+
 def run(quick: bool) -> Result:
     calls, *starts = built("bench-calls", "bench-starts", "bench-plain-start", "bench-cuda-start")
     with granted() as environment:
-        return result(
-            _medians(
-                [
-                    {**_calls(calls, environment, quick), **_starts(starts, environment, quick)}
-                    for _ in range(_REPETITIONS)
-                ]
-            )
-        )
+        repetitions = [
+            {**_calls(calls, environment, quick), **_starts(starts, environment, quick)}
+            for _ in range(_REPETITIONS)
+        ]
+    return _with_recorded(result(_medians(repetitions)), quick)

@@ -17,10 +17,8 @@ HOOK, END = r"HOOK\(", r"(_v\d)?,"
 def test_each_row_of_the_failures_is_a_test() -> None:
     text = (ROOT / "docs/failures.md").read_text()
     named = re.findall(r"`(test_\w+)` \|$", text, re.MULTILINE)
-    paths = [
-        *(ROOT / "tests/node").glob("test_*.py"),
-        *(ROOT / "tests/shim").glob("test_*.py"),
-    ]
+    places = ("tests/node", "tests/shim", "tests/nri_plugin")
+    paths = [path for place in places for path in (ROOT / place).glob("test_*.py")]
     source = "".join(path.read_text() for path in paths)
     defined = set(re.findall(r"^def (test_\w+)", source, re.MULTILINE))
     rows = [
@@ -65,7 +63,7 @@ def test_each_call_that_is_charged_is_a_hook() -> None:
     rows = (ROOT / "docs/memory.md").read_text().splitlines()
     paths = [row.split("|")[1] for row in rows if row.startswith("| ")]
     calls = {call for path in paths if "host memory" not in path for call in CALL.findall(path)}
-    assert len(calls) > 10
+    assert len(calls) > 8
     missing = {
         call for call, dots in calls if not re.search(HOOK + call + ("" if dots else END), hooks)
     }

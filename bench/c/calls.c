@@ -59,6 +59,18 @@ static void launch(void)
 	     "cuLaunchKernel");
 }
 
+/* cudaFuncSetAttribute of CUDA 13, which programs with large shared memory call at every launch. */
+static void set_attribute(void)
+{
+	enum { MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
+	CUkernel kernel = (CUkernel)(void *)&state;
+	CUfunction function;
+
+	must(cuKernelGetFunction(&function, kernel), "cuKernelGetFunction");
+	must(cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 16, kernel, 0),
+	     "cuKernelSetAttribute");
+}
+
 static CUdeviceptr take_now(void)
 {
 	CUdeviceptr address = 0;
@@ -165,6 +177,7 @@ int main(int argc, char **argv)
 	must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
 	must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 	measure("launch", launch, passes, calls * 4);
+	measure("set_attribute", set_attribute, passes, calls * 4);
 	measure("alloc_free", pair_now, passes, calls);
 	fill(take_now);
 	measure("alloc_free_live", replace_now, passes, calls);

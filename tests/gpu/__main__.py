@@ -1,6 +1,7 @@
-"""`python -m tests.gpu`, `make gpu`: the matrix's rows on this machine's card, and a table of them.
+"""`python -m tests.gpu`, `make gpu`: the matrix's rows and frameworks on this machine's GPU.
 
-The exit status is that of the tests; 2 where there is no card. At most 3 GiB of the card are used.
+Says first what there is and what is missing; then runs the tests and writes a table of them. The
+exit status is that of the tests; 2 where there is no GPU. --list runs nothing, and needs no GPU.
 """
 
 from __future__ import annotations
@@ -18,46 +19,78 @@ from typing import Final
 
 from tests.gpu import facts
 from tests.gpu.conftest import VARIABLE, machine
+from tests.gpu.frameworks import FRAMEWORKS
 from tests.talking import ROOT
 
-_FILES: Final = ("tests/gpu/test_rows.py", "tests/gpu/test_torch.py")
+_FILES: Final = ("tests/gpu/test_rows.py", "tests/gpu/test_frameworks.py")
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu",
+        description="Run the tests that need a GPU. Other options go to pytest.",
+    )
     parser.add_argument("--card", default=os.environ.get(VARIABLE, "0"), help="NVML's number of it")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
+    parser.add_argument("--list", action="store_true", help="say what would run, and run nothing")
     options, more = parser.parse_known_args(arguments)
+    card: facts.Facts | facts.CardError
     try:
         card = facts.of(options.card, machine())
     except facts.CardError as error:
-        sys.stderr.write(f"gpuslice: {error}\n")
+        card = error
+    sys.stdout.write("".join(f"{line}\n" for line in _there(card)))
+    sys.stdout.flush()
+    if options.list:
+        return subprocess.run(
+            [*_pytest(), "--collect-only", "-q"], cwd=ROOT, check=False
+        ).returncode
+    if isinstance(card, facts.CardError):
+        sys.stderr.write(f"gpuslice: {card}\n")
         return 2
+    return _run(card, options.card, options.results, more)
+
+
+def _there(card: facts.Facts | facts.CardError) -> Iterator[str]:
+    """What the tests find here, and what they skip."""
+    if isinstance(card, facts.CardError):
+        yield f"{'GPU':<20}none: {card}"
+    else:
+        free = f"{card.free_bytes} of {card.total_bytes} bytes free"
+        yield f"{'GPU':<20}{card.name}, {free}, driver {card.driver_version}"
+    for framework in FRAMEWORKS:
+        version = framework.version()
+        found = f"{version} ({framework.python})" if version else f"skipped: {framework.missing}"
+        yield f"{framework.name:<20}{found}"
+
+
+def _pytest() -> Sequence[str]:
+    return [sys.executable, "-m", "pytest", *_FILES]
+
+
+def _run(card: facts.Facts, number: str, results: Path, more: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
-        command = [sys.executable, "-m", "pytest", *_FILES, "-o", "junit_family=xunit1"]
-        command += [f"--junitxml={report}", *more]
-        done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, VARIABLE: options.card}, check=False
-        )
+        command = [*_pytest(), "-o", "junit_family=xunit1", f"--junitxml={report}", *more]
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, VARIABLE: number}, check=False)
         if not report.exists():
             return done.returncode
         table = "\n".join(_rows(report))
     today = datetime.datetime.now(datetime.UTC).date()
-    path = options.results / f"gpu-{today}.md"
+    path = results / f"gpu-{today}.md"
     path.write_text(_CONDITIONS.format(today=today, card=card, system=os.uname()) + table + "\n")
     sys.stdout.write(f"{path}\n")
     return done.returncode
 
 
-_CONDITIONS: Final = """# The library on a card
+_CONDITIONS: Final = """# The library on a GPU
 
 `make gpu`, {today}: {card.name}, {card.total_bytes} bytes, {card.free_bytes} free before;
 driver {card.driver_version}, CUDA {card.cuda_version}; {system.sysname} {system.release}
 on {system.machine}. A context takes {card.context_bytes} bytes here;
-the limit is 1 GiB and a context.
+the rows' limit is 1 GiB and a context.
 
-| test | result | figures, in bytes |
+| test | result | figures |
 |---|---|---|
 """
 

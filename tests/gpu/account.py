@@ -8,7 +8,6 @@ by itself; so it may differ by two blocks or 2 %, and a card that others use mea
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 
 from contract import names
 from shim import region
+from tests.gpu import watch
 
 MIB: Final = 2**20
 BLOCK: Final = 2 * MIB
@@ -26,23 +26,19 @@ _OTHERS: Final = {"LD_PRELOAD", names.ENV_DIR}
 class Account:
     def __init__(self) -> None:
         self._directory = Path(os.environ[names.ENV_DIR])
-        self._watch = subprocess.Popen(
-            [sys.executable, "-m", "tests.gpu.watch", self._status().card.uuid],
-            env={name: text for name, text in os.environ.items() if name not in _OTHERS},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        outside = {name: text for name, text in os.environ.items() if name not in _OTHERS}
+        self._watch = watch.start(self._status().card.uuid, outside)
         self._held_before, self.opened_at = self.held(), self.charged()
 
     def _status(self) -> region.CardStatus:
         return region.status(self._directory)[0]
 
     def held(self) -> int:
-        assert self._watch.stdin is not None and self._watch.stdout is not None
-        self._watch.stdin.write("\n")
-        self._watch.stdin.flush()
-        return int(self._watch.stdout.readline())
+        return self._watch.look().used_bytes
+
+    def held_by(self, pid: int) -> int:
+        """What NVML says that a process has."""
+        return self._watch.look().of([pid])
 
     def charged(self) -> int:
         return self._status().use.used_bytes

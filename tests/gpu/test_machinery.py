@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.conftest import VARIABLE
+from tests.gpu.frameworks import FRAMEWORKS, Framework
 from tests.shim.conftest import AS_ON_A_CARD, CARDS, GIB, card_table, simulated
 from tests.talking import ROOT
 
@@ -54,10 +56,31 @@ def test_the_rows_run_on_what_the_machine_says_is_its_card(build_dir: Path, tmp_
     assert {outcome for name, outcome, _ in rows if "row_05" in name} == {"passed"}
     assert "full: charged 1073741824, the card 1073741824" in said
     without = {name.strip("| ") for name, outcome, _ in rows if outcome != "passed"}
-    assert all("torch" in name for name in without), rows
+    needs_a_gpu = re.compile(r".*\[(torch|cupy|vllm)")
+    assert all(needs_a_gpu.match(name) for name in without), rows
+    seen = "tenant 1: seen 956 MiB, counted 1020 MiB"
+    assert seen in said, "41 times 16 MiB and a context; the count has an allowance for code"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
+def test_a_frameworks_program_is_python(framework: Framework) -> None:
+    """Most of them run on a GPU alone."""
+    compile(framework.code, framework.name, "exec")
+
+
+def test_the_list_says_what_there_is_and_runs_nothing(build_dir: Path, tmp_path: Path) -> None:
+    none = {"LD_LIBRARY_PATH": str(build_dir), "SIMGPU_DIR": str(tmp_path)}
+    done = _run({**none, "GPUSLICE_CUPY": "/nowhere/python"}, "--list", "--results", tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line)
+    assert lines["GPU"].startswith("none: card 0: NVML")
+    assert "cuda-bindings" in lines["driver"]
+    assert lines["cupy"].startswith("skipped: /nowhere/python has no cupy; GPUSLICE_CUPY=")
+    assert "test_frameworks.py::test_a_framework_gets_its_limit_and_no_more[vllm-to" in done.stdout
+    assert not [*tmp_path.glob("gpu-*.md")]
 
 
 def test_a_machine_without_a_card_says_so(tmp_path: Path, build_dir: Path) -> None:
     done = _run({"LD_LIBRARY_PATH": str(build_dir), "SIMGPU_DIR": str(tmp_path)})
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout.splitlines()[0].split()[:2]) == (2, ["GPU", "none:"])
     assert done.stderr.startswith("gpuslice: card 0: ")

@@ -17,6 +17,7 @@ import pytest
 from shim import region
 from tests.gpu.conftest import Card
 from tests.gpu.programs import BEGIN, ON_GRAPHS, ON_PHYSICAL, VIEWS
+from tests.shim.clients import CUDA
 from tests.shim.conftest import MIB
 from tests.shim.core import until
 from tests.talking import TALKER, Talk, talking
@@ -149,18 +150,55 @@ took(0)
     )
 
 
+_IMPORTER = (
+    CUDA
+    + """
+import socket, sys
+peer = socket.socket(fileno=int(sys.argv[1]))
+print("ready", flush=True)
+fd = socket.recv_fds(peer, 1, 1)[1][0]
+kind = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+handle = must(d.cuMemImportFromShareableHandle(fd, kind))
+size = 64 * MIB
+at = must(d.cuMemAddressReserve(size, 0, 0, 0))
+must(d.cuMemMap(at, size, 0, handle, 0))
+access = d.CUmemAccessDesc()
+access.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+access.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+must(d.cuMemSetAccess(at, size, [access], 1))
+must(d.cuMemsetD8(at, 1, size))
+print("imported", flush=True)
+peer.recv(1)
+"""
+)
+
+
 def test_card_row_13_exported_and_imported(card: Card) -> None:
-    """The size of an import is found by mapping it; no document says that a driver allows that."""
+    """The importer pays nothing; what NVML says of each is what the documents suppose, or not."""
     card.python(
         ON_PHYSICAL
+        + f"IMPORTER = {_IMPORTER!r}\n"
         + """
+import socket, subprocess, sys
+ours, theirs = socket.socketpair()
+importer = subprocess.Popen([sys.executable, "-c", IMPORTER, str(theirs.fileno())],
+                            pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True)
+assert importer.stdout.readline() == "ready\\n"
+contexts = charged()
 mine = create(64 * MIB, shareable=FD)
 fd = int(must(d.cuMemExportToShareableHandle(mine, FD, 0)))
-release(mine)
-took(64 * MIB)
-theirs = must(d.cuMemImportFromShareableHandle(fd, FD))
+other = account.held_by(importer.pid)
+socket.send_fds(ours, [b"x"], [fd])
 os.close(fd)
-release(theirs)
+assert importer.stdout.readline() == "imported\\n"
+assert charged() - contexts == 64 * MIB, charged()
+counted = account.held_by(importer.pid) - other
+print(f"FIGURE NVML counts an import of {64 * MIB} bytes as {counted} of the importer's")
+release(mine)
+assert charged() - contexts == 64 * MIB, "the importer has it"
+ours.send(b"x")
+importer.wait()
+must(d.cuMemGetInfo())
 took(0)
 """
     )

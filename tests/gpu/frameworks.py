@@ -1,0 +1,193 @@
+"""Programs of the frameworks that people use: what each does under a limit, and where it is.
+
+Each program has three phases, and waits for a line on stdin after the first and the second:
+`started`, with everything imported and nothing asked of the driver; `filled`, with all the memory
+that it could get; `done`, after it gave that back and computed something. It says each as a line of
+JSON. The frameworks are not installed for these tests; an environment variable names an interpreter
+that has one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+GIB: Final = 2**30
+
+_BEGIN: Final = """
+import json, sys
+MIB = 2**20
+def say(**what):
+    print(json.dumps(what), flush=True)
+def wait():
+    assert sys.stdin.readline()
+def filled(take, refused):
+    held = []
+    try:
+        while len(held) < 65536:
+            held.append(take(16 * MIB))
+    except refused:
+        return held
+    raise SystemExit("never refused")
+"""
+_DRIVER: Final = """
+from cuda.bindings import driver as d
+class Refused(Exception):
+    pass
+def must(answer):
+    if answer[0] == d.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        raise Refused
+    assert answer[0] == 0, answer
+    return answer[1] if len(answer) == 2 else answer[1:]
+say(phase="started")
+wait()
+must(d.cuInit(0))
+must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
+_, total = must(d.cuMemGetInfo())
+held = filled(lambda size: must(d.cuMemAlloc(size)), Refused)
+say(phase="filled", total_bytes=total, filled_bytes=len(held) * 16 * MIB)
+wait()
+for address in held:
+    must(d.cuMemFree(address))
+held = filled(lambda size: must(d.cuMemAlloc(size)), Refused)
+say(phase="done")
+"""
+_TORCH: Final = """
+import torch
+say(phase="started")
+wait()
+_, total = torch.cuda.mem_get_info()
+def take(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+held = filled(take, torch.cuda.OutOfMemoryError)
+say(phase="filled", total_bytes=total, filled_bytes=len(held) * 16 * MIB)
+wait()
+del held
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+torch.manual_seed(0)
+layers = torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10)
+model = torch.nn.Sequential(*layers).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+given, wanted = torch.randn(256, 1024).cuda(), torch.randint(0, 10, (256,)).cuda()
+losses = []
+for _ in range(50):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(given), wanted)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+assert losses[-1] < losses[0] / 2, losses
+filled(take, torch.cuda.OutOfMemoryError)
+say(phase="done")
+"""
+_CUPY: Final = """
+import cupy
+say(phase="started")
+wait()
+_, total = cupy.cuda.runtime.memGetInfo()
+def take(size):
+    return cupy.empty(size, dtype=cupy.uint8)
+held = filled(take, cupy.cuda.memory.OutOfMemoryError)
+say(phase="filled", total_bytes=total, filled_bytes=len(held) * 16 * MIB)
+wait()
+del held
+cupy.get_default_memory_pool().free_all_blocks()
+code = '''extern "C" __global__ void add(float *a, int count)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count)
+        a[i] += 1;
+}'''
+count = 1 << 20
+numbers = cupy.zeros(count, dtype=cupy.float32)
+cupy.RawKernel(code, "add")((count // 256,), (256,), (numbers, cupy.int32(count)))
+assert float(numbers.sum()) == count
+ones = cupy.ones((512, 512), dtype=cupy.float32)
+assert float((ones @ ones)[0, 0]) == 512
+filled(take, cupy.cuda.memory.OutOfMemoryError)
+say(phase="done")
+"""
+_VLLM: Final = """
+import os, tempfile
+from pathlib import Path
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch, vllm
+say(phase="started")
+wait()
+sizes = dict(hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16)
+model = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", torch_dtype="bfloat16",
+             num_key_value_heads=16, vocab_size=32000, max_position_embeddings=2048)
+with tempfile.TemporaryDirectory() as directory:
+    (Path(directory) / "config.json").write_text(json.dumps(model))
+    engine = vllm.LLM(model=directory, load_format="dummy", skip_tokenizer_init=True,
+                      gpu_memory_utilization=0.7, max_model_len=512)
+_, total = torch.cuda.mem_get_info()
+say(phase="filled", total_bytes=total, filled_bytes=torch.cuda.memory_reserved())
+wait()
+asked = [dict(prompt_token_ids=list(range(1, 65)))] * 8
+sampled = vllm.SamplingParams(max_tokens=32, ignore_eos=True, detokenize=False)
+answers = engine.generate(asked, sampled)
+assert [len(each.outputs[0].token_ids) for each in answers] == [32] * 8
+say(phase="done")
+"""
+
+
+@dataclass(frozen=True)
+class Framework:
+    name: str
+    module: str
+    variable: str
+    """Names an interpreter that has the module."""
+    limit_bytes: int
+    program: str
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def python(self) -> str:
+        return os.environ.get(self.variable, sys.executable)
+
+    @property
+    def code(self) -> str:
+        return _BEGIN + self.program
+
+    def version(self) -> str | None:
+        """None: the interpreter does not have it."""
+        asked = (
+            "import importlib.util as u, importlib.metadata as m, sys\n"
+            f"if u.find_spec({self.module.split('.')[0]!r}) is None: sys.exit(1)\n"
+            f"found = m.packages_distributions().get({self.module.split('.')[0]!r}, ['?'])\n"
+            "print(', '.join(f'{name} {m.version(name)}' for name in found if name != '?'))"
+        )
+        try:
+            done = subprocess.run(
+                [self.python, "-c", asked], capture_output=True, text=True, check=False
+            )
+        except OSError:
+            return None
+        return done.stdout.strip() or "installed" if done.returncode == 0 else None
+
+    @property
+    def missing(self) -> str:
+        """What to do where there is none."""
+        return f"{self.python} has no {self.module}; {self.variable}=PYTHON names one that has it"
+
+
+def _torch(name: str, configuration: str) -> Framework:
+    chosen = (("PYTORCH_CUDA_ALLOC_CONF", configuration),) if configuration else ()
+    return Framework(name, "torch", "GPUSLICE_TORCH", 4 * GIB, _TORCH, chosen)
+
+
+FRAMEWORKS: Final = (
+    Framework("driver", "cuda.bindings", "GPUSLICE_DRIVER", GIB, _DRIVER),
+    _torch("torch", ""),
+    _torch("torch-malloc-async", "backend:cudaMallocAsync"),
+    _torch("torch-expandable", "expandable_segments:True"),
+    Framework("cupy", "cupy", "GPUSLICE_CUPY", 4 * GIB, _CUPY),
+    Framework("vllm", "vllm", "GPUSLICE_VLLM", 8 * GIB, _VLLM),
+)
+"""The first is of this checkout's own environment: it shows that the tests do what they say."""

@@ -1,0 +1,117 @@
+"""A framework's program under a limit of its own, and what its processes have of the GPU.
+
+NVML is the reference: what it says of the processes, from outside, is what they have. A tenant is
+charged what the library counted and the overhead, which is measured here as `python -m shim run`
+measures it: the least of three samples, a second apart, of what NVML sees beyond the count.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from contract import grant_file, overhead
+from shim import measurement, region
+from tests.gpu.conftest import CardHost
+from tests.gpu.facts import Facts
+from tests.gpu.frameworks import Framework
+from tests.gpu.watch import Watch
+
+MIB: Final = 2**20
+MEASURED_AFTER_S: Final = (overhead.WINDOW + 1) * overhead.PERIOD_S
+_PATH_OF_LOG: Final = "stderr"
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a tenant has, in bytes, at one moment without allocations."""
+
+    seen: int
+    """By NVML, of all its processes."""
+    counted: int
+    """By the library."""
+    overhead: int
+    limit: int
+
+    @property
+    def charged(self) -> int:
+        return self.counted + self.overhead
+
+    def __str__(self) -> str:
+        parts = ("seen", "counted", "overhead", "limit")
+        return ", ".join(f"{part} {getattr(self, part) / MIB:.0f} MiB" for part in parts)
+
+
+class Tenant:
+    def __init__(self, process: subprocess.Popen[str], directory: Path) -> None:
+        self._process = process
+        self._directory = directory
+
+    def answer(self, phase: str) -> Mapping[str, object]:
+        """What the program says when it has come to that phase."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith('{"phase"'):
+                said: Mapping[str, object] = json.loads(line)
+                assert said["phase"] == phase
+                return said
+        status, log = self._process.wait(), (self._directory / _PATH_OF_LOG).read_text()
+        raise AssertionError(f"ended before {phase}: status {status}: {log[-2000:]}")
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        self.answer("done")
+        assert self._process.wait() == 0
+
+    def charge(self, watch: Watch) -> Charge:
+        """Once nothing has been allocated for MEASURED_AFTER_S."""
+        (status,) = region.status(self._directory)
+        card = status.card
+        seen = watch.look().of(self._pids())
+        return Charge(seen, status.use.used_bytes, card.overhead_bytes, card.limit_bytes)
+
+    def _pids(self) -> list[int]:
+        own = psutil.Process(self._process.pid)
+        return [own.pid, *(child.pid for child in own.children(recursive=True))]
+
+
+@contextmanager
+def tenant(framework: Framework, host: CardHost, facts: Facts, directory: Path) -> Iterator[Tenant]:
+    """The program, started, and ended whatever happens."""
+    directory.mkdir()
+    card = grant_file.Card(
+        facts.uuid,
+        framework.limit_bytes,
+        100,
+        facts.minor,
+        context_bytes=facts.context_bytes,
+        code_bytes=overhead.CODE_BYTES,
+    )
+    region.create(directory, [card])
+    with (
+        measurement.measuring(directory),
+        (directory / _PATH_OF_LOG).open("wb") as log,
+        subprocess.Popen(
+            [framework.python, "-c", framework.code],
+            env={**host.environment(directory), **dict(framework.environment)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield Tenant(process, directory)
+        finally:
+            process.kill()

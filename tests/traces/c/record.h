@@ -1,0 +1,24 @@
+/*
+ * What the two files of the recorder share: a line of a trace, and what is written into it.
+ */
+#ifndef TRACES_RECORD_H
+#define TRACES_RECORD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { LINE_BYTES = 16384 };
+
+struct text {
+	char bytes[LINE_BYTES];
+	size_t length;
+};
+
+/* What does not fit is left out. */
+__attribute__((format(printf, 2, 3))) void add(struct text *text, const char *format, ...);
+
+/* The arguments before the call; what the driver wrote behind them. */
+void add_arguments(struct text *text, const char *tokens, const uint64_t *words);
+void add_written(struct text *text, const char *tokens, const uint64_t *words);
+
+#endif

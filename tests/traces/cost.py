@@ -1,0 +1,114 @@
+"""What the library adds to the calls of a recording: the same replay with it and without.
+
+The driver is c/recorded_driver.c, which answers at once what the trace says. One process makes the
+same calls as a program does, through the library, and directly, past it; the difference is the
+library. Two processes would differ by more, since where their memory lies makes calls slower or
+faster. Several processes do so, and the median counts. Calls that were refused memory are left out:
+there the library waits for memory that may come back.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from contract import grant_file, names
+from shim import region
+from tests.traces import host
+from tests.traces.plan import Process
+
+_UUID: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
+_LIMIT_BYTES: Final = 2**39
+_REPETITIONS: Final = 5
+_BURST: Final = ("cuCtxGetDevice_v2", "cuKernelGetFunction", "cuKernelSetAttribute")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steps of a process that are measured together."""
+
+    process: Process
+    first: int
+    last: int
+
+
+def part(process: Process, mark: str) -> Part:
+    """The calls between the marks `MARK begin` and `MARK end`."""
+    steps = {text: step for step, text in process.marks}
+    return Part(process, steps[f"{mark} begin"], steps[f"{mark} end"])
+
+
+def shortest(process: Process, marks: str) -> Part:
+    """The part with the fewest calls of those whose marks are `MARKS 0`, `MARKS 1`, ..."""
+    found = [
+        part(process, text.removesuffix(" begin"))
+        for _, text in process.marks
+        if text.startswith(f"{marks} ") and text.endswith(" begin")
+    ]
+    return min(found, key=lambda each: each.last - each.first)
+
+
+def burst(process: Process) -> Part:
+    """The longest stretch of calls of one thread that get functions and set an attribute."""
+    found, first = Part(process, 0, 0), 0
+    for step, call in enumerate(process.calls):
+        if not call.text.startswith(_BURST) or call.thread != process.calls[first].thread:
+            first = step + 1
+        elif step + 1 - first > found.last - found.first:
+            found = Part(process, first, step + 1)
+    return found
+
+
+@contextmanager
+def _environment() -> Iterator[Mapping[str, str]]:
+    """That of a program under the library, over the recorded driver."""
+    with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as directory:
+        card = grant_file.Card(_UUID, _LIMIT_BYTES, 100, 0, context_bytes=host.CONTEXT_BYTES)
+        region.create(Path(directory), [card])
+        under = {"LD_PRELOAD": str(host.LIBRARY), names.ENV_DIR: directory}
+        yield {**host.recorded(), **under}
+
+
+def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[str]]]:
+    """The lines of several processes."""
+    command = [str(host.program("trace-replay")), str(script), "--cost", *map(str, arguments)]
+    with _environment() as environment:
+        said = [
+            subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            for _ in range(_REPETITIONS)
+        ]
+    return [[line.split() for line in each.stdout.splitlines()] for each in said]
+
+
+def added_ns_per_call(processes: Sequence[Process], scripts: Path) -> float:
+    """Of all calls of a recording that were not refused memory, each process by itself."""
+    added_ns = sum(_added_ns(scripts / process.name) for process in processes)
+    return added_ns / sum(len(process.calls) for process in processes)
+
+
+def _added_ns(script: Path) -> float:
+    added: dict[int, list[int]] = {}
+    for lines in _repetitions(script):
+        for word, *numbers in lines:
+            if word == "run":
+                run, with_it, without = map(int, numbers)
+                added.setdefault(run, []).append(with_it - without)
+    return sum(median(each) for each in added.values())
+
+
+def part_ns(part: Part, script: Path, passes: int) -> tuple[float, float]:
+    """What a part takes without the library, and what the library adds."""
+    took = [
+        (float(without), float(with_it) - float(without))
+        for lines in _repetitions(script, part.first, part.last, passes)
+        for word, with_it, without, *_ in lines
+        if word == "part"
+    ]
+    return median(without for without, _ in took), median(added for _, added in took)

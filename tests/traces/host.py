@@ -1,0 +1,72 @@
+"""A private simulated GPU for replays; contexts and code take of it what the recordings say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+UUID: Final = "GPU-5e1f0a70-0000-4000-8000-00000000007c"
+CONTEXT_BYTES: Final = 300 * 2**20
+MODULE_BYTES: Final = 2 * 2**20
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+BUILD: Final = _ROOT / "build" / "dev"
+LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
+# Kernels are done at once, so that no event is behind the recording's; a kernel may have the shared
+# memory that any GPU offers, which the newest architecture allows.
+_CONFIG: Final = f"""
+driver_version = "580.65.06"
+cuda_version = 13000
+launch_default_ns = 1
+context_overhead = "{CONTEXT_BYTES}"
+module_overhead = "{MODULE_BYTES}"
+granule = "2Mi"
+[[card]]
+name = "NVIDIA SimGPU"
+uuid = "{UUID}"
+minor = 0
+pci_bus = 1
+capability_major = 9
+memory = "{{memory_bytes}}"
+"""
+
+
+def program(name: str) -> Path:
+    """A program of the build; FileNotFoundError says how to get it."""
+    path = BUILD / "bin" / name
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not built; run `make build`")
+    return path
+
+
+@contextmanager
+def simulated(directory: Path, memory_bytes: int) -> Iterator[Mapping[str, str]]:
+    """The environment of programs on a GPU of that size; the daemon lives in `directory`."""
+    config, sim = directory / "host.toml", directory / "sim"
+    config.write_text(_CONFIG.format(memory_bytes=memory_bytes))
+    command = [sys.executable, "-m", "simgpu"]
+
+    def run(*arguments: str | Path) -> None:
+        done = subprocess.run([*command, *arguments], cwd=_ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"simgpu {arguments[0]}: {done.stderr.strip()}")
+
+    run("up", "--dir", sim, "--config", config)
+    try:
+        yield {**base(), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"), "SIMGPU_DIR": str(sim)}
+    finally:
+        run("down", "--dir", sim)
+
+
+def recorded() -> Mapping[str, str]:
+    """The environment of programs on the driver that answers what a trace says."""
+    return {**base(), "LD_LIBRARY_PATH": str(BUILD / "lib" / "recorded")}
+
+
+def base() -> Mapping[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}

@@ -1,0 +1,63 @@
+"""Which value of the replay stands for a value of the recording: handles and addresses.
+
+Drivers give handles and addresses out again, so a value means what the latest call that returned it
+made. Only a call that frees it means something else: a call is written when it returns, and where
+one thread frees an address and another one gets it at once, the second may be written first. So
+what is freed is the oldest that is not yet freed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from typing import Final, NamedTuple
+
+Found = tuple[int, int]
+"""A slot, and an offset into what it points to."""
+
+
+class _Made(NamedTuple):
+    slot: int
+    size_bytes: int
+
+
+class Names:
+    def __init__(self) -> None:
+        self._latest: dict[int, _Made] = {}
+        self._living: dict[int, list[_Made]] = {}
+        self._addresses: Final[list[int]] = []
+
+    def make(self, value: int, slot: int, size_bytes: int = 0) -> None:
+        """A call returned the value: memory of that size, or 0 for a handle."""
+        made = _Made(slot, size_bytes)
+        if size_bytes:
+            self._forget(value, value + size_bytes)
+            if value not in self._latest:
+                insort(self._addresses, value)
+        self._latest[value] = made
+        self._living.setdefault(value, []).append(made)
+
+    def find(self, value: int) -> Found | None:
+        """What the value is for a call; None where no call returned it."""
+        if value in self._latest:
+            return self._latest[value].slot, 0
+        below = bisect_right(self._addresses, value) - 1
+        if below < 0:
+            return None
+        base = self._addresses[below]
+        made = self._latest[base]
+        return (made.slot, value - base) if value - base < made.size_bytes else None
+
+    def free(self, value: int) -> Found | None:
+        """What the value is for a call that frees it."""
+        living = self._living.get(value)
+        if not living:
+            return self.find(value)
+        return living.pop(0).slot, 0
+
+    def _forget(self, begin: int, end: int) -> None:
+        """Addresses between the two are inside other memory from now on."""
+        first, last = bisect_right(self._addresses, begin), bisect_left(self._addresses, end)
+        freed = [each for each in self._addresses[first:last] if not self._living[each]]
+        for address in freed:
+            del self._latest[address]
+            self._addresses.remove(address)

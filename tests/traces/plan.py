@@ -1,0 +1,147 @@
+"""Puts the processes of one recording in order, and cuts their calls into runs.
+
+A run is what one thread does until another thread or another process has its turn, in the order of
+the recording. A checkpoint is a run without calls, in which no process calls the driver. There is
+one at a mark, before every call that was refused memory, and at the end of every process; where
+a primary context is released last, before that, since NVML lists no process without a context.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.traces import rules
+from tests.traces.script import Run, Script
+from tests.traces.trace import Call, Mark, Recording
+from tests.traces.translate import Translator
+
+_MOST_STEPS: Final = 512
+"""Of a run: one thread goes on for so long at most before the time of its calls is taken."""
+_LEAST_STEPS: Final = 100
+"""Between the checkpoints of two marks: some programs write a mark for every few calls."""
+
+
+@dataclass
+class Process:
+    """One process of a recording, ready to be replayed."""
+
+    name: str
+    script: Script = field(default_factory=Script)
+    calls: list[Call] = field(default_factory=list)
+    """The call that each step belongs to."""
+    marks: list[tuple[int, str]] = field(default_factory=list)
+    """What the program wrote, and after how many steps."""
+    modules: dict[int, int] = field(default_factory=dict)
+    """How many modules have code on the GPU, by the run of a checkpoint."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    image: bytes = b""
+
+    @property
+    def encoded(self) -> bytes:
+        return self.script.encode(self.image)
+
+
+@dataclass
+class _Open:
+    """The run that is being added to."""
+
+    process: int
+    thread: int
+    first: int
+
+
+class _Planner:
+    def __init__(self, recordings: Sequence[Recording], image_path: Path) -> None:
+        self.processes = [Process(each.name) for each in recordings]
+        self._translators = [
+            Translator(process.script, recording.primary, str(image_path))
+            for process, recording in zip(self.processes, recordings, strict=True)
+        ]
+        self._open = _Open(0, 1, 0)
+        self._turns = 0
+        self._looked = [0] * len(recordings)
+        """How many steps of each process come before its latest checkpoint."""
+
+    def call(self, index: int, call: Call) -> None:
+        process = self.processes[index]
+        steps = process.script.steps
+        entry, result, *_ = call.text.split(" ", 2)
+        is_refused = int(result) == rules.OUT_OF_MEMORY
+        if is_refused or entry in rules.RELEASES:
+            self.checkpoint(index)
+        operations = self._translators[index].operations(call)
+        if not operations:
+            return
+        here = (self._open.process, self._open.thread) == (index, call.thread)
+        if not here or len(steps) - self._open.first >= _MOST_STEPS:
+            self.close()
+            self._open = _Open(index, call.thread, len(steps))
+        steps.extend(operations)
+        process.calls += [call] * len(operations)
+        if is_refused:
+            self.close()
+
+    def close(self) -> None:
+        process, first = self.processes[self._open.process], self._open.first
+        count = len(process.script.steps) - first
+        if count:
+            self._run(process, Run(self._open.thread, first, count, self._turns, False))
+        self._open.first += count
+
+    def checkpoint(self, index: int) -> None:
+        self.close()
+        process = self.processes[index]
+        self._open = _Open(index, 1, len(process.script.steps))
+        process.modules[len(process.script.runs)] = self._translators[index].code.modules
+        self._looked[index] = self._open.first
+        self._run(process, Run(1, self._open.first, 0, self._turns, True))
+
+    def mark(self, index: int, mark: Mark) -> None:
+        process = self.processes[index]
+        if len(process.script.steps) - self._looked[index] >= _LEAST_STEPS:
+            self.checkpoint(index)
+        process.marks.append((len(process.script.steps), mark.text))
+
+    def end(self, index: int) -> None:
+        self.close()
+        calls = self.processes[index].calls
+        if not calls or calls[-1].text.split(" ", 1)[0] not in rules.RELEASES:
+            self.checkpoint(index)
+
+    def finish(self) -> None:
+        for process, translator in zip(self.processes, self._translators, strict=True):
+            process.skipped = translator.skipped
+            process.image = rules.image(translator.most_kernels)
+
+    def _run(self, process: Process, run: Run) -> None:
+        process.script.runs.append(run)
+        self._turns += 1
+
+
+def plan(recordings: Sequence[Recording], image_path: Path) -> Sequence[Process]:
+    """The processes of one recording; `image_path` is where a file with their code will be."""
+    planner = _Planner(recordings, image_path)
+    for _, index, item in heapq.merge(*map(_timed, range(len(recordings)), recordings)):
+        if item is None:
+            planner.end(index)
+        elif isinstance(item, Mark):
+            planner.mark(index, item)
+        else:
+            planner.call(index, item)
+    planner.finish()
+    return planner.processes
+
+
+def _timed(index: int, recording: Recording) -> Iterator[tuple[int, int, Call | Mark | None]]:
+    """The items of a process, each not earlier than the one before it; None is its end."""
+    time_us = recording.start_us
+    for item in recording.items:
+        if isinstance(item, Call):
+            time_us = max(time_us, recording.start_us + item.time_us)
+        yield time_us, index, item
+    yield time_us, index, None

@@ -1,0 +1,124 @@
+"""Records what a program asks of the driver: one trace for each of its processes.
+
+A forwarder with the driver's soname stands first on the program's library path. It has no code and
+needs c/record.c and then the real driver, so that every call of an entry that signatures.py knows
+passes the recorder, and every other name is the driver's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pynvml
+
+from contract import forwarder
+from shim import launch, library
+from tests.traces import host
+from tests.traces.signatures import signatures
+
+_DRIVER: Final = "libcuda.so.1"
+_RECORDER: Final = "trace-record.so"
+_NOT_WRITTEN: Final = {"cuGetProcAddress", "cuGetProcAddress_v2", "cuDeviceGetAttribute"}
+"""Entries that are asked hundreds of times at a program's start, and are no matter to a replay."""
+_PRIVATE: Final = "cuGetExportTable"
+_FOUR_BYTES: Final[Mapping[str, Sequence[int]]] = {
+    "cuMemPoolGetAttribute": (1, 2, 3),
+    "cuMemPoolSetAttribute": (1, 2, 3),
+    "cuPointerGetAttribute": (2, 6, 8, 9, 10, 13, 15, 16),
+    "cuPointerGetAttributes": (2, 6, 8, 9, 10, 13, 15, 16),
+}
+"""Attributes whose values are an int or a bool; the others have eight bytes."""
+
+
+class DriverError(Exception):
+    """There is no driver to record; the text is the loader's."""
+
+
+def record(command: Sequence[str], directory: Path, did: str) -> tuple[int, Sequence[Path]]:
+    """Run the command; its exit status, and a trace in `directory` for each process that called.
+
+    DriverError; OSError where the command cannot be started.
+    """
+    driver = _driver()
+    recorder = library.beside(host.LIBRARY, _RECORDER)
+    template = library.beside(host.LIBRARY, forwarder.TEMPLATE).read_bytes()
+    with tempfile.TemporaryDirectory() as name:
+        private, raw = Path(name), Path(name) / "raw"
+        raw.mkdir()
+        (private / _DRIVER).write_bytes(
+            forwarder.fill(template, _DRIVER, str(recorder), str(driver))
+        )
+        entries = private / "entries"
+        entries.write_text("\n".join((*_header(command, did), *_entries(), "")))
+        path = os.environ.get("LD_LIBRARY_PATH")
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": f"{private}:{path}" if path else str(private),
+            "GPUSLICE_TRACE_DRIVER": str(driver),
+            "GPUSLICE_TRACE_ENTRIES": str(entries),
+            "GPUSLICE_TRACE_DIR": str(raw),
+        }
+        status = launch.run(command, environment)
+        program = Path(command[0]).name
+        return status, [_kept(each, directory, program) for each in sorted(raw.iterdir())]
+
+
+def _kept(raw: Path, directory: Path, program: str) -> Path:
+    kept = directory / f"{program}-{raw.stem}.trace.gz"
+    kept.write_bytes(gzip.compress(raw.read_bytes(), mtime=0))
+    return kept
+
+
+def _driver() -> Path:
+    """The file that programs get as the driver here."""
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError as error:
+        raise DriverError(f"record: {error}") from error
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = (Path(line.split(maxsplit=5)[-1]) for line in lines)
+    return next(path for path in mapped if path.name.startswith("libcuda.so"))
+
+
+def _header(command: Sequence[str], did: str) -> Iterator[str]:
+    """A trace says which program it is of, and nothing of its arguments."""
+    yield f"# program: {Path(command[0]).name}"
+    python = ".".join(platform.python_version_tuple()[:2])
+    today = datetime.now(UTC).date()
+    yield f"# versions: {_versions()}; Python {python}; {sys.platform}; recorded {today}"
+    yield f"# did: {did}"
+
+
+def _versions() -> str:
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        driver, cuda = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlSystemGetCudaDriverVersion()
+        gpus = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        return f"driver {driver}, CUDA {cuda // 1000}.{cuda % 1000 // 10}; {', '.join(gpus)}"
+    return "driver unknown"
+
+
+def _entries() -> Iterator[str]:
+    """The lines that the recorder reads: an entry and a token for each of its parameters."""
+    for entry, signature in signatures().items():
+        if entry in _NOT_WRITTEN or entry == _PRIVATE:
+            continue
+        mask = sum(1 << attribute for attribute in _FOUR_BYTES.get(entry, ()))
+        tokens = (
+            f"{token}:{mask:x}" if token.lstrip(">")[0] in "aA" else token
+            for token in (parameter.token for parameter in signature.parameters)
+        )
+        yield " ".join((entry, *tokens))

@@ -1,0 +1,207 @@
+"""Replays a recording through the library: its processes under one grant, on a simulated GPU.
+
+c/replay.c makes the calls. Here the processes are started, and at every checkpoint, when none of
+them calls the driver, the overhead is measured as the node agent measures it, and what the grant is
+charged is compared with what NVML says of the processes. With a
+limit other than the recorded size of the GPU a program would go another way after its first
+refusal, so the replay ends there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from contract import grant_file, names, overhead
+from shim import region
+from shim.measurement import Measurement
+from tests.gpu.watch import Watch
+from tests.traces import host
+from tests.traces.plan import Process, plan
+from tests.traces.trace import Call, read
+
+_MOST_TOLD: Final = 20
+
+
+class ReplayError(Exception):
+    """A process of the replay failed; the text is what it wrote."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The processes of one recording, ready to be replayed."""
+
+    processes: Sequence[Process]
+    memory_bytes: int
+    """The size of the recorded GPU; 0 where no process asked for it."""
+
+    @property
+    def calls(self) -> int:
+        return sum(len({call.line for call in each.calls}) for each in self.processes)
+
+    @property
+    def skipped(self) -> Counter[str]:
+        return sum((each.skipped for each in self.processes), Counter())
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One moment in which no process of the replay calls the driver."""
+
+    charged_bytes: int
+    """What the library charged, and the overhead."""
+    held_bytes: int
+    """What NVML says that the processes have."""
+    overhead_bytes: int
+    """What was measured beyond what the library charged."""
+    code_bytes: int
+    """What the driver holds for code that has run."""
+
+    @property
+    def error_bytes(self) -> int:
+        """All that is held is charged, and the overhead is code alone."""
+        return max(abs(self.held_bytes - self.charged_bytes), self.overhead_bytes - self.code_bytes)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The call at which a replay with another limit ended."""
+
+    call: Call
+    room_bytes: int
+    """What the limit left."""
+    held_bytes: int
+
+
+@dataclass
+class Outcome:
+    differences: list[str] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    refusal: Refusal | None = None
+
+    @property
+    def charge_error_bytes(self) -> int:
+        return max((each.error_bytes for each in self.checkpoints), default=0)
+
+
+def load(files: Sequence[Path], directory: Path) -> Recording:
+    """The recording in these files; scripts and code of the replay are written to `directory`."""
+    recordings = [read(path) for path in files]
+    image = directory / "image.ptx"
+    processes = plan(recordings, image)
+    image.write_bytes(max((each.image for each in processes), key=len))
+    for process in processes:
+        (directory / process.name).write_bytes(process.encoded)
+    sizes = {each.memory_bytes for each in recordings} - {0}
+    return Recording(processes, max(sizes, default=0))
+
+
+class Replay:
+    """One replay of a recording, in a directory that `load` filled."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        scripts: Path,
+        directory: Path,
+        limit_bytes: int,
+        watch: Watch,
+    ) -> None:
+        """`directory` gets the grant; `watch` looks at the GPU."""
+        self._recording = recording
+        self._scripts = scripts
+        self._grant = directory / "grant"
+        self._turns = directory / "turns"
+        self._is_other_size = limit_bytes != recording.memory_bytes
+        self._outcome = Outcome()
+        self._watch = watch
+        self._measurement = Measurement(self._grant, lambda: {host.UUID: watch.look().processes})
+        self._lock = threading.Lock()
+        self._modules: dict[str, int] = {}
+        self._running: list[subprocess.Popen[str]] = []
+        self._grant.mkdir()
+        card = grant_file.Card(host.UUID, limit_bytes, 100, 0, context_bytes=host.CONTEXT_BYTES)
+        region.create(self._grant, [card])
+        self._turns.write_bytes(bytes(4))
+
+    def run(self, environment: Mapping[str, str]) -> Outcome:
+        """ReplayError where a process of it fails."""
+        under = {
+            **environment,
+            "LD_PRELOAD": str(host.LIBRARY),
+            names.ENV_DIR: str(self._grant),
+        }
+        options = ["--other-size"] if self._is_other_size else []
+        command = [host.program("trace-replay")]
+        for process in self._recording.processes:
+            self._running.append(
+                subprocess.Popen(
+                    [*command, self._scripts / process.name, self._turns, *options],
+                    env=under,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        with ThreadPoolExecutor(len(self._running)) as readers:
+            followed = [
+                readers.submit(self._follow, process, running)
+                for process, running in zip(self._recording.processes, self._running, strict=True)
+            ]
+            for each in followed:
+                each.result()
+        return self._outcome
+
+    def _follow(self, process: Process, running: subprocess.Popen[str]) -> None:
+        assert running.stdin is not None and running.stdout is not None
+        with running:
+            for line in running.stdout:
+                word, *numbers = line.split()
+                if word == "difference":
+                    self._differs(process, *map(int, numbers))
+                elif word == "refused":
+                    (status,) = region.status(self._grant)
+                    room = status.card.limit_bytes - status.used_bytes
+                    call = process.calls[int(numbers[0])]
+                    self._outcome.refusal = Refusal(call, room, self._held())
+                elif word == "checkpoint":
+                    self._look(process, int(numbers[0]))
+                if word in ("refused", "checkpoint"):
+                    running.stdin.write("\n")
+                    running.stdin.flush()
+            assert running.stderr is not None
+            said = running.stderr.read().strip()
+        with self._lock:
+            self._modules.pop(process.name, None)
+        if running.returncode:
+            for each in self._running:
+                each.kill()
+            raise ReplayError(f"{process.name}: status {running.returncode}: {said}")
+
+    def _look(self, process: Process, run: int) -> None:
+        with self._lock:
+            self._modules[process.name] = process.modules[run]
+            code = sum(self._modules.values()) * host.MODULE_BYTES
+            for _ in range(overhead.WINDOW):
+                self._measurement.sample()
+            (status,) = region.status(self._grant)
+            measured = status.card.overhead_bytes
+            self._outcome.checkpoints.append(
+                Checkpoint(status.used_bytes, self._held(), measured, code)
+            )
+
+    def _held(self) -> int:
+        return self._watch.look().of([each.pid for each in self._running])
+
+    def _differs(self, process: Process, step: int, result: int, argument: int, value: int) -> None:
+        call = process.calls[step]
+        got = f"result {result}" if argument < 0 else f"argument {'abcdefghijk'[argument]}={value}"
+        with self._lock:
+            self._outcome.differences.append(f"{process.name}:{call.line}: {got}: {call.text}")

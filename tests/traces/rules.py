@@ -1,0 +1,126 @@
+"""What a replay must know of single entries beside their prototypes.
+
+The tables say what stands for data that a trace does not have, and which answers cannot be
+compared and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+MEMORY_BYTES: Final[Mapping[str, Sequence[str]]] = {
+    "cuMemAlloc_v2": "b",
+    "cuMemAllocPitch_v2": "bd",
+    "cuMemAllocManaged": "b",
+    "cuMemAllocAsync": "b",
+    "cuMemAllocAsync_ptsz": "b",
+    "cuMemAllocFromPoolAsync": "b",
+    "cuMemAllocFromPoolAsync_ptsz": "b",
+    "cuMemAddressReserve": "b",
+    "cuMemHostAlloc": "b",
+    "cuMemAllocHost_v2": "b",
+}
+"""Entries that return addresses; the product of these parameters is how many bytes are there."""
+IMAGES: Final = {
+    ("cuModuleLoadData", "b"),
+    ("cuModuleLoadDataEx", "b"),
+    ("cuModuleLoadFatBinary", "b"),
+    ("cuLibraryLoadData", "b"),
+}
+FILES: Final = {("cuModuleLoad", "b"), ("cuLibraryLoadFromFile", "b")}
+KERNELS: Final[Mapping[str, str]] = {"cuModuleGetFunction": "c", "cuLibraryGetKernel": "c"}
+GLOBALS: Final[Mapping[str, str]] = {"cuModuleGetGlobal_v2": "d", "cuLibraryGetGlobal": "d"}
+"""Entries that find a kernel, or a variable, of the module in parameter b or c by its name."""
+FOUND_IN: Final = {*KERNELS, "cuKernelGetFunction", "cuLibraryGetModule"}
+"""Entries that return something of the module, library or kernel in parameter b."""
+LAUNCHES: Final[Mapping[str, int]] = {
+    "cuLaunchKernel": 0,
+    "cuLaunchCooperativeKernel": 0,
+    "cuLaunchKernelEx": 1,
+}
+"""Entries that load a function's code where it was not, and the number of that parameter."""
+FREES: Final = {
+    "cuEventDestroy_v2",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuLibraryUnload",
+    "cuMemAddressFree",
+    "cuMemFreeAsync",
+    "cuMemFreeAsync_ptsz",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemPoolDestroy",
+    "cuMemRelease",
+    "cuModuleUnload",
+    "cuStreamDestroy_v2",
+}
+"""Entries that end what parameter a names."""
+UNLOADS: Final = {"cuModuleUnload", "cuLibraryUnload"}
+RETAIN: Final = "cuDevicePrimaryCtxRetain"
+RELEASE: Final = "cuDevicePrimaryCtxRelease_v2"
+RELEASES: Final = {"cuDevicePrimaryCtxRelease", RELEASE}
+PARAMETERS_OF_KERNELS: Final = {
+    ("cuLaunchKernel", "j"),
+    ("cuLaunchKernel", "k"),
+    ("cuLaunchKernelEx", "c"),
+    ("cuLaunchKernelEx", "d"),
+    ("cuLaunchCooperativeKernel", "j"),
+}
+"""The replay's kernels have no parameters: NULL stands for them."""
+
+MOVE_BYTES: Final = ("cuMemset", "cuMemcpy")
+MOST_MOVED_BYTES: Final = 64 * 2**10
+MOST_HOST_BYTES: Final = 2**30
+"""What memory holds is not replayed: sets and copies are this long at most."""
+
+SIZE_OF_GPU: Final = {"cuMemGetInfo_v2", "cuDeviceTotalMem_v2"}
+"""Entries whose answers follow from the limit: compared where it is the recorded one."""
+LESS_CODE: Final = {("cuMemGetInfo_v2", "a")}
+CODE_BYTES: Final = 32 * 2**20
+"""What is free may differ by as much: a trace does not say how large the code was."""
+UNCOMPARED: Final[Mapping[str, str]] = {
+    "cuCtxGetId": "numbers are given out by the driver",
+    "cuDeviceGetGraphMemAttribute": "amounts are the driver's choice",
+    "cuDeviceGetUuid": "it is the recording's GPU",
+    "cuDeviceGetUuid_v2": "it is the recording's GPU",
+    "cuDriverGetVersion": "it is the recording's driver",
+    "cuEventElapsedTime": "it is a time",
+    "cuEventElapsedTime_v2": "it is a time",
+    "cuFuncGetAttribute": "the trace has no code",
+    "cuKernelGetAttribute": "the trace has no code",
+    "cuLibraryGetGlobal": "the trace has no code",
+    "cuMemPoolGetAttribute": "amounts are the driver's choice",
+    "cuModuleGetGlobal_v2": "the trace has no code",
+    "cuOccupancyAvailableDynamicSMemPerBlock": "the trace has no code",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": "the trace has no code",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": "the trace has no code",
+    "cuOccupancyMaxPotentialBlockSize": "the trace has no code",
+    "cuOccupancyMaxPotentialBlockSizeWithFlags": "the trace has no code",
+    "cuStreamGetCaptureInfo_v2": "numbers are given out by the driver",
+    "cuStreamGetCaptureInfo_v3": "numbers are given out by the driver",
+    "cuStreamGetId": "numbers are given out by the driver",
+}
+"""Entries whose written values are not compared, and why not; their results are."""
+PROGRESS: Final = {"cuEventQuery", "cuStreamQuery"}
+"""Entries whose result says how far the GPU is: any is right."""
+ADDRESSES_ASKED_FOR: Final = {"cuPointerGetAttribute", "cuMemGetAddressRange_v2"}
+"""Entries that return addresses which another entry returned before."""
+CONTEXT: Final = "CUcontext"
+"""The type whose handles are always known: each is created once, and asked for often."""
+
+OUT_OF_MEMORY: Final = 2
+LARGEST_SPECIAL_STREAM: Final = 2
+"""1 and 2 are the handles of the legacy stream and of the per-thread stream."""
+CONFIG_STREAM_AT: Final = 32
+CONFIG_ATTRIBUTES_AT: Final = 40
+"""Where a CUlaunchConfig has its stream, and the pointer to its attributes."""
+
+
+def image(kernels: int) -> bytes:
+    """Code that stands for every module of a trace, as PTX; kernels are called k0, k1, ..."""
+    entries = b"".join(b".visible .entry k%d() { ret; }\n" % number for number in range(kernels))
+    head = (
+        b".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 16 .b8 g[128];\n"
+    )
+    return head + entries + b"\0"

@@ -1,0 +1,197 @@
+"""The binary form of a trace: what c/replay.c maps and executes.
+
+A script has the operations of one process, each kept once; the steps, which are numbers of
+operations in the order of the trace; and the runs, which are steps that one thread makes in a row.
+c/script.h has the same layout.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+_MAGIC: Final = 0x6770737472616365
+_HEADER: Final = struct.Struct("<16Q")
+_ENTRY: Final = struct.Struct("<QQII")
+_OPERATION: Final = struct.Struct("<IiIIIBBBB")
+_ARGUMENT: Final = struct.Struct("<IIQ")
+_RESULT: Final = struct.Struct("<BBBxIQQ")
+_PATCH: Final = struct.Struct("<QIIQ")
+_RUN: Final = struct.Struct("<5I")
+_MASK: Final = 2**64 - 1
+
+
+class Kind(enum.IntEnum):
+    """Where an argument comes from."""
+
+    VALUE = 0
+    SLOT = 1
+    """A value that an earlier call returned, plus an offset."""
+    DATA = 2
+    """The address of bytes of the script, at an offset."""
+    CELL = 3
+    """The address of a cell, which holds the value before the call."""
+    BUFFER = 4
+    """The address of memory of the process that stands for the program's own."""
+    IMAGE = 5
+    """The address of the code that stands for the program's modules."""
+    POINTERS = 6
+    """The address of an array of pointers, each to memory of its own."""
+
+
+class Action(enum.IntEnum):
+    """What is done with a value that the driver wrote."""
+
+    IGNORE = 0
+    STORE = 1
+    EQUAL = 2
+    EQUAL_SLOT = 3
+    EQUAL_SIZE = 4
+    """Compared where the limit is the recorded size of the GPU; `offset` is how near is equal."""
+
+
+class Argument(NamedTuple):
+    kind: Kind
+    value: int = 0
+    slot: int = 0
+
+
+class Result(NamedTuple):
+    """A value that the driver writes into the cell of an argument."""
+
+    action: Action
+    argument: int
+    size_bytes: int
+    recorded: int
+    slot: int = 0
+    offset: int = 0
+
+
+class Patch(NamedTuple):
+    """An argument that is stored into the script's bytes before the call."""
+
+    at: int
+    argument: Argument
+
+
+class Run(NamedTuple):
+    thread: int
+    first: int
+    steps: int
+    turn: int
+    """Which run it is of all runs of all processes."""
+    checkpoint: bool
+
+
+@dataclass
+class Script:
+    """One process's calls; `encode` once everything is in it."""
+
+    steps: array[int] = field(default_factory=lambda: array("I"))
+    runs: list[Run] = field(default_factory=list)
+    slots: int = 0
+    buffer_bytes: int = 4096
+    _entries: dict[tuple[str, str, int, bool], int] = field(default_factory=dict)
+    _operations: dict[bytes, int] = field(default_factory=dict)
+    _packed: list[bytes] = field(default_factory=list)
+    _arguments: list[bytes] = field(default_factory=list)
+    _results: list[bytes] = field(default_factory=list)
+    _patches: list[bytes] = field(default_factory=list)
+    _data: bytearray = field(default_factory=bytearray)
+    _placed: dict[bytes, int] = field(default_factory=dict)
+
+    def slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def entry(self, name: str, base: str, version: int, per_thread: bool) -> int:
+        """The number of an entry, which cuGetProcAddress knows as `base` at that version."""
+        return self._entries.setdefault((name, base, version, per_thread), len(self._entries))
+
+    def data(self, content: bytes) -> int:
+        """Where these bytes are; equal bytes are kept once."""
+        if content not in self._placed:
+            self._placed[content] = self.place(content)
+        return self._placed[content]
+
+    def place(self, content: bytes) -> int:
+        """Where these bytes are, in a place of their own."""
+        at = len(self._data)
+        self._data += content.ljust(-(-len(content) // 8) * 8, b"\0")
+        return at
+
+    def operation(
+        self,
+        entry: int,
+        result: int,
+        arguments: Sequence[Argument],
+        results: Sequence[Result] = (),
+        patches: Sequence[Patch] = (),
+        *,
+        is_compared: bool = True,
+    ) -> int:
+        """The number of the operation; equal operations have the same number."""
+        packed = [_ARGUMENT.pack(kind, slot, value & _MASK) for kind, value, slot in arguments]
+        written = [
+            _RESULT.pack(action, argument, size, slot, recorded & _MASK, offset & _MASK)
+            for action, argument, size, recorded, slot, offset in results
+        ]
+        patched = [
+            _PATCH.pack(at, kind, slot, value & _MASK) for at, (kind, value, slot) in patches
+        ]
+        key = b"".join((struct.pack("<Ii", entry, result), *packed, *written, *patched))
+        if key not in self._operations:
+            self._operations[key] = len(self._packed)
+            self._packed.append(
+                _OPERATION.pack(
+                    entry,
+                    result,
+                    len(self._arguments),
+                    len(self._results),
+                    len(self._patches),
+                    len(packed),
+                    len(written),
+                    len(patched),
+                    is_compared,
+                )
+            )
+            self._arguments += packed
+            self._results += written
+            self._patches += patched
+        return self._operations[key]
+
+    def encode(self, image: bytes) -> bytes:
+        """The file that c/replay.c maps; `image` is the code of every module."""
+        image_at = self.place(image)
+        entries = [
+            _ENTRY.pack(
+                self.data(name.encode() + b"\0"),
+                self.data(base.encode() + b"\0"),
+                version,
+                per_thread,
+            )
+            for name, base, version, per_thread in self._entries
+        ]
+        parts = [
+            (len(entries), b"".join(entries)),
+            (len(self._packed), b"".join(self._packed)),
+            (len(self._arguments), b"".join(self._arguments)),
+            (len(self._results), b"".join(self._results)),
+            (len(self._patches), b"".join(self._patches)),
+            (len(self.steps), self.steps.tobytes()),
+            (len(self.runs), b"".join(_RUN.pack(*run) for run in self.runs)),
+            (len(self._data), bytes(self._data)),
+        ]
+        at, head, body = _HEADER.size, [_MAGIC, self.slots, self.buffer_bytes, image_at], b""
+        threads = max((run.thread for run in self.runs), default=1)
+        offsets = []
+        for count, content in parts:
+            offsets.append(at << 32 | count)
+            padded = content.ljust(-(-len(content) // 8) * 8, b"\0")
+            body += padded
+            at += len(padded)
+        return _HEADER.pack(*head, threads, *offsets, 0, 0, 0) + body

@@ -1,0 +1,150 @@
+"""How each parameter of the driver's entries is written in a trace: one token for each.
+
+The prototypes are those of simgpu/src/cuda.def. A token says what the recorder writes before a
+call and after it; the recorder (c/record.c) interprets the same tokens.
+
+    n4 u1 u2 u4 u8 x8   a value of so many bytes: signed, unsigned, hexadecimal
+    s                   a string or a buffer for one: never written
+    >TOKEN              a pointer to a value that the driver writes
+    <TOKEN =TOKEN       a pointer to a value that the driver reads; that it reads and writes
+    h32                 a pointer to a struct of 32 bytes
+    [TOKEN:d            a pointer to an array; parameter d says how many elements it has
+    a:b >a:b            a pointer to the value of an attribute, in and out; b names the attribute
+    >A                  the array of pointers of cuPointerGetAttributes
+    L                   a pointer to a CUlaunchConfig, with the attributes that it points to
+    ?                   a pointer to something that is not written
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_DEFINITIONS: Final = Path(__file__).resolve().parents[2] / "simgpu" / "src" / "cuda.def"
+_ROW: Final = re.compile(
+    r"^(?:ENTRY|OLDER|PER_THREAD)\((\w+), (\w+), (\d+),\s*\(([^()]*)\)"
+    r"(?:, \([^()]*\), (_ptsz|_ptds), (\d+))?",
+    re.MULTILINE,
+)
+_PARAMETER: Final = re.compile(r"(.*?)\s*(\w)")
+_VALUES: Final = {
+    "int": "n4",
+    "CUdevice": "n4",
+    "unsigned char": "u1",
+    "unsigned short": "u2",
+    "unsigned int": "u4",
+    "float": "u4",
+    "size_t": "u8",
+    "uint64_t": "u8",
+    "unsigned long long": "u8",
+    "CUdeviceptr": "x8",
+}
+_STRUCT_BYTES: Final = {
+    "CUmemAllocationProp": 32,
+    "CUmemLocation": 8,
+    "CUmemPoolProps": 88,
+    "CUuuid": 16,
+}
+_HANDLES: Final = {
+    "CUarray",
+    "CUcontext",
+    "CUevent",
+    "CUexternalMemory",
+    "CUfunction",
+    "CUgraph",
+    "CUgraphExec",
+    "CUgraphNode",
+    "CUgreenCtx",
+    "CUkernel",
+    "CUlibrary",
+    "CUmemGenericAllocationHandle",
+    "CUmemoryPool",
+    "CUmipmappedArray",
+    "CUmodule",
+    "CUstream",
+}
+_BY_VALUE: Final = ("CUipcMemHandle", "CUipcEventHandle", "CUmemLocation")
+"""Structs that are passed by value: where the words of such a call lie, no token can say."""
+_SPECIAL: Final[Mapping[str, Mapping[str, str]]] = {
+    "cuThreadExchangeStreamCaptureMode": {"a": "=n4"},
+    "cuGraphGetNodes": {"b": "?", "c": "=u8"},
+    "cuMemSetAccess": {"c": "[h12:d"},
+    "cuLibraryLoadData": {"c": "[n4:e", "d": "[x8:e", "f": "[n4:h", "g": "[x8:h"},
+    "cuLibraryLoadFromFile": {"c": "[n4:e", "d": "[x8:e", "f": "[n4:h", "g": "[x8:h"},
+    "cuModuleLoadDataEx": {"d": "[n4:c", "e": "[x8:c"},
+    "cuPointerGetAttributes": {"b": "[n4:a", "c": ">A"},
+    "cuPointerGetAttribute": {"a": ">a:b"},
+    "cuMemPoolGetAttribute": {"c": ">a:b"},
+    "cuMemPoolSetAttribute": {"c": "a:b"},
+    "cuDeviceGetGraphMemAttribute": {"c": ">x8"},
+    "cuDeviceSetGraphMemAttribute": {"c": "<x8"},
+    "cuLaunchKernel": {"j": "x8", "k": "x8"},
+    "cuLaunchCooperativeKernel": {"j": "x8"},
+    "cuLaunchKernelEx": {"a": "L", "c": "x8", "d": "x8"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    letter: str
+    type: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    entry: str
+    base: str
+    """The name by which cuGetProcAddress knows it."""
+    since: int
+    """The first CUDA version at which the base name means this entry."""
+    per_thread: bool
+    """Stream 0 is the calling thread's own."""
+    parameters: tuple[Parameter, ...]
+
+
+@cache
+def signatures() -> Mapping[str, Signature]:
+    """Every entry that can be recorded, in the order of cuda.def."""
+    return {each.entry: each for each in _parsed(_DEFINITIONS.read_text())}
+
+
+def _parsed(text: str) -> Iterator[Signature]:
+    for entry, base, since, written, suffix, twin_since in _ROW.findall(text):
+        parameters = tuple(_parameters(entry, written))
+        if any(each.type in _BY_VALUE for each in parameters):
+            continue
+        yield Signature(entry, base, int(since), False, parameters)
+        if suffix:
+            yield Signature(entry + suffix, base, int(twin_since), True, parameters)
+
+
+def _parameters(entry: str, written: str) -> Iterator[Parameter]:
+    special = _SPECIAL.get(entry, {})
+    for text in written.split(",") if written != "void" else ():
+        matched = _PARAMETER.fullmatch(text.strip())
+        assert matched is not None, (entry, text)
+        type_, letter = matched.groups()
+        yield Parameter(letter, type_, special.get(letter) or _token(type_))
+
+
+def _token(type_: str) -> str:
+    pointee = type_.removesuffix("*").rstrip()
+    if not type_.endswith("*"):
+        return _VALUES.get(type_, "x8")
+    if pointee in ("char", "const char"):
+        return "s"
+    if pointee in ("void", "const void"):
+        return "x8"
+    if pointee == "void *":
+        return ">x8"
+    if pointee.removeprefix("const ") in _STRUCT_BYTES:
+        size = _STRUCT_BYTES[pointee.removeprefix("const ")]
+        return f"h{size}" if pointee.startswith("const ") else f">h{size}"
+    if pointee in _VALUES or pointee in _HANDLES:
+        return ">" + _VALUES.get(pointee, "x8")
+    return ">?" if pointee.endswith("*") else "?"

@@ -1,0 +1,146 @@
+"""A program is recorded, and what was recorded is replayed."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.talking import ROOT
+from tests.traces.conftest import Loaded
+from tests.traces.replay import load
+from tests.traces.test_replay import MOST_CHARGE_ERROR_BYTES, replayed
+from tests.traces.trace import Call, read
+
+pytestmark = [pytest.mark.sim, pytest.mark.shipped]
+_PROGRAM: Final = """
+import os, signal, sys, threading
+from cuda.bindings import driver as d
+def must(answer):
+    assert answer[0] == 0, answer
+    return answer[1] if len(answer) == 2 else answer[1:]
+MIB = 2**20
+must(d.cuInit(0))
+device = must(d.cuDeviceGet(0))
+must(d.cuDeviceTotalMem(device))
+context = must(d.cuDevicePrimaryCtxRetain(device))
+must(d.cuCtxSetCurrent(context))
+CODE = b".version 6.0\\n.target sm_50\\n.address_size 64\\n.visible .entry secret() { ret; }\\n\\0"
+module = must(d.cuModuleLoadData(CODE))
+kernel = must(d.cuModuleGetFunction(module, b"secret"))
+stream = must(d.cuStreamCreate(0))
+def work():
+    must(d.cuCtxSetCurrent(context))
+    for mib in range(1, 20):
+        address = must(d.cuMemAlloc(mib * MIB))
+        must(d.cuMemsetD8Async(address, 1, mib * MIB, stream))
+        must(d.cuMemcpyHtoD(address, b"secret", 6))
+        must(d.cuLaunchKernel(kernel, mib, 1, 1, 32, 1, 1, 0, stream, 0, 0))
+        must(d.cuMemFree(address))
+threads = [threading.Thread(target=work) for _ in range(3)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+pool = must(d.cuDeviceGetDefaultMemPool(device))
+threshold = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+must(d.cuMemPoolSetAttribute(pool, threshold, d.cuuint64_t(64 * MIB)))
+assert int(must(d.cuMemPoolGetAttribute(pool, threshold))) == 64 * MIB
+ordered = must(d.cuMemAllocAsync(48 * MIB, stream))
+what = d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+must(d.cuPointerGetAttributes(1, [what], ordered))
+must(d.cuMemFreeAsync(ordered, stream))
+must(d.cuStreamSynchronize(stream))
+must(d.cuMemGetInfo())
+assert d.cuMemAlloc(2**50)[0] == d.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+"""
+
+
+def recorded(gpu: Mapping[str, str], directory: Path, *command: str, status: int = 0) -> list[Path]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.traces", "record", "--output", directory, "--", *command],
+        cwd=ROOT,
+        env=gpu,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done
+    return sorted(directory.glob("*.trace.gz"))
+
+
+def test_a_recorded_program_is_replayed_without_a_difference(
+    gpu: Mapping[str, str], tmp_path: Path
+) -> None:
+    (trace,) = recorded(gpu, tmp_path, sys.executable, "-c", _PROGRAM)
+    it = Loaded(load([trace], tmp_path), tmp_path)
+    assert it.recording.calls > 3 * 19 * 5
+    assert not it.recording.skipped
+    outcome = replayed(it, tmp_path, gpu)
+    assert outcome.differences == []
+    assert outcome.charge_error_bytes <= MOST_CHARGE_ERROR_BYTES
+    threads = {each.thread for each in read(trace).items if isinstance(each, Call)}
+    assert len(threads) == 4
+
+
+def test_a_trace_has_no_code_and_no_names(gpu: Mapping[str, str], tmp_path: Path) -> None:
+    (trace,) = recorded(gpu, tmp_path, sys.executable, "-c", _PROGRAM)
+    said = gzip.decompress(trace.read_bytes())
+    assert b"secret" not in said
+    assert b" cuModuleGetFunction 0 a=& b=0x" in said and b" c=@ > a=0x" in said
+    assert trace.name.startswith(Path(sys.executable).name)
+
+
+def test_each_process_has_a_trace_also_one_that_is_killed(
+    gpu: Mapping[str, str], tmp_path: Path
+) -> None:
+    program = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {_PROGRAM!r} + "os.kill(os.getpid(), signal.SIGKILL)"])
+{_PROGRAM}
+raise SystemExit(3)
+"""
+    traces = recorded(gpu, tmp_path, sys.executable, "-c", program, status=3)
+    assert len(traces) == 2
+    calls = [[each for each in read(path).items if isinstance(each, Call)] for path in traces]
+    assert len(calls[0]) == len(calls[1]) > 200
+    ends = [b"\n# end us=" in gzip.decompress(path.read_bytes()) for path in traces]
+    assert sorted(ends) == [False, True]
+
+
+def test_a_forked_child_numbers_its_own_calls(gpu: Mapping[str, str], tmp_path: Path) -> None:
+    program = """
+import os
+from cuda.bindings import driver as d
+d.cuInit(0)
+if os.fork() == 0:
+    d.cuInit(0)
+    os._exit(0)
+os.wait()
+"""
+    parent, child = (
+        [each for each in read(path).items if isinstance(each, Call)]
+        for path in recorded(gpu, tmp_path, sys.executable, "-c", program)
+    )
+    assert [each.text for each in parent] == ["cuInit 0 a=0"]
+    assert [(each.number, each.thread) for each in child] == [(1, 1)]
+
+
+def test_without_a_driver_it_says_so(build_dir: Path, tmp_path: Path) -> None:
+    bare = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.traces", "record", "--output", tmp_path, "--", "true"],
+        cwd=ROOT,
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpuslice: record: libcuda.so.1: cannot open shared object")

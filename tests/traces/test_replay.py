@@ -1,0 +1,135 @@
+"""Recordings of real programs, replayed through the library on a simulated GPU.
+
+Every call must have its recorded result, under the memory of the recorded GPU as the limit, and
+what is charged must be what NVML says of the processes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.gpu.watch import watching
+from tests.talking import ROOT
+from tests.traces import host
+from tests.traces.conftest import Loaded
+from tests.traces.recordings import DATA, LETTERS, files
+from tests.traces.replay import Outcome, Refusal, Replay, load
+from tests.traces.trace import words
+
+pytestmark = [pytest.mark.sim, pytest.mark.shipped]
+MIB: Final = 2**20
+MOST_CHARGE_ERROR_BYTES: Final = 2 * MIB
+POOL_CHUNK_BYTES: Final = 32 * MIB
+"""What a pool takes at least, and what a refused call may have needed at most beyond its size."""
+NOT_SIMULATED: Final = {"cuLogsRegisterCallback"}
+Loader = Callable[[str], Loaded]
+
+
+def replayed(of: Loaded, directory: Path, gpu: Mapping[str, str], *, share: float = 1.0) -> Outcome:
+    limit_bytes = int(of.recording.memory_bytes * share)
+    directory.mkdir(exist_ok=True)
+    with watching(host.UUID, gpu) as watch:
+        return Replay(of.recording, of.scripts, directory, limit_bytes, watch).run(gpu)
+
+
+def is_refused_memory(of: Loaded) -> bool:
+    """Whether the recorded program took all of its GPU."""
+    calls = (call for process in of.recording.processes for call in process.calls)
+    return any(call.text.split(" ", 2)[1] == "2" for call in calls)
+
+
+def assert_charged(outcome: Outcome, limit_bytes: int) -> None:
+    assert outcome.checkpoints or outcome.refusal
+    assert outcome.charge_error_bytes <= MOST_CHARGE_ERROR_BYTES
+    assert all(each.held_bytes <= limit_bytes for each in outcome.checkpoints)
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+def test_every_call_has_its_recorded_result(
+    loaded: Loader, gpu: Mapping[str, str], tmp_path: Path, letter: str
+) -> None:
+    it = loaded(letter)
+    outcome = replayed(it, tmp_path, gpu)
+    assert outcome.differences == []
+    assert_charged(outcome, it.recording.memory_bytes)
+    assert set(it.recording.skipped) <= NOT_SIMULATED
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+def test_with_a_smaller_limit_up_to_the_first_refusal(
+    loaded: Loader, gpu: Mapping[str, str], tmp_path: Path, letter: str
+) -> None:
+    """Those that took all of the recorded GPU are refused earlier, at a call that does not fit."""
+    it = loaded(letter)
+    outcome = replayed(it, tmp_path, gpu, share=0.75)
+    assert outcome.differences == []
+    assert_charged(outcome, it.recording.memory_bytes * 3 // 4)
+    assert (outcome.refusal is not None) == is_refused_memory(it)
+    if outcome.refusal is not None:
+        assert needed_bytes(outcome.refusal) > outcome.refusal.room_bytes
+        assert outcome.refusal.held_bytes <= it.recording.memory_bytes * 3 // 4
+
+
+def needed_bytes(refusal: Refusal) -> int:
+    return max(int(words(refusal.call.text).before["b"]), POOL_CHUNK_BYTES)
+
+
+@pytest.mark.parametrize("pair", list(zip(LETTERS[::2], LETTERS[1::2], strict=True)), ids="".join)
+def test_two_beside_each_other_on_one_gpu(
+    loaded: Loader, gpu: Mapping[str, str], tmp_path: Path, pair: tuple[str, str]
+) -> None:
+    """Each has a grant of its own, and neither is refused what the other one takes."""
+    with ThreadPoolExecutor() as both:
+        running = [both.submit(replayed, loaded(letter), tmp_path / letter, gpu) for letter in pair]
+    for letter, each in zip(pair, running, strict=True):
+        assert each.result().differences == [], letter
+        assert_charged(each.result(), loaded(letter).recording.memory_bytes)
+
+
+def test_memory_that_is_not_charged_is_an_error(
+    loaded: Loader, gpu: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the library nothing is charged, and nothing is refused."""
+    monkeypatch.setattr(host, "LIBRARY", Path("libc.so.6"))
+    outcome = replayed(loaded("a"), tmp_path, gpu)
+    assert outcome.charge_error_bytes > 7 * 2**30
+    assert any("result 0: cuMemAlloc_v2 2" in each for each in outcome.differences)
+
+
+def test_a_difference_is_reported_with_its_line(gpu: Mapping[str, str], tmp_path: Path) -> None:
+    original = DATA / "g-torch-two-processes-parent.trace.gz"
+    lines = gzip.decompress(original.read_bytes()).decode().splitlines()
+    changed = next(at for at, line in enumerate(lines) if " cuMemAlloc_v2 0 " in line)
+    lines[changed] = lines[changed].replace(" cuMemAlloc_v2 0 ", " cuMemAlloc_v2 3 ")
+    trace = tmp_path / "changed.trace.gz"
+    trace.write_bytes(gzip.compress("\n".join(lines).encode()))
+    (tmp_path / "scripts").mkdir()
+    it = Loaded(load([trace], tmp_path / "scripts"), tmp_path / "scripts")
+    (reported,) = replayed(it, tmp_path, gpu).differences[:1]
+    assert reported.startswith(f"changed:{changed + 1}: result 0: cuMemAlloc_v2 3 ")
+
+
+def test_the_command_ends_with_a_line_of_json(build_dir: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.traces", "replay", *files("g"), "--memory", "6GiB"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["calls"] == 439
+    assert said["differences"] == 0
+    assert said["charge_error_bytes"] <= MOST_CHARGE_ERROR_BYTES
+    assert said["limit_bytes"] == 6 * 2**30
+    assert said["refused_at_line"] > 0
+    assert isinstance(said["added_ns_per_call"], float)

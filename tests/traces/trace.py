@@ -1,0 +1,110 @@
+"""Reads a trace file: what one process asked of the driver, in the order in which calls returned.
+
+The format is described in data/README.md. A file that does not follow it is a TraceError that
+names the line. Nothing here knows what an entry of the driver means.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_CALL: Final = re.compile(r"(\d+) (\d+) (\d+) (\w+ \d+(?: [\w.]+=\S*)*(?: >(?: \w+=\S+)*)?)$")
+_START: Final = re.compile(r"# start monotonic_us=(\d+)")
+_PRIMARY: Final = re.compile(r"# primary .*device=(\d+) context=0x([0-9a-f]+)")
+_MARK: Final = "# mark "
+
+
+class TraceError(Exception):
+    """The file is not a trace; the text names the file and the line."""
+
+
+class Call(NamedTuple):
+    line: int
+    number: int
+    """Counts the calls of the process in the order in which they began."""
+    time_us: int
+    """From the process's first call to the beginning of this one."""
+    thread: int
+    text: str
+    """The entry, its result and its arguments, as written."""
+
+
+class Mark(NamedTuple):
+    """What the program itself wrote between its calls."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    name: str
+    items: Sequence[Call | Mark]
+    start_us: int
+    """CLOCK_MONOTONIC of the first call: it puts the processes of one recording in order."""
+    memory_bytes: int = 0
+    """The size of the GPU; 0: the program did not ask."""
+    primary: Mapping[int, int] = field(default_factory=dict)
+    """Handles of primary contexts that the runtime used before it retained them, and the device."""
+
+
+class Words(NamedTuple):
+    """A call's text, taken apart."""
+
+    entry: str
+    result: int
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+
+    @property
+    def numbers(self) -> Iterator[str]:
+        """The decimal arguments."""
+        return (text for text in self.before.values() if text.isdecimal())
+
+
+def words(text: str) -> Words:
+    head, _, after = text.partition(" >")
+    entry, result, *before = head.split()
+    return Words(entry, int(result), _values(before), _values(after.split()))
+
+
+def _values(words: Sequence[str]) -> Mapping[str, str]:
+    return dict(word.split("=", 1) for word in words)
+
+
+def read(path: Path) -> Recording:
+    """Every line of the file; TraceError."""
+    items: list[Call | Mark] = []
+    primary: dict[int, int] = {}
+    start_us = 0
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            lines = file.read().splitlines()
+    except (OSError, EOFError, ValueError) as error:
+        raise TraceError(f"{path}: {error}") from error
+    for line, text in enumerate(lines, 1):
+        if not text.startswith("#"):
+            matched = _CALL.match(text)
+            if matched is None:
+                raise TraceError(f"{path}: line {line}: not a call: {text[:80]!r}")
+            number, time_us, thread, call = matched.groups()
+            items.append(Call(line, int(number), int(time_us), int(thread), call))
+        elif text.startswith(_MARK):
+            items.append(Mark(line, text.removeprefix(_MARK)))
+        elif (begun := _START.match(text)) is not None:
+            start_us = int(begun[1])
+        elif (context := _PRIMARY.match(text)) is not None:
+            primary[int(context[2], 16)] = int(context[1])
+    return Recording(path.name.split(".")[0], items, start_us, _memory_bytes(items), primary)
+
+
+def _memory_bytes(items: Iterable[Call | Mark]) -> int:
+    for item in items:
+        if isinstance(item, Call) and item.text.startswith("cuDeviceTotalMem_v2 0 "):
+            return int(words(item.text).after["a"])
+    return 0
