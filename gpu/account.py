@@ -82,6 +82,7 @@ class Measured:
 
     def __init__(self) -> None:
         self._overheads: dict[str, Overhead] = {}
+        self._listed: set[str] = set()
 
     def add(
         self, account: Account, before: Sequence[int], usage: Usage, pids: Collection[int]
@@ -96,7 +97,7 @@ class Measured:
         found: dict[str, int | None] = {}
         known = {}
         for gpu, *charged_bytes, imported_bytes in zip(gpus, before, after, imported, strict=True):
-            held_bytes = _held_bytes(usage.get(gpu.uuid), pids)
+            held_bytes = self._held_bytes(gpu.uuid, usage, pids, max(charged_bytes))
             found[gpu.uuid] = None if held_bytes is None else gpu.overhead_bytes
             if held_bytes is None:
                 continue
@@ -107,10 +108,17 @@ class Measured:
         account.write_overheads(known)
         return found
 
-
-def _held_bytes(listed: Mapping[int, int | None] | None, pids: Collection[int]) -> int | None:
-    """None where NVML has no figure for the GPU, or for one of the processes that it lists."""
-    if listed is None:
-        return None
-    sizes = [listed[pid] for pid in pids if pid in listed]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    def _held_bytes(
+        self, uuid: str, usage: Usage, pids: Collection[int], charged_bytes: int
+    ) -> int | None:
+        """None where NVML has no figure for the GPU, or for one of the processes that it lists, or
+        has listed none of them yet though they are charged: under MPS it never does."""
+        listed = usage.get(uuid)
+        if listed is None:
+            return None
+        sizes = [listed[pid] for pid in pids if pid in listed]
+        if sizes:
+            self._listed.add(uuid)
+        elif charged_bytes and uuid not in self._listed:
+            return None
+        return None if None in sizes else sum(size for size in sizes if size is not None)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from contract.log_lines import Line
-from contract.overhead import PERIOD_S
+from contract.overhead import PERIOD_S, WINDOW
 from gpu import processes
 from gpu.account import Account, Measured, RegionError
 from nri_plugin.cgroups import container_of
@@ -66,6 +66,7 @@ class Measuring:
         self._worker = Worker("measuring")
         self._measured: dict[str, Measured] = {}
         self._said = ""
+        self._without_figure = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -93,10 +94,18 @@ class Measuring:
             self._say(str(error) or "the host's files could not be read in time")
             found = {key: {} for key in self._measured}
         else:
-            self._say("")
+            self._say(self._missing(found))
         finally:
             self._worker.post(look.close)
         self._show(found)
+
+    def _missing(self, found: _Found) -> str:
+        """A process that has just started is in no list of NVML's: that passes within a sample."""
+        keys = sorted(key for key, known in found.items() if None in known.values())
+        self._without_figure = self._without_figure + 1 if keys else 0
+        if self._without_figure < WINDOW:
+            return self._said if keys else ""
+        return f"NVML has no figure for the processes of {', '.join(keys)}"
 
     def _show(self, found: _Found) -> None:
         totals: dict[str, int] = defaultdict(int)

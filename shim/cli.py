@@ -108,7 +108,8 @@ def _parser() -> argparse.ArgumentParser:
         "show",
         help=about,
         description=f"Say {about}. USED counts against the limit; MEASURED is the part of it that"
-        " the driver holds beside what processes are charged, as NVML last showed it.",
+        " the driver holds beside what processes are charged, as NVML last showed it (0B too where"
+        " it has no figure for them, as under MPS).",
     )
     show.add_argument("directory", type=Path, metavar="DIR", help="holds `grant` and `region`")
     show.set_defaults(action=_show)

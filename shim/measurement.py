@@ -18,7 +18,7 @@ from typing import Final
 
 import pynvml
 
-from contract.overhead import PERIOD_S
+from contract.overhead import PERIOD_S, WINDOW
 from gpu import processes
 from gpu.account import Account, Measured, RegionError
 from shim import region
@@ -45,15 +45,18 @@ class Measurement:
 
     def run(self, ended: threading.Event) -> None:
         """Sample once a period until `ended`; a failure is logged once."""
-        said = ""
+        said, without_figure = "", 0
         while not ended.wait(PERIOD_S):
+            problem = ""
             try:
-                self.sample()
-                said = ""
+                without_figure = without_figure + 1 if None in self.sample().values() else 0
+                if without_figure >= WINDOW:
+                    problem = "NVML has no figure for the program's processes"
             except (region.RegionDirectoryError, RegionError, pynvml.NVMLError, OSError) as error:
-                if str(error) != said:
-                    _LOG.warning("the driver's own memory is not measured: %s", error)
-                said = str(error)
+                problem = str(error)
+            if problem and problem != said:
+                _LOG.warning("the driver's own memory is not measured: %s", problem)
+            said = problem
 
 
 @contextmanager

@@ -70,8 +70,7 @@ static bool has_grown(struct vgpu_teardown *teardown)
 	return grown;
 }
 
-bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result,
-			 struct vgpu_teardown *teardown)
+bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu_teardown *teardown)
 {
 	/* Exits by GPU whose memory has been waited for to the end: once is enough. */
 	static uint64_t done_ns[VGPU_MOST_CARDS];
@@ -79,7 +78,7 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 	int card = reservation->place.card;
 	uint64_t exit_ns, now_ns;
 
-	if (result != CUDA_ERROR_OUT_OF_MEMORY || card < 0)
+	if (card < 0)
 		return false;
 	exit_ns = vgpu_last_exit_ns(card);
 	now_ns = vgpu_now_ns();

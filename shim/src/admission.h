@@ -37,7 +37,7 @@ struct vgpu_teardown {
 	size_t free_bytes;
 	unsigned int pauses;
 };
-bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult result,
+bool vgpu_await_teardown(const struct vgpu_reservation *reservation,
 			 struct vgpu_teardown *teardown);
 
 /* `result = call`, as long as the driver's refusal may be due to a process that has exited. */
@@ -46,7 +46,8 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, CUresult re
 		struct vgpu_teardown vgpu_teardown_ = {0};                                         \
 		do                                                                                 \
 			(result) = (call);                                                         \
-		while (vgpu_await_teardown((reservation), (result), &vgpu_teardown_));             \
+		while ((result) == CUDA_ERROR_OUT_OF_MEMORY &&                                     \
+		       vgpu_await_teardown((reservation), &vgpu_teardown_));                       \
 		VGPU_AT(ADMIT_CALLED);                                                             \
 	} while (0)
 

@@ -85,7 +85,7 @@ struct reading {
 
 static struct reading look(const struct vgpu_meter *meter)
 {
-	struct reading reading = {.before = __atomic_load_n(&meter->readings, __ATOMIC_SEQ_CST)};
+	struct reading reading = {.before = __atomic_load_n(&meter->readings, __ATOMIC_ACQUIRE)};
 
 	reading.known = vgpu_meter_reserved(meter, &reading.bytes);
 	return reading;
@@ -121,7 +121,7 @@ static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, bool leaves, i
 		reading.bytes = meter->latest_bytes + done_bytes;
 	graphs_shrank =
 	    reading.bytes < meter->latest_bytes && vgpu_meter_state(meter) == VGPU_METER_GRAPHS;
-	__atomic_store_n(&meter->readings, meter->readings + 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&meter->readings, meter->readings + 1, __ATOMIC_RELAXED);
 	meter->latest_bytes = reading.bytes;
 	__atomic_store_n(&meter->pending_bytes, meter->pending_bytes - done_bytes,
 			 __ATOMIC_RELAXED);

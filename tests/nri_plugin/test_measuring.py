@@ -164,6 +164,28 @@ def test_without_a_figure_the_last_one_stands(
     assert node.metric("gpuslice_containers_not_measured") == 1
 
 
+def test_processes_that_nvml_does_not_list_have_no_figure(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As under MPS. That they exited is told from that: they were listed before."""
+    node.add("c1", "key-1", 500)
+    node.process(11, "c1")
+    node.nvml({11: 700})
+    sample(node.measuring())
+    node.nvml({})
+    again = node.measuring()
+    sample(again, 5)
+    assert node.overhead("key-1") == 200
+    assert node.metric("gpuslice_containers_not_measured") == 1
+    said = [each for each in caplog.messages if "no figure" in each]
+    assert len(said) == 1 and "key-1" in said[0]
+    node.nvml({11: 700})
+    sample(again)
+    node.nvml({})
+    sample(again)
+    assert node.overhead("key-1") == 0
+
+
 def test_an_agent_that_starts_anew_leaves_the_last_figure_until_it_has_its_own(node: Node) -> None:
     node.add("c1", "key-1", 500)
     node.process(11, "c1")
