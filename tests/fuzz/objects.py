@@ -87,8 +87,8 @@ def _ask(state: State, choices: Choices) -> None:
     if request is None:
         return
     rows = state.fleet.rows_of(["n1"])
-    possible, _ = fit(state.fleet, request, rows, Steps(200))
-    found = place(state.fleet, request, int(rows[0]), steps=Steps(200))
+    possible, _ = fit(state.fleet, request, rows, Steps(1000))
+    found = place(state.fleet, request, int(rows[0]))
     assert bool(possible[0]) == isinstance(found, Placement)
     if not isinstance(found, Placement):
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz import documents, files, images, objects, wire
+from tests.fuzz import documents, files, http, images, objects, wire
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 
@@ -51,5 +51,9 @@ TARGETS: Final[Mapping[str, Target]] = {
     "region": Target("contract/region_file.py", "RegionError", files.regions),
     "program": Target("nri_plugin/elf.py", "nothing", images.programs, words=("ELF", "#!")),
     "preload": Target("nri_plugin/preload_list.py", "nothing", images.preload_files, 512),
+    "requests": Target(
+        "kube/http1.py, scheduler/server.py", "nothing", http.requests, words=http.WORDS
+    ),
+    "answers": Target("kube/http1.py, kube/posts.py", "nothing", http.answers, words=http.WORDS),
     "grant": Target("contract/grant_file.py", "nothing", files.grant_files, 9000),
 }

@@ -74,6 +74,8 @@ def test_a_parser_that_breaks_its_promise_is_seen(
         "region": "contract.region_file.uses",
         "grant": "contract.grant_file.decode",
         "program": "nri_plugin.elf.parse",
+        "requests": "kube.http1.Requests.feed",
+        "answers": "kube.http1.Answers.feed",
         "preload": "nri_plugin.preload_list.entries",
     }
     monkeypatch.setattr(parser[name], broken)
