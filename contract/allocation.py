@@ -88,7 +88,8 @@ def _decimal(amount: int) -> str:
 
 def decode(text: str) -> Allocation:
     """Read the annotation in any key order, with a missing `id`, with bare numbers as quantities
-    and with the deprecated `kubernetes.io/gpu*` names; unknown keys are ignored.
+    and with the deprecated `kubernetes.io/gpu*` names; unknown keys are ignored, and so are devices
+    of other types than GPUs that are written in another way.
 
     Raises AllocationError for anything else.
     """
@@ -102,12 +103,18 @@ def decode(text: str) -> Allocation:
         raise AllocationError(f"expected an object by device type, got {type(document).__name__}")
     devices: dict[str, Sequence[DeviceEntry]] = {}
     for kind, entries in document.items():
-        if not isinstance(entries, list):
-            raise AllocationError(f"{kind}: expected a list, got {type(entries).__name__}")
-        devices[kind] = tuple(
-            _decode_entry(f"{kind}[{index}]", entry) for index, entry in enumerate(entries)
-        )
+        try:
+            devices[kind] = _decode_entries(kind, entries)
+        except AllocationError:
+            if kind == names.DEVICE_TYPE_GPU:
+                raise
     return Allocation(devices)
+
+
+def _decode_entries(kind: str, entries: object) -> Sequence[DeviceEntry]:
+    if not isinstance(entries, list):
+        raise AllocationError(f"{kind}: expected a list, got {type(entries).__name__}")
+    return tuple(_decode_entry(f"{kind}[{index}]", entry) for index, entry in enumerate(entries))
 
 
 def _decode_entry(where: str, entry: object) -> DeviceEntry:

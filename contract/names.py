@@ -49,6 +49,8 @@ ANNOTATION_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hin
 """Pod annotation: which cards will do (Koordinator's JSON)."""
 ANNOTATION_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 ANNOTATION_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
+LABEL_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
+"""Node label: `Honor` where several whole GPUs of a pod must be a group of the partition table."""
 
 # --- Kubernetes: what the scheduler writes, in the Binding ---------------------------------------
 
@@ -123,13 +125,13 @@ CDI_KIND: Final = "nvidia.com/gpu"
 EVENT_CARD_FAILED: Final = "CardFailed"
 """Reason of the event of a pod that has a share of a card which is in trouble."""
 EVENT_GRANT_REFUSED: Final = "GrantRefused"
-"""Reason of the event of a pod that a node's agent removes, since its grant is not to be had."""
+"""Reason of the event of a pod whose grant a node's agent refuses, or for which it deletes it."""
 EVENT_GRANT_UNCONFIRMED: Final = "GrantUnconfirmed"
 """Reason of the event of a node where a container has a share, and the API server no such pod."""
 EVENT_LIMIT_NOT_IN_PLACE: Final = "LimitNotInPlace"
 """Reason of the event for a container that runs, and does not meet what keeps its limit."""
-EVENT_LIMIT_AT_RISK: Final = "LimitAtRisk"
-"""Reason of the event for a container that runs, and could take limits of others away."""
+EVENT_WITHOUT_GPU: Final = "WithoutGPU"
+"""Reason of the event for a container that seems to expect a GPU, and starts without one."""
 EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 """Reason of the event for a container whose entry point no preload reaches."""
 

@@ -46,6 +46,10 @@ def measure(uuid: str) -> int:
     free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
     if free_bytes < ROOM_BYTES:
         raise UnknownSizeError(f"less than {ROOM_BYTES} bytes of the GPU are free")
+    if pynvml.nvmlDeviceGetComputeMode(gpu) == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
+        raise UnknownSizeError(
+            "compute mode EXCLUSIVE_PROCESS: a context here would fail a tenant's cuInit meanwhile"
+        )
     with _context(uuid):
         rows = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
         used_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).used

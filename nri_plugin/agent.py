@@ -7,12 +7,12 @@ grow and vary. Told to leave, it finishes what it was asked. Decides nothing.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 from contract import names
@@ -34,9 +34,11 @@ from nri_plugin.readiness import Readiness
 from nri_plugin.service import EVENTS, Service
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
-from nri_plugin.watch import look, watch
+from nri_plugin.watch import look, tell, watch
 
 _LOG: Final = logging.getLogger(__name__)
+
+_SOCKET_LOOK_S: Final = 1.0
 
 
 async def run(
@@ -66,7 +68,8 @@ async def run(
     )
     files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
     store = Store(settings.store_dir, settings.library)
-    bounds, notices = Bounds(), Notices()
+    bounds = Bounds()
+    notices = Notices(lambda: {hold.pod_uid for hold in service.holds})
     service = Service(settings, inventory, contexts, files, store, metrics, bounds, notices)
     endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
     if endpoint:
@@ -92,9 +95,7 @@ async def run(
 
     async def prepare() -> None:
         await inventory.refresh()
-        with contextlib.suppress(TimeoutError, OSError):
-            await service.node.renew_specs()
-        readiness.node = await look(service.node)
+        tell(await look(service.node), readiness)
         # The first containers after a start, often all of the node's, shall have the figure, too.
         contexts.look(card.uuid for card in inventory.cards)
         await contexts.settled()
@@ -172,8 +173,10 @@ async def _serve(
         announce(f"ready: registered with {runtime.name} {runtime.version} ({version})")
 
     while not leaving.is_set():
+        longest_s = settings.last_retry_s
         try:
             unix = await connection.connected(place)
+            longest_s = settings.last_refused_s
             observer.connected(str(place))
             await connection.serve(
                 unix,
@@ -196,8 +199,28 @@ async def _serve(
             )
         except (OSError, NriError) as error:
             observer.lost("failed", f"no session at {place}: {error}")
-        await _unless(leaving, asyncio.sleep(pause_s * random.uniform(0.5, 1.0)))
-        pause_s = min(pause_s * 2, settings.last_retry_s)
+        pause_s = min(pause_s, longest_s)
+        await _unless(leaving, _pause(place, pause_s * random.uniform(0.5, 1.0)))
+        pause_s = min(pause_s * 2, longest_s)
+
+
+async def _pause(place: Path, pause_s: float) -> None:
+    """So long, or until another socket is in that place."""
+    before, loop = _socket(place), asyncio.get_running_loop()
+    until_s = loop.time() + pause_s
+    while True:
+        left_s = until_s - loop.time()
+        if left_s <= 0 or _socket(place) != before:
+            return
+        await asyncio.sleep(min(left_s, _SOCKET_LOOK_S))
+
+
+def _socket(place: Path) -> tuple[int, int] | None:
+    try:
+        found = place.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 async def _unless(leaving: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

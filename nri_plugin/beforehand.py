@@ -13,7 +13,6 @@ import posixpath
 import re
 from typing import Final
 
-from contract import names
 from nri_plugin import cards
 from nri_plugin.errors import Reason, Refused, refuse
 from nri_plugin.injection import is_below, normal
@@ -89,16 +88,19 @@ def _put_first(preload: str) -> str:
     return ""
 
 
-def check_no_grant(container: Container) -> None:
-    """Raise Refused where the environment names cards, so that it could be a device plugin's.
+def asks_for_cards(container: Container) -> str:
+    """Where the environment names cards, what the author should know of it; empty: it does not.
 
-    What images say (all) is overwritten; a list of cards is never taken away in silence.
+    What images say (all) is no wish for a certain card.
     """
-    key = names.ENV_VISIBLE_DEVICES
     for line in container.env:
         name, _, value = line.partition("=")
         if cards.names_cards(name, value) and value != "all":
-            raise Refused(refuse(Reason.ENV_NAMES_CARD, key=key, value=value))
+            return (
+                f"environment {name}={value!r} names GPUs, but the pod's grant has none for this"
+                " container: it starts without a GPU"
+            )
+    return ""
 
 
 def given_card(container: Container) -> str:

@@ -26,13 +26,17 @@ class Place:
 NOWHERE: Final = Place(None, "")
 
 
-def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Place:
-    """Of the card with that bus id, as NVML writes it."""
+def name(bus_id: str | bytes) -> str:
+    """As Linux writes that bus id of NVML's: 0000:3b:00.0."""
     text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id
     domain, _, rest = text.lower().partition(":")
-    name = f"{domain.lstrip('0').rjust(_DOMAIN_DIGITS, '0')}:{rest}"
+    return f"{domain.lstrip('0').rjust(_DOMAIN_DIGITS, '0')}:{rest}"
+
+
+def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Place:
+    """Of the card with that bus id, as NVML writes it."""
     try:
-        device = (sysfs / "bus/pci/devices" / name).resolve(strict=True)
+        device = (sysfs / "bus/pci/devices" / name(bus_id)).resolve(strict=True)
         numa = int((device / "numa_node").read_text())
     except (OSError, ValueError):
         return NOWHERE

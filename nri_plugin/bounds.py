@@ -1,5 +1,5 @@
 """The pods of this node as the API server has them: what they were granted, in the order of their
-binding, and which of them must go.
+binding, and which of them were bound to a GPU that was full.
 
 Pure: told by the watch, asked by whoever creates containers and writes totals. Kept is what says
 what a pod was granted and what it asks for, of a node's pods, so its size is bounded by them. It
@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from contract import allocation, names
+from contract import allocation
 from nri_plugin import ledger, origins, policy
 from nri_plugin.errors import Reason, Refusal, Refused, refuse
 from nri_plugin.ledger import Hold
@@ -62,7 +62,6 @@ class Bounds:
         self._vouched: dict[str, Bound] = {}
         self._denied: dict[str, str] = {}
         self._gone: dict[str, None] = {}
-        self._objected: dict[str, tuple[Pod, Refusal]] = {}
         self._foreign: dict[str, Refusal] = {}
         self._claims: dict[str, tuple[Pod, tuple[Card, ...], Hold | None]] = {}
         self._over_for: object = None
@@ -86,7 +85,7 @@ class Bounds:
                 self._batch += 1
             self._listing = listing
             self._places[uid] = Place(self._batch, bound.scheduled or _NEVER, uid)
-        self._granted[uid] = _entries(bound)
+        self._granted[uid] = origins.gpus(bound.pod.annotations)
         self.version += 1
 
     def lost(self, uid: str) -> None:
@@ -171,20 +170,10 @@ class Bounds:
         foreign = self._origin(pod.uid)
         if foreign is not None:
             return foreign
-        other = _difference(bound.pod, pod)
+        other = origins.differing(bound.pod.annotations, pod.annotations)
         if other:
-            objection = refuse(Reason.GRANT_UNCONFIRMED, problem=f"its {other} is another there")
-            _remember(self._objected, pod.uid, (bound.pod, objection))
-            return objection
+            return refuse(Reason.GRANT_UNCONFIRMED, problem=f"annotation {other} differs there")
         return self.over(cards, holding).get(pod.uid)
-
-    def objected(self) -> Mapping[str, Refusal]:
-        """By UID, pods of which a container was to be made with another grant than they have."""
-        return {
-            uid: objection
-            for uid, (pod, objection) in self._objected.items()
-            if uid in self._pods and self._pods[uid].pod == pod
-        }
 
     def foreign(self) -> Mapping[str, Refusal]:
         """By UID, pods whose grant no scheduler wrote; they are in nobody's way."""
@@ -249,10 +238,9 @@ class Bounds:
         if seen is not None and seen[0] is pod and seen[1] == key:
             return seen[2]
         try:
-            claimed = policy.claim(pod, "", cards) if self._granted[uid] else None
-        except Refused:  # none of its containers is made, whatever the reason
-            claimed = None
-        shares = claimed.allocated if claimed is not None else ()
+            shares = policy.allocated(pod, cards) if self._granted[uid] else ()
+        except Refused:  # a container of it is not made, whatever the reason
+            shares = ()
         hold = ledger.hold(uid, uid, True, pod, "", shares) if shares else None
         self._claims[uid] = (pod, key, hold)
         return hold
@@ -267,10 +255,12 @@ class Bounds:
         if foreign is not None:
             return foreign
         try:
-            claimed = policy.claim(bound.pod, hold.container, cards)
+            # A label that was put on a running pod changes nothing that it was granted.
+            pod = replace(bound.pod, labels=hold.pod.labels)
+            claimed = policy.claim(pod, hold.container, cards)
         except Refused as refused:
             if refused.refusal.reason in _CARDS_MAY_TELL:
-                return _unnamed(hold, _entries(bound))
+                return _unnamed(hold, origins.gpus(bound.pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
         granted = ledger.parts(claimed.shares if claimed else ())
         for uuid, part in hold.parts.items():
@@ -309,29 +299,9 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
     return refuse(Reason.GRANT_FOREIGN, problem=problem) if problem else None
 
 
-def _difference(one: Pod, other: Pod) -> str:
-    """What of their grants is not the same; "": nothing."""
-    label = names.LABEL_ISOLATION_PROVIDER
-    if one.labels.get(label) != other.labels.get(label):
-        return f"label {label}"
-    for key in (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS):
-        if one.annotations.get(key) != other.annotations.get(key):
-            return f"annotation {key}"
-    return ""
-
-
 def _remember(kept: dict[str, _T], uid: str, what: _T) -> None:
     """Not more than a node can need."""
     kept.pop(uid, None)
     kept[uid] = what
     if len(kept) > _REMEMBERED:
         del kept[next(iter(kept))]
-
-
-def _entries(bound: Bound) -> tuple[allocation.DeviceEntry, ...]:
-    """What cannot be read names no card that could be kept for it."""
-    text = bound.pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
-    try:
-        return tuple(allocation.decode(text).gpus) if text is not None else ()
-    except allocation.AllocationError:
-        return ()

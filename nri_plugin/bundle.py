@@ -7,6 +7,7 @@ thread. Source: containerd's bundle layout, and the OCI runtime specification (p
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,12 @@ from nri_plugin import entrypoint, privileges
 
 _TASKS: Final = "io.containerd.runtime.v2.task/k8s.io"
 _CONFIG_BYTES: Final = 16 << 20
+STATES: Final = (
+    Path("/run/containerd"),
+    Path("/run/k3s/containerd"),
+    Path("/var/snap/microk8s/common/run/containerd"),
+)
+"""Where containerd keeps its state: its own default, that of k3s and RKE2, and MicroK8s'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,14 @@ class Config:
     process: entrypoint.Process
     capabilities: AbstractSet[str]
     sees_others: bool
+
+
+def find_state(states: Sequence[Path] = STATES) -> Path:
+    """The state directory of the containerd that the kubelet uses; where none has containers of
+    Kubernetes yet, the first that is there. Docker's containerd, beside it, has none of them."""
+    with_pods = (path for path in states if (path / _TASKS).is_dir())
+    there = (path for path in states if path.is_dir())
+    return next(with_pods, None) or next(there, states[0])
 
 
 def of(containerd_state: Path, container_id: str) -> Path:

@@ -12,6 +12,7 @@ from contract import names
 from nri_plugin.ledger import Hold
 from nri_plugin.model import Card
 from nri_plugin.notices import Notice
+from nri_plugin.totals import GONE
 
 
 def notices(holds: Iterable[Hold], seen: Sequence[Card]) -> Iterator[Notice]:
@@ -21,7 +22,7 @@ def notices(holds: Iterable[Hold], seen: Sequence[Card]) -> Iterator[Notice]:
         for uuid in held.parts:
             card = cards.get(uuid)
             if card is None or card.problem:
-                problem = "NVML does not list it" if card is None else card.problem
+                problem = GONE if card is None else card.problem
                 text = (
                     f"card {uuid}, of which {held.whose} has a share, is in trouble: {problem}; its"
                     f" programs fail until the card is back; delete the pod to have it placed anew"

@@ -30,15 +30,6 @@ class Reader:
         self._nodes: dict[str, object] = {}
         self._specs = Specs()
 
-    @property
-    def paths(self) -> Iterable[Path]:
-        """What the specs rest on: as long as nothing happens to these they stay what they are."""
-        yield from self._directories
-        for directory, there in zip(self._directories, self._seen, strict=False):
-            if isinstance(there, dict):
-                yield from (directory / name for name in there)
-        yield from map(Path, self._nodes)
-
     def load(self) -> Specs:
         files = tuple(_listing(directory) for directory in self._directories)
         nodes = {path: _node(self._status, path) for path in self._nodes}

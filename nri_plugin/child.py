@@ -83,12 +83,16 @@ class Child:
         return ChildError(f"{self.whom} did not answer in {self.deadline_s:g} s")
 
 
+class _EndedError(ChildError):
+    """The child exited, instead of answering."""
+
+
 class Server:
     """A child that stays: it writes one line for each that it reads.
 
-    It is started by the first question, and again by a later one after it ended badly, but not
-    before `min_interval_s` has passed. Questions come one at a time. now: a monotonic clock in
-    seconds.
+    It is started by the first question, and again where one that had answered before exits; one
+    that did not answer is not started again before `min_interval_s` has passed. Questions come one
+    at a time. now: a monotonic clock in seconds.
     """
 
     def __init__(self, child: Child, *, min_interval_s: float, now: Callable[[], float]) -> None:
@@ -104,8 +108,10 @@ class Server:
         if self._process is None and self._now() < self._not_before_s:
             raise ChildError(self._ended)
         try:
-            if self._process is None:
-                self._process = await self._child.start(asyncio.subprocess.PIPE)
+            if self._process is not None:
+                with contextlib.suppress(_EndedError):
+                    return await self._answer(self._process)
+            self._process = await self._child.start(asyncio.subprocess.PIPE)
             return await self._answer(self._process)
         except ChildError as error:
             self._ended = str(error)
@@ -113,7 +119,8 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """End the child, as the end of its input does; one that hangs is killed."""
+        """End the child, as the end of its input does; one that hangs is killed. It may be asked
+        again."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -139,13 +146,15 @@ class Server:
                 _, complaint = await process.communicate()
         except TimeoutError as error:
             raise self._child.late() from error
+        except ConnectionError as error:
+            raise _EndedError(f"{self._child.whom}: {error}") from error
         except (OSError, ValueError) as error:
             raise ChildError(f"{self._child.whom}: {error}") from error
         finally:
             if not line:
                 self._process = None
                 self._child.leave(process)
-        raise ChildError(_last_line(complaint))
+        raise _EndedError(_last_line(complaint))
 
 
 def _last_line(complaint: bytes) -> str:

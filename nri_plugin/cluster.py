@@ -110,7 +110,7 @@ class Cluster:
             self._inventory,
             self._bounds,
             self._holds,
-            lambda: not self._readiness.problems,
+            self._readiness,
             self._look_s,
             self._metrics,
         )
@@ -162,7 +162,7 @@ class Cluster:
             raise
 
     async def _verify(self, heard: Callable[[], bool], inquiry: Inquiry, removal: Removal) -> None:
-        """Judged is always, by what is known; asked and removed while the watch is heard."""
+        """Judged is always, by what is known; asked and removed while the watch is connected."""
         verification, self._bounds.ask = self._verification, inquiry.ask
         try:
             async with asyncio.TaskGroup() as group:
@@ -171,7 +171,8 @@ class Cluster:
                     self._look_for_casualties()
                     if heard():
                         inquiry.begin(group, verification.unknown)
-                        removal.begin(group, verification.doomed)
+                        if self._settings.remove_unverified:
+                            removal.begin(group, verification.over)
                     await asyncio.sleep(_LOOK_S)
         finally:
             self._bounds.ask = None

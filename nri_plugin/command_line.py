@@ -18,6 +18,7 @@ from typing import Any, Final
 from contract import names, quantity
 from contract.log_lines import Format
 from contract.overhead import CODE_BYTES
+from nri_plugin import bundle
 from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.endpoint import Address
 from nri_plugin.model import Rules
@@ -52,6 +53,7 @@ examples:
 """
 _ENVIRONMENT_PREFIX: Final = "GPUSLICE_AGENT_"
 _MOST_CODE_BYTES: Final = 64 << 30
+_CDI_DIRS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -77,14 +79,20 @@ def parser() -> argparse.ArgumentParser:
     add("--nri-socket", "/var/run/nri/nri.sock", "containerd's NRI socket")
     add("--run-dir", names.HOST_RUN_DIR, "where containers' grants and regions live")
     add("--store-dir", names.HOST_STORE_DIR, "where the library is kept, by content hash")
-    add("--containerd-state", "/run/containerd", "containerd's state directory")
+    parser.add_argument(
+        "--containerd-state",
+        type=absolute,
+        metavar="PATH",
+        help="containerd's state directory (default: that of these which has containers of"
+        f" Kubernetes: {', '.join(map(str, bundle.STATES))})",
+    )
     parser.add_argument(
         "--cdi-dir",
         action="append",
         type=absolute,
         metavar="DIR",
-        help="directory of CDI specs, repeatable, the last outranks the others"
-        " (default: /etc/cdi and /var/run/cdi)",
+        help="directory of CDI specs beside /etc/cdi and /var/run/cdi, repeatable; the last"
+        " outranks the others, and these two",
     )
     parser.add_argument(
         "--index",
@@ -93,18 +101,10 @@ def parser() -> argparse.ArgumentParser:
         help="two digits, place among NRI plugins (default: 50)",
     )
     parser.add_argument(
-        "--trust-plugin",
-        action="append",
-        metavar="NAME",
-        help="NRI plugin that may bring cards, without a limit, to pods that have no share of one,"
-        " repeatable (default: none)",
-    )
-    parser.add_argument(
-        "--trust-namespace",
-        action="append",
-        metavar="NAME",
-        help="namespace whose pods may have volumes through which the host's limits, or NRI's"
-        " socket, can be written, repeatable (default: gpuslice-system and kube-system)",
+        "--remove-unverified",
+        action="store_true",
+        help="delete pods that do not fit on their GPU in the order of binding, instead of refusing"
+        " their containers; needs manifests/optional/agent-deletes-pods.yaml",
     )
     parser.add_argument(
         "--strict",
@@ -250,11 +250,10 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         run_dir=given.run_dir,
         store_dir=given.store_dir,
         library=given.library,
-        cdi_dirs=tuple(given.cdi_dir or (Path("/etc/cdi"), Path("/var/run/cdi"))),
-        containerd_state=given.containerd_state,
+        cdi_dirs=_extended(_CDI_DIRS, given.cdi_dir or ()),
+        containerd_state=given.containerd_state or bundle.find_state(),
         environment=dict(environment),
-        trusted_plugins=frozenset(given.trust_plugin or ()),
-        trusted_namespaces=frozenset(given.trust_namespace or ("gpuslice-system", "kube-system")),
+        remove_unverified=given.remove_unverified,
         strict=given.strict,
         refuse_unenforceable=given.unenforceable == "refuse",
         rules=Rules(
@@ -271,6 +270,11 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         code_bytes=given.code_bytes,
         managed_free=given.managed_memory == "free",
     )
+
+
+def _extended(defaults: Sequence[Path], given: Sequence[Path]) -> Sequence[Path]:
+    """A list that is given adds to its defaults: to leave one out by accident is worse."""
+    return (*(path for path in defaults if path not in given), *dict.fromkeys(given))
 
 
 def variable_of(action: argparse.Action) -> str | None:

@@ -1,9 +1,7 @@
 """What is done at CreateContainer: the container gets its share, with its files, or a reason.
 
-At once, without a task or a thread, where all is at hand: nobody has touched the node since it was
-looked at, the worker is idle, and the files are made by work in memory alone. That is nearly
-always so. Else step by step, each step in the worker or a child, under a deadline. Either way the
-share is held before the files are made, and given back where they are not.
+Each step runs in the worker or a child, under a deadline. The share is held before the files are
+made, and given back where they are not.
 """
 
 from __future__ import annotations
@@ -11,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from contract import names
 from contract.log_lines import Line
-from nri_plugin import policy, translate
+from nri_plugin import places, policy, translate
 from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
 from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
@@ -28,6 +24,7 @@ from nri_plugin.inventory import Inventory
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.model import Adjustment, Container, Floor, Pod, Untouched
 from nri_plugin.node import Look, Node
+from nri_plugin.notices import Notice, Notices
 from nri_plugin.settings import Settings
 from nri_plugin.tenants import Answered, Tenants
 from nri_plugin.threads import Worker, in_time
@@ -38,10 +35,6 @@ _INVENTORY_MAY_TELL: Final = frozenset(
     {Reason.CARD_UNKNOWN, Reason.CARD_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
 """Refusals that a look at the cards may turn: a card was replaced, or the driver came late."""
-
-_AHEAD_AFTER_S: Final = 0.005
-"""When files are made ahead of the next container: this one is answered and validated by then, and
-the worker is idle again before a runtime asks for another."""
 
 
 class Creations:
@@ -57,8 +50,10 @@ class Creations:
         files: RunDirectory,
         worker: Worker,
         bounds: Bounds,
+        notices: Notices,
     ) -> None:
         self._bounds = bounds
+        self._notices = notices
         self._settings = settings
         self._node = node
         self._inventory = inventory
@@ -67,29 +62,7 @@ class Creations:
         self._files = files
         self._worker = worker
 
-    def at_once(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
-        """The container's adjustment; None: ask `later`, something has to be waited for or said."""
-        seen = self._node.seen
-        if seen is None or not self._worker.idle or not self._node.is_still(seen):
-            return None
-        if container.cdi_names:  # what they bring is said by files
-            return None
-        decision = self._decide(pod, container, seen)
-        if not isinstance(decision, Adjustment):
-            return None
-        if decision.key is not None and self._bounds.unknown(pod):  # a question to the API server
-            return None
-        if decision.key is not None and not self._files.at_hand(len(decision.shares)):
-            return None
-        answer = Answered(decision, translate.reply(decision))
-        if decision.key is None:
-            self._tenants.answered(container.id, answer)
-        else:
-            with self._holding(pod, container, answer, decision.key) as make_files:
-                make_files()
-        return answer.sent
-
-    async def later(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
+    async def create(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
         """The container's adjustment; None: it needs none."""
         if container.cdi_names:
             look = self._node.brought(container.cdi_names)
@@ -103,63 +76,71 @@ class Creations:
             if self._inventory.problem is not None:
                 raise Refused(refuse(Reason.CARDS_UNKNOWN, problem=self._inventory.problem))
             decision = self._decide(pod, container, seen)
-        match decision:
-            case Untouched(given=given):
-                if given:
-                    _say_what_is_kept(pod, container, given)
-                return None
-            case Refusal():
-                raise Refused(decision)
-            case Adjustment(key=key):
-                answer = Answered(decision, translate.reply(decision))
-        if key is None:
-            self._tenants.answered(container.id, answer)
-        else:
-            if self._bounds.ask is not None and self._bounds.unknown(pod):
-                await self._bounds.ask(pod)
-            with self._holding(pod, container, answer, key) as make_files:
-                work = self._worker.run(make_files, self._settings.work_deadline_s)
-                await in_time("make the container's files", work)
+        if isinstance(decision, Refusal):
+            raise Refused(decision)
+        if isinstance(decision, Untouched):
+            if decision.given:
+                _say_what_is_kept(pod, container, decision.given)
+            return None
+        if decision.key is not None:
+            return await self._share(pod, container, decision, decision.key)
+        self._warn(pod, container, decision.warning)
+        answer = Answered(decision, translate.reply(decision))
+        self._tenants.answered(container.id, answer)
         return answer.sent
 
-    def make_ahead(self) -> None:
-        """Have made, in a while, what the next containers' files have in common."""
-        loop = asyncio.get_running_loop()
-        loop.call_later(_AHEAD_AFTER_S, self._worker.post, self._files.make_ahead)
+    async def _share(
+        self, pod: Pod, container: Container, wanted: Adjustment, key: str
+    ) -> nri.CreateContainerResponse:
+        """Hold the share, then make the container's files; the share is given back where that
+        fails, or is cancelled."""
+        if self._bounds.ask is not None and self._bounds.unknown(pod):
+            await self._bounds.ask(pod)
+        answer = Answered(wanted, translate.reply(wanted))
+        self._tenants.answered(container.id, answer)
+        self._tenants.take(pod, container, wanted, key, self._inventory.cards)
+        granted = False
+        try:
+            work = self._worker.run(
+                self._making(wanted, key, container.name), self._settings.work_deadline_s
+            )
+            await in_time("make the container's files", work)
+            granted = True
+        except FilesError as error:
+            raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
+        finally:
+            if not granted:
+                self._tenants.ended(container.id)
+        _say_what_is_cut(pod, container, wanted)
+        return answer.sent
+
+    def _warn(self, pod: Pod, container: Container, warning: str) -> None:
+        if warning:
+            text = f'container "{container.name}": {warning}'
+            self._notices.add(Notice(pod, container.name, names.EVENT_WITHOUT_GPU, text))
 
     def _decide(
         self, pod: Pod, container: Container, seen: Look
     ) -> Adjustment | Refusal | Untouched:
         return policy.decide(pod, container, self._inventory.cards, *seen, self._settings.rules)
 
-    @contextmanager
-    def _holding(
-        self, pod: Pod, container: Container, answer: Answered, key: str
-    ) -> Iterator[Callable[[], None]]:
-        """The container holds its share; yields what makes its files, in the worker's turn."""
-        wanted = answer.wanted
-        self._tenants.answered(container.id, answer)
-        self._tenants.take(pod, container, wanted, key, self._inventory.cards)
-        granted = False
-        try:
-            yield self._making(wanted, key)
-            granted = True
-        except FilesError as error:
-            raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
-        finally:  # cancelled, too: it is answered with an error, or not
-            if not granted:
-                self._tenants.ended(container.id)
-        _say_what_is_cut(pod, container, wanted)
-        self.make_ahead()
-
-    def _making(self, wanted: Adjustment, key: str) -> Callable[[], None]:
+    def _making(self, wanted: Adjustment, key: str, name: str) -> Callable[[], None]:
         self._inventory.look(self._settings.inventory_max_age_s)
         self._contexts.look(share.uuid for share in wanted.shares)
         settings = self._settings
         sizes = dict(self._contexts.sizes)
         floor = Floor(sizes, settings.code_bytes, settings.managed_free)
         preloads = _own_preloads(wanted) if wanted.shared else ()
-        return partial(self._files.prepare, key, wanted.shares, wanted.shared, floor, preloads)
+        standing = places.in_place(
+            wanted.mounts, f"{settings.run_dir}/{key}", str(settings.store_dir)
+        )
+
+        def make() -> None:
+            self._files.prepare(key, wanted.shares, wanted.shared, floor, preloads)
+            if standing is not None:
+                self._files.record(key, name if wanted.shared else "", standing)
+
+        return make
 
     async def _refreshed(self) -> None:
         async with asyncio.timeout(self._settings.work_deadline_s):

@@ -1,10 +1,9 @@
 """The agent over HTTP, in a thread of its own: /healthz, /readyz, /metrics for probes and people.
 
-The agent's event loop does not wait for it, and it does not wait for that loop: it answers also
-when that one hangs, which is what /healthz is for. Whoever may connect learns what the metrics say,
-and can change nothing, nor keep others away: a client has a deadline for all it says and reads, and
-where all places are taken the oldest client of the peer that has most of them goes. The address is
-tried again while another process has it; containers get their share whether or not it is served.
+The agent's event loop and this thread's do not wait for each other, so /healthz also answers while
+the agent's loop hangs. aiohttp speaks HTTP; the number of connections is bounded, and a new one
+closes the oldest. Clients read, and change nothing. While another process has the address, the
+thread tries again; containers get their share whether or not the endpoint is served.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import contextlib
 import logging
 import os
 import socket
-import struct
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from contract.log_lines import Line
@@ -29,21 +28,19 @@ from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 
 _LOG: Final = logging.getLogger(__name__)
+_CLIENTS_LOG: Final = logging.getLogger(f"{__name__}.clients")
+_CLIENTS_LOG.setLevel(logging.CRITICAL)
+"""aiohttp logs each malformed request as an error, with its text."""
 
 Address = Path | tuple[str, int]
 """A Unix socket's path, or host and port."""
 
-_CLIENT_S: Final = 5.0
-"""From the connection to the last byte of the answer."""
-_PLACES: Final = 128
+_CONNECTIONS: Final = 128
 _BACKLOG: Final = 64
-"""Waiting to be accepted; fewer than there are places, so that a client that has said all when it
-connects is answered before a flood of others takes its place."""
-_HEAD_BYTES: Final = 1 << 13
-_BREATH_S: Final = 0.1
+"""Waiting to be accepted; fewer than connections, so that a client that has sent its request when
+it connects is answered before a flood of others replaces it."""
 _RETRY_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
-_CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Endpoint:
@@ -56,7 +53,6 @@ class Endpoint:
         self._closed = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._leaving = asyncio.Event()
-        self._clients: dict[asyncio.Task[Any], object] = {}
         self._served: str | None = None
 
     def start(self) -> None:
@@ -84,6 +80,12 @@ class Endpoint:
         text = "there are /healthz, /readyz and /metrics\n"
         return HTTPStatus.NOT_FOUND, _TEXT, text.encode()
 
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
+        if request.method not in ("GET", "HEAD"):
+            raise web.HTTPMethodNotAllowed(request.method, ("GET", "HEAD"))
+        status, kind, body = self.answer(request.path)
+        return web.Response(status=status, body=body, headers={"Content-Type": kind})
+
     def _serve(self) -> None:
         said = False
         while not self._closed.is_set():
@@ -101,74 +103,24 @@ class Endpoint:
             return
 
     async def _serve_at(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(
-            self._client, sock=listener, limit=_HEAD_BYTES, backlog=_BACKLOG
-        )
+        server = web.Server(self._respond, access_log=None, logger=_CLIENTS_LOG)
+        latest: deque[web.RequestHandler] = deque()
+
+        def connected() -> asyncio.Protocol:
+            if len(latest) == _CONNECTIONS:
+                latest.popleft().force_close()  # nothing, where it has ended
+            client = server()
+            latest.append(client)
+            return client
+
+        serving = await self._loop.create_server(connected, sock=listener, backlog=_BACKLOG)
         chosen = isinstance(self._address, Path)
         self._served = _written(self._address if chosen else listener.getsockname()[:2])
         _LOG.info(Line("endpoint", address=self._served))
-        async with server:
+        async with serving:
             await self._leaving.wait()
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.sleep(0)  # who was just accepted begins, and so has an end
-            for client in self._clients:
-                client.cancel()
-            await asyncio.wait(others, timeout=_BREATH_S)
-
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._clients) >= _PLACES:
-            evicted = longest_of_most(self._clients)
-            del self._clients[evicted]
-            evicted.cancel()
-        self._clients[task] = _peer(writer.get_extra_info("socket"))
-        try:
-            async with asyncio.timeout(_CLIENT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._reply(head))
-                writer.close()
-                await writer.wait_closed()
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            _LOG.debug(Line("endpoint client failed", error=repr(error)))
-        except asyncio.CancelledError:
-            _LOG.debug(Line("endpoint client evicted"))
-        finally:
-            self._clients.pop(task, None)
-            writer.transport.abort()
-
-    def _reply(self, head: bytes) -> bytes:
-        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
-        if method in ("GET", "HEAD"):
-            status, kind, body = self.answer(rest.partition(" ")[0].partition("?")[0])
-        else:
-            status, kind, body = HTTPStatus.NOT_IMPLEMENTED, _TEXT, b"there are GET and HEAD\n"
-        lines = (
-            f"HTTP/1.1 {status.value} {status.phrase}",
-            f"Content-Type: {kind}",
-            f"Content-Length: {len(body)}",
-            "Connection: close",
-        )
-        written = "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
-        return written if method == "HEAD" else written + body
-
-
-def longest_of_most(clients: Mapping[asyncio.Task[Any], object]) -> asyncio.Task[Any]:
-    """Of the peer that has most clients, the one that has been there longest; not of none."""
-    most = Counter(clients.values()).most_common(1)[0][0]
-    return next(client for client, peer in clients.items() if peer == most)
-
-
-def _peer(client: socket.socket) -> object:
-    """Who has connected: the address, or the process at the other end of a Unix socket."""
-    try:
-        if client.family == socket.AF_UNIX:
-            size = _CREDENTIALS.size
-            said = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-            return _CREDENTIALS.unpack(said)[0]
-        return client.getpeername()[0]
-    except OSError:  # gone already
-        return None
+            serving.close()
+            await server.shutdown(0)
 
 
 def _verdict(problems: Sequence[str], notes: Sequence[str] = ()) -> tuple[HTTPStatus, str, bytes]:

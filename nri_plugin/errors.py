@@ -29,10 +29,6 @@ class Reason(Enum):
     """Why a container is refused."""
 
     PROVIDER_UNKNOWN = _LABEL + ": {value!r}, allowed is 'hami-core'"
-    ALLOCATION_MISSING = (
-        _LABEL + " asks for a share of a card, but " + _ALLOCATION + " grants no GPU: the pod"
-        " was not placed by a scheduler that allocates cards"
-    )
     ALLOCATION_MALFORMED = _ALLOCATION + ": {problem}"
     GRANTS_MALFORMED = _GRANTS + ": {problem}"
     GRANTS_ALONE = _GRANTS + " is there, but " + _ALLOCATION + " grants no GPU"
@@ -96,9 +92,8 @@ class Reason(Enum):
     NOT_ADJUSTED = "the runtime did not ask this agent for the container's adjustment"
     ADJUSTMENT_LOST = "another NRI plugin changed our adjustment: {what}"
     CARD_FOREIGN = (
-        "NRI plugin {plugin} brings it a card by {what}; cards come from this agent alone, with"
-        " their limit (for pods without a share the operator may exempt the plugin:"
-        " --trust-plugin)"
+        "NRI plugin {plugin} injected a GPU by {what} into this container; a container with a GPU"
+        " share gets GPUs from gpuslice alone, with their limit"
     )
     HANDLER_UNKNOWN = (
         "runtimeClassName: its handler {handler!r} is not known to run containers on this node's"
@@ -113,11 +108,6 @@ class Reason(Enum):
         "securityContext.capabilities: with {name} the container {does}; not allowed with a share"
         " of a card (the operator may allow it: --allow-capability)"
     )
-    CAPABILITY_BESIDE = (
-        "securityContext.capabilities: with {name} the container {does}, in others whose processes"
-        " it sees (shareProcessNamespace, hostPID, kubectl debug --target); not allowed in a pod"
-        " with a share of a card (the operator may allow it: --allow-capability)"
-    )
     CARD_GIVEN = (
         "the container has a card already, which is not ours to limit ({given}): take it away"
         " (nvidia.com/gpu in its resources), or the grant"
@@ -130,18 +120,9 @@ class Reason(Enum):
         "environment {key}={value!r} puts {library} before the library that keeps the limit;"
         " allowed with a share of a card is any library but {names}"
     )
-    ENV_NAMES_CARD = (
-        "environment {key}={value!r} names cards, but the pod's grants have none for this"
-        " container; allowed is to leave it out, or 'all', 'none' or 'void'"
-    )
     HOST_VOLUME = (
         "mount {mount} shows the host's {source}, or part of {place}, where limits are kept;"
         " allowed in a pod with a share of a card are volumes of other places"
-    )
-    HOST_WRITTEN = (
-        "mount {mount} shows the host's {place}, where the limits of containers are kept, or the"
-        " library's directory or NRI's socket, to be written; allowed are read-only volumes, and"
-        " pods of the namespaces that the agent's --trust-namespace names"
     )
     RESTORED = (
         "mount {mount} shows files of another container's grant ({source}), as after a restore from"

@@ -5,19 +5,21 @@
       preload-nix      the same for Nix' loader, which reads another file
       preload.NAME     the same of one container, where several share the grant; preload-nix.NAME
       libvgpu.so       empty: the place where the store's file is mounted
+      mounts           what the container was to have mounted, so that a later release judges it
+                       by that; mounts.NAME of one container, where several share the grant
       driver/SONAME    empty: where strict mode mounts the driver's real libraries
       region           writable by everybody inside; its blocks are there from the start, so that
                        no store into the mapping meets a full file system
       grant            written last: a directory with a valid grant is complete
 
-Holds no policy. All calls block, and belong to one worker thread, which keeps them in order; but
-while that does nothing, and all that is needed is `at_hand`, `prepare` waits for nothing and may be
-called anywhere. Killed at any moment it leaves at worst a directory that no container uses;
+Holds no policy. All calls block, and belong to one worker thread, which keeps them in order. Killed
+at any moment it leaves at worst a directory that no container uses;
 sweep.py removes it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -26,16 +28,22 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, names
+from contract import grant_file, names, region_file
 from contract.log_lines import Line
-from nri_plugin import blanks, preload_list, tmpfs
+from nri_plugin import preload_list, tmpfs
 from nri_plugin.errors import FilesError, Reason, Refused, refuse
-from nri_plugin.model import Floor, Share
+from nri_plugin.model import Floor, Mount, Share
 
 _LOG: Final = logging.getLogger(__name__)
 
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FLOOR: Final = Floor()
+_PRELOAD: Final = f"{names.CONTAINER_LIBRARY}\n".encode()
+_MAX_INODES: Final = 256
+_PAGE: Final = 4096
+_SLACK_BYTES: Final = 128 * _PAGE
+"""For the file system's own records, and three files of each container that shares it; what a
+tenant could add to its region, and no more."""
+_MOUNTS: Final = "mounts"
 
 
 class RunDirectory:
@@ -45,14 +53,11 @@ class RunDirectory:
         self,
         root: Path,
         new_grant_id: Callable[[], int],
-        new_tmpfs: blanks.NewTmpfs = tmpfs.make_detached,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._root = root
         self._now_ns = now_ns
         self._new_grant_id = new_grant_id
-        self._blanks = blanks.Blanks(new_grant_id, new_tmpfs)
-        self._in_memory = False
 
     def prepare(
         self,
@@ -102,7 +107,7 @@ class RunDirectory:
         """
         for place, entries in preloads.items():
             path = self._root / key / files[place]
-            whole = preload_list.merged(blanks.PRELOAD, entries)
+            whole = preload_list.merged(_PRELOAD, entries)
             if len(whole) > preload_list.MAX_BYTES:
                 raise Refused(
                     refuse(
@@ -118,6 +123,26 @@ class RunDirectory:
                     file.truncate()
             except OSError as error:
                 raise FilesError(f"{path}: {error.strerror}") from error
+
+    def record(self, key: str, container: str, mounts: Iterable[Mount]) -> None:
+        """Keep what a container was to have mounted. container: its name, where others share the
+        files of `key`; else "". Raises FilesError."""
+        path = self._root / key / _record(container)
+        try:
+            path.write_text(json.dumps({mount.destination: mount.source for mount in mounts}))
+        except OSError as error:
+            raise FilesError(f"{path}: {error.strerror}") from error
+
+    def recorded(self, key: str, container: str) -> Mapping[str, str] | None:
+        """By place, what the container was to have mounted; None: there is no record."""
+        for name in (_record(container), _MOUNTS):
+            try:
+                found = json.loads((self._root / key / name).read_bytes())
+            except (OSError, ValueError):
+                continue
+            if isinstance(found, dict):
+                return found
+        return None
 
     def remove(self, key: str) -> None:
         """Take the files of `key` away; nothing to do is fine. Containers keep what they mapped."""
@@ -143,7 +168,12 @@ class RunDirectory:
     def keys(self) -> AbstractSet[str]:
         """Of every directory that is there; what begins with a dot is the agent's own."""
         try:
-            return {name for name in os.listdir(self._root) if not name.startswith(".")}
+            with os.scandir(self._root) as found:
+                return {
+                    entry.name
+                    for entry in found
+                    if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+                }
         except FileNotFoundError:
             return frozenset()
 
@@ -157,43 +187,47 @@ class RunDirectory:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.mkdir(mode=0o755)
 
-    def make_ahead(self) -> None:
-        """Do beforehand what the next containers' files have in common; failing is no matter."""
-        self._in_memory = tmpfs.holds(self._root)
-        try:
-            self._blanks.restock()
-        except OSError as error:
-            _LOG.warning(Line("no files can be made ahead", error=error))
-
-    def at_hand(self, card_count: int) -> bool:
-        """Whether the files of a new container are made by work in memory alone."""
-        return self._in_memory and self._blanks.has(card_count)
-
-    def close(self) -> None:
-        """Give back what was made ahead."""
-        self._blanks.close()
-
     def _fill(self, path: Path, shares: Sequence[Share], floor: Floor) -> None:
-        blank = self._blanks.take(len(shares))
-        if blank is None:
-            tmpfs.mount(path, blanks.size_bytes(len(shares)), blanks.MAX_INODES)
-            blank = blanks.Blank(os.open(path, _DIRECTORY), self._new_grant_id())
-            try:
-                blanks.fill(blank.root, len(shares), blank.grant_id)
-                self._grant(blank, shares, floor)
-            finally:
-                os.close(blank.root)
-            return
-        try:
-            self._grant(blank, shares, floor)
-            tmpfs.attach(blank.root, path)
-        finally:
-            os.close(blank.root)
+        grant_id, count = self._new_grant_id(), len(shares)
+        tmpfs.mount(path, _size_bytes(count), _MAX_INODES)
+        (path / names.DIR_DRIVER).mkdir(mode=0o755)
+        grant = grant_file.fresh(grant_file.Grant(grant_id, _cards(shares, floor)))
+        region = region_file.header(count, grant_id, self._now_ns())
+        for name, mode, data in (
+            *((name, 0o444, _PRELOAD) for name in names.CONTAINER_PRELOADS.values()),
+            (names.FILE_LIBRARY, 0o444, b""),
+            *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
+            (names.FILE_REGION, 0o666, region),
+            (names.FILE_GRANT, 0o444, grant),
+        ):
+            size = region_file.Geometry(count).file_bytes if name == names.FILE_REGION else 0
+            _write(path / name, mode, data, size)
 
-    def _grant(self, blank: blanks.Blank, shares: Sequence[Share], floor: Floor) -> None:
-        blanks.begin(blank, len(shares), self._now_ns())
-        grant = grant_file.fresh(grant_file.Grant(blank.grant_id, _cards(shares, floor)))
-        blanks.write(blank.root, names.FILE_GRANT, 0o444, grant)
+
+def _record(container: str) -> str:
+    return f"{_MOUNTS}.{container}" if container else _MOUNTS
+
+
+def _size_bytes(card_count: int) -> int:
+    """Of the whole file system, for that many cards."""
+    region = region_file.Geometry(card_count).file_bytes
+    files = (region, grant_file.FILE_BYTES, *(len(_PRELOAD) for _ in names.CONTAINER_PRELOADS))
+    return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
+
+
+def _write(path: Path, mode: int, data: bytes, size_bytes: int = 0) -> None:
+    """A new file. size_bytes: of which the blocks are there, zeros behind `data`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        if size_bytes:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def _cards(shares: Sequence[Share], floor: Floor) -> Sequence[grant_file.Card]:
@@ -216,7 +250,7 @@ def _begin_lists(path: Path, preloads: Iterable[str]) -> None:
     for name in preloads:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         with os.fdopen(os.open(path / name, flags, 0o444), "wb", buffering=0) as file:
-            file.write(blanks.PRELOAD)
+            file.write(_PRELOAD)
             file.truncate()
             os.fchmod(file.fileno(), 0o444)
 

@@ -9,6 +9,7 @@ alone; only where the runtime is asked by name must it lie where the runtime loo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -55,24 +56,24 @@ class Generator:
         self._now = now
         self._asked_at: float | None = None
         self.problem: str | None = None
-        """Why the last attempt failed; None if it did not, or there was none."""
+        """Why the last attempt failed, or which cards it left out; None if neither."""
 
     @property
     def due(self) -> bool:
         return self._asked_at is None or self._now() - self._asked_at >= self._min_interval_s
 
     async def ask(self, uuids: Iterable[str]) -> str | None:
-        """The text of a spec for these cards; None, and `problem` says why, where there is none."""
+        """The text of a spec for those of these cards that nvidia-ctk describes. `problem` says
+        what is missing; None: it describes none of them."""
         self._asked_at = self._now()
         wanted = sorted(uuids)
         try:
-            text = render(await self._child.ask(), wanted)
+            text, problem = render(await self._child.ask(), wanted)
         except (ChildError, GeneratorError) as error:
-            if self.problem != str(error):
-                _LOG.warning(Line("no CDI spec generated", cards=",".join(wanted), error=error))
-            self.problem = str(error)
-            return None
-        self.problem = None
+            text, problem = None, str(error)
+        if problem and problem != self.problem:
+            _LOG.warning(Line("no CDI spec generated", cards=",".join(wanted), error=problem))
+        self.problem = problem or None
         return text
 
     def present(self) -> Sequence[str]:
@@ -90,8 +91,11 @@ class Generator:
         return True
 
     def write(self, text: str) -> None:
-        """Put it in place, synced, by a rename. Raises OSError."""
+        """Put it in place, synced, by a rename, unless it is there. Raises OSError."""
         directory = self.file.parent
+        with contextlib.suppress(FileNotFoundError):
+            if self.file.read_text() == text:
+                return
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=directory, prefix=".", delete=False) as file:
             try:
@@ -106,22 +110,29 @@ class Generator:
         _LOG.info(Line("CDI spec generated", file=self.file))
 
 
-def render(reply: bytes, uuids: Sequence[str]) -> str:
-    """Of nvidia-ctk's answer the devices of these cards. Raises GeneratorError."""
+def render(reply: bytes, uuids: Sequence[str]) -> tuple[str, str]:
+    """Of nvidia-ctk's answer the devices of these cards, and what is missing of them; "": nothing.
+
+    A card without a device costs the others nothing. Raises GeneratorError where none has one.
+    """
     found: list[str] = []
+    best: Mapping[str, Any] = {}
+    kept: Mapping[str, Any] = {}
     for document in _documents(reply):
         listed = document.get("devices")
         if document.get("kind") != names.CDI_KIND or not isinstance(listed, list):
             continue
         devices = {each["name"]: each for each in listed if _is_named(each)}
-        if devices.keys() >= {*uuids}:
-            kept = [devices[uuid] for uuid in uuids]
-            return json.dumps({**document, "devices": kept}, indent=1) + "\n"
+        described = {uuid: devices[uuid] for uuid in uuids if uuid in devices}
+        if len(described) > len(kept):
+            best, kept = document, described
         found += devices
-    wanted = ", ".join(f"{names.CDI_KIND}={uuid}" for uuid in uuids)
-    raise GeneratorError(
-        f"nvidia-ctk does not describe {wanted} (it has: {', '.join(found) or 'none'})"
-    )
+    missing = ", ".join(f"{names.CDI_KIND}={uuid}" for uuid in uuids if uuid not in kept)
+    had = f"(it has: {', '.join(found) or 'none'})"
+    problem = f"nvidia-ctk does not describe {missing} {had}" if missing else ""
+    if not kept:
+        raise GeneratorError(problem)
+    return json.dumps({**best, "devices": list(kept.values())}, indent=1) + "\n", problem
 
 
 def _is_named(device: object) -> bool:

@@ -1,6 +1,7 @@
 """The cards of this node, as NVML tells them: asked in a child process, under a deadline.
 
-What the child does is in nvml.py.
+What the child does is in nvml.py. A GPU on which the driver reported one of XIDS is in trouble
+until the agent starts again: NVML does not say when the cause is gone.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from contract.log_lines import Line
-from nri_plugin.child import Child
+from nri_plugin.child import Child, Server
 from nri_plugin.errors import ChildError, InventoryError
 from nri_plugin.model import Card
 
@@ -23,6 +25,17 @@ _LOG: Final = logging.getLogger(__name__)
 _REST: Final = 20
 """Times what a look took, before the next one that nobody is in need of: NVML's own start takes
 seconds where persistence mode is off, and wakes the cards."""
+
+XIDS: Final[Mapping[int, str]] = {
+    48: "double-bit ECC error",
+    63: "row remapping or page retirement recorded",
+    64: "row remapping or page retirement failed",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    94: "contained memory error",
+    95: "uncontained memory error",
+}
+"""Errors of the GPU itself, of NVIDIA's list; the others are the programs' own."""
 
 
 def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
@@ -46,10 +59,15 @@ class Inventory:
         command: Sequence[str] = (sys.executable, "-m", "nri_plugin.nvml"),
     ) -> None:
         self._child = Child(command, environment, deadline_s=deadline_s, whom="NVML")
+        self._server = Server(self._child, min_interval_s=0, now=now)
         self._min_interval_s = min_interval_s
         self._now = now
         self._cards: Sequence[Card] = ()
         self._seen: Sequence[Card] = ()
+        self._xids: dict[str, int] = {}
+        self._silent: Sequence[str] = ()
+        self.driver = ""
+        """The driver's version; "" until the first look succeeded."""
         self._asked_at: float | None = None
         self.took_s = 0.0
         """The last look, from its beginning to its answer, or to its failure."""
@@ -88,44 +106,66 @@ class Inventory:
             self._refreshing = asyncio.create_task(self._refresh(), name="inventory")
 
     async def close(self) -> None:
-        """End a look that is under way."""
+        """End a look that is under way, and the child."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._refreshing
+        await self._server.close()
 
     async def _refresh(self) -> None:
         began_s = self._now()
         try:
-            seen = await self._ask()
-        except InventoryError as error:
+            answer = decode(await self._server.ask())
+        except (ChildError, InventoryError) as error:
             level = logging.DEBUG if str(error) == self._problem else logging.ERROR
             self._problem = str(error)
             _LOG.log(level, Line("inventory failed", error=error, cards=len(self._cards)))
         else:
-            new = self._problem is not None or seen != self._seen
-            self._problem, self._seen = None, seen
-            self._cards = tuple(card for card in seen if not card.problem)
-            uuids = ",".join(card.uuid for card in self._cards)
-            level = logging.INFO if new else logging.DEBUG
-            _LOG.log(level, Line("inventory", cards=len(self._cards), uuids=uuids))
-            for card in seen if new else ():
-                if card.problem:
-                    _LOG.error(Line("card in trouble", uuid=card.uuid, problem=card.problem))
+            self._take(answer)
         finally:
             self.took_s = self._now() - began_s
 
-    async def _ask(self) -> Sequence[Card]:
-        try:
-            return decode(await self._child.ask())
-        except ChildError as error:
-            raise InventoryError(str(error)) from error
+    def _take(self, answer: Answer) -> None:
+        for uuid, xid in answer.xids:
+            if xid in XIDS:
+                self._xids.setdefault(uuid, xid)
+        seen = tuple(map(self._with_xid, answer.cards))
+        new = self._problem is not None or (seen, answer.silent) != (self._seen, self._silent)
+        self._problem, self._seen, self._silent = None, seen, answer.silent
+        self.driver = answer.driver
+        self._cards = tuple(card for card in seen if not card.problem)
+        uuids = ",".join(card.uuid for card in self._cards)
+        level = logging.INFO if new else logging.DEBUG
+        _LOG.log(level, Line("inventory", cards=len(self._cards), uuids=uuids))
+        for card in seen if new else ():
+            if card.problem:
+                _LOG.error(Line("card in trouble", uuid=card.uuid, problem=card.problem))
+        for problem in answer.silent if new else ():
+            _LOG.error(Line("card in trouble", problem=problem))
+
+    def _with_xid(self, card: Card) -> Card:
+        xid = self._xids.get(card.uuid)
+        if xid is None or card.problem:
+            return card
+        return replace(card, problem=f"the driver reported XID {xid} ({XIDS[xid]})")
 
 
-def decode(reply: bytes) -> Sequence[Card]:
-    """The child's answer as cards; raises InventoryError for anything else."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the child says. silent: why cards do not even give their names."""
+
+    driver: str
+    cards: Sequence[Card]
+    xids: Sequence[tuple[str, int]]
+    silent: Sequence[str]
+
+
+def decode(reply: bytes) -> Answer:
+    """The child's line; raises InventoryError for anything else."""
     try:
-        return tuple(
+        told = json.loads(reply)
+        cards = tuple(
             Card(
                 c["uuid"],
                 c["minor"],
@@ -134,8 +174,12 @@ def decode(reply: bytes) -> Sequence[Card]:
                 c.get("root", ""),
                 c.get("link", ""),
                 c.get("problem", ""),
+                c.get("reserved_bytes", 0),
+                c.get("bus_id", ""),
             )
-            for c in json.loads(reply)
+            for c in told["gpus"]
         )
+        xids = tuple((uuid, xid) for uuid, xid in told.get("xids", ()))
+        return Answer(told.get("driver", ""), cards, xids, tuple(told.get("silent", ())))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InventoryError(f"unreadable answer: {error!r}") from error

@@ -201,7 +201,7 @@ def _by_key(holds: Iterable[Hold]) -> Mapping[str, Hold]:
 
 def whole(cards: Iterable[Card]) -> Mapping[str, Part]:
     """All that there is to hold."""
-    return {card.uuid: Part(card.memory_bytes, _WHOLE_CORE_PERCENT) for card in cards}
+    return {card.uuid: Part(card.most_bytes, _WHOLE_CORE_PERCENT) for card in cards}
 
 
 def short(

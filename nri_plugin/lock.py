@@ -4,6 +4,7 @@ Two live NRI plugins of one name contradict each other, and every container of t
 rolling update, or where somebody starts a second agent by hand, the newcomer waits here until the
 kernel has taken the lock from the old one, which it does with the process, however it ends. The
 file says who that is. It lies in the run directory because that is the host's, whoever mounts it.
+The directory is closed to other users before the lock is taken.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Final
 FILE: Final = ".lock"
 _ASK_EVERY_S: Final = 0.1
 _SAID_CHARS_MAX: Final = 200
+_MODE: Final = 0o700
+_OTHERS: Final = 0o077
 
 
 class Lock:
@@ -45,7 +48,9 @@ class Lock:
     def _try(self) -> str | None:
         """None: it is ours; else why not."""
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            problem = _secure(self._path.parent)
+            if problem is not None:
+                return problem
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o600)
         except OSError as error:
@@ -65,3 +70,22 @@ class Lock:
             return f"{self._path} cannot be locked: {error.strerror or 'it was removed'}"
         self._descriptor = descriptor
         return None
+
+
+def _secure(run_dir: Path) -> str | None:
+    """Make the directory, or close it to others: the regions in it are open to every user, and a
+    kubelet that makes it (hostPath DirectoryOrCreate) lets them in. None: it is so."""
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid():
+            return (
+                f"{run_dir}: invalid owner, user {found.st_uid}: must be user {os.geteuid()};"
+                " remove the directory, or give --run-dir another place"
+            )
+        if found.st_mode & _OTHERS:
+            os.fchmod(descriptor, _MODE)
+    finally:
+        os.close(descriptor)
+    return None

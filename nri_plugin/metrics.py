@@ -108,15 +108,23 @@ class Metrics:
             " not what this agent mounted, or could not be looked at. The log names them.",
             registry=self.registry,
         )
-        self.at_risk = Counter(
-            "gpuslice_limit_at_risk_total",
-            "Containers without a share that started while this agent was away, and could take"
-            " limits away: it would have refused their start. The log names them.",
+        self.unlimited = Counter(
+            "gpuslice_containers_unlimited_total",
+            "Containers without a share that were created with GPUs, and so without a limit, by"
+            " source: nvidia_runtime (NVIDIA_VISIBLE_DEVICES under NVIDIA's runtime), nri_plugin"
+            " (another NRI plugin).",
+            ("source",),
             registry=self.registry,
         )
         self.cards = Gauge(
             "gpuslice_cards",
             "Cards of this node, as the driver tells them.",
+            registry=self.registry,
+        )
+        self.unusable = Gauge(
+            "gpuslice_unusable_gpus",
+            "GPUs that the driver shows and that cannot be brought to containers, as they have no"
+            " usable CDI device; /readyz and the Device object say why.",
             registry=self.registry,
         )
         self.overhead = Gauge(
@@ -148,18 +156,18 @@ class Metrics:
         )
         self.pods_removed = Counter(
             "gpuslice_pods_removed_total",
-            "Pods that the agent removed, by reason: GRANT_OVERFILLS (bound to a card that was"
-            " full), GRANT_UNCONFIRMED (a container held what its pod was not granted),"
-            " GRANT_FOREIGN (no scheduler wrote what it was granted). The pod's"
-            " event (GrantRefused) and the log have the words.",
+            "Pods that the agent deleted, by reason: GRANT_OVERFILLS (bound to a GPU that was full;"
+            " with --remove-unverified alone). The pod's event (GrantRefused) and the log have the"
+            " words.",
             ("reason",),
             registry=self.registry,
         )
         self.grants = Gauge(
             "gpuslice_grants",
             "Containers that hold a share, by what the API server says of it, while the agent is"
-            " told of a cluster: confirmed; refuted (its pod is being removed); absent (it has no"
-            " such pod: somebody made it past the API server); unheard (it has not answered).",
+            " told of a cluster: confirmed; refuted (not what its pod was granted, or of a GPU that"
+            " was full); absent (it has no such pod: made past the API server); unheard (it has not"
+            " answered).",
             ("standing",),
             registry=self.registry,
         )

@@ -39,9 +39,10 @@ class Mount:
 class Card:
     """A physical card of this node, as NVML tells it.
 
+    memory_bytes: what can be allocated; reserved_bytes: what the driver keeps for itself beside it.
     numa, root: where it is on the board; None and "" where nobody says. link: cards of equal links
     reach each other by NVLink; "": it reaches none. problem: why it cannot be used; then its memory
-    may be told as 0.
+    may be told as 0. bus_id: its PCI address, as in 0000:3b:00.0; "" where it is not known.
     """
 
     uuid: str
@@ -51,6 +52,13 @@ class Card:
     root: str = ""
     link: str = ""
     problem: str = ""
+    reserved_bytes: int = 0
+    bus_id: str = ""
+
+    @property
+    def most_bytes(self) -> int:
+        """A share that was granted before the driver reserved as much stays valid."""
+        return self.memory_bytes + self.reserved_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +92,14 @@ class Floor:
 class Claim:
     """What a container was granted; no shares: no card. shared: its pod's containers have one.
 
-    allocated: what the pod was, which its containers that live hold together at most.
+    allocated: what the pod was of the same cards, which its containers that live hold together at
+    most. warning: why a container that seems to expect a card has none.
     """
 
-    shares: Sequence[Share]
-    shared: bool
+    shares: Sequence[Share] = ()
+    shared: bool = False
     allocated: Sequence[Share] = ()
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +235,8 @@ class Adjustment:
 
     shared: the directory belongs to the pod, and its other containers use it too. cdi_devices: what
     the runtime is asked for by name. cut: driver capabilities that were asked for and not given.
-    allocated: the pod's shares, of which `shares` are this container's part.
+    allocated: the pod's shares, of which `shares` are this container's part. warning: why a
+    container that seems to expect a card has none.
     """
 
     env: Sequence[tuple[str, str]]
@@ -238,6 +249,7 @@ class Adjustment:
     cdi_devices: Sequence[str] = ()
     cut: Sequence[str] = ()
     allocated: Sequence[Share] = ()
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,18 +89,6 @@ def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:
     return ""
 
 
-def written(lines: Sequence[Line], host: Sequence[Line], limits: Limits) -> str:
-    """Where a container that has nothing of ours could write them; empty: nowhere.
-
-    host: what the host has mounted. What a read-only volume of a directory above shows, file
-    systems in it included, is let pass: whoever watches a node has such a volume.
-    """
-    for line in lines:
-        if line.writable and _shows_limits(line, limits) and not _comes_along(line, lines, host):
-            return line.point
-    return ""
-
-
 def _shows_limits(line: Line, limits: Limits) -> bool:
     grants = (line.type, line.source) == ("tmpfs", names.PLUGIN_NAME)
     return (
@@ -109,25 +97,6 @@ def _shows_limits(line: Line, limits: Limits) -> bool:
         or _shows(line, limits.socket)
         or (line.writable and _shows(line, limits.store))
     )
-
-
-def _comes_along(line: Line, lines: Sequence[Line], host: Sequence[Line]) -> bool:
-    """Whether it is what the host has there, below a directory that is shown read-only."""
-    there = Place(line.device, line.root)
-    return any(
-        place_of(host, normal(path + line.point[len(above.point) :])) == there
-        for above in lines
-        if not above.writable and is_below(line.point, above.point)
-        for path in _on_host(above, host)
-    )
-
-
-def _on_host(line: Line, host: Sequence[Line]) -> Iterator[str]:
-    """The host's paths of what is shown there."""
-    for each in host:
-        same = line.device == each.device
-        if same and (line.root == each.root or is_below(line.root, each.root)):
-            yield normal(f"{each.point}/{line.root[len(each.root) :]}")
 
 
 def _shows(line: Line, place: Place | None) -> bool:

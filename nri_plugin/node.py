@@ -6,17 +6,19 @@ through the worker or a child, under a deadline. Where a card has no CDI spec, o
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from contract.log_lines import Line
 from nri_plugin import brought, by_name
 from nri_plugin.cdi_reader import Reader
-from nri_plugin.changes import Changes
 from nri_plugin.errors import StoreError
 from nri_plugin.generator import Generator
+from nri_plugin.injection import is_below
 from nri_plugin.inventory import Inventory
 from nri_plugin.model import Bringing, Card, Paths, Specs
 from nri_plugin.protocol.events import RuntimeInfo
@@ -24,6 +26,8 @@ from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from nri_plugin.threads import Worker
 from nri_plugin.verdict import Host
+
+_LOG: Final = logging.getLogger(__name__)
 
 Look = tuple[Specs, Paths]
 
@@ -49,12 +53,10 @@ class Node:
             now=time.monotonic,
         )
         self._specs = Reader(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
-        self._changes = Changes()
-        self._rests_on: Sequence[Path] = ()
-        self._watched = False
-        """Whether all that the last look rests on was watched before it."""
-        self.seen: Look | None = None
-        """What the last look found; the node may have changed since."""
+        self._renewed_for: str | None = None
+        """The driver's version for which specs were generated; None: an earlier agent's."""
+        self.unprotected = ""
+        """Why containers without a share may get GPUs without a limit; empty: none is known."""
         self.runtime: RuntimeInfo | None = None
         """Who asks us; set when its session is ready."""
 
@@ -63,8 +65,17 @@ class Node:
         return self._inventory.cards
 
     @property
+    def cards_in_trouble(self) -> Sequence[str]:
+        return [f"{card.uuid}: {card.problem}" for card in self._inventory.seen if card.problem]
+
+    @property
     def cards_problem(self) -> str | None:
         return self._inventory.problem
+
+    @property
+    def generated(self) -> str:
+        """The file of the specs that this agent generates."""
+        return str(self._generator.file)
 
     @property
     def generator_problem(self) -> str | None:
@@ -72,6 +83,18 @@ class Node:
 
     async def ask_for_cards(self) -> None:
         await self._inventory.refresh()
+
+    def collect_releases(self, mounts: Iterable[str]) -> None:
+        """Have releases of the library removed that no container has mounted; returns at once.
+        mounts: the sources of all containers' mounts."""
+        store = self._settings.store_dir
+        in_use = {Path(source).parent.name for source in mounts if is_below(source, str(store))}
+
+        def collect() -> None:
+            for name in self._store.collect(in_use):
+                _LOG.info(Line("release of the library removed", directory=store / name))
+
+        self._worker.post(collect)
 
     async def look_at_host(self) -> Look:
         return await self._work(self.look_now)
@@ -96,10 +119,14 @@ class Node:
         return text is not None
 
     async def renew_specs(self) -> None:
-        """Generate again what an earlier agent has: the driver may have been changed since.
+        """Generate again what was generated for another driver, or by an earlier agent.
 
         Until it is done the earlier ones stay; if it fails, they go. Raises OSError.
         """
+        driver = self._inventory.driver
+        if driver == self._renewed_for:
+            return
+        self._renewed_for = driver
         uuids = await self._work(self._generator.present)
         if uuids and not await self.generate_specs(uuids):
             await self.discard_specs()
@@ -110,26 +137,6 @@ class Node:
 
     def look_now(self) -> Look:
         """CDI specs and library as they are now; runs in the worker."""
-        watched = self._rests_on
-        self._changes.watch(watched)
-        self.seen = self._look()
-        self._rests_on = (*self._specs.paths, *self._store.published)
-        self._watched = self._rests_on == watched
-        return self.seen
-
-    def is_still(self, seen: Look) -> bool:
-        """Whether a look now would find what that one did, as far as the kernel tells.
-
-        Waits for nothing. May be asked only while the worker does nothing.
-        """
-        return (
-            self._watched
-            and self.seen is seen
-            and seen[1].bringing == self._bringing()
-            and self._changes.none()
-        )
-
-    def _look(self) -> Look:
         chosen = self._settings
         run_dir, bringing = str(chosen.run_dir), self._bringing()
         specs = self._specs.load()

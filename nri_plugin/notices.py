@@ -1,19 +1,21 @@
-"""What a pod's author should read in an event: kept until somebody writes it, the newest of it.
+"""What a pod's author should read in an event: kept until it is written, once for each container.
 
-Plain state: filled on the event loop by who finds something, emptied by who speaks to the API
-server, where there is one. A container that starts again and again is told of once.
+Plain state: filled on the event loop by the parts that find something, emptied by events.py, where
+there is an API server. What was told is remembered while its pod's containers live, however many
+there are: a driver that fails is found again in every round, for every pod of the node.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Final
 
 from nri_plugin.model import Pod
 
 _MOST: Final = 128
-"""Events that wait, and containers of which is known that they were told."""
+"""Beyond so many, those of pods that are no more are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +32,33 @@ class Notice:
 
 
 class Notices:
-    def __init__(self) -> None:
-        self._waiting: deque[Notice] = deque(maxlen=_MOST)
+    """live: the UIDs of pods of which a container lives."""
+
+    def __init__(self, live: Callable[[], Container[str]] = frozenset) -> None:
+        self._live = live
+        self._waiting: deque[Notice] = deque()
         self._told: dict[tuple[str, str, str], None] = {}
+        self._look_at = _MOST
 
     def add(self, notice: Notice) -> bool:
         """Whether it is news."""
         key = (notice.pod.uid, notice.container, notice.reason)
         if key in self._told:
             return False
+        if len(self._told) >= self._look_at:
+            self._forget()
         self._told[key] = None
-        if len(self._told) > _MOST:
-            del self._told[next(iter(self._told))]
         self._waiting.append(notice)
         return True
 
     def first(self) -> Notice | None:
         return self._waiting[0] if self._waiting else None
+
+    def _forget(self) -> None:
+        live = self._live()
+        self._told = {key: None for key in self._told if key[0] in live}
+        self._waiting = deque(notice for notice in self._waiting if notice.pod.uid in live)
+        self._look_at = _MOST + 2 * len(self._told)
 
     def done(self, notice: Notice) -> None:
         """It is written, or will never be."""

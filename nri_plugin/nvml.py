@@ -1,67 +1,154 @@
-"""What NVML tells of this node's cards: the child that the inventory asks (inventory.py).
+"""What NVML says of this node's GPUs: the child that the inventory asks (inventory.py).
 
-Run as `python -m nri_plugin.nvml`; prints one JSON list. It runs every few seconds, so it imports
-little: half of what it takes is Python's own start.
+Run as `python -m nri_plugin.nvml`; writes one line of JSON for each line that it reads, and exits
+at the end of its input. It keeps NVML initialised, so that a look neither starts a process nor
+wakes a GPU, and so that the driver reports XID errors to it. It exits where NVML fails as a whole:
+only a new process loads the driver's library again.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Final
 
 import pynvml
 
 from nri_plugin import board
 
+_AT_ONCE_MS: Final = 0
+_EVENTS_MOST: Final = 1000
+"""Of one look: a GPU in trouble may report more than can be read."""
+_FIRST_OF_REMAPPED: Final = 2
 
-def ask_nvml() -> Sequence[Mapping[str, Any]]:
-    """Every card that NVML names. One that does not even tell its name is said on stderr."""
-    pynvml.nvmlInit()
-    try:
-        found, handles = [], []
+
+class Gpus:
+    """NVML, initialised; its errors are pynvml.NVMLError."""
+
+    def __init__(self) -> None:
+        pynvml.nvmlInit()
+        self._events: object | None = None
+        self._names: dict[int, str] = {}
+        self._incomplete = False
+
+    def look(self) -> Mapping[str, Any]:
+        """The driver's version, every GPU, and the XID errors since the last look.
+
+        silent: why a GPU does not even give its name.
+        """
+        xids = self._xids()
+        if self._incomplete:  # NVML finds a GPU that came back only when it is initialised again
+            pynvml.nvmlShutdown()
+            pynvml.nvmlInit()
+            self._events, self._names = None, {}
+        gpus, handles, silent = [], [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found.append(_card(handle))
+                gpus.append(_gpu(handle))
                 handles.append(handle)
             except pynvml.NVMLError as error:
-                sys.stderr.write(f"card {index}: {error}\n")
-        linked = [
-            (one, other)
-            for one, other in combinations(range(len(handles)), 2)
-            if _by_nvlink(handles[one], handles[other])
-        ]
-        for index, link in enumerate(board.links(len(handles), linked)):
-            found[index]["link"] = link
+                silent.append(f"GPU {index}: {error}")
+        for index, link in enumerate(board.links(len(handles), _linked(handles))):
+            gpus[index]["link"] = link
+        self._listen(handles, [gpu["uuid"] for gpu in gpus])
+        self._incomplete = bool(silent) or not all(gpu["memory_bytes"] for gpu in gpus)
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        return {"driver": driver, "gpus": gpus, "xids": xids, "silent": silent}
+
+    def _listen(self, handles: Sequence[Any], uuids: Sequence[str]) -> None:
+        """Have XID errors of these GPUs reported, once; not every GPU and driver can."""
+        if self._events is not None:
+            return
+        try:
+            self._events = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError:
+            return
+        for handle, uuid in zip(handles, uuids, strict=True):
+            try:
+                kind = pynvml.nvmlEventTypeXidCriticalError
+                pynvml.nvmlDeviceRegisterEvents(handle, kind, self._events)
+                self._names[_address(handle)] = uuid
+            except pynvml.NVMLError:
+                continue
+
+    def _xids(self) -> Sequence[tuple[str, int]]:
+        """UUID and XID of each error that was reported since; the driver keeps them meanwhile."""
+        found: list[tuple[str, int]] = []
+        while self._names and len(found) < _EVENTS_MOST:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, _AT_ONCE_MS)
+            except pynvml.NVMLError:  # a timeout: there are no more
+                break
+            uuid = self._names.get(_address(event.device))
+            if uuid is not None:
+                found.append((uuid, event.eventData))
         return found
-    finally:
-        pynvml.nvmlShutdown()
 
 
-def _card(handle: object) -> dict[str, Any]:
-    card: dict[str, Any] = {
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _gpu(handle: object) -> dict[str, Any]:
+    gpu: dict[str, Any] = {
         "uuid": pynvml.nvmlDeviceGetUUID(handle),
         "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
         "memory_bytes": 0,
     }
     try:
-        card["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        gpu.update(_memory(handle))
+        problem = _problem(handle)
     except pynvml.NVMLError as error:
-        card["problem"] = str(error)
+        problem = str(error)
+    if problem:
+        gpu["problem"] = problem
     try:
-        place = board.place(pynvml.nvmlDeviceGetPciInfo(handle).busId)
-    except pynvml.NVMLError:  # a card in trouble may not say where it is
-        place = board.NOWHERE
-    return {**card, "numa": place.numa, "root": place.root}
+        bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    except pynvml.NVMLError:  # a GPU in trouble may not say where it is
+        return gpu
+    place = board.place(bus_id)
+    return {**gpu, "numa": place.numa, "root": place.root, "bus_id": board.name(bus_id)}
+
+
+def _memory(handle: object) -> Mapping[str, int]:
+    """What can be allocated; beside it, what the driver keeps of the GPU's memory for itself."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:  # drivers before 510 do not say it
+        return {"memory_bytes": pynvml.nvmlDeviceGetMemoryInfo(handle).total}
+    allocatable = memory.total - memory.reserved
+    return {"memory_bytes": allocatable, "reserved_bytes": memory.reserved}
+
+
+def _problem(handle: object) -> str:
+    """Why shares of this GPU cannot be given, though it answers; "": they can."""
+    try:
+        if pynvml.nvmlDeviceGetMigMode(handle)[0]:
+            return "MIG mode is enabled: must be disabled for shares (nvidia-smi -mig 0)"
+    except pynvml.NVMLError:  # this GPU has no MIG
+        pass
+    try:
+        pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)[_FIRST_OF_REMAPPED:]
+    except pynvml.NVMLError:  # this GPU remaps no rows
+        return ""
+    if failed:
+        return "row remapping failed: replace the GPU"
+    return "row remapping is pending: reset the GPU" if pending else ""
+
+
+def _linked(handles: Sequence[object]) -> Sequence[tuple[int, int]]:
+    pairs = combinations(range(len(handles)), 2)
+    return [(one, other) for one, other in pairs if _by_nvlink(handles[one], handles[other])]
 
 
 def _by_nvlink(one: object, other: object) -> bool:
     try:
         status = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-    except pynvml.NVMLError:  # older drivers and small cards do not know the question
+    except pynvml.NVMLError:  # older drivers and small GPUs do not know the question
         return False
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
@@ -69,11 +156,13 @@ def _by_nvlink(one: object, other: object) -> bool:
 def main() -> int:
     """The child's whole work; the last line on stderr says why there is no answer."""
     try:
-        found = ask_nvml()
+        gpus = Gpus()
+        for _ in sys.stdin:
+            sys.stdout.write(json.dumps(gpus.look()) + "\n")
+            sys.stdout.flush()
     except pynvml.NVMLError as error:
         sys.stderr.write(f"NVML: {error}\n")
         return 1
-    sys.stdout.write(json.dumps(found))
     return 0
 
 

@@ -8,7 +8,7 @@ reads.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +26,8 @@ _AT_SOME_TIME: Final = "9999"
 """Behind every time that is told."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTE_MOST: Final = 1000
+_HEALTHY: Final = "Healthy"
+"""Type of a condition."""
 _INSTANCE_MOST: Final = 128
 _NO_NAMESPACE: Final = "default"
 """Where the API server wants events of what has none."""
@@ -54,7 +56,6 @@ class Bound:
     """
 
     pod: Pod
-    version: str
     scheduled: str
     finished: bool
     leaving: bool
@@ -90,7 +91,7 @@ def entries(device: Json) -> Sequence[Entry]:
         if not isinstance(minor, int) or isinstance(minor, bool) or minor < 0:
             continue
         place = _at(raw, "topology")
-        numa, root = place.get("nodeID"), place.get("pcieID")
+        numa, root, bus_id = place.get("nodeID"), place.get("pcieID"), place.get("busID")
         card = Card(
             uuid,
             minor,
@@ -98,6 +99,8 @@ def entries(device: Json) -> Sequence[Entry]:
             numa if isinstance(numa, int) and numa >= 0 else None,
             root if isinstance(root, str) else "",
             _texts(raw, "labels").get(names.LABEL_CARD_LINK, ""),
+            str(_health(raw).get("message", "")),
+            bus_id=bus_id if isinstance(bus_id, str) else "",
         )
         found.append(Entry(card, raw.get("health") is True))
     return found
@@ -117,7 +120,6 @@ def bound(raw: Json) -> Bound:
             labels={} if provider is None else {names.LABEL_ISOLATION_PROVIDER: provider},
             annotations={key: annotations[key] for key in _OURS if key in annotations},
         ),
-        version=str(metadata.get("resourceVersion", "")),
         scheduled=str(placed[0].get("lastTransitionTime") or _AT_SOME_TIME) if placed else "",
         finished=finished,
         leaving=bool(metadata.get("deletionTimestamp")),
@@ -192,9 +194,14 @@ def isolates() -> Json:
 
 
 def device(
-    node_name: str, node_uid: str, listed: Iterable[Entry], current: Json = _NOTHING
+    node_name: str,
+    node_uid: str,
+    listed: Sequence[Entry],
+    current: Json = _NOTHING,
+    at: str = "",
 ) -> Json | None:
-    """The Device as it shall be; None: it is so. current: as it is; empty where there is none.
+    """The Device as it shall be; None: it is so. current: as it is; empty where there is none. at:
+    now, RFC 3339; "": without conditions, which older definitions of a Device do not have.
 
     Entries of other kinds, which Koordinator's agent writes, stay. So does the version, so that
     what was changed meanwhile is not overwritten.
@@ -203,7 +210,13 @@ def device(
     metadata = _at(current, "metadata")
     is_now = _list(_at(current, "spec"), "devices")
     others = [each for each in is_now if each.get("type") != names.DEVICE_TYPE_GPU]
-    shall = [*map(_entry, listed), *others]
+    were = {str(each.get("id")): _health(each) for each in is_now}
+    conditions = {
+        entry.card.uuid: [_condition(entry, were.get(entry.card.uuid, _NOTHING), at)]
+        for entry in listed
+        if at
+    }
+    shall = [*(_entry(entry, conditions.get(entry.card.uuid, ())) for entry in listed), *others]
     owners = _list(metadata, "ownerReferences")
     owned = [o.get("uid") for o in owners if o.get("kind") == "Node"] == [node_uid]
     if current and owned and is_now == shall:
@@ -218,7 +231,30 @@ def device(
     }
 
 
-def _entry(entry: Entry) -> Json:
+def has_conditions(device: Json) -> bool:
+    """Whether the API server kept them."""
+    return any(map(_health, _list(_at(device, "spec"), "devices")))
+
+
+def _health(entry: Json) -> Json:
+    """The condition that tells why a card is not healthy, as it was written."""
+    found = [c for c in _list(entry, "conditions") if c.get("type") == _HEALTHY]
+    return found[0] if found else _NOTHING
+
+
+def _condition(entry: Entry, was: Json, at: str) -> Json:
+    status = str(entry.healthy)
+    since = was.get("lastTransitionTime") if was.get("status") == status else None
+    return {
+        "type": _HEALTHY,
+        "status": status,
+        "reason": "Usable" if entry.healthy else "Unusable",
+        "message": entry.card.problem[:_NOTE_MOST],
+        "lastTransitionTime": since or at,
+    }
+
+
+def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
     card = entry.card
     return {
         "type": names.DEVICE_TYPE_GPU,
@@ -235,7 +271,9 @@ def _entry(entry: Entry) -> Json:
             "socketID": _UNKNOWN,
             "nodeID": _UNKNOWN if card.numa is None else card.numa,
             "pcieID": card.root,
+            **({"busID": card.bus_id} if card.bus_id else {}),
         },
+        **({"conditions": conditions} if conditions else {}),
     }
 
 
@@ -300,11 +338,9 @@ def _reference(pod: Pod) -> Json:
     }
 
 
-def deletion(bound: Bound, as_judged: bool) -> Json:
-    """Of just that pod; as_judged: and only while nobody has changed it since."""
-    version = {"resourceVersion": bound.version} if as_judged else {}
-    preconditions = {"uid": bound.pod.uid, **version}
-    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+def deletion(pod: Pod) -> Json:
+    """Of just that pod."""
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -12,34 +12,52 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from contract import names
+from contract import allocation, names
 from nri_plugin.objects import Bound
 
-_WRITTEN: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
 _CHANGED: Final = "annotation {key} was changed after the pod was bound"
 
 
 def foreign(bound: Bound, before: Bound | None) -> str:
-    """Why no scheduler wrote it; "": nothing says so, or it was granted nothing. before: as the API
+    """Why no scheduler wrote it; "": nothing says so, or it was granted no GPU. before: as the API
     server had it when it was told of last."""
+    now = bound.pod.annotations
     if before is not None:
-        another = bound.writer != before.writer
+        then = before.pod.annotations
+        another = granted(now) and bound.writer != before.writer
         by_writer = _CHANGED.format(key=names.ANNOTATION_WRITER) if another else ""
-        return changed(bound.pod.annotations, before.pod.annotations) or by_writer
-    if not granted(bound.pod.annotations):
+        return changed(now, then) or by_writer
+    if not granted(now):
         return ""
     return next(filter(None, (rule(bound) for rule in _AT_FIRST)), "")
 
 
 def granted(annotations: Mapping[str, str]) -> bool:
-    """Whether they say that the pod was."""
-    return any(key in annotations for key in _WRITTEN)
+    """Whether they grant the pod a part of a GPU; other devices do not matter here."""
+    return names.ANNOTATION_GRANTS in annotations or bool(gpus(annotations))
+
+
+def gpus(annotations: Mapping[str, str]) -> tuple[allocation.DeviceEntry, ...]:
+    """The GPUs of a pod's allocation; what cannot be read names none."""
+    text = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
+    try:
+        return tuple(allocation.decode(text).gpus) if text is not None else ()
+    except allocation.AllocationError:
+        return ()
+
+
+def differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
+    """The annotation in which two versions of a pod's grant differ; empty: none."""
+    if gpus(now) != gpus(then):
+        return names.ANNOTATION_DEVICE_ALLOCATED
+    grants = names.ANNOTATION_GRANTS
+    return grants if now.get(grants) != then.get(grants) else ""
 
 
 def changed(now: Mapping[str, str], then: Mapping[str, str]) -> str:
-    """Why somebody wrote a pod's annotations anew; "": nobody did. then: since it was bound."""
-    keys = (key for key in _WRITTEN if now.get(key) != then.get(key))
-    return next((_CHANGED.format(key=key) for key in keys), "")
+    """Why a pod's grant is not the one of its binding; empty: it is. then: since it was bound."""
+    key = differing(now, then)
+    return _CHANGED.format(key=key) if key else ""
 
 
 def _unbound(bound: Bound) -> str:

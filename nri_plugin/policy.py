@@ -3,15 +3,16 @@
 Pure: no clock, file, socket or protobuf; the same inputs give the same answer, so that the answer
 can be computed again when the runtime asks whether an adjustment still stands.
 
-Absent, valid and invalid are three different things. A pod without a label and without
-annotations gets nothing from us, and no card. What cannot be read, or does not add up, refuses
-every container of its pod: a container never runs without the limit it was granted.
+Absent, valid and invalid are three different things. A pod without a grant is left as it is. In a
+pod that has one, a container that it does not name starts without a card, in whatever state the
+cards are. A grant that cannot be read, or does not add up, refuses the containers that it is for: a
+container never runs without the limit it was granted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -41,7 +42,12 @@ _DEFAULT_CORE_PERCENT: Final = 100
 _RULES: Final = Rules()
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
-_NO_CARD: Final = Adjustment(env=((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),))
+_NO_CARD: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
+_LABEL_ALONE: Final = (
+    f"label {names.LABEL_ISOLATION_PROVIDER} is set, but the pod has no GPU allocation: it starts"
+    f" without a GPU. To get a share, set schedulerName to {names.SCHEDULER_NAME} and request"
+    f" {names.RESOURCE_CORE} or {names.RESOURCE_MEMORY_RATIO}"
+)
 
 
 def decide(
@@ -69,22 +75,48 @@ def wants_card(pod: Pod) -> bool:
 
 
 def claim(pod: Pod, container_name: str, cards: Sequence[Card]) -> Claim | None:
-    """What the container was granted; None where its pod asks for nothing. Raises Refused."""
-    entries = _entries(pod)
-    if entries is None:
-        return None
+    """What the container was granted; None where its pod asks for nothing. Raises Refused where
+    the container's own grant cannot be had."""
     granted = _grants(pod)
-    pool = _resolve(entries, cards)
-    if granted is None:
-        return Claim(pool, shared=True, allocated=pool)
-    shares = _check_grants(granted, pool).get(container_name, ())
-    return Claim(shares, shared=False, allocated=pool)
+    if granted is not None:
+        listed = granted.get(container_name, ())
+        return _of_container(pod, container_name, listed, cards) if listed else Claim()
+    entries = _entries(pod)
+    if not entries:
+        return Claim(warning=_LABEL_ALONE) if _has_label(pod) else None
+    pool = _resolve(_sharable(pod, entries), cards)
+    return Claim(pool, shared=True, allocated=pool)
+
+
+def allocated(pod: Pod, cards: Sequence[Card]) -> Sequence[Share]:
+    """What the pod's containers hold together at most. Raises Refused where one of them cannot
+    have its share."""
+    pool = _resolve(_entries(pod), cards)
+    for name, listed in (_grants(pod) or {}).items():
+        _shares(name, listed, pool)
+    return pool
+
+
+def _of_container(
+    pod: Pod, name: str, listed: Sequence[grants.CardGrant], cards: Sequence[Card]
+) -> Claim:
+    entries = _sharable(pod, _entries(pod))
+    if not entries:
+        raise Refused(refuse(Reason.GRANTS_ALONE))
+    # Another card of the pod may have failed: that is for the containers that have a part of it.
+    used = [
+        (index, entry)
+        for index, entry in enumerate(entries)
+        if any(entry.id == card.id or entry.minor == card.minor for card in listed)
+    ]
+    pool = _resolve_each(used, cards)
+    return Claim(_shares(name, listed, pool), shared=False, allocated=pool)
 
 
 def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
     """Whether the pod's allocation leaves the card's compute out; needs to know no cards."""
     try:
-        entries = _entries(pod) or ()
+        entries = _entries(pod)
     except Refused:
         return False
     return any(
@@ -108,14 +140,12 @@ def _decide(
     claimed = claim(pod, container.name, cards)
     if claimed is None:
         return Untouched()
-    beforehand.check_volumes(container, paths)
     if not claimed.shares:
         given = beforehand.given_card(container)
         if given:
             return Untouched(given)
-        injection.check_env(container, _NO_CARD.env)
-        beforehand.check_no_grant(container)
-        return _NO_CARD
+        return Adjustment(_NO_CARD, warning=claimed.warning or beforehand.asks_for_cards(container))
+    beforehand.check_volumes(container, paths)
     beforehand.check_grant(pod, container, rules)
     if paths.library is None:
         raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
@@ -124,27 +154,33 @@ def _decide(
     return replace(made, allocated=claimed.allocated)
 
 
-def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry] | None:
-    """The GPUs of the pod's allocation; None where the pod asks for nothing."""
-    label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER)
-    if label is not None and label.lower() != names.ISOLATION_PROVIDER:
-        raise Refused(refuse(Reason.PROVIDER_UNKNOWN, value=label))
+def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
+    """The GPUs of the pod's allocation; none where it has devices of other types alone."""
     text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
-    entries: Sequence[allocation.DeviceEntry] = ()
-    if text is not None:
-        try:
-            entries = _allocation(text).gpus
-        except allocation.AllocationError as error:
-            raise Refused(refuse(Reason.ALLOCATION_MALFORMED, problem=error)) from error
+    if text is None:
+        return ()
+    try:
+        entries = _allocation(text).gpus
+    except allocation.AllocationError as error:
+        raise Refused(refuse(Reason.ALLOCATION_MALFORMED, problem=error)) from error
     if len(entries) > names.MAX_CARDS:
         raise Refused(refuse(Reason.TOO_MANY_CARDS, count=len(entries)))
-    if entries:
-        return entries
-    if label is not None:
-        raise Refused(refuse(Reason.ALLOCATION_MISSING))
-    if names.ANNOTATION_GRANTS in pod.annotations:
-        raise Refused(refuse(Reason.GRANTS_ALONE))
-    return None
+    return entries
+
+
+def _sharable(
+    pod: Pod, entries: Sequence[allocation.DeviceEntry]
+) -> Sequence[allocation.DeviceEntry]:
+    """The entries, if another provider than ours is not named to isolate them."""
+    label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER)
+    if entries and label is not None and label.lower() != names.ISOLATION_PROVIDER:
+        raise Refused(refuse(Reason.PROVIDER_UNKNOWN, value=label))
+    return entries
+
+
+def _has_label(pod: Pod) -> bool:
+    label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER, "")
+    return label.lower() == names.ISOLATION_PROVIDER
 
 
 def _grants(pod: Pod) -> grants.Grants | None:
@@ -164,8 +200,14 @@ _granted: Final = lru_cache(maxsize=16)(grants.decode)
 
 def _resolve(entries: Sequence[allocation.DeviceEntry], cards: Sequence[Card]) -> Sequence[Share]:
     """The allocation in exact bytes and percent of cards that this node has."""
+    return _resolve_each(list(enumerate(entries)), cards)
+
+
+def _resolve_each(
+    entries: Sequence[tuple[int, allocation.DeviceEntry]], cards: Sequence[Card]
+) -> Sequence[Share]:
     shares: list[Share] = []
-    for index, entry in enumerate(entries):
+    for index, entry in entries:
         where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {names.DEVICE_TYPE_GPU}[{index}]"
         card = _find(where, cards, entry.id, entry.minor)
         if any(share.uuid == card.uuid for share in shares):
@@ -202,9 +244,9 @@ def _memory(where: str, entry: allocation.DeviceEntry, card: Card) -> int:
         if ratio is None:
             raise Refused(refuse(Reason.MEMORY_MISSING, where=where))
         amount = quantity.share_of(card.memory_bytes, ratio)
-    if not 1 <= amount <= card.memory_bytes:
+    if not 1 <= amount <= card.most_bytes:
         raise Refused(
-            refuse(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=card.memory_bytes)
+            refuse(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=card.most_bytes)
         )
     return amount
 
@@ -216,43 +258,40 @@ def _core(where: str, entry: allocation.DeviceEntry) -> int:
     return percent
 
 
-def _check_grants(granted: grants.Grants, pool: Sequence[Share]) -> Mapping[str, Sequence[Share]]:
-    """The grants as shares, after checking that each container's fits the pod's allocation.
+def _shares(
+    name: str, listed: Sequence[grants.CardGrant], pool: Sequence[Share]
+) -> Sequence[Share]:
+    """A container's grant as shares, after checking that it fits the pod's allocation.
 
-    Not their sum: init containers end before others begin, and hold nothing by then. What lives at
-    the same time is the ledger's to count.
+    Not the sum of all: init containers end before others begin, and hold nothing by then. What
+    lives at the same time is the ledger's to count.
     """
     by_uuid = {share.uuid: share for share in pool}
-    shares: dict[str, Sequence[Share]] = {}
-    for name, listed in granted.items():
-        for index, card in enumerate(listed):
-            where = f"containers.{name}[{index}]"
-            share = by_uuid.get(card.id)
-            if share is None or share.minor != card.minor:
-                card_text = f"{card.id} as minor {card.minor}"
-                raise Refused(refuse(Reason.GRANT_NOT_ALLOCATED, where=where, card=card_text))
-            for what, value, allowed in (
-                ("memory", card.memory_bytes, share.memory_bytes),
-                ("core", card.core_percent, share.core_percent),
-            ):
-                if value > allowed:
-                    raise Refused(
-                        refuse(
-                            Reason.GRANT_OVER_ALLOCATION,
-                            where=where,
-                            uuid=card.id,
-                            what=what,
-                            value=value,
-                            allowed=allowed,
-                        )
+    for index, card in enumerate(listed):
+        where = f"containers.{name}[{index}]"
+        share = by_uuid.get(card.id)
+        if share is None or share.minor != card.minor:
+            card_text = f"{card.id} as minor {card.minor}"
+            raise Refused(refuse(Reason.GRANT_NOT_ALLOCATED, where=where, card=card_text))
+        for what, value, allowed in (
+            ("memory", card.memory_bytes, share.memory_bytes),
+            ("core", card.core_percent, share.core_percent),
+        ):
+            if value > allowed:
+                raise Refused(
+                    refuse(
+                        Reason.GRANT_OVER_ALLOCATION,
+                        where=where,
+                        uuid=card.id,
+                        what=what,
+                        value=value,
+                        allowed=allowed,
                     )
-        shares[name] = tuple(
-            Share(
-                card.id, card.minor, card.memory_bytes, card.core_percent, by_uuid[card.id].uncapped
-            )
-            for card in listed
-        )
-    return shares
+                )
+    return tuple(
+        Share(card.id, card.minor, card.memory_bytes, card.core_percent, by_uuid[card.id].uncapped)
+        for card in listed
+    )
 
 
 def _key(pod: Pod, container: Container, shared: bool) -> str:

@@ -1,14 +1,14 @@
 """Whether this agent can bring containers their share now, and if not, why: in words for people.
 
-Plain state, set by the event loop (observer.py, watch.py, verification.py) and read by the
-endpoint's threads; each field is replaced whole, never changed in place. Ready means all of:
-registered with the runtime and synchronized, cards known, a usable CDI device for each, and the
-library there.
+Plain state, set by the event loop (observer.py, watch.py, upkeep.py, verification.py) and read by
+the endpoint's threads; each field is replaced whole, never changed in place. Ready means all of:
+registered with the runtime and synchronized, cards known, one of them usable, and the library
+there. A card that cannot be used is unhealthy in the Device object, and the node stays ready.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 BEAT_S: Final = 1.0
@@ -28,8 +28,12 @@ class Readiness:
         """Why there is no session; None while there is one."""
         self.node: Sequence[str] = ("the node has not been looked at yet",)
         """What this node lacks."""
-        self.notes: Sequence[str] = ()
-        """What people should know of an agent that is ready all the same."""
+        self.cluster: str | None = None
+        """Why the agent does not write its objects at the API server; None: it does."""
+        self.unusable: Mapping[str, str] = {}
+        """By UUID, why a card cannot be brought to containers, though the driver shows it."""
+        self.grants: Sequence[str] = ()
+        """What people should know of grants."""
 
     def beat(self) -> None:
         self._beat_at = self._now()
@@ -46,5 +50,10 @@ class Readiness:
     @property
     def problems(self) -> Sequence[str]:
         """Everything that keeps the agent from being ready; empty: it is."""
-        found = (self.hang, self.session, *self.node)
+        found = (self.hang, self.session, *self.node, self.cluster)
         return [problem for problem in found if problem is not None]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What people should know of an agent that is ready all the same."""
+        return (*self.unusable.values(), *self.grants)

@@ -39,8 +39,6 @@ from nri_plugin.inside import kind
 from nri_plugin.model import Mount
 
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_HOST: Final = Path("/proc/1")
-"""Of the host's first process, which the agent sees: its mounts are the host's."""
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 
 File = tuple[int, int]
@@ -100,22 +98,14 @@ def examine(
     return Found(preloads, why, waits_in)
 
 
-def examine_without_share(
-    containerd_state: Path,
-    container_id: str,
-    kept: Kept,
-    allowed: AbstractSet[str] = frozenset(),
-) -> None:
-    """Raise Refused where the container, in a pod of ours, shows the limits of others, or could
-    take them away in containers whose processes it sees."""
+def strong_beside(
+    containerd_state: Path, container_id: str, allowed: AbstractSet[str] = frozenset()
+) -> str:
+    """The capability with which a container without a share takes away the limits of containers
+    whose processes it sees; empty: none. Raises OSError, and ValueError for a malformed bundle."""
     place = bundle.of(containerd_state, container_id)
-    try:
-        process, config = bundle.init(place), bundle.config(place)
-        if config.sees_others:
-            check_capabilities(config, process, allowed, Reason.CAPABILITY_BESIDE)
-        check_volumes(process, frozenset(), kept)
-    except (OSError, ValueError) as error:
-        raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
+    config = bundle.config(place)
+    return _loosening(config, bundle.init(place), allowed) if config.sees_others else ""
 
 
 class Proof(Enum):
@@ -215,17 +205,17 @@ def _config(place: Path) -> bundle.Config:
 
 
 def check_capabilities(
-    config: bundle.Config,
-    process: Path,
-    allowed: AbstractSet[str] = frozenset(),
-    reason: Reason = Reason.CAPABILITY,
+    config: bundle.Config, process: Path, allowed: AbstractSet[str] = frozenset()
 ) -> None:
     """Raise Refused where a program in the container could take a limit away."""
-    host_pid = _file(os.stat(process / "ns/pid")) == _file(os.stat("/proc/self/ns/pid"))
-    name = privileges.loosening(config.capabilities, host_pid, allowed)
+    name = _loosening(config, process, allowed)
     if name:
-        does = privileges.LOOSENING[name]
-        raise Refused(refuse(reason, name=name, does=does))
+        raise Refused(refuse(Reason.CAPABILITY, name=name, does=privileges.LOOSENING[name]))
+
+
+def _loosening(config: bundle.Config, process: Path, allowed: AbstractSet[str]) -> str:
+    host_pid = _file(os.stat(process / "ns/pid")) == _file(os.stat("/proc/self/ns/pid"))
+    return privileges.loosening(config.capabilities, host_pid, allowed)
 
 
 def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
@@ -235,20 +225,6 @@ def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
         raise Refused(
             refuse(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
         )
-
-
-def check_bystander(containerd_state: Path, container_id: str, kept: Kept) -> None:
-    """Raise Refused where a container of a pod that says nothing to us could write limits.
-
-    OSError where it cannot be looked at. Who runs in the host's own mount namespace has no mounts
-    of its own; so has the process of a container that runs on another kernel.
-    """
-    process = bundle.init(bundle.of(containerd_state, container_id))
-    if _file(os.stat(process / "ns/mnt")) == _file(os.stat(_HOST / "ns/mnt")):
-        return
-    point = mountinfo.written(_mounts(process), _mounts(_HOST), _limits(kept))
-    if point:
-        raise Refused(refuse(Reason.HOST_WRITTEN, mount=point, place=str(kept.run_dir)))
 
 
 def _limits(kept: Kept) -> mountinfo.Limits:

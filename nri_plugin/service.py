@@ -2,20 +2,21 @@
 
 What is known of the containers is in tenants.py, and of the host in node.py; creations.py has their
 creation, and starts.py their start. The event loop never waits for a disk, a driver or a tenant;
-that work is done in threads and a child, under deadlines, and where it is late the container is
-refused, not let through. What it does itself is work in memory alone: decisions, and files on the
-agent's tmpfs while nobody else works on them.
+that work is done in threads and a child, under deadlines, and where it is late a container with a
+share is refused. A pod without a grant is answered at once, whatever the state of the node.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from contract.log_lines import Line, printable
-from nri_plugin import handler, policy, translate, verdict
+from nri_plugin import cards, handler, policy, translate, unprotected, verdict
 from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
 from nri_plugin.creations import Creations
@@ -70,17 +71,29 @@ class Service:
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._run_dir = str(settings.run_dir)
+        self._collecting: asyncio.TimerHandle | None = None
         self._inventory = inventory
         self._worker = Worker("files")
         self.node = Node(settings, inventory, store, self._worker)
         self._tenants = Tenants(settings, files, self._worker, self._metrics, bounds)
-        self._starts = Starts(settings, files, self._worker, self._metrics, notices or Notices())
+        notices = notices or Notices()
+        self._starts = Starts(settings, files, self._worker, self._metrics, notices)
         self._creations = Creations(
-            settings, self.node, inventory, contexts, self._tenants, files, self._worker, bounds
+            settings,
+            self.node,
+            inventory,
+            contexts,
+            self._tenants,
+            files,
+            self._worker,
+            bounds,
+            notices,
         )
 
     def close(self) -> None:
         """Begin nothing more."""
+        if self._collecting is not None:
+            self._collecting.cancel()
         self._tenants.sweeper.stop()
         self._starts.close()
 
@@ -93,31 +106,43 @@ class Service:
             for one in containers
         ]
         await self._tenants.take_over(running, self._inventory.cards)
+        await self._look_at_default_runtime(pods)
         for told, one in zip(containers, running, strict=True):
-            if told.state != nri.CONTAINER_RUNNING:
-                continue
-            if one.key is not None:
-                self._starts.running(one.pod, told, one.key)
-            else:
-                self._starts.running_without(one.pod, told)
+            if told.state == nri.CONTAINER_RUNNING and one.key is not None:
+                await self._starts.running(one.pod, told, one.key)
+        # What an agent before this one answered may be in the making, and not listed yet.
+        mounts = [mount.source for one in containers for mount in one.mounts]
+        loop = asyncio.get_running_loop()
+        if self._collecting is not None:
+            self._collecting.cancel()
+        after_s = self._settings.making_s
+        self._collecting = loop.call_later(after_s, self.node.collect_releases, mounts)
         _LOG.info(Line("synchronized", containers=len(containers)))
-        self._creations.make_ahead()
+
+    async def _look_at_default_runtime(self, pods: Sequence[nri.PodSandbox]) -> None:
+        plain = [pod.id for pod in pods if not pod.runtime_handler]
+        job = partial(unprotected.problem, self._settings.containerd_state, plain)
+        with suppress(TimeoutError):
+            work = self._worker.run(job, self._settings.work_deadline_s)
+            self.node.unprotected = await work
 
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> Answer[nri.CreateContainerResponse | None]:
         of = translate.pod(pod)
         if not policy.wants_card(of):
+            by_default = bool(self.node.unprotected)
+            if unprotected.gets_all(of.runtime_handler, container.env, by_default):
+                self._metrics.unlimited.labels("nvidia_runtime").inc()
             return None
-        asked = translate.container(container)
-        with _for_people(pod, container):
-            reply = self._creations.at_once(of, asked)
-        if reply is not None:
-            return reply
-        return _worded(self._creations.later(of, asked), pod, container)
+        work = self._creations.create(of, translate.container(container))
+        return _worded(work, pod, container)
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        return _worded(self._start(pod, container), pod, container)
+        of = translate.pod(pod)
+        if not policy.wants_card(of):
+            return None
+        return _worded(self._start(of, container), pod, container)
 
     def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """It holds nothing of a card any more; what it has mounted stays until it is removed."""
@@ -128,17 +153,25 @@ class Service:
 
     def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
         with _for_people(request.pod, request.container):
-            merged = self._validate(request)
-            if merged is None:
+            answer = self._tenants.answer_of(request.container.id)
+            if answer is None and self._gets_card(
+                translate.pod(request.pod), request.container.name
+            ):
+                raise Refused(refuse(Reason.NOT_ADJUSTED))
+            if answer is None or answer.wanted.key is None:
+                self._count_foreign(request)
                 return None
-            asked = verdict.asks_host(merged, self._settings.plugin)
+            merged, me = translate.merged(request), self._settings.plugin
+            lost = verdict.lost(answer.wanted, merged, me)
+            if lost is not None:
+                raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
+            asked = verdict.asks_host(merged, me)
             if asked is None:
-                self._check_cards(request, merged, verdict.Host())
+                self._check_cards(merged, verdict.Host())
                 return None
-        return _worded(self._look_closer(request, merged, asked), request.pod, request.container)
+        return _worded(self._look_closer(merged, asked), request.pod, request.container)
 
-    async def _start(self, pod_message: nri.PodSandbox, container: nri.Container) -> None:
-        pod = translate.pod(pod_message)
+    async def _start(self, pod: Pod, container: nri.Container) -> None:
         answer = self._tenants.starts(container.id)
         key = translate.key_of(container, self._run_dir)
         if key is not None:
@@ -147,44 +180,25 @@ class Service:
         without = answer is not None and answer.wanted.key is None
         if not without and self._gets_card(pod, container.name):
             raise Refused(refuse(Reason.NOT_ADJUSTED))
-        if policy.wants_card(pod):
-            await self._starts.without_share(container.id)
-        else:
-            await self._starts.bystander(pod, container)
+        await self._starts.without_share(pod, container)
 
-    def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> verdict.Merged | None:
-        """What is left to be judged: whether others bring a card; None: nothing."""
-        answer, me = self._tenants.answer_of(request.container.id), self._settings.plugin
-        if answer and translate.stands(request, answer.wanted, answer.sent.adjust, me):
-            return None
+    def _count_foreign(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
+        """A GPU that another plugin gives to a container without a share is not refused."""
+        adjust = request.adjust
+        if not (adjust.linux.devices or adjust.cdi_devices or adjust.mounts or adjust.env):
+            return
         merged = translate.merged(request)
-        if answer is not None:
-            lost = verdict.lost(answer.wanted, merged, me)
-            if lost is not None:
-                raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
-        elif self._gets_card(translate.pod(request.pod), request.container.name):
-            raise Refused(refuse(Reason.NOT_ADJUSTED))
-        return merged
+        host = verdict.Host(frozenset(filter(cards.is_of_vendor, merged.cdi_names)))
+        if verdict.foreign_card(merged, self._settings.plugin, host) is not None:
+            self._metrics.unlimited.labels("nri_plugin").inc()
 
-    async def _look_closer(
-        self,
-        request: nri.ValidateContainerAdjustmentRequest,
-        merged: verdict.Merged,
-        cdi_names: Sequence[str],
-    ) -> None:
+    async def _look_closer(self, merged: verdict.Merged, cdi_names: Sequence[str]) -> None:
         """Another plugin asks for more than its words say: the host knows what that brings."""
         host = await in_time("look at what plugins bring", self.node.brought(cdi_names))
-        self._check_cards(request, merged, host)
+        self._check_cards(merged, host)
 
-    def _check_cards(
-        self,
-        request: nri.ValidateContainerAdjustmentRequest,
-        merged: verdict.Merged,
-        host: verdict.Host,
-    ) -> None:
-        answer, settings = self._tenants.answer_of(request.container.id), self._settings
-        wanted, trusted = answer.wanted if answer else None, settings.trusted_plugins
-        card = verdict.foreign_card(wanted, merged, settings.plugin, trusted, host)
+    def _check_cards(self, merged: verdict.Merged, host: verdict.Host) -> None:
+        card = verdict.foreign_card(merged, self._settings.plugin, host)
         if card is not None:
             plugin = card.plugin or "unknown"
             raise Refused(refuse(Reason.CARD_FOREIGN, plugin=plugin, what=card.what))

@@ -37,11 +37,9 @@ class Settings:
     containerd_state: Path
     """containerd's state directory, in which bundles and root file systems are found."""
     environment: Mapping[str, str]
-    """Environment of the child that asks NVML."""
-    trusted_plugins: AbstractSet[str] = frozenset()
-    """NRI plugins that may bring cards to containers of pods that say nothing to us."""
-    trusted_namespaces: AbstractSet[str] = frozenset(("gpuslice-system", "kube-system"))
-    """Of the node's own pods, which may have volumes of the host's limits to write them."""
+    """Environment of the children that ask NVML."""
+    remove_unverified: bool = False
+    """Delete pods that were bound to a GPU that was full, instead of refusing their containers."""
     strict: bool = False
     """Mount forwarders over the driver's libraries, for programs that no preload reaches."""
     refuse_unenforceable: bool = False
@@ -77,8 +75,7 @@ class Settings:
     inventory_max_age_s: float = 15.0
     """How old what NVML said may be when a container gets a card; older, it is asked meanwhile."""
     inventory_look_s: float = 5.0
-    """How often NVML is asked in a cluster, so that the scheduler hears of a card that fails: such
-    a look takes 0.1 s of one processor."""
+    """How often NVML is asked in a cluster, so that the scheduler hears of a card that fails."""
     inventory_look_most_s: float = 30.0
     """How long it is let alone at most, where it takes its time to answer."""
     context_deadline_s: float = 10.0
@@ -107,6 +104,9 @@ class Settings:
     first_retry_s: float = 0.2
     last_retry_s: float = 10.0
     """Pauses between attempts to reach containerd, doubled and jittered between these."""
+    last_refused_s: float = 300.0
+    """The longest pause where containerd was reached and there was no session: each attempt makes
+    containerd wait. It ends at once where containerd makes its socket anew."""
 
     @property
     def in_cluster(self) -> bool:

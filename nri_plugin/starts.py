@@ -1,35 +1,38 @@
 """What is done at StartContainer: the container stands, its root file system mounted, and waits.
 
 A container with a share is looked at, gets the image's own preloads behind ours, and is proven once
-it runs; one without, in the same pod, is looked at for what its volumes show. Raises Refused where
-it must not start. Holds nothing of any container: what must be in place is read from its mounts,
-which the runtime keeps, so that an agent that has just been started knows as much.
+it runs; Refused is raised where it must not start. One without, in the same pod, always starts.
+Holds nothing of any container: what must be in place is read from its mounts, which the runtime
+keeps, and from the record beside its grant, so that an agent that has just been started knows as
+much.
 """
 
 from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from contract import names
 from contract.log_lines import Line
-from nri_plugin import places, policy, rootfs, translate
+from nri_plugin import places, rootfs, translate
 from nri_plugin.errors import FilesError, Reason, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Mount, Pod
 from nri_plugin.notices import Notice, Notices
-from nri_plugin.proofs import Beside, Proofs, Started
+from nri_plugin.proofs import Proofs, Started
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Crew, Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
 
-_LOOKS_AT_ONCE: Final = 8
+_LOOKS_AT_ONCE: Final = 64
+_LOOKS_OF_A_POD: Final = 4
+"""Inspections that hang keep their places: each retry of a pod whose volume hangs takes one."""
 
 
 class Starts:
@@ -49,7 +52,7 @@ class Starts:
         self._worker = worker
         self._metrics = metrics
         self._kept = rootfs.Kept(settings.run_dir, settings.store_dir, settings.nri_socket)
-        self._looks = Crew("look", _LOOKS_AT_ONCE)
+        self._looks = Crew("look", _LOOKS_AT_ONCE, _LOOKS_OF_A_POD)
         self._proofs = Proofs(
             settings.containerd_state,
             self._kept,
@@ -69,76 +72,55 @@ class Starts:
 
     async def with_share(self, pod: Pod, container: nri.Container, key: str) -> None:
         """key: of the grant's files that the container has mounted."""
-        standing = self._standing(container, key)
+        standing = await in_time("read the container's files", self._standing(container, key))
         if standing is None:
             raise Refused(refuse(Reason.NOT_ADJUSTED))
-        found = await in_time("look at the container", self._look(container.id, standing))
+        found = await in_time("look at the container", self._look(pod, container.id, standing))
         await self._add_preloads(key, found.preloads, standing)
         if found.out_of_reach:
             self._out_of_reach(pod, container, found.out_of_reach)
         self._proofs.begin(Started(pod, container.name, container.id, standing, found.waits_in))
 
-    async def without_share(self, container_id: str) -> None:
-        """In a pod of ours: it may show the limits of others, or take them away."""
-        work = self._looks.run(self._beside(container_id), self._settings.work_deadline_s)
-        await in_time("look at the container", work)
-
-    async def bystander(self, pod: Pod, container: nri.Container) -> None:
-        """Of a pod that says nothing to us. What cannot be looked at starts: it has no card."""
-        if not self._is_asked(pod, container):
-            return
+    async def without_share(self, pod: Pod, container: nri.Container) -> None:
+        """In a pod with a grant, a container that the grant does not name. It starts, and an event
+        reports what it can do to the limits of the others."""
+        settings = self._settings
+        state, allowed = settings.containerd_state, settings.rules.capabilities
+        job = partial(rootfs.strong_beside, state, container.id, allowed)
         try:
-            await self._looks.run(self._bystands(container.id), self._settings.work_deadline_s)
+            name = await self._looks.run(job, settings.work_deadline_s, pod.uid)
         except (OSError, ValueError) as error:  # TimeoutError is one
-            _LOG.warning(
-                Line(
-                    "container without a share not looked at",
-                    namespace=pod.namespace,
-                    pod=pod.name,
-                    container=container.name,
-                    container_id=container.id,
-                    problem=repr(error),
-                )
+            self._warn("container without a share not inspected", pod, container, repr(error))
+            return
+        if name:
+            problem = (
+                f"with capability {name} and a shared process namespace it can undo the limits of"
+                " the pod's other containers"
             )
+            self._not_enforceable(pod, container, problem)
 
-    def _beside(self, container_id: str) -> Callable[[], None]:
-        state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
-        return partial(rootfs.examine_without_share, state, container_id, self._kept, allowed)
-
-    def _bystands(self, container_id: str) -> Callable[[], None]:
-        state = self._settings.containerd_state
-        return partial(rootfs.check_bystander, state, container_id, self._kept)
-
-    def _is_asked(self, pod: Pod, container: nri.Container) -> bool:
-        rules, everything = self._settings.rules, translate.container(container).privileged
-        trusted = pod.namespace in self._settings.trusted_namespaces
-        return not (trusted or everything) and pod.runtime_handler in rules.runtime_handlers
-
-    def running(self, pod: Pod, container: nri.Container, key: str) -> None:
-        """One with a share that was started before this session; returns at once."""
-        standing = self._standing(container, key)
+    async def running(self, pod: Pod, container: nri.Container, key: str) -> None:
+        """One with a share that was started before this session."""
+        try:
+            standing = await self._standing(container, key)
+        except TimeoutError:  # nothing is known of it, and so nothing is said
+            return
         self._proofs.begin(Started(pod, container.name, container.id, standing))
 
-    def running_without(self, pod: Pod, container: nri.Container) -> None:
-        """One without, that was; nobody may have looked at its start. Returns at once."""
-        if policy.wants_card(pod):
-            look = self._beside(container.id)
-        elif self._is_asked(pod, container):
-            look = self._bystands(container.id)
-        else:
-            return
-        self._proofs.begin_beside(Beside(pod, container.name, container.id, look))
-
-    def _standing(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
-        """What must be in place in a container for its limit to hold; None: not all is mounted."""
+    async def _standing(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
+        """What must be in place in a container for its limit to hold; None: not all is mounted.
+        Raises TimeoutError."""
         directory, store_dir = f"{self._settings.run_dir}/{key}", str(self._settings.store_dir)
-        return places.in_place(translate.mounts(container.mounts), directory, store_dir)
+        job = partial(self._files.recorded, key, container.name)
+        recorded = await self._worker.run(job, self._settings.work_deadline_s)
+        mounts = translate.mounts(container.mounts)
+        return places.in_place(mounts, directory, store_dir, recorded)
 
-    async def _look(self, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
+    async def _look(self, pod: Pod, container_id: str, mounts: Sequence[Mount]) -> rootfs.Found:
         state, forwarded = self._settings.containerd_state, self._settings.strict
         allowed = self._settings.rules.capabilities
         job = partial(rootfs.examine, state, container_id, mounts, self._kept, forwarded, allowed)
-        return await self._looks.run(job, self._settings.work_deadline_s)
+        return await self._looks.run(job, self._settings.work_deadline_s, pod.uid)
 
     async def _add_preloads(
         self, key: str, preloads: Mapping[str, Sequence[bytes]], standing: Sequence[Mount]
@@ -156,13 +138,19 @@ class Starts:
     def _out_of_reach(self, pod: Pod, container: nri.Container, problem: str) -> None:
         if self._settings.refuse_unenforceable:
             raise Refused(refuse(Reason.LIMIT_NOT_ENFORCEABLE, problem=problem))
+        self._not_enforceable(pod, container, f"its limit may not reach it: {problem}")
+
+    def _not_enforceable(self, pod: Pod, container: nri.Container, problem: str) -> None:
         self._metrics.not_enforceable.inc()
-        text = f'container "{container.name}" starts, but its limit may not reach it: {problem}'
         reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
+        text = f'container "{container.name}" starts, but {problem}'
         self._notices.add(Notice(pod, container.name, reason, text))
+        self._warn(reason, pod, container, problem)
+
+    def _warn(self, text: str, pod: Pod, container: nri.Container, problem: str) -> None:
         _LOG.warning(
             Line(
-                names.EVENT_LIMIT_NOT_ENFORCEABLE,
+                text,
                 namespace=pod.namespace,
                 pod=pod.name,
                 uid=pod.uid,

@@ -2,7 +2,8 @@
 for strict mode, the forwarders of the driver's libraries.
 
 Containers map the store's file for their whole life. A file under its own hash is complete or
-absent (written aside, synced, linked into place); an upgrade adds a directory beside the old ones.
+absent (written aside, synced, linked into place); an upgrade adds a directory beside the old ones,
+and one that no container uses any more is removed.
 Blocks: belongs in a worker thread.
 """
 
@@ -10,12 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from contract import forwarder, names
 from nri_plugin.errors import StoreError
+
+_HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 
 
 class Store:
@@ -37,13 +42,6 @@ class Store:
             self._published = publish(self._library, self._directory)
         return self._published
 
-    @property
-    def published(self) -> Iterable[Path]:
-        """The files that `current` and `forwarders` gave last."""
-        if self._published is not None:
-            yield self._published
-        yield from self._forwarders.values()
-
     def forwarders(self) -> Mapping[str, Path]:
         """By soname; published like the library, and as lasting. Raises StoreError."""
         present = self._forwarders.values()
@@ -51,6 +49,27 @@ class Store:
             template = self._library.with_name(forwarder.TEMPLATE)
             self._forwarders = publish_forwarders(template, self._directory)
         return self._forwarders
+
+    def collect(self, in_use: Container[str]) -> Sequence[str]:
+        """Remove the directories of releases that neither a container of `in_use` nor this agent
+        uses; returns their names. What cannot be removed stays, and is tried at the next call."""
+        published = (self._published, *self._forwarders.values())
+        ours = {path.parent.name for path in published if path is not None}
+        removed = []
+        try:
+            there = sorted(entry for entry in self._directory.iterdir() if _HASH(entry.name))
+        except OSError:
+            return ()
+        for directory in there:
+            if directory.name not in in_use and directory.name not in ours:
+                try:
+                    for file in directory.iterdir():
+                        file.unlink()
+                    directory.rmdir()
+                except OSError:
+                    continue
+                removed.append(directory.name)
+        return removed
 
 
 def publish(library: Path, directory: Path) -> Path:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -33,52 +34,41 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._given = self._done = 0
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     async def run(self, job: Callable[[], _T], deadline_s: float) -> _T:
         """The job's result or exception; TimeoutError where it is not there in time."""
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._give((job, future))
+        self._jobs.put((job, future))
         async with asyncio.timeout(deadline_s):
             return await future
 
     def post(self, job: Callable[[], None]) -> None:
-        """Have it done in its turn; nobody waits for it."""
-        self._give((job, asyncio.get_running_loop().create_future()))
-
-    @property
-    def idle(self) -> bool:
-        """Whether it has done all that it was given. What the giver then does by himself, without
-        waiting for anything, is in order too, and saves the way to the thread and back."""
-        return self._given == self._done
-
-    def _give(self, job: _Job) -> None:
-        self._given += 1
-        self._jobs.put(job)
+        """Have it done in its turn; nothing waits for it."""
+        self._jobs.put((job, asyncio.get_running_loop().create_future()))
 
     def _serve(self) -> None:
         while True:
             job, future = self._jobs.get()
-            _perform(partial(self._counted, job), future)
-
-    def _counted(self, job: Callable[[], _T]) -> _T:
-        try:
-            return job()
-        finally:
-            self._done += 1
+            _perform(job, future)
 
 
 class Crew:
-    """A thread per job, at most `size` at a time: one that hangs holds up no other."""
+    """A thread per job, at most `size` at a time and `each` for one owner.
 
-    def __init__(self, name: str, size: int) -> None:
+    A job that hangs keeps its thread and its place, and delays no other owner's jobs.
+    """
+
+    def __init__(self, name: str, size: int, each: int) -> None:
         self._name = name
+        self._each = each
         self._places = threading.Semaphore(size)
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
 
-    async def run(self, job: Callable[[], _T], deadline_s: float) -> _T:
-        """As Worker.run; TimeoutError at once where every place is taken by work that hangs."""
-        if not self._places.acquire(blocking=False):
+    async def run(self, job: Callable[[], _T], deadline_s: float, owner: str) -> _T:
+        """As Worker.run; TimeoutError at once where no place is free for the owner."""
+        if not self._take(owner):
             raise TimeoutError
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
 
@@ -86,16 +76,30 @@ class Crew:
             try:
                 return job()
             finally:
-                self._places.release()
+                self._give_back(owner)
 
         target = partial(_perform, holding_a_place, future)
         try:
             threading.Thread(target=target, name=self._name, daemon=True).start()
         except RuntimeError:  # the process may have no more threads
-            self._places.release()
+            self._give_back(owner)
             raise
         async with asyncio.timeout(deadline_s):
             return await future
+
+    def _take(self, owner: str) -> bool:
+        with self._lock:
+            if self._held[owner] >= self._each or not self._places.acquire(blocking=False):
+                return False
+            self._held[owner] += 1
+            return True
+
+    def _give_back(self, owner: str) -> None:
+        with self._lock:
+            self._held[owner] -= 1
+            if not self._held[owner]:
+                del self._held[owner]
+        self._places.release()
 
 
 def _perform(job: Callable[[], Any], future: asyncio.Future[Any]) -> None:

@@ -18,6 +18,9 @@ from nri_plugin.model import Card
 PERCENT: Final = 100
 """Of one card, of each resource that is a part of it; also how many may share one."""
 
+GONE: Final = "NVML does not list it"
+"""What is said of a card that is no more."""
+
 RESOURCES: Final = (
     names.RESOURCE_GPU,
     names.RESOURCE_CORE,
@@ -29,7 +32,7 @@ RESOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A card in the Device object."""
+    """A card in the Device object; where it is not healthy, its problem says why."""
 
     card: Card
     healthy: bool
@@ -45,10 +48,9 @@ def entries(
     now, or did; granted: the cards that somebody holds a share of; told: as those tell of them
     (bygone.py).
 
-    A card in trouble is listed with the memory that it had, and never with less than is granted of
-    it. One that is gone is listed, unhealthy, while it is granted: its size is needed to give the
-    node totals. Of one that is in trouble since before it was first listed, and that nobody was
-    granted, nothing is known that could be written.
+    A card in trouble is listed with the memory that it has or had, and never with less than is
+    granted of it. One that is gone is listed, unhealthy, while it is granted: its size is needed to
+    give the node totals. One whose memory is not known cannot be written.
     """
     known = {entry.card.uuid: entry.card for entry in before}
     for card in told:
@@ -59,13 +61,14 @@ def entries(
     for card in seen:
         if not card.problem:
             found[card.uuid] = Entry(card, healthy=True)
-        elif card.uuid in known:
-            memory_bytes = known[card.uuid].memory_bytes
+        elif card.uuid in known or card.memory_bytes:
+            before_bytes = known[card.uuid].memory_bytes if card.uuid in known else 0
+            memory_bytes = max(card.memory_bytes, before_bytes)
             found[card.uuid] = Entry(replace(card, memory_bytes=memory_bytes), healthy=False)
     # The scheduler reads so many: of cards that are no more, none takes the place of one that is.
     gone = [uuid for uuid in known if uuid in granted and uuid not in found]
     for uuid in gone[: max(0, names.MAX_CARDS - len(found))]:
-        found[uuid] = Entry(known[uuid], healthy=False)
+        found[uuid] = Entry(replace(known[uuid], problem=GONE), healthy=False)
     return sorted(found.values(), key=lambda entry: (entry.card.minor, entry.card.uuid))
 
 

@@ -1,15 +1,19 @@
 """Keeps what the API server says of this node true: its Device, its totals, its label.
 
-Compares what is there, which a watch tells, with what shall be, and writes the difference; so it
-does not matter who changed it, or how often: the kubelet sets totals to zero when it starts. Writes
-nothing while it does not know all that goes in. Decides nothing: totals.py has the rules.
+Compares what is there, which a watch tells, with what shall be, and writes the difference, whatever
+changed it: the kubelet sets totals to zero when it starts. Where another program takes that back
+again and again, the agent yields (contest.py). Writes nothing while it does not know all that goes
+in. Decides nothing: totals.py has the rules.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from contract import names
@@ -17,10 +21,13 @@ from contract.log_lines import Line
 from kube.client import Kube, KubeError
 from nri_plugin import bygone, objects
 from nri_plugin.bounds import Bounds
+from nri_plugin.contest import Contest, other_writer
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
+from nri_plugin.model import Card
 from nri_plugin.objects import NodeFacts
+from nri_plugin.readiness import Readiness
 from nri_plugin.totals import Entry, entries, totals
 
 _LOG: Final = logging.getLogger(__name__)
@@ -31,13 +38,14 @@ NODES: Final = "/api/v1/nodes"
 DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _TICK_S: Final = 1.0
 _BETWEEN_S: Final = 0.5
-"""After a write, until the watch has told of it; who fights with us for a field does so slowly."""
+"""After a write, until the watch has told of it."""
 _FAILED_S: Final = 5.0
 
 
 class Upkeep:
-    """holds: what containers that live hold. ready: whether the agent is. look_s: how old
-    what NVML said may be. Its `node` and `device` are the watches' sinks; somebody must `run` it.
+    """holds: what containers that live hold. readiness: the agent's; told of a contest. look_s: how
+    old what NVML said may be. Its `node` and `device` are the watches' sinks. now: a monotonic
+    clock in seconds.
     """
 
     def __init__(
@@ -47,20 +55,24 @@ class Upkeep:
         inventory: Inventory,
         bounds: Bounds,
         holds: Callable[[], Sequence[Hold]],
-        ready: Callable[[], bool],
+        readiness: Readiness,
         look_s: Callable[[], float],
         metrics: Metrics,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._node_name = node_name
         self._inventory = inventory
         self._bounds = bounds
         self._holds = holds
-        self._ready = ready
+        self._readiness = readiness
         self._look_s = look_s
         self._metrics = metrics
         self._changed = asyncio.Event()
         self._said = ""
+        self._conditions = True
+        """Whether the API server keeps conditions; older definitions of a Device have none."""
+        self._contests = {"Device": Contest(now), "node": Contest(now)}
         self._listed: Sequence[Entry] = ()
         """What the Device was to list: it may be deleted, and a dead card tells nothing anew."""
         self.node = One(node_name, self._changed)
@@ -75,6 +87,7 @@ class Upkeep:
         while True:
             self._inventory.look(self._look_s())
             pause_s = 0.0
+            self._readiness.cluster = self._contest()
             if known():
                 try:
                     pause_s = _BETWEEN_S if await self._mend() else 0.0
@@ -108,46 +121,82 @@ class Upkeep:
         told = bygone.cards(holds, self._bounds.allocated())
         # Until NVML has answered once, what is listed is all that is known.
         known = self._inventory.problem is None or self._inventory.seen
-        listed = entries(self._inventory.seen, before, granted, told) if known else now
+        listed = entries(self._cards(), before, granted, told) if known else now
         self._listed = listed if known else before
-        device = objects.device(self._node_name, facts.uid, listed, self.device.raw)
+        at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        shall_at = at if self._conditions else ""
+        device = objects.device(self._node_name, facts.uid, listed, self.device.raw, shall_at)
         written = False
         if device is not None and (listed or self.device.raw):
-            await self._write_device(device)
-            written = True
+            written = await self._write_device(device, listed)
         wanted = totals(listed, granted, facts.excluded, self._bounds.asked())
         return await self._write_node(wanted, facts) or written
 
-    async def _write_device(self, device: Json) -> None:
-        path = f"{DEVICES}/{self._node_name}"
-        if self.device.raw:
-            await self._write("device", self._kube.patch(path, device))
+    def _cards(self) -> Sequence[Card]:
+        """What NVML shows, with what keeps a card from being brought to containers."""
+        unusable = self._readiness.unusable
+        return [
+            replace(card, problem=card.problem or unusable.get(card.uuid, ""))
+            for card in self._inventory.seen
+        ]
+
+    def _contest(self) -> str | None:
+        for what, raw in (("Device", self.device.raw), ("node", self.node.raw)):
+            if self._contests[what].lasts:
+                other = other_writer(raw) or "another program"
+                return (
+                    f"{what} {self._node_name}: {other} changes what this agent writes of its GPUs:"
+                    " must have one writer; switch off the other's report of GPUs on this node, or"
+                    " take gpuslice's agent off it"
+                )
+        return None
+
+    async def _write_device(self, device: Json, listed: Sequence[Entry]) -> bool:
+        """Whether it was written."""
+        raw = self.device.raw
+        if not self._contests["Device"].may_write(listed, _version(raw)):
+            return False
+        if raw:
+            path = f"{DEVICES}/{self._node_name}"
+            stored = await self._write("device", self._kube.patch(path, device))
         else:
-            await self._write("device", self._kube.post(DEVICES, device))
+            stored = await self._write("device", self._kube.post(DEVICES, device))
+        if listed and not objects.has_conditions(stored):
+            self._conditions = False
+        return True
 
     async def _write_node(self, wanted: Mapping[str, int], facts: NodeFacts) -> bool:
         path = f"{NODES}/{self._node_name}"
         capacity = objects.capacity(wanted, facts)
-        if capacity is not None:
-            await self._write("node", self._kube.patch(f"{path}/status", capacity))
-        label = self._ready() and not facts.isolates
+        told = capacity is not None and self._contests["node"].may_write(
+            wanted, _version(self.node.raw)
+        )
+        if told:
+            await self._write("node", self._kube.patch(f"{path}/status", capacity or {}))
+        label = not self._readiness.problems and not facts.isolates
         if label:
             await self._write("node", self._kube.patch(path, objects.isolates()))
-        return capacity is not None or label
+        return told or label
 
-    async def _write(self, what: str, work: Any) -> None:
+    async def _write(self, what: str, work: Any) -> Json:
+        """The object as it is stored."""
         try:
-            await work
+            stored: Json = await work
         except KubeError:
             self._metrics.api_writes.labels(what, "failed").inc()
             raise
         self._metrics.api_writes.labels(what, "written").inc()
         _LOG.info(Line("told the API server", object=what))
+        return stored
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._said:
             _LOG.warning(Line("what the API server says of this node is not kept", error=problem))
         self._said = problem
+
+
+def _version(raw: Json) -> str:
+    return str(raw.get("metadata", {}).get("resourceVersion", ""))
 
 
 class One:

@@ -4,9 +4,8 @@ Pure, and by owner: the runtime tells which plugin set each mount, variable and 
 answered must be there, as we answered it, and ours; a plugin that puts the same value in our place
 could as well put another one there next time, and is told so now.
 
-And no other plugin may bring a card: without us there is no limit on it. A container with a share
-gets cards from us alone, whoever brings them; in a pod that says nothing to us, plugins that the
-operator trusts may bring cards (NVIDIA's own, to its exporters).
+A container with a share gets cards from this agent alone, since a card of another plugin has no
+limit. What other plugins give to containers without a share is theirs to decide, and is counted.
 """
 
 from __future__ import annotations
@@ -151,20 +150,10 @@ def asks_host(merged: Merged, me: str) -> Sequence[str] | None:
     return asked if asked or merged.cgroup_rules else None
 
 
-def foreign_card(
-    wanted: Adjustment | None,
-    merged: Merged,
-    me: str,
-    trusted: AbstractSet[str],
-    host: Host = Host(),
-) -> ForeignCard | None:
-    """The first card that another plugin brings and may not. wanted: what we answered, if anything.
-
-    trusted: names of plugins, with their index or without; where we answered, they are not asked.
-    """
+def foreign_card(merged: Merged, me: str, host: Host = Host()) -> ForeignCard | None:
+    """The first card that another plugin brings."""
     for owner, what in _cards(merged, host):
-        known = wanted is None and not trusted.isdisjoint((owner, owner.partition("-")[2]))
-        if owner != me and not known:
+        if owner != me:
             return ForeignCard(owner, what)
     return None
 

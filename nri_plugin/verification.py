@@ -1,8 +1,9 @@
 """Compares each running grant with what the API server has for its pod, twice a second.
 
 No I/O but the log: what is known comes from bounds.py, what runs from the
-ledger. Told are a metric, a note for people on /readyz and the log; who is refuted is for
-removal.py, whom nobody has answered for, for inquiry.py. What is not known refutes nobody.
+ledger. A grant that is refuted goes on, and shows in a metric, the log and an event; its next
+container is refused at creation. inquiry.py asks about pods that the API server has not told of.
+What is not known refutes nothing.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class Verification:
         self._since: dict[str, float] = {}
         """By container, when its pod was first found to be unknown."""
         self._said = False
-        self.doomed: Mapping[str, Refusal] = {}
-        """By UID, the pods that must go."""
+        self.over: Mapping[str, Refusal] = {}
+        """By UID, the pods that were bound to a GPU that was full."""
         self.unknown: Sequence[Pod] = ()
         """Pods with running grants that somebody should ask about."""
 
@@ -92,15 +93,15 @@ class Verification:
         """Judge all that runs, by what is known now."""
         holds, cards, now_s = self._holds(), self._cards(), self._clock()
         holding = frozenset(hold.pod_uid for hold in holds)
-        over = self._bounds.over(cards, holding)
-        doomed = {**self._bounds.objected(), **over, **self._bounds.foreign()}
+        self.over = self._bounds.over(cards, holding)
+        refuted = {**self.over, **self._bounds.foreign()}
         standings: dict[str, Standing] = {}
         for hold in holds:
             doubt = self._doubt(hold, cards)
-            if doubt is not None:
-                doomed.setdefault(hold.pod_uid, doubt)
-            standings[hold.container_id] = self._standing(hold, doomed)
-        self.doomed = doomed
+            refusal = refuted.get(hold.pod_uid, doubt)
+            standings[hold.container_id] = self._standing(hold, refusal)
+            if refusal is not None:
+                self._say_refuted(hold, refusal)
         self._judged = {i: judged for i, judged in self._judged.items() if i in standings}
         self._note(holds, standings, now_s)
 
@@ -114,12 +115,12 @@ class Verification:
             self._judged[hold.container_id] = seen
         return seen.doubt
 
-    def _standing(self, hold: Hold, doomed: Mapping[str, Refusal]) -> Standing:
+    def _standing(self, hold: Hold, refusal: Refusal | None) -> Standing:
         if self._bounds.denied(hold.pod_uid):
             return Standing.ABSENT
         if self._bounds.heard(hold.pod_uid) is None:
             return Standing.UNHEARD
-        return Standing.REFUTED if hold.pod_uid in doomed else Standing.CONFIRMED
+        return Standing.CONFIRMED if refusal is None else Standing.REFUTED
 
     def _note(self, holds: Sequence[Hold], standings: Mapping[str, Standing], now_s: float) -> None:
         unheard = [h for h in holds if standings[h.container_id] is Standing.UNHEARD]
@@ -144,12 +145,29 @@ class Verification:
         named = [hold.whose for hold in late[:_NAMED_AT_MOST]]
         more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
         text = f"grants that the API server has not confirmed: {', '.join(named + more)}"
-        self._readiness.notes = (text,) if late else ()
+        self._readiness.grants = (text,) if late else ()
         if late and not self._said:
             _LOG.warning(Line("grants not confirmed yet, and left alone", containers=text))
         elif self._said and not late:
             _LOG.info(Line("all grants are confirmed, or refuted"))
         self._said = bool(late)
+
+    def _say_refuted(self, hold: Hold, refusal: Refusal) -> None:
+        """It goes on: nothing is stopped for it."""
+        text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
+        reason = names.EVENT_GRANT_REFUSED
+        if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, action="Run")):
+            _LOG.error(
+                Line(
+                    "grant refuted",
+                    namespace=hold.pod.namespace,
+                    pod=hold.pod.name,
+                    uid=hold.pod_uid,
+                    container=hold.container,
+                    container_id=hold.container_id,
+                    problem=refusal.text,
+                )
+            )
 
     def _say_absent(self, hold: Hold) -> None:
         """Somebody made it past the API server, or took its object away while it runs."""

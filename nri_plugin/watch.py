@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from contract.log_lines import Line
@@ -23,24 +24,35 @@ _LOG: Final = logging.getLogger(__name__)
 LOOK_EVERY_BEATS: Final = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """lacks: what keeps the whole node from sharing, in words. unusable: by UUID, what keeps one
+    card from it."""
+
+    lacks: Sequence[str] = ()
+    unusable: Mapping[str, str] = field(default_factory=dict)
+
+
 async def watch(
     node: Node, count_grants: Callable[[], int], readiness: Readiness, metrics: Metrics
 ) -> None:
     """Until cancelled. Says in the log when the agent becomes ready, and when it ceases to be."""
     beats, asked_by = 0, node.runtime
-    looking: asyncio.Task[Sequence[str]] | None = None
+    looking: asyncio.Task[Found] | None = None
     said: Sequence[str] | None = None
     try:
         while True:
             readiness.beat()
             metrics.with_grant.set(count_grants())
             if looking is not None and looking.done():
-                readiness.node, looking = looking.result(), None
+                tell(looking.result(), readiness)
+                looking = None
             due = beats % LOOK_EVERY_BEATS == 0 or asked_by is not node.runtime
             if looking is None and due:
                 asked_by = node.runtime
                 looking = asyncio.create_task(look(node), name="look at the node")
             metrics.cards.set(len(node.cards))
+            metrics.unusable.set(len(readiness.unusable))
             problems = readiness.problems
             metrics.ready.set(not problems)
             if problems != said:
@@ -56,50 +68,74 @@ async def watch(
             looking.cancel()
 
 
-async def look(node: Node) -> Sequence[str]:
-    """What the node lacks, in words."""
+def tell(found: Found, readiness: Readiness) -> None:
+    for uuid, problem in found.unusable.items():
+        if readiness.unusable.get(uuid) != problem:
+            _LOG.error(Line("card cannot be brought to containers", uuid=uuid, problem=problem))
+    readiness.node, readiness.unusable = found.lacks, found.unusable
+
+
+async def look(node: Node) -> Found:
+    """What the node lacks, after what could be repaired was."""
     if node.cards_problem is not None or not node.cards:
         await node.ask_for_cards()
     if node.cards_problem is not None:
-        return [f"this node's cards are not known: {node.cards_problem}"]
+        return Found([f"this node's cards are not known: {node.cards_problem}"])
     if not node.cards:
-        return ["the driver shows no card on this node"]
+        troubles = node.cards_in_trouble
+        return Found(
+            [f"no card of this node can be shared: {'; '.join(troubles)}"]
+            if troubles
+            else ["the driver shows no card on this node"]
+        )
     try:
+        await node.renew_specs()
         specs, paths = await node.look_at_host()
         found = [specs.devices.get(card.uuid) for card in node.cards]
         # Somebody may have described the card since we did, in the same directory: then neither
         # description counts, and ours gives way.
         if any(device and device.problem for device in found) and await node.discard_specs():
             specs, paths = await node.look_at_host()
-        missing = [card.uuid for card in node.cards if card.uuid not in specs.devices]
-        if missing and await node.generate_specs(missing):
+        missing = {card.uuid for card in node.cards} - specs.devices.keys()
+        # One file has them all, so those that it describes already are generated with the others.
+        ours = {uuid for uuid, device in specs.devices.items() if device.file == node.generated}
+        if missing and await node.generate_specs([*missing, *ours]):
             specs, paths = await node.look_at_host()
     except TimeoutError:
-        return ["this node's files (library, CDI specs) could not be read or written in time"]
+        return Found(
+            ["this node's files (library, CDI specs) could not be read or written in time"]
+        )
     except OSError as error:
-        return [f"no CDI spec can be written: {error}"]
-    return lacks(node.cards, specs, paths, node.generator_problem)
+        return Found([f"no CDI spec can be written: {error}"])
+    judged = judge(node.cards, specs, paths, node.generator_problem)
+    unprotected = [node.unprotected] if node.unprotected else []
+    return Found([*unprotected, *judged.lacks], judged.unusable)
 
 
-def lacks(
+def judge(
     cards: Sequence[Card], specs: Specs, paths: Paths, generator_problem: str | None = None
-) -> Sequence[str]:
+) -> Found:
     """Pure: library and CDI devices of these cards."""
-    found = []
+    lacks = []
     if paths.bringing.by_name_problem is not None:
-        found.append(f"CDI devices are asked for by name, but {paths.bringing.by_name_problem}")
+        lacks.append(f"CDI devices are asked for by name, but {paths.bringing.by_name_problem}")
     if paths.library is None:
-        found.append(f"the library is missing: {paths.library_problem}")
+        lacks.append(f"the library is missing: {paths.library_problem}")
     hints = [f"unreadable: {problem}" for problem in specs.problems]
     hints += [f"none was generated: {generator_problem}"] if generator_problem else []
     hint = f" ({'; '.join(hints)})" if hints else ""
+    unusable = {}
     for card in cards:
         device = specs.devices.get(card.uuid)
         if device is None:
-            found.append(f"card {card.uuid} has no CDI device{hint}")
+            unusable[card.uuid] = f"card {card.uuid} has no CDI device{hint}"
         elif device.problem is not None:
-            found.append(f"CDI device of card {card.uuid} in {device.file}: {device.problem}")
-    return found
+            unusable[card.uuid] = (
+                f"CDI device of card {card.uuid} in {device.file}: {device.problem}"
+            )
+    if len(unusable) == len(cards):
+        lacks += unusable.values()
+    return Found(lacks, unusable)
 
 
 def _say(problems: Sequence[str]) -> None:

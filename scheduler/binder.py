@@ -25,8 +25,8 @@ from scheduler.arguments import BindingArguments
 from scheduler.core.explain import why_not
 from scheduler.core.place import place
 from scheduler.core.placement import Placement
-from scheduler.core.reasons import Reason
 from scheduler.core.request import Request
+from scheduler.core.search import MOST_STEPS
 from scheduler.gate import POST_S, Gate
 from scheduler.outcome import Seen, Verdict, verdict
 from scheduler.outcome import seen as seen_as
@@ -35,8 +35,8 @@ from scheduler.state import State
 from scheduler.verbs import Verbs
 
 WORK_S: Final = 8.0
-"""Nothing is begun for a bind that came longer ago; its answer comes POST_S later at most. What
-kube-scheduler waits must be more than both."""
+"""Nothing is begun for a bind that came longer ago, so its answer comes POST_S later at most. What
+kube-scheduler waits must be more than both, and the time that the call waited for the Lease."""
 GET_S: Final = 3.0
 UNSEEN_S: Final = 30.0
 """A pod that is held for so long and was not seen bound is asked for."""
@@ -108,6 +108,7 @@ class Binder:
     async def bind(self, wanted: BindingArguments) -> str:
         """ "": the pod is bound to that node. Else why not, or that it is not known yet. Goes on
         where the caller does not wait for it."""
+        until_s = self._clock() + WORK_S
         while (job := self._jobs.get(wanted.uid)) is not None:
             if job.wanted == wanted:
                 return await asyncio.shield(job.task)
@@ -116,7 +117,7 @@ class Binder:
         chosen = None if asked is None else self._choose(wanted, asked)
         if isinstance(chosen, str):
             return chosen
-        return await asyncio.shield(self._begin(wanted, self._bind(wanted, chosen)))
+        return await asyncio.shield(self._begin(wanted, self._bind(wanted, chosen, until_s)))
 
     async def tend(self) -> None:
         """To be called every few seconds. What was sent long ago and was not seen bound is looked
@@ -146,8 +147,9 @@ class Binder:
                 self._state.forget(uid)
             del self._jobs[uid]
 
-    async def _bind(self, wanted: BindingArguments, attempt: _Attempt | None) -> str:
-        until_s = self._clock() + WORK_S
+    async def _bind(
+        self, wanted: BindingArguments, attempt: _Attempt | None, until_s: float
+    ) -> str:
         if attempt is None:
             seen = await self._look(wanted, until_s)
             if isinstance(seen, str):
@@ -167,6 +169,8 @@ class Binder:
         while True:
             if attempt.placement is not None and self._state.assumed(uid) != attempt.placement:
                 return self._overtaken(wanted)
+            if self._clock() > until_s:
+                return self._in_doubt(uid, "the API server took too long to answer")
             error = await self._post(attempt)
             if error is None:
                 return ""
@@ -230,16 +234,22 @@ class Binder:
     def _place(self, wanted: BindingArguments, asked: Pending, request: Request) -> Placement | str:
         """Where `prioritize` saw it, if it comes to that node; a text: why it has no room there."""
         state = self._state
-        guessed = state.tentative.placement(wanted.uid, request, wanted.node)
-        if guessed is not None:
-            return guessed
-        row, policy = state.fleet.row_of(wanted.node), self._verbs.policy(asked)
-        found = place(state.fleet, request, row, policy)
-        if isinstance(found, Reason) and state.tentative.end_all():
-            found = place(state.fleet, request, row, policy)
-        if isinstance(found, Reason):
+        reserved = state.reservations.placement(wanted.uid, request, wanted.node)
+        if reserved is not None:
+            return reserved
+        rows, policy = state.fleet.rows_of([wanted.node]), self._verbs.policy(asked)
+        row = int(rows[0])
+        with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
+            found = place(state.fleet, request, row, policy, steps)
+        if isinstance(found, Placement):
+            return found
+        with state.reservations.lifted(rows) as lifted:
+            if len(lifted):
+                with state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
+                    found = place(state.fleet, request, row, policy, steps)
+            if isinstance(found, Placement):
+                return found
             return f"node {wanted.node}: {why_not(state.fleet, request, row)}"
-        return found
 
     def _hold(self, wanted: BindingArguments, placement: Placement) -> None:
         until_s = self._clock() + UNSEEN_S
@@ -287,6 +297,8 @@ class Binder:
         """The pod as it is; a text: why that could not be found out in time."""
         pause = Backoff()
         while True:
+            if self._clock() > until_s:
+                return "the pod could not be read in time"
             try:
                 return seen_as(await self._kube.get(_path(wanted), timeout_s=GET_S), wanted.uid)
             except KubeError as error:

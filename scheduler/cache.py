@@ -17,7 +17,8 @@ from typing import Any, Final
 from contract import names
 from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
-from scheduler import translate
+from scheduler import pending, translate
+from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
 from scheduler.written import annotations_of
 
@@ -44,9 +45,9 @@ class Cache:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         wall: Callable[[], float] = time.time,
+        retries: RetryQueue | None = None,
     ) -> None:
-        self.on_pod_bound: list[Callable[[str], None]] = []
-        """Called with the UID of a pod that was assumed, once State knows it bound."""
+        self._kube = kube
         self._state = state
         self._clock = clock
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
@@ -55,7 +56,11 @@ class Cache:
             "devices": Follower(kube, DEVICES, _Devices(state), **shared),
             "leases": Follower(kube, LEASES, _Leases(state, clock, wall), **shared),
             "pods": Follower(
-                kube, PODS, _Pods(state, self.on_pod_bound), query=_UNFINISHED, **shared
+                kube,
+                PODS,
+                _Pods(state, RetryQueue(state) if retries is None else retries),
+                query=_UNFINISHED,
+                **shared,
             ),
         }
 
@@ -93,13 +98,17 @@ class Cache:
         return {name: each.lists for name, each in self._followers.items()}
 
     def problems(self) -> Sequence[str]:
-        """Of which kinds it is not known what happens now, and why."""
-        return [f"{name}: {each.problem}" for name, each in self._followers.items() if each.problem]
+        """Of which kinds it is not known what happens now, and why; and credentials that cannot be
+        read again."""
+        found = [
+            f"{name}: {each.problem}" for name, each in self._followers.items() if each.problem
+        ]
+        return [*found, self._kube.problem] if self._kube.problem else found
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self._state.tick(self._clock())
+            self._state.tick(self._clock(), bool(self._followers["leases"].problem))
 
 
 class _Nodes:
@@ -160,26 +169,28 @@ class _Leases:
 class _Pods:
     """marks: by UID, translate.mark of it as it was seen last."""
 
-    def __init__(self, state: State, on_bound: Sequence[Callable[[str], None]]) -> None:
+    def __init__(self, state: State, retries: RetryQueue) -> None:
         self._state = state
-        self._on_bound = on_bound
+        self._retries = retries
         self._marks: dict[str, int] = {}
 
     def seen(self, raw: Json) -> str:
         uid, mark = translate.uid(raw), translate.mark(raw)
-        if self._marks.get(uid) == mark:
+        before = self._marks.get(uid)
+        if before == mark:
             return uid
         self._marks[uid] = mark
         if mark == translate.UNBOUND:
+            if pending.was_refused(raw):
+                # By kube-scheduler while another process was its extender.
+                self._retries.restore(pending.read(raw))
             return uid
+        self._retries.forget(uid)
         chosen = self._state.assumed(uid)
         if chosen and translate.is_bound_with(raw, chosen.node, annotations_of(chosen)):
             self._state.confirm(uid)
         else:
             self._state.see_pod(translate.pod(raw))
-        if chosen and self._state.is_bound(uid):
-            for call in self._on_bound:
-                call(uid)
         return uid
 
     def lost(self, raw: Json) -> None:
@@ -194,4 +205,6 @@ class _Pods:
 
     def _forget(self, uid: str) -> None:
         self._marks.pop(uid, None)
+        self._retries.forget(uid)
+        self._state.reservations.end(uid)
         self._state.lose_pod(uid)

@@ -1,12 +1,15 @@
 """What is told to probes, Prometheus and people: GET /livez, /readyz, /metrics, /debug/fleet.
 
 On the same event loop as everything else: that /livez is answered is what it says. Nothing can be
-changed through it. What it tells of pods is their names and what they hold.
+changed through it. It needs no authentication; so /debug/fleet, with the names of pods and what
+they hold, is for connections from the pod itself alone, as `kubectl port-forward` makes them, and
+the numbers of /metrics are read at most once a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
@@ -26,6 +29,8 @@ _LOG: Final = logging.getLogger(__name__)
 PAGES: Final = ("/livez", "/readyz", "/metrics", "/debug/fleet")
 LEAVE_S: Final = 1.0
 _RETRY_S: Final = 5.0
+_FRESH_S: Final = 1.0
+"""To read the numbers of 5,000 nodes takes 30 ms of the loop."""
 _AT_ONCE: Final = 50
 """Nodes between two turns of whoever else waits for the loop."""
 _LAG_S: Final = 150.0
@@ -53,6 +58,9 @@ class Endpoint:
         self._metrics = metrics
         self._standing = standing
         self._listed: dict[str, int] = {}
+        self._refreshed_s = float("-inf")
+        self._fleet_lock = asyncio.Lock()
+        """One at a time: a page of 5,000 nodes takes half a second of the loop, in small pieces."""
 
     async def run(self, address: Address, served: Callable[[str], None]) -> None:
         """Until cancelled. The address is tried again while another process has it: pods are bound
@@ -93,12 +101,22 @@ class Endpoint:
         return web.Response(text="\n".join(lines) + "\n", status=503 if problems else 200)
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
-        self.refresh()
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._refreshed_s >= _FRESH_S:
+            self._refreshed_s = now_s
+            self.refresh()
         body = self._metrics.render()
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _fleet(self, request: web.Request) -> web.StreamResponse:
         """A JSON object, written node by node: a large one must not halt the scheduler."""
+        if not is_local(request.remote):
+            text = "/debug/fleet is served to the pod itself alone: use kubectl port-forward\n"
+            return web.Response(text=text, status=403)
+        async with self._fleet_lock:
+            return await self._write_fleet(request)
+
+    async def _write_fleet(self, request: web.Request) -> web.StreamResponse:
         names = view.names_of(self._state, request.query.get("node"))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
@@ -138,6 +156,16 @@ class Endpoint:
         metrics.largest_free.set(told.largest_free_bytes)
         metrics.assumed.set(self._state.assumed_count)
         metrics.problems.set(len(self._state.problems()))
+
+
+def is_local(remote: str | None) -> bool:
+    """remote: the peer's address."""
+    try:
+        address = ipaddress.ip_address(remote or "")
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 async def _listen(runner: web.AppRunner, address: Address) -> None:

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 from contract.log_lines import Line
 from kube.client import KubeError
+from scheduler.facts import Problem
 from scheduler.lease import NAME as LEASE_NAME
 from scheduler.metrics import Metrics
-from scheduler.state import Problem
 
 Json = Mapping[str, Any]
 

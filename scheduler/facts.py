@@ -1,6 +1,7 @@
 """What the scheduler knows of Kubernetes' objects: the few facts that decide, as values.
 
 Written by `scheduler.translate`, read by `scheduler.state`; neither field paths nor dialects here.
+Problem and Holder are what the state reports for people.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from scheduler.core.fleet import Card
-from scheduler.core.request import Request
+from scheduler.core.request import WHOLE_PERCENT, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,13 @@ class Unreadable:
 
     asked: Request | None
 
+    def most_of(self, card: Card) -> tuple[int, int | None]:
+        """Bytes and core: the most that it may hold of the card."""
+        if self.asked is None:
+            return card.total_bytes, WHOLE_PERCENT
+        size, core = self.asked.peak_of(card.total_bytes)
+        return min(size, card.total_bytes), None if core is None else min(core, WHOLE_PERCENT)
+
 
 Held = Sequence[HeldCard] | Unreadable
 
@@ -59,14 +67,16 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """isolates: the node's label says that it can. cordoned, excluded: UUIDs of cards that may not
-    be given."""
+    """isolates: the node's label says that it can. partitioned: its label requires that several
+    whole GPUs of a pod are a group of its partition table. cordoned, excluded: UUIDs of cards that
+    may not be given."""
 
     name: str
     uid: str
     isolates: bool
     cordoned: AbstractSet[str] = frozenset()
     excluded: AbstractSet[str] = frozenset()
+    partitioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +101,25 @@ class LeaseFacts:
     beat: str
     not_ready: str = ""
     renewed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should look at. about, uid: a pod's NAMESPACE/NAME and UID, or ""
+    for the node."""
+
+    node: str
+    about: str
+    text: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod that holds cards of a node. whose: NAMESPACE/NAME. cards: of those that are there,
+    (UUID, bytes, percent of core or None). assumed: its binding was not seen yet."""
+
+    uid: str
+    whose: str
+    cards: Sequence[tuple[str, int, int | None]]
+    assumed: bool

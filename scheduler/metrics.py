@@ -128,8 +128,8 @@ class Metrics:
         )
         self.woken = Counter(
             "gpuslice_scheduler_woken_pods_total",
-            "Times a pod was refused, room for it came, and kube-scheduler did not try it again"
-            " within seconds: it was told to.",
+            "Times a pod was refused, room for it came, and kube-scheduler did not retry it within"
+            " seconds, so that the extender requested that.",
             registry=self.registry,
         )
         self.events = Counter(

@@ -1,4 +1,6 @@
-"""The admission policy of the names served: a share is asked of us, and of no node past us.
+"""The admission policy of the names served: the stock scheduler is not asked for a share, since it
+would bind the pod without one, and a pod of ours names no node itself. Pods of other schedulers
+pass.
 
 Pure. `scheduler.profiles` prints it beside kube-scheduler's configuration, which has the same
 names. The CEL by which it sees a pod in whatever becomes one, and a share in a pod, is that of the
@@ -15,6 +17,8 @@ from contract import names
 Json = Mapping[str, Any]
 
 POLICY: Final = "gpuslice-scheduler-names"
+STOCK: Final = "default-scheduler"
+"""Also of pods that name no scheduler."""
 LABELS: Final = {"app.kubernetes.io/part-of": "gpuslice"}
 _OLD: Final = {new: old for old, new in names.DEPRECATED_RESOURCES.items()}
 _SHARES: Final = (
@@ -50,10 +54,9 @@ _TEMPLATES: Final = (
 
 
 def policy(served: Sequence[str]) -> Json:
-    """A share is asked of a scheduler that allocates it, and of no node past it."""
     listed = ", ".join(f"'{name}'" for name in served)
-    allowed = f"allowed {'is' if len(served) == 1 else 'are'} {', '.join(served)}"
-    what = "of a pod that asks for a share of a card"
+    stock = ", ".join(f"'{name}'" for name in ("", STOCK))
+    allowed = f"must be {' or '.join(served)} in a pod that asks for a share of a GPU"
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
@@ -71,8 +74,10 @@ def policy(served: Sequence[str]) -> Json:
                 {"name": "asks-for-a-share", "expression": ASKS},
                 {
                     "name": "elsewhere",
-                    "expression": f"[{TEMPLATE}].exists(t, t.?spec.?nodeName.orValue('') != ''"
-                    f" || !(t.?spec.?schedulerName.orValue('') in [{listed}]))",
+                    "expression": f"[{TEMPLATE}].exists(t,"
+                    f" t.?spec.?schedulerName.orValue('') in [{listed}]"
+                    " ? t.?spec.?nodeName.orValue('') != ''"
+                    f" : t.?spec.?schedulerName.orValue('') in [{stock}])",
                 },
             ],
             "variables": [
@@ -91,14 +96,14 @@ def policy(served: Sequence[str]) -> Json:
             "validations": [
                 {
                     "expression": f"!variables.judged || variables.scheduler in [{listed}]",
-                    "messageExpression": '"schedulerName: \'" + variables.scheduler'
-                    f' + "\' {what}; {allowed}"',
+                    "messageExpression": '"schedulerName: invalid value \'" + variables.scheduler'
+                    f' + "\': {allowed}; {STOCK} would start it without a GPU"',
                 },
                 {
                     "expression": "!variables.judged || variables.node == ''",
-                    "messageExpression": '"nodeName: \'" + variables.node'
-                    f" + \"' {what}; allowed is none, as the scheduler allocates it: a nodeSelector"
-                    ' or an affinity chooses a node"',
+                    "messageExpression": '"nodeName: invalid value \'" + variables.node'
+                    " + \"': must be empty in a pod that asks for a share of a GPU, so that the"
+                    ' scheduler allocates it; use a nodeSelector or an affinity instead"',
                 },
             ],
         },

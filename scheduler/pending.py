@@ -63,6 +63,15 @@ def read(pod: Json) -> Pending:
     )
 
 
+def was_refused(pod: Json) -> bool:
+    """Whether kube-scheduler found no node for it when it tried last."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(
+        each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable"
+        for each in conditions
+    )
+
+
 def _preferences(spec: Json) -> Iterator[object]:
     affinity = spec.get("affinity") or {}
     for kind in _AFFINITIES:

@@ -19,6 +19,9 @@ from scheduler.hints import read_hints
 
 _FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 _REMEMBERED: Final = 256
+MAX_CONTAINERS: Final = 32
+"""That may ask for shares. The work for a pod grows with them, and all tenants share the loop that
+does it."""
 _MOST_CHARACTERS: Final = 8192
 """Of the annotations of one that is remembered: all of them together are a few megabytes."""
 
@@ -104,18 +107,16 @@ def _asked(said: _Said) -> Request | None:
     annotations = dict(said.annotations)
     containers = tuple(map(_container, said.containers))
     asks = dialects.read(annotations, containers)
-    isolation = _wants_isolation(said.isolation)
-    if asks or isolation:
-        _refuse_foreign(said.overhead, containers)
     if not asks:
-        if isolation:
-            raise RequestError(
-                f"label {names.LABEL_ISOLATION_PROVIDER}: {names.ISOLATION_PROVIDER}, but no"
-                f" container asks for a share of a card ({names.RESOURCE_MEMORY_RATIO}, or another"
-                f" of koordinator.sh's)"
-            )
         return None
+    isolation = _wants_isolation(said.isolation)
+    _refuse_foreign(said.overhead, containers)
     named = [ask.container for ask in asks]
+    if len(named) > MAX_CONTAINERS:
+        raise RequestError(
+            f"spec: invalid value {len(named)} containers that ask for a share of a GPU: must be at"
+            f" most {MAX_CONTAINERS}; let fewer containers of the pod ask"
+        )
     if len(set(named)) < len(named):
         raise RequestError(f"containers {', '.join(named)}: a name is there twice")
     selector, scope = read_hints(annotations, asks)

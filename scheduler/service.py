@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from contract import names
 from contract.log_lines import Line
 from kube.client import Kube
 from scheduler.binder import Binder
@@ -23,11 +24,11 @@ from scheduler.extender import Extender
 from scheduler.incarnation import Incarnation
 from scheduler.leader import Leader, boot_clock
 from scheduler.metrics import Metrics
+from scheduler.retrier import Retrier
+from scheduler.retry_queue import RetryQueue
 from scheduler.settings import Settings
 from scheduler.state import State
 from scheduler.verbs import Verbs
-from scheduler.waiting import Waiting
-from scheduler.waker import Waker
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _COLLECTED_AFTER: Final = (10_000, 20, 50)
 """Python's 700, 10, 10 walks over all pods forty times while they are first listed: half of that
 list's time, and pauses of 0.2 s. What is kept has no cycles; of what has, megabytes may wait."""
 
-_WAKE_S: Final = 1.0
+_RETRY_S: Final = 1.0
 
 
 async def run(
@@ -74,11 +75,11 @@ async def _run(
             after=len(me.dead) or None,
         )
     )
-    cache = Cache(kube, state, boot_clock)
+    retries = RetryQueue(state, {names.SCHEDULER_NAME, *settings.policies})
+    cache = Cache(kube, state, boot_clock, retries=retries)
     leader = Leader(kube, me, cache.relist, metrics)
-    waiting = Waiting(state)
-    verbs = Verbs(state, settings.policies, waiting)
-    waker = Waker(waiting, kube, metrics, boot_clock)
+    verbs = Verbs(state, settings.policies, retries)
+    retrier = Retrier(retries, kube, metrics, boot_clock)
     binder = Binder(state, kube, leader, verbs, boot_clock)
     events = Events(kube, metrics, boot_clock, me.identity)
     endpoint = Endpoint(state, cache, metrics, lambda: leader.standing)
@@ -91,7 +92,9 @@ async def _run(
         async with asyncio.TaskGroup() as group:
             others = [group.create_task(cache.run(), name="cache")]
             others.append(group.create_task(_every(settings.tend_s, binder.tend), name="tend"))
-            others.append(group.create_task(_every(_WAKE_S, _waking(waker, leader)), name="wake"))
+            others.append(
+                group.create_task(_every(_RETRY_S, _retrying(retrier, leader)), name="retry")
+            )
             tell = _telling(state, events, leader)
             others.append(group.create_task(_every(settings.tell_s, tell), name="tell"))
             if settings.http is not None:
@@ -133,14 +136,14 @@ async def _every(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
         await work()
 
 
-def _waking(waker: Waker, leader: Leader) -> Callable[[], Awaitable[None]]:
-    """By the one that may bind: the others answer no filter, and so refuse nobody."""
+def _retrying(retrier: Retrier, leader: Leader) -> Callable[[], Awaitable[None]]:
+    """By the process that may bind: the others answer no filter, and so refuse no pod."""
 
-    async def wake() -> None:
+    async def retry() -> None:
         if leader.may_write():
-            await waker.tend()
+            await retrier.tend()
 
-    return wake
+    return retry
 
 
 def _telling(state: State, events: Events, leader: Leader) -> Callable[[], Awaitable[None]]:

@@ -16,37 +16,27 @@ from typing import Final
 
 import numpy as np
 
+from scheduler.core.budget import Budget
+from scheduler.core.fit import Known
 from scheduler.core.fleet import NO_ROW, Card, Fleet
 from scheduler.core.placement import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
-from scheduler.facts import DeviceFacts, Held, HeldCard, LeaseFacts, NodeFacts, PodFacts, Unreadable
-from scheduler.tentative import Taken, Tentative
+from scheduler.core.reservations import NOMINATED_S, Reservations, Taken
+from scheduler.facts import (
+    DeviceFacts,
+    Held,
+    HeldCard,
+    Holder,
+    LeaseFacts,
+    NodeFacts,
+    PodFacts,
+    Problem,
+    Unreadable,
+)
 
 SILENT_AFTER_S: Final = 40.0
 """Kubernetes' own patience with a kubelet, since 1.32 (node-monitor-grace-period)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that a person should look at. about, uid: a pod's NAMESPACE/NAME and UID, or ""
-    for the node."""
-
-    node: str
-    about: str
-    text: str
-    uid: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A pod that holds cards of a node. whose: NAMESPACE/NAME. cards: of those that are there,
-    (UUID, bytes, percent of core or None). assumed: its binding was not seen yet."""
-
-    uid: str
-    whose: str
-    cards: Sequence[tuple[str, int, int | None]]
-    assumed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +65,9 @@ class State:
 
     def __init__(self, silent_after_s: float = SILENT_AFTER_S) -> None:
         self.fleet = Fleet()
-        self.tentative = Tentative(self.fleet)
+        self.reservations = Reservations(self.fleet)
+        self.budget = Budget()
+        self.known = Known()
         self._silent_after_s = silent_after_s
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
@@ -85,8 +77,9 @@ class State:
         self._taken: dict[str, Sequence[Taken]] = {}
         self._vanished: dict[str, str] = {}
         self._assumed: dict[str, None] = {}
-        self.made_room = 0
-        """Counts what may have made room: who was refused before may fit now."""
+        self._now_s = 0.0
+        """Of the last tick."""
+        self._leases_lost = False
 
     # --- nodes, their inventory and their agents
 
@@ -99,8 +92,8 @@ class State:
     def lose_node(self, name: str) -> None:
         """The Node is gone. Pods bound to its name hold what they have, should it come back."""
         if self._nodes.pop(name, None) is not None:
-            self.tentative.end_on(name)
-            self.fleet.remove(name)
+            with self.reservations.changing(name):
+                self.fleet.remove(name)
             for uid in self._on_node.get(name, ()):
                 self._taken[uid] = ()
                 self._vanished.pop(uid, None)
@@ -132,9 +125,16 @@ class State:
         if self._leases.pop(node, None) is not None:
             self._judge(node)
 
-    def tick(self, now_s: float) -> Sequence[str]:
-        """To be called every second or so: the nodes whose agents have become silent by now."""
-        self.tentative.tick()
+    def tick(self, now_s: float, leases_lost: bool = False) -> Sequence[str]:
+        """To be called every second or so: the nodes whose agents have become silent by now.
+        leases_lost: the watch of the agents' Leases is broken, so that silence says nothing."""
+        self.budget.refill(now_s - self._now_s)
+        self._now_s = now_s
+        self.reservations.end_overdue(now_s)
+        if leases_lost != self._leases_lost:
+            self._leases_lost = leases_lost
+            for node in [node for node, heard in self._leases.items() if heard.silent]:
+                self._judge(node)
         silent = []
         for node, heard in self._leases.items():
             if not heard.silent and now_s - heard.moved_s > self._silent_after_s:
@@ -183,6 +183,10 @@ class State:
         They hold until then, since nobody knows that the binding has failed."""
         deadlines = ((uid, self._holdings[uid].deadline_s) for uid in self._assumed)
         return [uid for uid, deadline_s in deadlines if deadline_s <= now_s]
+
+    def nominate(self, uid: str, request: Request, placement: Placement) -> None:
+        """Reserve the placement for the pod, which kube-scheduler is expected to bind there."""
+        self.reservations.add(uid, request, placement, self._now_s + NOMINATED_S)
 
     def node_of(self, uid: str) -> str | None:
         """Where the pod is bound or assumed to be."""
@@ -298,10 +302,10 @@ class State:
         holding = self._holdings.pop(uid, None)
         if holding is None:
             return
-        self.made_room += 1
         row = self.fleet.row_of(holding.node)
         for taken in self._taken.pop(uid):
             self.fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
+        self.fleet.note_room(row)
         self._vanished.pop(uid, None)
         self._assumed.pop(uid, None)
         there = self._on_node[holding.node]
@@ -310,14 +314,13 @@ class State:
             del self._on_node[holding.node]
 
     def _take(self, uid: str, holding: _Holding) -> None:
-        """What is counted as taken for it already, else anew."""
-        kept = holding.placement and self.tentative.keep(uid, holding.placement)
-        if kept:
-            self._taken[uid] = kept
+        """What is reserved for it, or beside the reservations that still have room then."""
+        reserved = self.reservations.end(uid)
+        if reserved is not None and reserved is holding.placement:
+            self._enter(uid)
             return
-        self.tentative.end(uid)
-        self.tentative.end_on(holding.node)
-        self._enter(uid)
+        with self.reservations.changing(holding.node):
+            self._enter(uid)
 
     def _enter(self, uid: str) -> None:
         """Into the fleet, what the pod holds of cards that are there."""
@@ -328,9 +331,8 @@ class State:
         if row == NO_ROW:
             return
         if isinstance(holding.held, Unreadable):
-            asked = holding.held.asked
-            cards = enumerate(self.fleet.cards[row])
-            taken = [Taken(slot, *_most_of(card, asked)) for slot, card in cards]
+            most_of = holding.held.most_of
+            taken = [Taken(slot, *most_of(c)) for slot, c in enumerate(self.fleet.cards[row])]
         else:
             taken, lost = self._resolve(row, holding.held)
             if lost:
@@ -358,28 +360,28 @@ class State:
         node, device = self._nodes.get(name), self._devices.get(name)
         if node is None:
             return
-        self.made_room += 1
-        self.tentative.end_on(name)
         row = self.fleet.add(name)
         barred = node.cordoned | node.excluded
         cards: Sequence[Card] = device.cards if device else ()
-        self.fleet.set_cards(
-            row, [replace(c, usable=c.usable and c.uuid not in barred) for c in cards]
-        )
-        self._judge(name)
-        for uid in self._on_node.get(name, ()):
-            self._enter(uid)
+        with self.reservations.changing(name):
+            self.fleet.set_cards(
+                row, [replace(c, usable=c.usable and c.uuid not in barred) for c in cards]
+            )
+            self._judge(name)
+            for uid in self._on_node.get(name, ()):
+                self._enter(uid)
+        self.fleet.note_room(row)
 
     def _judge(self, name: str) -> None:
         node = self._nodes.get(name)
         if node is None:
             return
         row, bar = self.fleet.row_of(name), self._bar(node)
-        if self.fleet.bar[row] and not bar:
-            self.made_room += 1
-        if bar:
-            self.tentative.end_on(name)
-        self.fleet.set_node(row, bar, node.isolates)
+        was_barred = bool(self.fleet.bar[row])
+        with self.reservations.changing(name):
+            self.fleet.set_node(row, bar, node.isolates, node.partitioned)
+        if was_barred and not bar:
+            self.fleet.note_room(row)
 
     def _bar(self, node: NodeFacts) -> Reason:
         device, heard = self._devices.get(node.name), self._leases.get(node.name)
@@ -392,13 +394,5 @@ class State:
         if heard is None:
             return Reason.AGENT_MISSING
         if heard.silent:
-            return Reason.AGENT_SILENT
+            return Reason.LEASES_LOST if self._leases_lost else Reason.AGENT_SILENT
         return Reason.AGENT_NOT_READY if heard.facts.not_ready else Reason.FITS
-
-
-def _most_of(card: Card, asked: Request | None) -> tuple[int, int | None]:
-    """The most that a pod may hold of a card."""
-    if asked is None:
-        return card.total_bytes, WHOLE_PERCENT
-    size, core = asked.peak_of(card.total_bytes)
-    return min(size, card.total_bytes), None if core is None else min(core, WHOLE_PERCENT)

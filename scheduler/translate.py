@@ -7,6 +7,7 @@ left out and told, and what may be held stays held.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -167,14 +168,15 @@ def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
 
 def node(raw: Json) -> NodeFacts:
     metadata = at(raw, "metadata")
-    annotations = texts(metadata, "annotations")
-    provider = texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER, "")
+    annotations, labels = texts(metadata, "annotations"), texts(metadata, "labels")
+    provider = labels.get(names.LABEL_ISOLATION_PROVIDER, "")
     return NodeFacts(
         name=str(metadata.get("name", "")),
         uid=str(metadata.get("uid", "")),
         isolates=provider.lower() == names.ISOLATION_PROVIDER,
         cordoned=_uuids(annotations, names.ANNOTATION_CORDONED_CARDS),
         excluded=_uuids(annotations, names.ANNOTATION_EXCLUDED_CARDS),
+        partitioned=labels.get(names.LABEL_PARTITION_POLICY) == "Honor",
     )
 
 
@@ -190,7 +192,9 @@ def device(raw: Json) -> DeviceFacts:
     listed = at(raw, "spec").get("devices")
     readable = listed is None or isinstance(listed, list)
     cards: dict[str, Card] = {}
-    problems: list[str] = [] if readable else [f"Device: spec.devices: {listed!r}, expected a list"]
+    problems: list[str] = (
+        [] if readable else [f"Device: {_invalid('spec.devices', listed, 'a list')}"]
+    )
     for index, entry in enumerate(objects(at(raw, "spec"), "devices")):
         if entry.get("type") != names.DEVICE_TYPE_GPU:
             continue
@@ -216,19 +220,21 @@ def device(raw: Json) -> DeviceFacts:
 
 
 def _card(entry: Json) -> Card | str:
-    """The card, or what is wrong with it. One of which nobody says that it is healthy, is not."""
+    """The card, or what is wrong with it. One that is not reported healthy is not usable."""
     uuid, minor = entry.get("id"), entry.get("minor")
     if not isinstance(uuid, str) or not uuid:
-        return f"id: {uuid!r}, expected a card's UUID"
+        return _invalid("id", uuid, "the UUID of a GPU")
     if not isinstance(minor, int) or isinstance(minor, bool) or not 0 <= minor < 2**31:
-        return f"minor: {minor!r}, expected a whole number from 0"
+        return _invalid("minor", minor, "a whole number from 0")
     resources = {
         names.DEPRECATED_RESOURCES.get(key, key): value
         for key, value in at(entry, "resources").items()
     }
-    memory = quantity.parse(resources.get(names.RESOURCE_MEMORY))
+    text = resources.get(names.RESOURCE_MEMORY)
+    memory = quantity.parse(text)
     if not isinstance(memory, quantity.Value) or not MIN_BYTES <= memory.amount <= MAX_BYTES:
-        return f"resources.{names.RESOURCE_MEMORY}: {memory}, expected {MIN_BYTES} to {MAX_BYTES}"
+        allowed = f"a quantity from {MIN_BYTES} to {MAX_BYTES} bytes"
+        return _invalid(f"resources.{names.RESOURCE_MEMORY}", text, allowed)
     topology, labels = at(entry, "topology"), texts(entry, "labels")
     numa, root = topology.get("nodeID"), topology.get("pcieID")
     return Card(
@@ -241,6 +247,13 @@ def _card(entry: Json) -> Card | str:
         link=labels.get(names.LABEL_CARD_LINK),
         labels=labels,
     )
+
+
+def _invalid(field: str, value: object, allowed: str) -> str:
+    """As Kubernetes writes it; the value as it stands in the object."""
+    if value is None:
+        return f"{field}: required value: must be {allowed}"
+    return f"{field}: invalid value {json.dumps(value)}: must be {allowed}"
 
 
 def lease(raw: Json) -> LeaseFacts | None:

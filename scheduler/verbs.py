@@ -22,12 +22,13 @@ from scheduler.core.fit import feasible, fit
 from scheduler.core.fleet import Rows
 from scheduler.core.place import place
 from scheduler.core.placement import Placement
-from scheduler.core.reasons import UNRESOLVABLE
+from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import Scores, best, first, levels, score
+from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.pending import Pending
+from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
-from scheduler.waiting import Waiting
 
 MOST_NODES: Final = 32
 """That `filter` answers."""
@@ -49,18 +50,18 @@ class _Scored:
 
 
 class Verbs:
-    """policies: by profile (schedulerName), where a pod's own annotation names none. waiting: is
-    told who is refused for want of room."""
+    """policies: by profile (schedulerName), where a pod's own annotation names none. retries: gets
+    the pods that are refused for want of room."""
 
     def __init__(
         self,
         state: State,
         policies: Mapping[str, Policy] | None = None,
-        waiting: Waiting | None = None,
+        retries: RetryQueue | None = None,
     ) -> None:
         self._state = state
         self._policies = policies or {}
-        self._waiting = waiting or Waiting(state)
+        self._retries = RetryQueue(state) if retries is None else retries
         self._reader = Reader()
         self._remembered: dict[str, Pending] = {}
         self._scored: _Scored | None = None
@@ -69,7 +70,7 @@ class Verbs:
         """ExtenderFilterResult. Raises ArgumentsError."""
         asked, names = self._reader.arguments(body)
         self._remember(asked)
-        self._waiting.forget(asked.uid)
+        self._retries.forget(asked.uid)
         if asked.refusal:
             refused = dict.fromkeys(names, asked.refusal)
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
@@ -90,9 +91,9 @@ class Verbs:
         if self._kept(asked.uid, names):
             kept = self._state.node_of(asked.uid)
             return _priorities(names, [_BEST if name == kept else 0 for name in names])
-        self._state.tentative.end(asked.uid)
+        self._state.reservations.end(asked.uid)
         scores = self._scores(asked, asked.request, names)
-        self._guess(asked, asked.request, names[first(scores)])
+        self._nominate(asked, asked.request, names[first(scores)])
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> bytes:
@@ -121,14 +122,15 @@ class Verbs:
                 return found
         return score(fleet, request, fleet.rows_of(names), self.policy(asked))
 
-    def _guess(self, asked: Pending, request: Request, node: str) -> None:
+    def _nominate(self, asked: Pending, request: Request, node: str) -> None:
         """The next pods are ranked beside this one, as if it were bound there."""
         if self._state.node_of(asked.uid) is not None:
             return
         fleet = self._state.fleet
-        found = place(fleet, request, fleet.row_of(node), self.policy(asked))
+        with self._state.budget.steps(MOST_STEPS, MOST_STEPS) as steps:
+            found = place(fleet, request, fleet.row_of(node), self.policy(asked), steps)
         if isinstance(found, Placement):
-            self._state.tentative.begin(asked.uid, request, found)
+            self._state.nominate(asked.uid, request, found)
 
     def _remember(self, asked: Pending) -> None:
         self._remembered.pop(asked.uid, None)
@@ -145,9 +147,11 @@ class Verbs:
         node = self._state.node_of(asked.uid)
         if node is not None:
             return (node,) if self._kept(asked.uid, victims) else ()
-        self._state.tentative.end_all()
-        fleet = self._state.without({at: each.uids for at, each in victims.items()})
-        fits = feasible(fleet, asked.request, fleet.rows_of(victims))
+        rows = self._state.fleet.rows_of(victims)
+        with self._state.reservations.lifted(rows):
+            fleet = self._state.without({at: each.uids for at, each in victims.items()})
+        with self._state.budget.steps() as steps:
+            fits = feasible(fleet, asked.request, rows, steps)
         return [at for at, fit_there in zip(victims, fits.tolist(), strict=True) if fit_there]
 
     def _kept(self, uid: str, names: Container[str]) -> bool:
@@ -160,34 +164,37 @@ class Verbs:
         return not fleet.bar[fleet.row_of(placement.node)]
 
     def _filter(self, asked: Pending, request: Request, names: Sequence[str]) -> bytes:
-        fleet = self._state.fleet
-        self._state.tentative.end(asked.uid)
-        if 2 * len(names) > len(fleet) and not asked.prefers:
-            named = self._best_of_all(asked, request, names)
-            if named:
-                return orjson.dumps({"NodeNames": named})
-        rows = fleet.rows_of(names)
-        fitting = rows[feasible(fleet, request, rows)]
-        if not len(fitting) and self._state.tentative.end_all():
-            fitting = rows[feasible(fleet, request, rows)]
-        if not len(fitting):
-            self._waiting.refuse(asked, request)
-            return self._refusals(request, names, rows)
+        state, fleet = self._state, self._state.fleet
+        state.reservations.end(asked.uid)
+        with state.budget.steps() as steps:
+            if 2 * len(names) > len(fleet) and not asked.prefers:
+                named = self._best_of_all(asked, request, names, steps)
+                if named:
+                    return orjson.dumps({"NodeNames": named})
+            rows = fleet.rows_of(names)
+            fitting = rows[feasible(fleet, request, rows, steps, state.known)]
+            if not len(fitting):
+                with state.reservations.lifted(rows) as again:
+                    fitting = again[feasible(fleet, request, again, steps, state.known)]
+                    if not len(fitting):
+                        return self._refuse(asked, request, names, rows, steps)
         if len(fitting) > MOST_NODES and not asked.prefers:
             named = self._best(asked, request, fitting, MOST_NODES)
             return orjson.dumps({"NodeNames": named})
         named = [fleet.names[row] for row in fitting.tolist()]
         if len(named) == 1:
             # kube-scheduler asks for no ranking of one.
-            self._guess(asked, request, named[0])
+            self._nominate(asked, request, named[0])
         return orjson.dumps({"NodeNames": named})
 
-    def _best_of_all(self, asked: Pending, request: Request, names: Sequence[str]) -> Sequence[str]:
+    def _best_of_all(
+        self, asked: Pending, request: Request, names: Sequence[str], steps: Steps
+    ) -> Sequence[str]:
         """The best of the whole fleet, and of these those that are in question: to look up each
         name costs more. Empty: too few of them are, and it says nothing."""
         fleet = self._state.fleet
         rows = fleet.every_row()
-        fitting = rows[feasible(fleet, request, rows)]
+        fitting = rows[feasible(fleet, request, rows, steps, self._state.known)]
         if len(fitting) <= MOST_NODES:
             return ()
         among = frozenset(names)
@@ -205,11 +212,13 @@ class Verbs:
         self._scored = _Scored(asked, fleet.changes, by_name)
         return named
 
-    def _refusals(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:
-        _, reasons = fit(self._state.fleet, request, rows)
-        said = {
-            int(at): text for at, text in texts(self._state.fleet, request, rows, reasons).items()
-        }
+    def _refuse(
+        self, asked: Pending, request: Request, names: Sequence[str], rows: Rows, steps: Steps
+    ) -> bytes:
+        fleet, known = self._state.fleet, self._state.known
+        _, reasons = fit(fleet, request, rows, steps, known)
+        self._retries.refuse(asked, request, rows, bool((reasons == Reason.UNFINISHED).any()))
+        said = {int(at): text for at, text in texts(fleet, request, rows, reasons).items()}
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         for name, reason in zip(names, reasons.tolist(), strict=True):

@@ -62,6 +62,10 @@ def driver(facts: Facts) -> Finding:
             f"NVML does not tell the cards: {facts.cards_problem}",
             "see that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here",
         )
+    if facts.in_trouble:
+        found = "; ".join(f"{card.uuid}: {card.problem}" for card in facts.in_trouble)
+        level = Level.WARN if facts.cards else Level.FAIL
+        return Finding("driver", level, found, "mend these GPUs; the agent shares the others")
     if not facts.cards:
         do = "run the agent on nodes with a card alone"
         return Finding("driver", Level.FAIL, "the driver shows no card", do)
@@ -197,6 +201,14 @@ def run_dir(facts: Facts) -> Finding:
             f"{path}: {seen.free_bytes >> 10} KiB and {seen.free_inodes} inodes are free, wanted"
             f" are {_ROOM_BYTES >> 10} KiB and {_ROOM_INODES}",
             "make room in its file system (/run), or mount a larger one",
+        )
+    if seen.open_to:
+        return Finding(
+            "run-dir",
+            Level.FAIL,
+            f"{path}: {seen.open_to}: must be the agent's user and mode 700, since every user of"
+            " this host could write the containers' counters otherwise",
+            f"chown and chmod 700 {path}; the agent sets the mode at its start",
         )
     if not seen.tmpfs:
         return Finding(

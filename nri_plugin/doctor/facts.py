@@ -106,6 +106,8 @@ class RunDir:
     free_bytes: int
     free_inodes: int
     problem: str | None = None
+    open_to: str = ""
+    """Why others than the agent may reach what is in it; "": they may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +146,5 @@ class Facts:
     run_dir: RunDir
     kernel: Kernel
     agent: Agent
+    in_trouble: Sequence[Card] = ()
+    """Cards that NVML shows and that cannot be shared."""

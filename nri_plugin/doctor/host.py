@@ -46,7 +46,8 @@ class Places:
 def look(settings: Settings, library: Path | None, places: Places) -> Facts:
     """library: None where nobody said which."""
     root = host_root()
-    cards, cards_problem = _cards(settings)
+    inventory = _inventory(settings)
+    cards = inventory.cards
     specs = cdi.load(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
     return Facts(
         settings=settings,
@@ -55,7 +56,8 @@ def look(settings: Settings, library: Path | None, places: Places) -> Facts:
         runtime=containerd.look_at_runtime(settings.nri_socket, places.containerd_config),
         library=_library(settings, library),
         cards=cards,
-        cards_problem=cards_problem,
+        cards_problem=inventory.problem,
+        in_trouble=[card for card in inventory.seen if card.problem],
         specs=specs,
         missing={card.uuid: missing(card, specs, root) for card in cards},
         nvidia=neighbours.look_at_nvidia(root, places.nvidia_config),
@@ -79,15 +81,20 @@ def _in_hosts_pids() -> bool:
     return os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
 
 
-def _cards(settings: Settings) -> tuple[Sequence[Card], str | None]:
+def _inventory(settings: Settings) -> Inventory:
     inventory = Inventory(
         settings.environment,
         deadline_s=settings.inventory_deadline_s,
         min_interval_s=0,
         now=time.monotonic,
     )
-    asyncio.run(inventory.refresh())
-    return inventory.cards, inventory.problem
+
+    async def look_once() -> None:
+        await inventory.refresh()
+        await inventory.close()
+
+    asyncio.run(look_once())
+    return inventory
 
 
 def missing(card: Card, specs: Specs, root: Path) -> Sequence[str]:
@@ -138,7 +145,11 @@ def _run_dir(path: Path) -> RunDir:
         place = _existing(path)
         free = os.statvfs(place)
         tmpfs = _file_system(place) == _TMPFS_MAGIC
-        return RunDir(tmpfs, free.f_bavail * free.f_frsize, free.f_favail)
+        found = path.stat() if place == path else None
+        open_to = ""
+        if found is not None and (found.st_mode & 0o077 or found.st_uid != os.geteuid()):
+            open_to = f"user {found.st_uid}, mode {found.st_mode & 0o777:o}"
+        return RunDir(tmpfs, free.f_bavail * free.f_frsize, free.f_favail, open_to=open_to)
     except OSError as error:
         return RunDir(False, 0, 0, f"{path}: {error.strerror}")
 

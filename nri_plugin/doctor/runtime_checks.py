@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nri_plugin import by_name
+from nri_plugin import bundle, by_name
 from nri_plugin.doctor.facts import Facts, Finding, Level, Runtime
 from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.runtimes import Version
@@ -48,9 +49,9 @@ def version(facts: Facts) -> Finding:
     if runtime.name != "containerd":
         return Finding(
             "runtime",
-            Level.WARN,
-            f"{said}: not tested",
-            "containerd 2.2 or later is tested",
+            Level.FAIL,
+            f"{said}: the agent does not serve it: the container runtime must be containerd",
+            "run containerd 2.2 or later on nodes whose GPUs are shared",
         )
     if found is None or release is None or release.refused is not None:
         why = "not understood" if release is None else release.why_refused
@@ -145,7 +146,9 @@ def cdi_by_name(facts: Facts) -> Finding:
             _lines(runtime, table, "enable_cdi = true"),
         )
     directories = runtime.cri.get("cdi_spec_dirs")
-    ours = {str(path) for path in settings.cdi_dirs}
+    # Where the cards' devices lie, and where the agent would generate one.
+    files = (device.file for device in facts.specs.devices.values())
+    ours = {str(settings.generated_cdi_dir), *map(posixpath.dirname, files)}
     if directories is not None and not {str(each) for each in directories} >= ours:
         return Finding(
             "cdi-by-name",
@@ -197,4 +200,21 @@ def default_handler(runtime: Runtime) -> str:
     return str(runtime.cri.get("containerd", {}).get("default_runtime_name", "runc"))
 
 
-CHECKS: Final[Sequence[Any]] = (socket, version, nri, validator, cdi_by_name)
+def state(facts: Facts) -> Finding:
+    """Where the agent looks for containers, and where containerd has them."""
+    path, config = str(facts.settings.containerd_state), facts.runtime.config
+    if config is None:
+        return _unread("containerd-state", facts.runtime)
+    theirs = str(config.get("state") or bundle.STATES[0])
+    if path != theirs:
+        return Finding(
+            "containerd-state",
+            Level.FAIL,
+            f"containerd's state is in {theirs}, the agent looks in {path}: containers with a share"
+            " are refused at their start",
+            f"give the agent --containerd-state {theirs}",
+        )
+    return Finding("containerd-state", Level.OK, path)
+
+
+CHECKS: Final[Sequence[Any]] = (socket, version, state, nri, validator, cdi_by_name)

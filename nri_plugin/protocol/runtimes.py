@@ -34,8 +34,8 @@ class Release:
     """As Configure names it, in lower case."""
     since: Version
     nri: Version
-    carries_cdi: bool | None = True
-    """Whether CDI devices that a plugin names come into the container; None: nobody tried."""
+    carries_cdi: bool = True
+    """Whether CDI devices that a plugin names come into the container."""
     refused: str | None = None
 
     @property
@@ -49,7 +49,6 @@ _DEAF: Final = (
 )
 _NO_PLUGINS: Final = "its NRI ({nri}) lets no plugin connect; "
 _TO_1_7_26: Final = "use containerd 1.7.26 or newer"
-_TO_1_32: Final = "use CRI-O 1.32 or newer"
 
 RELEASES: Final[Sequence[Release]] = (
     Release("containerd", (1, 6, 0), (0, 1, 0), False, _NO_PLUGINS + _TO_1_7_26),
@@ -65,20 +64,12 @@ RELEASES: Final[Sequence[Release]] = (
     Release("containerd", (2, 2, 1), (0, 11, 0)),
     Release("containerd", (2, 3, 0), (0, 12, 0)),
     Release("containerd", (2, 4, 0), (0, 12, 3)),
-    Release("cri-o", (1, 26, 0), (0, 3, 0), None, _DEAF + _TO_1_32),
-    Release("cri-o", (1, 29, 0), (0, 6, 0), None, _DEAF + _TO_1_32),
-    Release("cri-o", (1, 31, 0), (0, 6, 1), None, _DEAF + _TO_1_32),
-    Release("cri-o", (1, 32, 0), (0, 9, 0), None),
-    Release("cri-o", (1, 34, 0), (0, 10, 0), None),
-    Release("cri-o", (1, 35, 0), (0, 11, 0), None),
 )
-"""In ascending order per runtime. Where a line of CRI-O came with two versions of NRI, the newer.
+"""In ascending order. A runtime that tells its NRI (0.12 and later) is believed, whatever stands
+here."""
 
-A runtime that tells its NRI (0.12 and later) is believed, whatever stands here.
-"""
-
-UNTRIED: Final = frozenset({"cri-o"})
-"""Runtimes that we know by their tables of versions alone."""
+SERVED: Final = "containerd"
+"""The agent reads its bundles: with any other runtime it would refuse every start with a share."""
 
 
 def nri_of(runtime: RuntimeInfo) -> Version | None:
@@ -93,8 +84,13 @@ def nri_of(runtime: RuntimeInfo) -> Version | None:
 def refusal(runtime: RuntimeInfo) -> str | None:
     """Why this runtime is not served, for people; None: it is.
 
-    What cannot be told by its version is served: nothing here is what keeps cards from containers.
+    Every release of containerd that is not known to lack something is.
     """
+    if runtime.name.lower() != SERVED:
+        return (
+            f"{runtime.name or 'a runtime without a name'} {runtime.version} is not served: the"
+            f" container runtime must be {SERVED} ({_TO_1_7_26.removeprefix('use containerd ')})"
+        )
     release = None if parse(runtime.nri_version) else find(runtime.name, runtime.version)
     if release is None or release.refused is None:
         return None

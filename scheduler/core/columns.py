@@ -43,11 +43,14 @@ class Columns:
         self._selected = fleet.selected(selector)[self.card("label_set")] if selector else None
         self.bar: Reasons = self._node(fleet.bar)
         self.isolates: Bools = self._node(fleet.isolates)
+        self.partitioned: Bools = self._node(fleet.partitioned)
 
     def nodes(self) -> Bools:
         """[R]: those on which anything may be placed."""
         open_to_us: Bools = self.bar == _FITS
-        return open_to_us & self.isolates if self.request.isolation else open_to_us
+        if self.request.isolation:
+            open_to_us &= self.isolates
+        return open_to_us & ~self.partitioned if self.request.whole_cards > 1 else open_to_us
 
     def selected(self) -> Bools:
         """[G, R]: cards that the selector matches."""

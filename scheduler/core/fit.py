@@ -1,47 +1,103 @@
 """Which nodes have room: one pass over the columns.
 
 For one asking container the columns decide. For several they rule nodes out, a greedy pass rules
-nodes in, and `place` decides for those that are left, until all of them together have taken too
-long.
+nodes in, and `place` decides for those that are left. Pass and search are bounded by steps; what
+they have found of a node is remembered until the node changes (`Known`), so that the next call goes
+on where this one ended. A node that was not reached is UNFINISHED.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.core.columns import Columns, Reasons
 from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.place import place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Request
+from scheduler.core.request import Request, Shape
 from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.core.together import together
 
-MOST_STEPS_TOGETHER: Final = 5 * MOST_STEPS
-"""Of the searches of all nodes."""
+MAX_STEPS: Final = 40 * MOST_STEPS
+"""Of a caller that names no bound, as `simulate`; the greedy pass is free of it."""
+CELLS_PER_STEP: Final = 40
+"""The greedy pass looks at so many containers, times nodes, in the time of a search's step."""
+_MOMENTS_PER_STEP: Final = 8
+"""A step takes longer where it has to look at so many moments of the pod's life."""
+_NODES_PER_STEP: Final = 6
+"""So many are compared with those that were searched."""
+MAX_ALIKE: Final = 64
+MAX_KNOWN: Final = 512
+"""Requests whose results are remembered: 9 bytes a node and request."""
+_SEARCH_DUE: Final = 255
+"""In place of a Reason: the greedy pass has found nothing, and `place` was not asked yet."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """By row: the Reason, and the node's version when it was found."""
+
+    reasons: NDArray[np.uint8]
+    versions: NDArray[np.int64]
+    alike: dict[bytes, int] = field(default_factory=dict)
+    """By the likeness of nodes that were searched."""
+
+
+class Known:
+    """What was found for requests of several containers on the nodes of one fleet."""
+
+    def __init__(self) -> None:
+        self._found: dict[Shape, _Found] = {}
+
+    def of(self, fleet: Fleet, request: Request) -> _Found:
+        found = self._found.pop(request.shape, None)
+        if found is None:
+            found = _Found(np.zeros(0, np.uint8), np.zeros(0, np.int64))
+        if more := len(fleet.version) - len(found.versions):
+            found.reasons = np.concatenate([found.reasons, np.zeros(more, np.uint8)])
+            found.versions = np.concatenate([found.versions, np.full(more, -1, np.int64)])
+        self._found[request.shape] = found
+        if len(self._found) > MAX_KNOWN:
+            del self._found[next(iter(self._found))]
+        return found
 
 
 def fit(
-    fleet: Fleet, request: Request, rows: Rows, steps: Steps | None = None
+    fleet: Fleet,
+    request: Request,
+    rows: Rows,
+    steps: Steps | None = None,
+    known: Known | None = None,
 ) -> tuple[Bools, Reasons]:
     """feasible bool[R], reason uint8[R]: whether `place` finds cards on each node, and else why
-    not (FITS where it does). steps: what the searches of all nodes may take and have taken."""
-    possible, reason = _look(fleet, request, rows, steps or Steps(MOST_STEPS_TOGETHER))
+    not (FITS where it does). steps: what pass and searches may take and have taken. known: of this
+    fleet."""
+    possible, reason = look(fleet, request, rows, steps, known)
     unsaid = np.flatnonzero(~possible & (reason == Reason.FITS))
     if len(unsaid):
         reason[unsaid] = _against(fleet, request, rows[unsaid])
     return possible, reason
 
 
-def feasible(fleet: Fleet, request: Request, rows: Rows) -> Bools:
+def feasible(
+    fleet: Fleet,
+    request: Request,
+    rows: Rows,
+    steps: Steps | None = None,
+    known: Known | None = None,
+) -> Bools:
     """bool[R]: the first half of `fit`, for less."""
-    return _look(fleet, request, rows, Steps(MOST_STEPS_TOGETHER))[0]
+    return look(fleet, request, rows, steps, known)[0]
 
 
-def _look(fleet: Fleet, request: Request, rows: Rows, steps: Steps) -> tuple[Bools, Reasons]:
-    """The reasons of those nodes alone to which `place` had to be asked."""
+def look(
+    fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, known: Known | None
+) -> tuple[Bools, Reasons]:
+    """As `fit`, for less: reasons of those nodes alone which the columns do not rule out."""
     columns = Columns(fleet, request, rows)
     possible = columns.nodes()
     for ask in request.asks:
@@ -51,10 +107,60 @@ def _look(fleet: Fleet, request: Request, rows: Rows, steps: Steps) -> tuple[Boo
     reason = np.zeros(len(rows), np.uint8)
     if len(request.asks) > 1:
         hopeful = np.flatnonzero(possible)
-        unsure = hopeful[~together(fleet, request, rows[hopeful])]
-        reason[unsure] = _placed(fleet, request, rows[unsure], steps)
+        found = (known or Known()).of(fleet, request)
+        reason[hopeful] = _several(fleet, request, rows[hopeful], steps, found)
         possible &= reason == Reason.FITS
     return possible, reason
+
+
+def _several(
+    fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, found: _Found
+) -> Reasons:
+    """uint8[R], entered into what is found."""
+    new = rows[found.versions[rows] != fleet.version[rows]]
+    passed = new
+    if steps is None:
+        steps = Steps(MAX_STEPS)
+    else:
+        cells = (steps.most - steps.taken) * CELLS_PER_STEP
+        passed = new[: max(0, cells // len(request.asks))]
+        steps.taken += len(passed) * len(request.asks) // CELLS_PER_STEP
+        if len(passed) < len(new):
+            steps.taken = max(steps.taken, steps.most)
+    if len(passed):
+        at_once = together(fleet, request, passed)
+        found.reasons[passed] = np.where(at_once, Reason.FITS, _SEARCH_DUE)
+        found.versions[passed] = fleet.version[passed]
+    is_known = found.versions[rows] == fleet.version[rows]
+    _search(fleet, request, rows[is_known & (found.reasons[rows] == _SEARCH_DUE)], steps, found)
+    is_known &= found.reasons[rows] != _SEARCH_DUE
+    return np.where(is_known, found.reasons[rows], np.uint8(Reason.UNFINISHED))
+
+
+def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Found) -> None:
+    """Enters what `place` says, asked once for nodes whose cards are alike."""
+    alike = found.alike
+    selected = fleet.selected(request.selector) if request.selector else None
+    weight = 1 + request.moment_count // _MOMENTS_PER_STEP
+    enough = MOST_STEPS // weight
+    for number, row in enumerate(rows.tolist()):
+        if steps.taken >= steps.most:
+            return
+        steps.taken += number % _NODES_PER_STEP == 0
+        likeness = fleet.likeness(row, selected)
+        if likeness not in alike:
+            left = (steps.most - steps.taken) // weight - len(request.asks)
+            if left <= 0:
+                return
+            here = Steps(min(left, enough))
+            placed = place(fleet, request, row, steps=here)
+            steps.taken += weight * (len(request.asks) + here.taken)
+            if placed is Reason.GIVEN_UP and here.most < enough:
+                return  # for want of steps, not for good
+            if len(alike) == MAX_ALIKE:
+                del alike[next(iter(alike))]
+            alike[likeness] = placed if isinstance(placed, Reason) else Reason.FITS
+        found.reasons[row] = alike[likeness]
 
 
 def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
@@ -65,23 +171,6 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
         reason = np.where(reason == Reason.FITS, columns.reasons(ask), reason)
     if request.isolation:
         reason[~columns.isolates] = Reason.NOT_ISOLATING
+    if request.whole_cards > 1:
+        reason[columns.partitioned & (reason != Reason.NOT_ISOLATING)] = Reason.PARTITIONED
     return np.where(columns.bar > 0, columns.bar, reason)
-
-
-def _placed(fleet: Fleet, request: Request, rows: Rows, steps: Steps) -> Reasons:
-    """What `place` says, asked once for nodes whose cards are alike."""
-    known: dict[bytes, int] = {}
-    selected = fleet.selected(request.selector) if request.selector else None
-    reason = np.zeros(len(rows), np.uint8)
-    for index, row in enumerate(rows):
-        if steps.taken >= steps.most:
-            reason[index:] = Reason.GIVEN_UP
-            break
-        alike = fleet.likeness(int(row), selected)
-        if alike not in known:
-            here = Steps(min(steps.most - steps.taken, MOST_STEPS))
-            found = place(fleet, request, int(row), steps=here)
-            known[alike] = found if isinstance(found, Reason) else Reason.FITS
-            steps.taken += here.taken
-        reason[index] = known[alike]
-    return reason

@@ -2,9 +2,10 @@
 
 A column is an array [node, card]: a node is a row, its cards stand in the order of their minors.
 Rows are reused. Row 0 is no node: it stands for names that are not known, and never fits.
-`used_*` is the exact sum of what is held, were it more than the card has; what is left is clamped,
-so that a card that others have overfilled has nothing left, and never a negative room. Of a card
-that is not usable nothing is left.
+`used_*` is the exact sum of what pods hold, were it more than the card has; `reserved_*` is what
+is set aside beside it (`scheduler.core.reservations`). What is left counts both and is clamped: an
+overfilled card has nothing left, and never a negative room. Of a card that is not usable nothing
+is left.
 
 Holds no pod: who holds what is `scheduler.state`'s. Written by it alone; fit, score and place read.
 """
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract import names, quantity
+from scheduler.core.label_sets import LabelSets
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Requirement
 
@@ -63,6 +65,9 @@ _PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
     "used_bytes": (np.int64, 0),
     "used_core": (np.int32, 0),
     "coreless": (np.int32, 0),
+    "reserved_bytes": (np.int64, 0),
+    "reserved_core": (np.int32, 0),
+    "reserved_coreless": (np.int32, 0),
     "usable": (np.bool_, 0),
     "numa": (np.int8, NO_GROUP),
     "root": (np.int8, NO_GROUP),
@@ -79,9 +84,14 @@ _PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
 """Columns, with their type and what stands where there is no card."""
 _LIKENESS: Final = (
     *("total_bytes", "used_bytes", "used_core", "coreless", "usable"),
+    *("reserved_bytes", "reserved_core", "reserved_coreless"),
     *("link", "root", "numa"),
 )
 """Of these all others are made by which cards are chosen."""
+_HELD: Final = {
+    "used": ("used_bytes", "used_core", "coreless"),
+    "reserved": ("reserved_bytes", "reserved_core", "reserved_coreless"),
+}
 
 
 class Fleet:
@@ -91,6 +101,7 @@ class Fleet:
     total_bytes, used_bytes  int64, bytes.
     used_core     int32, percent held by shares that ask for core.
     coreless      int32, shares that ask for none.
+    reserved_bytes, reserved_core, reserved_coreless: the same of reservations.
     usable        bool.
     numa, root, link  int8, groups within the node, -1 where not known.
     label_set     int32, which of `label_sets`.
@@ -103,13 +114,18 @@ class Fleet:
     packing       float64: IN_USE where something is held of it, and FULL times its fullness.
 
     Per node, [N]: bar uint8 (why nothing may be placed: a Reason, 0 for none), isolates bool,
-    tie uint64 (of the name; decides between equals).
+    partitioned bool (no several whole cards of one pod), tie uint64 (of the name; decides between
+    equals). int64, values of `changes`: version (the last
+    change of the node), room_version (the last one after which it may have more room), added.
     """
 
     total_bytes: NDArray[np.int64]
     used_bytes: NDArray[np.int64]
     used_core: NDArray[np.int32]
     coreless: NDArray[np.int32]
+    reserved_bytes: NDArray[np.int64]
+    reserved_core: NDArray[np.int32]
+    reserved_coreless: NDArray[np.int32]
     usable: Bools
     numa: NDArray[np.int8]
     root: NDArray[np.int8]
@@ -128,15 +144,18 @@ class Fleet:
         self.names: list[str] = [""]
         self.cards: list[Sequence[Card]] = [()]
         """By row, in the order of the columns."""
-        self.label_sets: list[Mapping[str, str]] = [{}]
-        self._label_set_of: dict[frozenset[tuple[str, str]], int] = {frozenset(): 0}
+        self._labels = LabelSets()
         self._row_of: dict[str, int] = {}
         self._unused: list[int] = []
         self.changes = 0
-        """Moves with all that decides what fits and what is better."""
+        """Counts the changes of all that decides what fits and what is better."""
         self.bar = np.zeros(0, np.uint8)
         self.isolates = np.zeros(0, np.bool_)
+        self.partitioned = np.zeros(0, np.bool_)
         self.tie = np.zeros(0, np.uint64)
+        self.version = np.zeros(0, np.int64)
+        self.room_version = np.zeros(0, np.int64)
+        self.added = np.zeros(0, np.int64)
         for name, (dtype, _) in _PER_CARD.items():
             setattr(self, name, np.zeros((0, 0), dtype, order="F"))
         self._grow(max(nodes, 1), cards)
@@ -176,8 +195,8 @@ class Fleet:
             self._row_of[name] = row
             self.names[row] = name
             self.bar[row] = Reason.NO_DEVICE
-            self.changes += 1
             self.tie[row] = _tie(name)
+            self.added[row] = self._changed(row)
         return row
 
     def remove(self, name: str) -> None:
@@ -186,13 +205,18 @@ class Fleet:
         self.set_cards(row, ())
         self.names[row] = ""
         self.bar[row] = Reason.NODE_UNKNOWN
-        self.isolates[row] = False
+        self.isolates[row] = self.partitioned[row] = False
         heapq.heappush(self._unused, row)
 
-    def set_node(self, row: int, bar: Reason, isolates: bool) -> None:
-        self.changes += 1
+    def set_node(self, row: int, bar: Reason, isolates: bool, partitioned: bool = False) -> None:
+        self._changed(row)
         self.bar[row] = bar
-        self.isolates[row] = isolates
+        self.isolates[row], self.partitioned[row] = isolates, partitioned
+
+    def note_room(self, row: int) -> None:
+        """A pod that was refused may fit there now."""
+        if row != NO_ROW:
+            self.room_version[row] = self._changed(row)
 
     # --- cards
 
@@ -200,10 +224,12 @@ class Fleet:
         """Replace the node's cards, at most MAX_CARDS of distinct UUIDs; nothing is held of them
         until `take` says so."""
         assert len(cards) <= names.MAX_CARDS
-        self.changes += 1
+        self._changed(row)
         if len(cards) > self.usable.shape[1]:
             self._grow(len(self.bar), len(cards))
         ordered = tuple(sorted(cards, key=lambda card: (card.minor, card.uuid)))
+        for card in self.cards[row]:
+            self._labels.release(card.labels)
         self.cards[row] = ordered
         for name, (_, nothing) in _PER_CARD.items():
             getattr(self, name)[row] = nothing
@@ -213,7 +239,7 @@ class Fleet:
         self.numa[row, count] = _groups([card.numa for card in ordered])
         self.root[row, count] = _groups([card.root for card in ordered])
         self.link[row, count] = _groups([card.link for card in ordered])
-        self.label_set[row, count] = [self._intern(card.labels) for card in ordered]
+        self.label_set[row, count] = [self._labels.intern(card.labels) for card in ordered]
         for slot in range(len(ordered)):
             self._derive(row, slot)
 
@@ -230,17 +256,31 @@ class Fleet:
 
     def take(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
         """A pod holds so much of the card; core None: its share asks for none."""
-        self._change(row, slot, memory_bytes, core_percent, 1)
+        self._change("used", row, slot, memory_bytes, core_percent)
 
     def give_back(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
         """What `take` was told, no more."""
-        self._change(row, slot, memory_bytes, core_percent, -1)
+        self._change("used", row, slot, -memory_bytes, core_percent, -1)
+
+    def reserve(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
+        """As `take`, in the columns of what is reserved."""
+        self._change("reserved", row, slot, memory_bytes, core_percent)
+
+    def unreserve(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
+        """What `reserve` was told, no more."""
+        self._change("reserved", row, slot, -memory_bytes, core_percent, -1)
+
+    def has_room(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> bool:
+        """Whether the card can take so much, beside all that is used and reserved."""
+        if memory_bytes > self.free_bytes[row, slot]:
+            return False
+        if core_percent is None:
+            return bool(self.takes_coreless[row, slot])
+        return core_percent <= int(self.free_core[row, slot])
 
     def selected(self, selector: Sequence[Requirement]) -> Bools:
-        """[label_sets]: which of them match all of the selector."""
-        return np.array(
-            [all(line.matches(labels) for line in selector) for labels in self.label_sets], np.bool_
-        )
+        """[label sets]: which of them match all of the selector."""
+        return self._labels.selected(tuple(selector))
 
     def likeness(self, row: int, selected: Bools | None) -> bytes:
         """Equal for nodes on which a search for cards takes the same steps to the same end.
@@ -256,19 +296,30 @@ class Fleet:
             setattr(copy, name, value if isinstance(value, int) else value.copy())
         return copy
 
-    def _change(self, row: int, slot: int, size: int, core_percent: int | None, sign: int) -> None:
+    def _changed(self, row: int) -> int:
         self.changes += 1
-        self.used_bytes[row, slot] += sign * size
+        self.version[row] = self.changes
+        return self.changes
+
+    def _change(
+        self, of: str, row: int, slot: int, size: int, core_percent: int | None, sign: int = 1
+    ) -> None:
+        self._changed(row)
+        at = (row, slot)
+        held_bytes, held_core, coreless = _HELD[of]
+        getattr(self, held_bytes)[at] += size
         if core_percent is None:
-            self.coreless[row, slot] += sign
+            getattr(self, coreless)[at] += sign
         else:
-            self.used_core[row, slot] += sign * core_percent
+            getattr(self, held_core)[at] += sign * core_percent
         self._derive(row, slot)
 
     def _derive(self, row: int, slot: int) -> None:
         at = (row, slot)
-        total, used_bytes = int(self.total_bytes[at]), int(self.used_bytes[at])
-        used_core, coreless = int(self.used_core[at]), int(self.coreless[at])
+        total = int(self.total_bytes[at])
+        used_bytes = int(self.used_bytes[at]) + int(self.reserved_bytes[at])
+        used_core = int(self.used_core[at]) + int(self.reserved_core[at])
+        coreless = int(self.coreless[at]) + int(self.reserved_coreless[at])
         is_open = bool(used_bytes or used_core or coreless)
         full = fullness(min(used_bytes, total), total, min(used_core, WHOLE_PERCENT))
         self.is_open[at], self.fullness[at] = is_open, full
@@ -284,20 +335,18 @@ class Fleet:
         self.free_core[at] = max(0, most_core - used_core)
         self.takes_coreless[at] = used_core < WHOLE_PERCENT
 
-    def _intern(self, labels: Mapping[str, str]) -> int:
-        key = frozenset(labels.items())
-        if key not in self._label_set_of:
-            self._label_set_of[key] = len(self.label_sets)
-            self.label_sets.append(dict(labels))
-        return self._label_set_of[key]
-
     def _grow(self, nodes: int, cards: int) -> None:
         had = len(self.bar)
         self.bar = np.concatenate(
             [self.bar, np.full(nodes - had, Reason.NODE_UNKNOWN, np.uint8)], dtype=np.uint8
         )
         self.isolates = np.concatenate([self.isolates, np.zeros(nodes - had, np.bool_)])
+        self.partitioned = np.concatenate([self.partitioned, np.zeros(nodes - had, np.bool_)])
         self.tie = np.concatenate([self.tie, np.zeros(nodes - had, np.uint64)])
+        for name in ("version", "room_version", "added"):
+            setattr(
+                self, name, np.concatenate([getattr(self, name), np.zeros(nodes - had, np.int64)])
+            )
         for name, (dtype, nothing) in _PER_CARD.items():
             old = getattr(self, name)
             # One minor of all nodes lies together, so that a pass over the nodes is a run.

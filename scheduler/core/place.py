@@ -1,9 +1,10 @@
 """Which cards of one node a pod gets. Plain integers: a node has few cards.
 
 Cards of one ask are distinct. Of cards with room, binpack takes one that is in use already, and of
-these the fullest, so that whole cards stay whole; spread takes the emptiest; ties go to the lowest
-minor. Several cards of one ask are taken from one NVLink group if they can, else from one PCIe
-root, else one NUMA node; from the group with the fewest cards to spare.
+these the fullest, so that whole cards stay whole; of equal ones, one whose NVLink group, PCIe root
+and NUMA node are in use already, so that these stay whole, too; spread takes the emptiest; ties go
+to the lowest minor. Several cards of one ask are taken from one NVLink group if they can, else from
+one PCIe root, else one NUMA node; from the group with the fewest cards to spare.
 
 Containers are placed one by one, the greediest first; where that ends nowhere, a search over all
 ways decides, so that what fits is found. Where the search gives up, what `fit` has found is taken,
@@ -22,7 +23,7 @@ from scheduler.core.fleet import NO_GROUP, Fleet
 from scheduler.core.placement import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Policy, Request, Scope
-from scheduler.core.search import GaveUp, Search, Slot, Steps
+from scheduler.core.search import GaveUp, Search, Slot, Steps, unused_near
 from scheduler.core.together import assignment
 
 FITS_BY: Final = Policy.BINPACK
@@ -33,6 +34,8 @@ _SLOT_COLUMNS: Final = (
     *("fullness", "free_bytes", "free_core", "takes_coreless"),
 )
 """As they follow each other in `Slot`, the last ones that it must be given."""
+_RESERVED: Final = {"used_bytes": "reserved_bytes", "used_core": "reserved_core"}
+"""Columns to which others are added."""
 _GROUPS: Final = ("link", "root", "numa")
 
 _PART_OF: Final[Mapping[Scope, Callable[[Slot], int]]] = {
@@ -57,15 +60,23 @@ def place(
         return Reason(int(fleet.bar[row]))
     if request.isolation and not fleet.isolates[row]:
         return Reason.NOT_ISOLATING
+    if request.whole_cards > 1 and fleet.partitioned[row]:
+        return Reason.PARTITIONED
     policy = request.policy or default
-    found = _searched(fleet, request, row, policy, steps or Steps())
+    steps = steps or Steps()
+    found = _searched(fleet, request, row, policy, steps)
     if found is not Reason.GIVEN_UP:
         return found
     chosen = assignment(fleet, request, row)
     if chosen is not None:
         return _as_assigned(fleet, request, row, chosen)
     fits_by = request.policy or FITS_BY
-    return found if policy is fits_by else _searched(fleet, request, row, fits_by, Steps())
+    if policy is fits_by:
+        return found
+    again = Steps(steps.most)
+    found = _searched(fleet, request, row, fits_by, again)
+    steps.taken += again.taken
+    return found
 
 
 def _searched(
@@ -101,7 +112,10 @@ def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
     slots = []
 
     def column(name: str) -> list[Any]:
-        there: list[Any] = getattr(fleet, name)[row].tolist()
+        values = getattr(fleet, name)[row]
+        if name in _RESERVED:
+            values = values + getattr(fleet, _RESERVED[name])[row]
+        there: list[Any] = values.tolist()
         return there
 
     cards = zip(*map(column, _SLOT_COLUMNS), strict=True)
@@ -126,9 +140,13 @@ def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterat
         if part != NO_GROUP:
             parts.setdefault(part, []).append(slot)
 
-    def emptiness(part: Sequence[Slot]) -> float:
+    near = unused_near(slots)
+
+    def emptiness(part: Sequence[Slot]) -> tuple[float, tuple[int, ...]]:
         left = sum(1 - slot.fullness for slot in part)
-        return -left if policy is Policy.SPREAD else left
+        if policy is Policy.SPREAD:
+            return (-left, ())
+        return (left, min(near[slot.index] for slot in part))
 
     yield from sorted(parts.values(), key=emptiness)
 
@@ -158,11 +176,13 @@ def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[Slot]) 
 
 
 def _percent(request: Request, slot: Slot) -> int:
-    held = [0] * len(slot.held_bytes)
+    """See `Peak`. What was asked in percent stays as it was asked: its bytes are a floor, and the
+    floor of their ratio may be one less."""
+    percent, in_bytes = [0] * len(slot.held_bytes), [0] * len(slot.held_bytes)
     for number in slot.asks:
-        percent = request.asks[number].memory_percent
-        if percent is None:
-            return max(slot.held_bytes) * WHOLE_PERCENT // slot.total_bytes
+        ask = request.asks[number]
         for at in request.moments[number]:
-            held[at] += percent
-    return max(held)
+            percent[at] += ask.memory_percent or 0
+            in_bytes[at] += ask.memory_bytes or 0
+    ratios = (size * WHOLE_PERCENT // slot.total_bytes for size in in_bytes)
+    return min(WHOLE_PERCENT, max(map(sum, zip(percent, ratios, strict=True))))

@@ -21,8 +21,8 @@ class Share:
 class Peak:
     """The most that a pod has of one card in any moment of its life, which it holds all along.
 
-    memory_percent: what was asked for, where all was asked for in percent; else the floor of what
-    the bytes are. core_percent None: none of its shares of this card asks for core.
+    memory_percent: what was asked for in percent, and the floor of what was asked for in bytes;
+    at most 100. core_percent None: none of its shares of this card asks for core.
     """
 
     uuid: str

@@ -23,17 +23,20 @@ class Reason(IntEnum):
     AGENT_SILENT = 6
     AGENT_NOT_READY = 7
     NOT_ISOLATING = 8
-    TOO_FEW_CARDS = 9
-    NO_CARD_SELECTED = 10
-    CARD_TOO_SMALL = 11
-    NO_USABLE_CARD = 12
-    MEMORY = 13
-    CORE = 14
-    MEMORY_AND_CORE = 15
-    CARDS = 16
-    SCOPE = 17
-    TOGETHER = 18
-    GIVEN_UP = 19
+    PARTITIONED = 9
+    TOO_FEW_CARDS = 10
+    NO_CARD_SELECTED = 11
+    CARD_TOO_SMALL = 12
+    NO_USABLE_CARD = 13
+    MEMORY = 14
+    CORE = 15
+    MEMORY_AND_CORE = 16
+    CARDS = 17
+    SCOPE = 18
+    TOGETHER = 19
+    GIVEN_UP = 20
+    UNFINISHED = 21
+    LEASES_LOST = 22
 
 
 TEXTS: Final[dict[Reason, str]] = {
@@ -46,6 +49,8 @@ TEXTS: Final[dict[Reason, str]] = {
     Reason.AGENT_SILENT: "GPU node agent is silent",
     Reason.AGENT_NOT_READY: "GPU node agent is not ready",
     Reason.NOT_ISOLATING: "node does not isolate GPU shares",
+    Reason.PARTITIONED: "several whole GPUs are not placed on a node with the label"
+    " gpu-partition-policy: Honor, whose partition table is not supported",
     Reason.TOO_FEW_CARDS: "node has fewer GPU cards than asked",
     Reason.NO_CARD_SELECTED: "no GPU card matches the selector",
     Reason.CARD_TOO_SMALL: "every GPU card is smaller than the memory asked",
@@ -57,11 +62,14 @@ TEXTS: Final[dict[Reason, str]] = {
     Reason.SCOPE: "too few GPU cards with room within the required topology scope",
     Reason.TOGETHER: "GPU cards have no room for all containers together",
     Reason.GIVEN_UP: "too many ways to place the containers on the GPU cards, gave up",
+    Reason.UNFINISHED: "search for GPU cards not finished, it goes on in the background",
+    Reason.LEASES_LOST: "the GPU scheduler cannot watch the Leases of GPU node agents",
 }
 
 UNRESOLVABLE: Final = frozenset(
     {
         Reason.NOT_ISOLATING,
+        Reason.PARTITIONED,
         Reason.TOO_FEW_CARDS,
         Reason.NO_CARD_SELECTED,
         Reason.CARD_TOO_SMALL,

@@ -84,6 +84,10 @@ class Requirement:
         return found != self.negated
 
 
+Shape = tuple[object, ...]
+"""Hashable; equal for requests that are placed alike, whatever the names of their containers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a pod asks for. asks: at least one.
@@ -98,6 +102,9 @@ class Request:
     isolation: bool = False
     moments: Sequence[tuple[int, ...]] = field(init=False, compare=False)
     """By ask, at which moments its container lives; see `moments_of`."""
+    shape: Shape = field(init=False, compare=False)
+    whole_cards: int = field(init=False, compare=False)
+    """How many cards the pod has wholly, in the moment in which it has most."""
 
     def __post_init__(self) -> None:
         if not self.asks:
@@ -106,10 +113,31 @@ class Request:
         object.__setattr__(self, "asks", tuple(self.asks))
         object.__setattr__(self, "selector", tuple(self.selector))
         object.__setattr__(self, "moments", moments_of(self.asks))
+        asks = (
+            (
+                ask.phase,
+                ask.order,
+                ask.cards,
+                ask.core_percent,
+                ask.memory_bytes,
+                ask.memory_percent,
+            )
+            for ask in self.asks
+        )
+        terms = (self.policy, self.selector, self.scope, self.isolation)
+        object.__setattr__(self, "shape", (*terms, *asks))
+        object.__setattr__(self, "whole_cards", self._whole_cards())
 
     @property
     def moment_count(self) -> int:
         return 1 + max(at for lives in self.moments for at in lives)
+
+    def _whole_cards(self) -> int:
+        whole = [0] * self.moment_count
+        for ask, lives in zip(self.asks, self.moments, strict=True):
+            for at in lives:
+                whole[at] += ask.cards if ask.memory_percent == WHOLE_PERCENT else 0
+        return max(whole)
 
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
         """Bytes and core that the pod would hold of a card of that size, were all its containers on

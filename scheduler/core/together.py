@@ -61,9 +61,10 @@ def _passes(fleet: Fleet, request: Request, rows: Rows) -> Iterator[_Pass]:
 
 
 class _Pass:
-    """held_bytes, held_core: [moments, G, R]. capped: [G, R], whether the pod's shares of the card
-    ask for core; -1 while it has none. chosen: by ask, its cards one after another, [R] each; what
-    stands there for a node on which not all are placed, means nothing."""
+    """held_bytes, held_core: [moments, G, R]. peak_bytes: [G, R], the most of held_bytes. capped:
+    [G, R], whether the pod's shares of the card ask for core; -1 while it has none. chosen: by ask,
+    its cards one after another, [R] each; what stands there for a node on which not all are placed,
+    means nothing."""
 
     def __init__(self, columns: Columns, part: Bools | None) -> None:
         self._columns = columns
@@ -75,6 +76,7 @@ class _Pass:
         moments = self._request.moment_count
         self._held_bytes = np.zeros((moments, *self._total.shape), np.int64)
         self._held_core = np.zeros((moments, *self._total.shape), np.int64)
+        self._peak_bytes = np.zeros(self._total.shape, np.int64)
         self._capped = np.full(self._total.shape, _NOBODY, np.int8)
         self.chosen: dict[int, list[NDArray[np.intp]]] = {}
 
@@ -99,7 +101,7 @@ class _Pass:
             room &= self._held_bytes[at] + size <= self._free_bytes
             if capped:
                 room &= self._held_core[at] + core <= self._free_core
-        left = self._free_bytes - self._held_bytes.max(0)
+        left = self._free_bytes - self._peak_bytes
         nodes = np.arange(self._total.shape[1])
         every = np.ones(len(nodes), np.bool_)
         for _ in range(ask.cards):
@@ -122,6 +124,9 @@ class _Pass:
         moments: tuple[int, ...],
     ) -> None:
         self._capped[cards, nodes] = capped
+        peak = self._peak_bytes[cards, nodes]
         for at in moments:
             self._held_bytes[at][cards, nodes] += size[cards, nodes]
             self._held_core[at][cards, nodes] += core
+            np.maximum(peak, self._held_bytes[at][cards, nodes], out=peak)
+        self._peak_bytes[cards, nodes] = peak

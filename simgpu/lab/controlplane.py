@@ -245,10 +245,10 @@ class ControlPlane:
             self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(each))
 
     def install_kinds(self) -> None:
-        """Of our manifests what all else stands on: our namespace, and Device as a kind. Neither
-        rights nor policies."""
-        self.apply(_MANIFESTS / "00-namespace.yaml", crd := _MANIFESTS / "10-device-crd.yaml")
-        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", crd)
+        """Our namespace, and Device where the cluster lacks it; neither rights nor policies."""
+        self.apply(_MANIFESTS / "00-namespace.yaml")
+        self.try_kubectl("create", "-f", crds := _MANIFESTS / "crds")
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", crds)
 
     def remove_pods(self, namespace: str) -> None:
         """All of them, at once and without grace."""

@@ -25,6 +25,12 @@ _STARTING: Final = "not initialized yet"
 _RUNTIME: Final = "/runtime.v1.RuntimeService/"
 _PATH: Final = "/opt/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+_PROPAGATION: Final = {
+    "None": pb.PROPAGATION_PRIVATE,
+    "HostToContainer": pb.PROPAGATION_HOST_TO_CONTAINER,
+    "Bidirectional": pb.PROPAGATION_BIDIRECTIONAL,
+}
+
 Reply = TypeVar("Reply", bound=Message)
 
 
@@ -45,8 +51,8 @@ class Process:
     """What a container runs, and as whom.
 
     environ: written by the pod's author; mounts: path inside to path outside, read_mounts the same,
-    read-only. seccomp: with the runtime's default profile, which Kubernetes gives only to pods that
-    ask for it.
+    read-only; propagation: Kubernetes' word for it, by the path inside. seccomp: with the runtime's
+    default profile, which Kubernetes gives only to pods that ask for it.
     """
 
     image: str
@@ -54,6 +60,7 @@ class Process:
     environ: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, Path] = field(default_factory=dict)
     read_mounts: Mapping[str, Path] = field(default_factory=dict)
+    propagation: Mapping[str, str] = field(default_factory=dict)
     user: int | None = None
     capabilities: Sequence[str] = ()
     read_only: bool = False
@@ -220,7 +227,12 @@ class Pod:
             command=process.command,
             envs=[pb.KeyValue(key=key, value=value) for key, value in environ.items()],
             mounts=[
-                pb.Mount(container_path=inside, host_path=str(outside), readonly=read)
+                pb.Mount(
+                    container_path=inside,
+                    host_path=str(outside),
+                    readonly=read,
+                    propagation=_PROPAGATION[process.propagation.get(inside, "None")],
+                )
                 for read, mounts in ((False, process.mounts), (True, process.read_mounts))
                 for inside, outside in mounts.items()
             ],

@@ -22,14 +22,21 @@ from simgpu.lab.installation import InstallationError
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _MANIFESTS: Final = _ROOT / "manifests"
 _DEPLOYMENT: Final = "40-scheduler.yaml"
+_JUDGED: Final = f"in ['{names.SCHEDULER_NAME}']"
+"""In the policies' CEL: the schedulerNames whose pods they judge."""
 _CONFIG_MAP: Final = "gpuslice-kube-scheduler"
 _CONFIG_FILE: Final = "kube-scheduler.yaml"
 
 
 def install(plane: ControlPlane, served: Sequence[str]) -> None:
-    """`kubectl apply`. served: schedulerNames beside our own. Raises InstallationError."""
+    """served: schedulerNames beside our own, which the admission policies then judge, too. Raises
+    InstallationError."""
     paths = [path for path in sorted(_MANIFESTS.glob("*.yaml")) if path.name != _DEPLOYMENT]
-    plane.kubectl("apply", *(option for path in paths for option in ("-f", path)))
+    judged = ", ".join(f"'{name}'" for name in (names.SCHEDULER_NAME, *served))
+    texts = (path.read_text() for path in paths)
+    plane.install_kinds()
+    given = "\n---\n".join(text.replace(_JUDGED, f"in [{judged}]") for text in texts)
+    plane.kubectl("apply", "-f", "-", given=given)
     if served:
         serve = [option for name in served for option in ("--serve", name)]
         command = [sys.executable, "-m", "scheduler", "profiles", *serve]

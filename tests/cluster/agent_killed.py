@@ -75,7 +75,7 @@ def main() -> None:
     asked = parser.parse_args()
     Fatal.at, Fatal.when = asked.at, asked.when
     setattr(cluster, "Kube", Fatal)  # noqa: B010 (mypy takes it for a constant)
-    side = Side(asked.node, asked.kubeconfig, {})
+    side = Side(asked.node, asked.kubeconfig, {}, removes=True)
     side.holds = heard(asked.holds)
     side.start()
     sys.stdout.write("up\n")

@@ -22,6 +22,7 @@ from scheduler import translate
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster import agent_side
 from tests.cluster.agent_side import Side
+from tests.cluster.installing import MANIFESTS
 from tests.cluster.server import Server
 from tests.cluster.waiting import until
 from tests.simgpu.host import GIB, Host
@@ -102,6 +103,20 @@ def account(installed: ControlPlane, node: Node) -> Path:
 @pytest.fixture
 def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
     with agent_side.serving(node.name, account, host.env()) as side:
+        yield side
+
+
+@pytest.fixture
+def may_remove(installed: ControlPlane) -> Iterator[None]:
+    """What an operator applies for agents with --remove-unverified."""
+    installed.kubectl("apply", "-f", MANIFESTS / "optional")
+    yield
+    installed.kubectl("delete", "-f", MANIFESTS / "optional")
+
+
+@pytest.fixture
+def removing(may_remove: None, account: Path, node: Node, host: Host) -> Iterator[Side]:
+    with agent_side.serving(node.name, account, host.env(), removes=True) as side:
         yield side
 
 

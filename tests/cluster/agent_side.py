@@ -29,7 +29,9 @@ NOWHERE = Path("/nonexistent")
 class Side:
     """kubeconfig: whom it is to the API server."""
 
-    def __init__(self, node: str, kubeconfig: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, node: str, kubeconfig: Path, environment: dict[str, str], removes: bool = False
+    ) -> None:
         self.settings = Settings(
             nri_socket=NOWHERE,
             index="50",
@@ -43,6 +45,7 @@ class Side:
             node_name=node,
             inventory_look_s=0.5,
             inventory_look_most_s=0.5,
+            remove_unverified=removes,
         )
         self.metrics = Metrics()
         self.readiness = Readiness(time.monotonic)
@@ -104,8 +107,10 @@ class Side:
 
 
 @contextmanager
-def serving(node: str, kubeconfig: Path, environment: dict[str, str]) -> Iterator[Side]:
-    side = Side(node, kubeconfig, environment)
+def serving(
+    node: str, kubeconfig: Path, environment: dict[str, str], removes: bool = False
+) -> Iterator[Side]:
+    side = Side(node, kubeconfig, environment, removes)
     side.start()
     try:
         yield side

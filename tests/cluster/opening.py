@@ -1,4 +1,4 @@
-"""Admission of pods opened for a trial, as docs/admission.md says: it refuses nobody."""
+"""Admission of pods opened for a trial, as docs/admission.md says: it refuses no pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from contract import names
 from simgpu.lab.controlplane import ControlPlane
-from tests.cluster.agent_node import allocated
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.cluster.waiting import until
 
@@ -19,7 +18,7 @@ _OPENED: Final = ("gpuslice-allocations", "gpuslice-scheduler-names")
 
 @contextmanager
 def opened(plane: ControlPlane) -> Iterator[None]:
-    """Anybody may write allocations, and name a node."""
+    """Every account may write allocations, and name a node."""
     namespace = f"trial-{secrets.token_hex(4)}"
     plane.kubectl("create", "namespace", namespace)
     try:
@@ -42,8 +41,8 @@ def _lets_through(server: Server, namespace: str) -> list[bool]:
     limits = {names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"}
     container = {"name": "main", "image": "none", "resources": {"limits": limits}}
     tried: list[tuple[dict[str, str], str]] = [
-        (allocated("GPU-0", 0, 1 << 30), names.SCHEDULER_NAME),
-        ({}, "other"),
+        ({names.ANNOTATION_REQUIRED_PLUGINS: '["gpuslice", "other"]'}, names.SCHEDULER_NAME),
+        ({}, "default-scheduler"),
     ]
     answers = []
     for written, scheduler in tried:

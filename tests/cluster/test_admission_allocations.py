@@ -26,6 +26,7 @@ ALLOCATION: Final = {
     **required_plugins.binding_annotations(["main"]),
 }
 """What the scheduler writes, and nobody else."""
+OURS: Final = ALLOCATION[f"{names.ANNOTATION_REQUIRED_PLUGINS}{names.SCOPE_POD}"]
 RESERVED: Final = (
     *ALLOCATION,
     names.ANNOTATION_REQUIRED_PLUGINS,
@@ -48,14 +49,19 @@ def scheduler(installed: ControlPlane) -> Iterator[Server]:
         yield asked
 
 
-def pod(name: str, annotations: dict[str, str] | None = None) -> Json:
-    limits = {names.RESOURCE_MEMORY_RATIO: 50}
+def pod(
+    name: str,
+    annotations: dict[str, str] | None = None,
+    scheduler: str = names.SCHEDULER_NAME,
+    ratio: int = 50,
+) -> Json:
+    limits = {names.RESOURCE_MEMORY_RATIO: ratio}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "annotations": annotations or {}},
         "spec": {
-            "schedulerName": names.SCHEDULER_NAME,
+            "schedulerName": scheduler,
             "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
         },
     }
@@ -143,14 +149,35 @@ should another one not."""
 def refused(answer: Answer, key: str, who: str = "admin") -> None:
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
     assert answer.text == (
-        f"annotation {key}: {who} would add, change or remove it; allowed is the account"
-        " system:serviceaccount:gpuslice-system:gpuslice-scheduler alone"
+        f"metadata.annotations[{key}]: forbidden to {who}: must be written by"
+        " system:serviceaccount:gpuslice-system:gpuslice-scheduler alone; to copy or restore a pod,"
+        " remove the annotations scheduling.koordinator.sh/device-allocated, gpuslice.io/grants,"
+        " gpuslice.io/writer and required-plugins.noderesource.dev* first"
     )
 
 
 @pytest.mark.parametrize("key", RESERVED)
-def test_a_pod_is_not_made_with_an_allocation(server: Server, key: str) -> None:
-    refused(server.ask("POST", at(), pod("forged", {key: "x"})), key)
+def test_a_pod_that_asks_for_no_share_is_not_made_with_one(server: Server, key: str) -> None:
+    made = pod("forged", {key: ALLOCATION.get(key, OURS)}, ratio=0)
+    refused(server.ask("POST", at(), made), key)
+
+
+def test_nor_is_one_of_a_scheduler_that_its_author_is_not(server: Server) -> None:
+    """JSON spells a key in more than one way."""
+    key, author = (
+        names.ANNOTATION_DEVICE_ALLOCATED,
+        "system:serviceaccount:kube-system:job-controller",
+    )
+    for text in ('{"gpu":[]}', '{"\\u0067p\\u0075":[]}'):
+        forged = pod("forged", {key: text}, scheduler="default-scheduler", ratio=0)
+        refused(server.ask("POST", at(), forged, user=author), key, author)
+
+
+def test_nor_is_one_that_names_its_node(server: Server) -> None:
+    """Its bringer is refused by the names of schedulers, too."""
+    made = pod("forged", dict(ALLOCATION))
+    made["spec"]["nodeName"] = _NODE
+    assert server.ask("POST", at(), made).status in (403, 422)
 
 
 @pytest.mark.parametrize("kind", workloads(pod("p")))
@@ -181,7 +208,8 @@ def test_a_template_gets_none_later(server: Server) -> None:
 @pytest.mark.parametrize("key", RESERVED)
 @pytest.mark.parametrize("way", [*UPDATES, *BINDINGS])
 def test_none_is_added(server: Server, pending: Json, way: str, key: str) -> None:
-    refused({**UPDATES, **BINDINGS}[way](server, pending, {key: "x"}), key)
+    value = "x" if way in UPDATES else ALLOCATION.get(key, OURS)
+    refused({**UPDATES, **BINDINGS}[way](server, pending, {key: value}), key)
 
 
 @pytest.mark.parametrize("key", [names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS])

@@ -75,9 +75,6 @@ WRONG: Final[dict[str, Json]] = {
     "another misspelt name": pod(asking({"koordinator.sh/gpu-shared": 1, RATIO: 50})),
     "a name in capitals": pod(asking({"koordinator.sh/GPU": 50})),
     "a misspelt old name": pod(asking({"kubernetes.io/Gpu.shared": 1})),
-    "a misspelt name of another scheduler's pod": pod(
-        asking({"koordinator.sh/gpu-mem": "8Gi"}), scheduler="default-scheduler"
-    ),
     "gpu and anything": pod(asking({GPU: 50, CORE: 50})),
     "core alone": pod(asking({CORE: 50})),
     "shared alone": pod(asking({SHARED: 2})),
@@ -97,10 +94,6 @@ WRONG: Final[dict[str, Json]] = {
     "of the second container": pod(container(), asking({GPU: 150}, "second")),
     "another provider of isolation": pod(
         asking(HALF), labels={names.LABEL_ISOLATION_PROVIDER: "mps"}
-    ),
-    "isolation of nothing": pod(container(), labels=ISOLATION),
-    "isolation of a whole card of somebody else": pod(
-        asking({"nvidia.com/gpu": 1}), labels=ISOLATION
     ),
     "somebody else's card beside a share": pod(
         asking(HALF), asking({"nvidia.com/gpu": 2}, "other")
@@ -128,7 +121,6 @@ def test_a_malformed_request_is_refused_in_the_schedulers_words(server: Server, 
     [
         "core alone",
         "of an init container",
-        "isolation of nothing",
         "an old name",
         "a misspelt name",
     ],

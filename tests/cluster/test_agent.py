@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from contract import names
+from nri_plugin.contest import MOST
 from nri_plugin.heartbeat import STOPPED
 from nri_plugin.model import Pod
 from nri_plugin.notices import Notice
@@ -25,9 +26,12 @@ from tests.cluster.agent_node import (
     events,
     host,
     leaving,
+    may_remove,
     node,
     of_cards,
+    of_pod,
     pods,
+    removing,
     server,
     side,
     small_card,
@@ -39,7 +43,7 @@ from tests.simgpu.host import GIB, Host
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sim]
 
-__all__ = ["account", "host", "node", "pods", "server", "side"]
+__all__ = ["account", "host", "may_remove", "node", "pods", "removing", "server", "side"]
 
 
 def test_a_node_says_what_it_has_and_the_scheduler_reads_it(side: Side, node: Node) -> None:
@@ -64,12 +68,35 @@ def test_what_was_changed_is_put_right(side: Side, node: Node, server: Server) -
     zeros = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
     assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
     node.have(whole)
-    before = node.device()
+    before = translate.device(node.device()).cards
     assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
-    until(lambda: node.device().get("spec") == before["spec"], "the Device is there again")
+    until(lambda: translate.device(node.device()).cards == before, "the Device is there again")
     spoilt: Json = {"spec": {"devices": []}}
     assert server.ask("PATCH", f"{DEVICES}/{node.name}", spoilt, MERGE_PATCH).done
-    until(lambda: node.device().get("spec") == before["spec"], "the Device is as it was")
+    until(lambda: translate.device(node.device()).cards == before, "the Device is as it was")
+
+
+def test_a_gpu_that_cannot_be_brought_is_unhealthy_and_the_others_are_not(
+    side: Side, node: Node
+) -> None:
+    node.have(of_cards(8 * GIB, 4 * GIB))
+    first, _ = translate.device(node.device()).cards
+    side.readiness.unusable = {first.uuid: "card has no CDI device"}
+    node.have(of_cards(4 * GIB))
+    ill, well = node.device()["spec"]["devices"]
+    assert (ill["health"], well["health"]) == (False, True)
+    assert ill["conditions"][0]["message"] == "card has no CDI device"
+    assert node.ready() == "true"
+
+
+def test_another_writer_of_the_totals_is_left_alone(side: Side, node: Node, server: Server) -> None:
+    zeros: Json = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
+    for _ in range(MOST):
+        node.have(of_cards(8 * GIB, 4 * GIB))
+        assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
+    until(lambda: "changes what this agent writes" in node.ready(), "it is said")
+    time.sleep(2)
+    assert {node.get()["status"]["capacity"][key] for key in RESOURCES} == {"0"}
 
 
 def test_a_node_of_the_same_name_is_another(side: Side, node: Node, server: Server) -> None:
@@ -143,8 +170,21 @@ def test_a_dead_card_that_somebody_holds_outlives_its_device_object(
 # --- pods whose grant is not to be had
 
 
-def test_who_was_bound_to_a_full_card_goes_and_learns_why(
+def test_who_was_bound_to_a_full_card_is_reported_and_stays(
     side: Side, node: Node, server: Server, pods: Pods
+) -> None:
+    uuid = small_card(node)
+    first, late = (pods.bind(node, uuid, 1, size) for size in (3 * GIB, 2 * GIB))
+    side.holds = (of_pod(server, late, uuid, 2 * GIB),)
+    until(lambda: bool(events(server, late)), "its event")
+    (said,) = events(server, late)
+    assert f"runs with a GPU share, but card {uuid} was full when the pod was bound" in said
+    time.sleep(2)  # several looks
+    assert not leaving(server, late) and not leaving(server, first)
+
+
+def test_who_was_bound_to_a_full_card_goes_and_learns_why(
+    removing: Side, node: Node, server: Server, pods: Pods
 ) -> None:
     uuid = small_card(node)
     first, second, late, small = (
@@ -165,11 +205,11 @@ def test_who_was_bound_to_a_full_card_goes_and_learns_why(
     fourth = pods.bind(node, uuid, 1, 1, core=30)
     until(lambda: leaving(server, fourth), "the one behind it is removed")
     assert not leaving(server, third)
-    assert side.metrics.pods_removed.labels("GRANT_OVERFILLS")._value.get() == 3
+    assert removing.metrics.pods_removed.labels("GRANT_OVERFILLS")._value.get() == 3
 
 
 def test_the_order_of_binding_outlives_the_agent(
-    account: Path, node: Node, host: Host, server: Server, pods: Pods
+    may_remove: None, account: Path, node: Node, host: Host, server: Server, pods: Pods
 ) -> None:
     """Bound while no agent looked, and in different seconds."""
     with agent_side.serving(node.name, account, host.env()):
@@ -177,7 +217,7 @@ def test_the_order_of_binding_outlives_the_agent(
     first = pods.bind(node, uuid, 1, 3 * GIB)
     time.sleep(1.1)  # the API server writes down when a pod was bound to the second
     second = pods.bind(node, uuid, 1, 3 * GIB)
-    with agent_side.serving(node.name, account, host.env()):
+    with agent_side.serving(node.name, account, host.env(), removes=True):
         until(lambda: leaving(server, second), "the later one is removed")
         assert not leaving(server, first)
 
@@ -205,7 +245,12 @@ def test_what_a_pods_author_should_know_is_an_event(
 
 
 def test_an_agent_removes_pods_of_its_own_node_alone(
-    installed: ControlPlane, server: Server, account: Path, node: Node, pods: Pods
+    may_remove: None,
+    installed: ControlPlane,
+    server: Server,
+    account: Path,
+    node: Node,
+    pods: Pods,
 ) -> None:
     other = Node(server, f"{node.name}-other")
     other.make()

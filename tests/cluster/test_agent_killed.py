@@ -30,6 +30,7 @@ from tests.cluster.agent_node import (
     events,
     host,
     leaving,
+    may_remove,
     node,
     node_events,
     of_cards,
@@ -44,7 +45,7 @@ from tests.simgpu.host import GIB, Host
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sim]
 
-__all__ = ["account", "host", "node", "pods", "server"]
+__all__ = ["account", "host", "may_remove", "node", "pods", "server"]
 
 _LIVES_AT_RANDOM = 5
 _LONGEST_LIFE_S = 3.0
@@ -104,13 +105,16 @@ class World:
         for path in (*self.late, *self.greedy):
             told = len(events(self.server, path))
             assert told <= 1
-            assert told or not leaving(self.server, path), "nobody learns why it goes"
+            assert told or not leaving(self.server, path), "no event says why it goes"
+        assert not any(leaving(self.server, path) for path in self.greedy)
 
     def is_whole(self) -> None:
         """Once an agent has lived for long enough."""
         until(lambda: self.node.ready() == "true", "the Lease")
-        for path in (*self.late, *self.greedy):
+        for path in self.late:
             until(lambda path=path: leaving(self.server, path), f"{path} goes")  # type: ignore[misc]
+        for path in self.greedy:
+            until(lambda path=path: bool(events(self.server, path)), f"{path} is reported")  # type: ignore[misc]
         of_nobody = [hold.pod.name for hold in self.holds if hold.pod.name.startswith("nobody")]
 
         def told() -> list[str]:
@@ -128,7 +132,13 @@ class World:
 
 @pytest.fixture
 def world(
-    node: Node, server: Server, pods: Pods, account: Path, host: Host, installed: ControlPlane
+    may_remove: None,
+    node: Node,
+    server: Server,
+    pods: Pods,
+    account: Path,
+    host: Host,
+    installed: ControlPlane,
 ) -> World:
     with agent_side.serving(node.name, account, host.env()):
         uuid = small_card(node)
@@ -144,7 +154,7 @@ def test_killed_in_each_of_its_writes(world: World) -> None:
             world.disturb()
             world.life("--at", what, "--when", when)
             world.is_sound()
-    with agent_side.serving(world.node.name, world.account, world.host.env()) as side:
+    with agent_side.serving(world.node.name, world.account, world.host.env(), removes=True) as side:
         side.holds = tuple(world.holds)
         world.is_whole()
 
@@ -156,6 +166,6 @@ def test_killed_at_any_moment(world: World) -> None:
         world.disturb()
         world.life(seconds=life_s)
         world.is_sound()
-    with agent_side.serving(world.node.name, world.account, world.host.env()) as side:
+    with agent_side.serving(world.node.name, world.account, world.host.env(), removes=True) as side:
         side.holds = tuple(world.holds)
         world.is_whole()

@@ -19,7 +19,7 @@ from tests.cluster.test_admission_placement import DENIED
 
 Json = dict[str, Any]
 
-FILES: Final = sorted(MANIFESTS.glob("*.yaml"))
+FILES: Final = sorted(MANIFESTS.rglob("*.yaml"))
 _NAME: Final = re.compile(
     r"(?:required-plugins\.noderesource\.dev|(?:\w+\.)?(?:koordinator\.sh|gpuslice\.io)"
     r"|kubernetes\.io(?=/gpu|/rdma|/fpga))(?:/[\w.-]+)?"
@@ -78,16 +78,17 @@ def policies() -> dict[str, Json]:
 _POLICY: Final = "ValidatingAdmissionPolicy"
 
 
-def test_each_policy_denies_and_fails_closed_but_one() -> None:
+def test_each_policy_denies_and_fails_closed_but_two() -> None:
     bound = {
         each["spec"]["policyName"]: each["spec"]["validationActions"]
         for each in documents(f"{_POLICY}Binding")
     }
-    assert bound == {name: ["Deny"] for name in policies()}
+    assert bound.pop("gpuslice-resource-names") == ["Warn"]
+    assert bound == {name: ["Deny"] for name in policies() if name != "gpuslice-resource-names"}
     open_ones = [name for name, spec in policies().items() if spec["failurePolicy"] != "Fail"]
-    assert open_ones == ["gpuslice-writer"]
+    assert open_ones == ["gpuslice-writer", "gpuslice-resource-names"]
     of_ours = {"gpuslice-writer", "gpuslice-agents", "gpuslice-removals"}
-    assert set(PROBES) | of_ours == set(policies())
+    assert set(PROBES) | of_ours | {"gpuslice-resource-names"} == set(policies())
 
 
 def test_policies_that_look_at_the_same_thing_look_alike() -> None:
@@ -102,7 +103,7 @@ def test_policies_that_look_at_the_same_thing_look_alike() -> None:
             if each["name"] in alike:
                 assert plain(each["expression"]) == plain(alike[each["name"]]), policy
                 seen[each["name"]] += 1
-    assert seen == {"template": 3, "before": 2, "asks-for-a-share": 2}
+    assert seen == {"template": 4, "before": 2, "asks-for-a-share": 2}
 
 
 def plain(expression: str) -> str:
@@ -122,7 +123,8 @@ def test_templates_are_judged_of_every_kind_of_workload() -> None:
         *("pods", "replicationcontrollers", "deployments", "replicasets", "statefulsets"),
         *("daemonsets", "jobs", "cronjobs"),
     }
-    assert kinds["gpuslice-requests"] == kinds[naming.POLICY] == workloads
+    judged = ("gpuslice-requests", "gpuslice-resource-names", naming.POLICY)
+    assert all(kinds[policy] == workloads for policy in judged)
     assert kinds["gpuslice-environment"] == workloads | {"pods/ephemeralcontainers"}
     assert kinds["gpuslice-allocations"] == workloads | {"pods/*", "bindings"}
 
@@ -135,13 +137,22 @@ def texts_in(policy: str, variable: str = "") -> set[str]:
     return {text for expression in found for text in re.findall(r"'([^']*)'", expression)}
 
 
+def test_the_pods_of_our_scheduler_are_known_alike() -> None:
+    """And by no other name than what is served as it is shipped."""
+    texts = [path.read_text() for path in FILES if re.match(r"5[0136]-", path.name)]
+    found = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", "".join(texts))
+    assert found == [f"['{names.SCHEDULER_NAME}']"] * 4
+
+
 def test_the_reserved_annotations_are_those_that_the_binding_carries() -> None:
-    assert texts_in("gpuslice-allocations", "changed") == {
+    policy = "gpuslice-allocations"
+    assert texts_in(policy, "changed") | texts_in(policy, "allocated") == {
         names.ANNOTATION_DEVICE_ALLOCATED,
         names.ANNOTATION_GRANTS,
         names.ANNOTATION_WRITER,
         names.ANNOTATION_REQUIRED_PLUGINS,
         f"{names.ANNOTATION_REQUIRED_PLUGINS}/",
+        *("", "gpu", r"\\", names.PLUGIN_NAME, f'["{names.PLUGIN_NAME}"]'),
     }
     condition, _ = policies()["gpuslice-allocations"]["matchConditions"]
     account = f"system:serviceaccount:{names.NAMESPACE}:{names.SCHEDULER_NAME}"
@@ -185,6 +196,11 @@ def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
     for container in (first, second):
         assert container["livenessProbe"] and container["readinessProbe"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    theirs, ours = (container["livenessProbe"] for container in (first, second))
+    # kube-scheduler is restarted, and stops leading, where its extender does not come up; a restart
+    # of the extender alone is none of kube-scheduler's.
+    assert theirs["httpGet"] == {"path": ours["httpGet"]["path"], "port": port["containerPort"]}
+    assert theirs["failureThreshold"] > ours["failureThreshold"]
     budget = named("PodDisruptionBudget", names.SCHEDULER_NAME)["spec"]
     assert budget["selector"] == deployment["selector"]
 

@@ -80,7 +80,8 @@ def hold_all(container: Container) -> None:
 def said(lab: Lab, what: str, of: Container) -> bool:
     """Whether the agent's log has such a message of the container."""
     lines = lab.agent_log.read_text().splitlines()
-    return any(f'msg="{what}"' in line and of.id in line for line in lines)
+    message = f'msg="{what}"' if " " in what else f"msg={what}"
+    return any(message in line and of.id in line for line in lines)
 
 
 @pytest.fixture(scope="session")

@@ -43,16 +43,16 @@ class Meddler:
 
 
 @contextlib.contextmanager
-def plugin(lab: Lab, meddle: Meddling) -> Iterator[None]:
-    """`60-other`, for the time of the block."""
+def plugin(lab: Lab, meddle: Meddling, name: str = "other", index: str = "60") -> Iterator[None]:
+    """For the time of the block."""
     ready, loop, leaving = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
         await connection.serve(
             await connection.connected(lab.containerd.paths.nri_socket),
             Meddler(meddle),
-            name="other",
-            index="60",
+            name=name,
+            index=index,
             wanted_events=EventMask.CREATE_CONTAINER,
             on_ready=lambda _: ready.set(),
             leaving=leaving,

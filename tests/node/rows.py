@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from contract import names
-from nri_plugin.cases import CASES
 from simgpu.lab.catalogue import PYTHON_IMAGE
 from simgpu.lab.cri import CriError, Process
 from simgpu.lab.lab import Lab
+from tests.node.cases import CASES
 
 from .conftest import GIB
 

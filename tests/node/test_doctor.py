@@ -31,6 +31,7 @@ class Patient:
     def __post_init__(self) -> None:
         self.flags: dict[str, str | Path] = {
             "--nri-socket": self.lab.containerd.paths.nri_socket,
+            "--containerd-state": self.lab.containerd.paths.state,
             "--run-dir": self.lab.run_dir,
             "--store-dir": self.lab.store_dir,
             "--library": self.lab.library,
@@ -204,6 +205,10 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     "by name, elsewhere": (
         lambda patient: patient.switches.append("--cdi-by-name"),
         *("cdi-by-name", "fail", "containerd reads CDI specs in", "--cdi-dir"),
+    ),
+    "a state elsewhere": (
+        _flag("--containerd-state", "elsewhere"),
+        *("containerd-state", "fail", "containerd's state is in", "--containerd-state"),
     ),
     "no library": (
         _flag("--library", "none.so"),

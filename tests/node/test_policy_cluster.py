@@ -137,13 +137,6 @@ def test_a_grant_that_the_api_server_has(cluster: Cluster) -> None:
         container.remove()
         pod.run("main", STATIC)
         until(lambda: "is statically linked" in cluster.said(name), "the event")
-        # So he can of what started while nobody looked.
-        helper = pod.create("helper", Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"]))
-        cluster.lab.stop_agent()
-        helper.start()
-        cluster.serve()
-        until(lambda: "could take limits away" in cluster.said(name), "the event")
-        assert not cluster.removed(name)
 
 
 def test_a_grant_that_the_api_server_does_not_have(cluster: Cluster) -> None:
@@ -155,8 +148,7 @@ def test_a_grant_that_the_api_server_does_not_have(cluster: Cluster) -> None:
     name = cluster.pod(one(cluster.lab, 10 * GIB))
     with cluster.lab.pod(name, annotations, of=cluster.sandbox(name)) as pod, refused(row):
         pod.create("main", OWN)
-    until(lambda: cluster.removed(name), "the pod is removed")
-    assert f"its annotation {names.ANNOTATION_DEVICE_ALLOCATED} is another" in cluster.said(name)
+    assert not cluster.removed(name)
 
 
 def test_a_grant_that_no_scheduler_wrote(cluster: Cluster) -> None:
@@ -170,20 +162,20 @@ def test_a_grant_that_no_scheduler_wrote(cluster: Cluster) -> None:
             refused(row),
         ):
             pod.create("main", OWN)
-        until(lambda: cluster.removed(forged), "the pod is removed")
-        assert "it was made with its node, and bound by nobody" in cluster.said(forged)
+        assert not cluster.removed(forged)
         name = cluster.pod(annotations)
         with cluster.lab.pod(name, annotations, of=cluster.sandbox(name)) as pod:
             assert probe(pod.run("main", OWN)).held_to(HALF)
             time.sleep(2)  # what is not confirmed is noticed by then
             assert not cluster.removed(name)
             cluster.annotate(name, one(cluster.lab, HALF + GIB))
-            until(lambda: cluster.removed(name), "the pod is removed")
-        assert "was changed after the pod was bound" in cluster.said(name)
+            changed = "was changed after the pod was bound"
+            until(lambda: changed in cluster.said(name), "the event")
+            assert not cluster.removed(name)
 
 
 def test_a_grant_of_a_card_that_was_full(cluster: Cluster) -> None:
-    """The later one is first at the node, and has room there; it goes all the same."""
+    """The later one is first at the node, and has room there; it is refused all the same."""
     annotations, more = one(cluster.lab), one(cluster.lab, HALF + GIB)
     first, second = cluster.pod(annotations), cluster.pod(more)
     of_second = cluster.sandbox(second)
@@ -192,11 +184,9 @@ def test_a_grant_of_a_card_that_was_full(cluster: Cluster) -> None:
         refused("a_grant_of_a_card_that_was_full"),
     ):
         pod.create("main", OWN)
-    until(lambda: cluster.removed(second), "the later one is removed")
-    assert "was full when the pod was bound" in cluster.said(second)
     with cluster.lab.pod(first, annotations, of=cluster.sandbox(first)) as pod:
         assert probe(pod.run("main", OWN)).held_to(HALF)
-    assert not cluster.removed(first)
+    assert not cluster.removed(first) and not cluster.removed(second)
 
 
 def test_without_the_api_server_containers_are_as_ever(cluster: Cluster) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from nri_plugin import command_line
+from nri_plugin import bundle, command_line
 from nri_plugin.capabilities import CAPABILITIES
+
+CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 def test_defaults() -> None:
@@ -20,7 +22,7 @@ def test_defaults() -> None:
     assert chosen.run_dir == Path(names.HOST_RUN_DIR)
     assert chosen.store_dir == Path(names.HOST_STORE_DIR)
     assert chosen.containerd_state == Path("/run/containerd")
-    assert chosen.cdi_dirs == (Path("/etc/cdi"), Path("/var/run/cdi"))
+    assert chosen.cdi_dirs == CDI
     assert chosen.index == "50"
     assert chosen.environment == {"A": "b"}
     assert not chosen.verbose
@@ -31,7 +33,7 @@ def test_defaults() -> None:
 def test_everything_given() -> None:
     arguments = "--library /l --cdi-dir /a --cdi-dir /b --index 07 --run-dir /r/ --verbose"
     chosen = command_line.from_arguments(arguments.split(), {})
-    assert chosen.cdi_dirs == (Path("/a"), Path("/b"))
+    assert chosen.cdi_dirs == (*CDI, Path("/a"), Path("/b"))
     assert (chosen.index, str(chosen.run_dir), chosen.verbose) == ("07", "/r", True)
 
 
@@ -56,7 +58,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
     variables = {f"GPUSLICE_AGENT_{name.upper()}": value for name, value in said.items()}
     chosen = command_line.from_arguments([], variables)
     assert chosen.library == Path("/l.so")
-    assert chosen.cdi_dirs == (Path("/a"), Path("/b"))
+    assert chosen.cdi_dirs == (*CDI, Path("/a"), Path("/b"))
     assert chosen.http == Path("/h.sock")
     assert (chosen.index, chosen.strict, chosen.verbose) == ("07", True, True)
     assert (chosen.run_dir, chosen.log_format) == (Path("/r"), "json")
@@ -69,16 +71,11 @@ def test_every_setting_can_come_from_the_environment() -> None:
 def test_a_flag_outranks_the_environment() -> None:
     variables = {"GPUSLICE_AGENT_CDI_DIR": "/a", "GPUSLICE_AGENT_INDEX": "07"}
     chosen = command_line.from_arguments(["--library", "/l", "--index", "08"], variables)
-    assert (chosen.index, chosen.cdi_dirs) == ("08", (Path("/a"),))
+    assert (chosen.index, chosen.cdi_dirs) == ("08", (*CDI, Path("/a")))
     chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/b"], variables)
-    assert (chosen.index, chosen.cdi_dirs) == ("07", (Path("/b"),))
-
-
-def test_namespaces_of_the_nodes_own_pods() -> None:
-    chosen = command_line.from_arguments(["--library", "/l"], {})
-    assert chosen.trusted_namespaces == {"gpuslice-system", "kube-system"}
-    given = ["--library", "/l", "--trust-namespace", "agents"]
-    assert command_line.from_arguments(given, {}).trusted_namespaces == {"agents"}
+    assert (chosen.index, chosen.cdi_dirs) == ("07", (*CDI, Path("/b")))
+    chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/etc/cdi"], {})
+    assert chosen.cdi_dirs == (CDI[1], CDI[0]), "it outranks the other now"
 
 
 def test_capabilities_of_linux_that_are_allowed() -> None:
@@ -195,3 +192,15 @@ def test_help_teaches() -> None:
         "default: /run/gpuslice",
     ):
         assert word in " ".join(done.stdout.split())
+
+
+def test_the_state_directory_is_that_of_the_kubelets_containerd(tmp_path: Path) -> None:
+    """Docker's containerd may run beside k3s'."""
+    docker, k3s = states = (tmp_path / "containerd", tmp_path / "k3s/containerd")
+    assert bundle.find_state(states) == docker
+    k3s.mkdir(parents=True)
+    assert bundle.find_state(states) == k3s
+    (docker / "io.containerd.runtime.v2.task/moby").mkdir(parents=True)
+    assert bundle.find_state(states) == docker
+    (k3s / "io.containerd.runtime.v2.task/k8s.io").mkdir(parents=True)
+    assert bundle.find_state(states) == k3s

@@ -13,9 +13,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 
+from gpu import context_size
 from nri_plugin.contexts import Contexts
 from tests.shim.conftest import CARDS, GIB, MIB, Host, card_host, library, simulated
 
@@ -280,3 +283,18 @@ def test_nvml_that_lies_is_not_believed(
     asked._command = (sys.executable, "-c", script)
     assert learn(asked, CARD) == {}
     assert problem in caplog.text
+
+
+def test_a_gpu_of_one_process_at_a_time_is_left_to_its_tenant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = SimpleNamespace(free=80 << 30)
+    for name, answer in (
+        ("nvmlInit", None),
+        ("nvmlDeviceGetHandleByUUID", "handle"),
+        ("nvmlDeviceGetMemoryInfo", memory),
+        ("nvmlDeviceGetComputeMode", pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS),
+    ):
+        monkeypatch.setattr(pynvml, name, lambda *_, answer=answer: answer)
+    with pytest.raises(context_size.UnknownSizeError, match="EXCLUSIVE_PROCESS"):
+        context_size.measure("GPU-0")

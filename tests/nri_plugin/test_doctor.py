@@ -97,6 +97,7 @@ def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
     return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
 
 
+MIG = Card("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
 ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
@@ -117,7 +118,21 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("runtime", runtime("v2.0.3"), WARN, "not tested", "2.2 or later"),
     ("runtime", runtime("v2.1.9"), WARN, "not tested", "2.2 or later"),
     ("runtime", runtime("v2.9.0"), OK, "v2.9.0", ""),
-    ("runtime", runtime("1.34.0", "crio"), WARN, "crio 1.34.0: not tested", "containerd"),
+    ("runtime", runtime("1.34.0", "crio"), FAIL, "crio 1.34.0: the agent does not", "containerd"),
+    (
+        "containerd-state",
+        {"runtime": Runtime("containerd", "v2.4.0", {"state": "/run/k3s/containerd"})},
+        FAIL,
+        "containerd's state is in /run/k3s/containerd, the agent looks in /run/containerd",
+        "--containerd-state /run/k3s/containerd",
+    ),
+    (
+        "run-dir",
+        {"run_dir": RunDir(True, 1 << 30, 10**6, open_to="user 0, mode 755")},
+        FAIL,
+        "user 0, mode 755: must be the agent's user and mode 700",
+        "chmod 700",
+    ),
     ("runtime", {"runtime": Runtime(problem="nobody")}, WARN, "not known: nobody", "hostPID"),
     (
         "nri",
@@ -199,7 +214,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "cdi-by-name",
         chosen("--cdi-by-name", "--cdi-dir", "/x"),
         FAIL,
-        "containerd reads CDI specs in /etc/cdi, /var/run/cdi, the agent in /x",
+        "containerd reads CDI specs in /etc/cdi, /var/run/cdi, the agent in",
         "--cdi-dir",
     ),
     ("library", {"library": Library("/l: gone")}, FAIL, "/l: gone", "--library"),
@@ -207,6 +222,8 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("library", {"library": Library()}, WARN, "not in /usr/local/vgpu/store yet", "at its start"),
     ("driver", {"cards_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
     ("driver", {"cards": ()}, FAIL, "shows no card", "with a card"),
+    ("driver", {"in_trouble": [MIG]}, WARN, "GPU-m: MIG mode is enabled", "mend these GPUs"),
+    ("driver", {"cards": (), "in_trouble": [MIG]}, FAIL, "GPU-m: MIG mode", "mend these GPUs"),
     ("cdi", with_spec(None), WARN, "GPU-a has no device of its name", "nvidia-ctk cdi generate"),
     (
         "cdi",

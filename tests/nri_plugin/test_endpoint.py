@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import socket
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.endpoint import Address, Endpoint, longest_of_most
+from nri_plugin.endpoint import Address, Endpoint
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 
@@ -64,9 +63,9 @@ def test_ready_and_not_ready(served: Served) -> None:
     assert served.get("/healthz") == (200, "ok\n")
     served.readiness.session, served.readiness.node = None, ()
     assert served.get("/readyz") == (200, "ok\n")
-    served.readiness.notes = ("a grant is not confirmed",)
+    served.readiness.grants = ("a grant is not confirmed",)
     assert served.get("/readyz") == (200, "ok\na grant is not confirmed\n")
-    served.readiness.notes = ()
+    served.readiness.grants = ()
     served.now_s = 60
     for page in ("/healthz", "/readyz"):
         assert served.get(page) == (503, "the agent's event loop has not run for 60 s\n")
@@ -83,7 +82,7 @@ def test_metrics(served: Served) -> None:
 def test_anything_else(served: Served) -> None:
     assert served.get("/")[0] == 404
     assert served.get("/readyz", "HEAD") == (503, "")
-    assert served.get("/readyz", "POST")[0] == 501
+    assert served.get("/readyz", "POST")[0] == 405
 
 
 def connected(place: str) -> socket.socket:
@@ -138,50 +137,15 @@ def test_slow_clients_do_not_keep_probes_away(served: Served, count: int) -> Non
         slow.end()
 
 
-def test_a_client_has_a_deadline_for_all_it_says(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often it says a little."""
-    monkeypatch.setattr("nri_plugin.endpoint._CLIENT_S", 0.2)
-    slow = Slow(served.endpoint.served or "", 1)
-    slow.start()
-    try:
-        until(lambda: slow.turned_away > 1)
-    finally:
-        slow.end()
-
-
-def test_a_client_that_does_not_read_is_not_kept(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nri_plugin.endpoint._CLIENT_S", 0.2)
-    monkeypatch.setattr(served.metrics, "render", lambda: b"x" * (64 << 20))
-    with connected(served.endpoint.served or "") as client:
-        client.send(b"GET /metrics HTTP/1.1\r\n\r\n")
-        until(lambda: bool(served.endpoint._clients))
-        until(lambda: not served.endpoint._clients)
-
-
-def test_a_head_of_any_size_is_not_read(served: Served) -> None:
+def test_a_head_of_any_size_is_not_read(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with connected(served.endpoint.served or "") as client:
         with contextlib.suppress(OSError):
             client.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"a" * (1 << 20))
         client.settimeout(30)
         with contextlib.suppress(ConnectionError):
-            assert client.recv(1) == b""
+            assert client.recv(12) in (b"HTTP/1.0 400", b"HTTP/1.1 400")
+    assert caplog.text == ""
     assert served.get("/healthz")[0] == 200
-
-
-def test_who_has_most_places_gives_one_up() -> None:
-    """The one that has been there longest, of the peer that has most."""
-
-    async def test() -> None:
-        tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(4)]
-        peers = dict(zip(tasks, ("kubelet", "flood", "flood", "other"), strict=True))
-        assert longest_of_most(peers) is tasks[1]
-        assert longest_of_most(dict.fromkeys(tasks, "one")) is tasks[0]
-
-    asyncio.run(test())
 
 
 def test_a_socket_that_a_dead_agent_left_is_replaced(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -15,7 +14,7 @@ import pytest
 
 from contract import grant_file, names, region_file
 from gpu.account import Account
-from nri_plugin import blanks, preload_list, tmpfs
+from nri_plugin import files, preload_list, tmpfs
 from nri_plugin.errors import FilesError, Refused
 from nri_plugin.files import RunDirectory
 from nri_plugin.model import Floor, Share
@@ -39,22 +38,13 @@ def root(tmp_path: Path) -> Iterator[Path]:
     assert not root.exists() or not list(root.iterdir())
 
 
-def no_detached(_size_bytes: int, _inodes: int) -> None:
-    """What a kernel before 5.2 has of file systems that lie nowhere."""
-
-
 def now() -> int:
     return MADE_NS
 
 
-KERNELS = {"5.2": tmpfs.make_detached, "4.18": no_detached}
-
-
-@pytest.fixture(params=KERNELS)
-def run(request: pytest.FixtureRequest, root: Path) -> Iterator[RunDirectory]:
-    run = RunDirectory(root, lambda: GRANT_ID, KERNELS[request.param], now)
-    yield run
-    run.close()
+@pytest.fixture
+def run(root: Path) -> RunDirectory:
+    return RunDirectory(root, lambda: GRANT_ID, now)
 
 
 def mode(path: Path) -> int:
@@ -186,9 +176,9 @@ def test_it_is_its_own_small_file_system(run: RunDirectory, root: Path, cards: i
     assert status.f_flag & os.ST_NOSUID
     assert status.f_flag & os.ST_NODEV
     free = status.f_bavail * status.f_frsize
-    assert 0 < free <= 256 << 10
+    assert 0 < free <= 512 << 10
     with pytest.raises(OSError, match="No space left"), (root / "c1/region").open("ab") as file:
-        file.write(b"x" * (512 << 10))
+        file.write(b"x" * (1 << 20))
 
 
 def test_umask_does_not_matter(run: RunDirectory, root: Path) -> None:
@@ -261,42 +251,34 @@ def test_a_failure_leaves_nothing(run: RunDirectory, root: Path) -> None:
 
 
 FILES = ("preload", "libvgpu.so", "region", "grant", "region half", "grant half")
-STEPS = [
-    *(("5.2", step) for step in ("detached", *FILES, "attach")),
-    *(("4.18", step) for step in ("mount", *FILES)),
-]
 
 
-def die_after(kernel: str, step: str, root: Path, shares: Sequence[Share]) -> None:
+def die_after(step: str, root: Path, shares: Sequence[Share]) -> None:
     """In a process of its own: prepare, and vanish right after `step`."""
-    write = blanks.write
+    write, mount = files._write, tmpfs.mount
 
-    def dying(name: str, does: Callable[P, R]) -> Callable[P, R]:
-        def done(*arguments: P.args, **options: P.kwargs) -> R:
-            result = does(*arguments, **options)
-            if step == name:
-                os._exit(9)
-            return result
-
-        return done
-
-    def dying_write(root: int, name: str, mode: int, data: bytes) -> None:
-        if step == f"{name} half":
-            write(root, name, mode, data[: len(data) // 2])
+    def dying_mount(path: Path, size_bytes: int, inodes: int) -> None:
+        mount(path, size_bytes, inodes)
+        if step == "mount":
             os._exit(9)
-        dying(name, write)(root, name, mode, data)
 
-    blanks.write = dying_write
-    tmpfs.mount, tmpfs.attach = dying("mount", tmpfs.mount), dying("attach", tmpfs.attach)
-    detached = dying("detached", KERNELS[kernel])
-    RunDirectory(root, lambda: 1, detached, now).prepare("pod-u", shares, shared=True)
+    def dying_write(path: Path, mode: int, data: bytes, size_bytes: int = 0) -> None:
+        if step == f"{path.name} half":
+            write(path, mode, data[: len(data) // 2])
+            os._exit(9)
+        write(path, mode, data, size_bytes)
+        if step == path.name:
+            os._exit(9)
+
+    files._write, tmpfs.mount = dying_write, dying_mount
+    RunDirectory(root, lambda: 1, now).prepare("pod-u", shares, shared=True)
     os._exit(1)
 
 
-@pytest.mark.parametrize(("kernel", "step"), STEPS)
-def test_killed_between_two_steps(kernel: str, step: str, root: Path) -> None:
+@pytest.mark.parametrize("step", ["mount", *FILES])
+def test_killed_between_two_steps(step: str, root: Path) -> None:
     run = RunDirectory(root, lambda: GRANT_ID, now_ns=now)
-    arguments = (kernel, step, root, SHARES)
+    arguments = (step, root, SHARES)
     child = multiprocessing.get_context("fork").Process(target=die_after, args=arguments)
     child.start()
     child.join()
@@ -305,8 +287,7 @@ def test_killed_between_two_steps(kernel: str, step: str, root: Path) -> None:
     run.prepare("pod-u", SHARES, shared=True)
     grant = grant_file.decode((root / "pod-u/grant").read_bytes())
     assert grant is not None
-    whole = step == "attach" or (kernel, step) == ("4.18", "grant")
-    assert grant.grant_id == (1 if whole else GRANT_ID)
+    assert grant.grant_id == (1 if step == "grant" else GRANT_ID)
     assert (root / "pod-u/region").read_bytes() == region_file.fresh(2, grant.grant_id, MADE_NS)
     run.remove("pod-u")
     # ... or the next removal takes away what is left.
@@ -318,40 +299,6 @@ def test_killed_between_two_steps(kernel: str, step: str, root: Path) -> None:
     assert run.keys() == set()
 
 
-def test_what_is_made_ahead_is_used_once_and_is_nowhere_to_be_seen(root: Path) -> None:
-    numbers = itertools.count(1)
-    run = RunDirectory(root, lambda: next(numbers), now_ns=now)
-    mounts = len(Path("/proc/self/mounts").read_text().splitlines())
-    run.make_ahead()
-    run.make_ahead()
-    assert next(numbers) == 5, "four, however often it is asked for"
-    assert not root.exists()
-    assert len(Path("/proc/self/mounts").read_text().splitlines()) == mounts
-    seen = set()
-    for n in range(6):
-        run.prepare(f"c{n}", SHARES[:1], shared=False)
-        grant = grant_file.decode((root / f"c{n}/grant").read_bytes())
-        assert grant is not None
-        seen.add(grant.grant_id)
-        region = (root / f"c{n}/region").read_bytes()
-        assert region == region_file.fresh(1, grant.grant_id, MADE_NS)
-    assert seen == {1, 2, 3, 4, 6, 7}
-
-
-def test_what_was_made_ahead_for_one_card_is_not_given_to_two(root: Path) -> None:
-    numbers = itertools.count(1)
-    run = RunDirectory(root, lambda: next(numbers), now_ns=now)
-    run.make_ahead()
-    open_files = len(os.listdir("/proc/self/fd"))
-    run.prepare("c1", SHARES, shared=False)
-    assert (root / "c1/region").read_bytes() == region_file.fresh(2, 5, MADE_NS)
-    assert len(os.listdir("/proc/self/fd")) == open_files - 4
-    run.make_ahead()
-    run.prepare("c2", SHARES, shared=False)
-    assert len((root / "c2/region").read_bytes()) == region_file.Geometry(2).file_bytes
-    run.close()
-
-
 def test_it_appears_below_a_mount_that_is_shared(root: Path) -> None:
     """As every mount of a node is, where systemd runs."""
     root.mkdir()
@@ -359,24 +306,8 @@ def test_it_appears_below_a_mount_that_is_shared(root: Path) -> None:
     subprocess.run(["mount", "--make-shared", root], check=True)
     try:
         run = RunDirectory(root, lambda: GRANT_ID)
-        run.make_ahead()
         run.prepare("c1", SHARES[:1], shared=False)
         assert grant_file.decode((root / "c1/grant").read_bytes()) is not None
         run.remove("c1")
-        run.close()
     finally:
         subprocess.run(["umount", "--lazy", root], check=True)
-
-
-def test_a_blank_that_cannot_be_made_is_told_of_where_it_is_asked_for(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(_size_bytes: int, _inodes: int) -> int:
-        raise OSError(24, "Too many open files")
-
-    run = RunDirectory(root, lambda: GRANT_ID, broken)
-    run.make_ahead()
-    assert "no files can be made ahead" in caplog.text
-    with pytest.raises(FilesError, match="Too many open files"):
-        run.prepare("c1", SHARES, shared=False)
-    assert run.keys() == set()

@@ -38,14 +38,18 @@ def reply(*documents: object) -> bytes:
 
 
 def test_the_missing_cards_alone_are_kept() -> None:
-    kept = json.loads(render(reply(document("0", UUID, OTHER, "all")), [UUID]))
+    text, problem = render(reply(document("0", UUID, OTHER, "all")), [UUID])
+    kept = json.loads(text)
+    assert problem == ""
     assert [device["name"] for device in kept["devices"]] == [UUID]
     assert kept["containerEdits"] == document()["containerEdits"]
 
 
 def test_several_specs_may_be_printed() -> None:
     printed = reply(document("x", kind="nvidia.com/mig"), 7, document(UUID))
-    assert json.loads(render(printed, [UUID]))["kind"] == names.CDI_KIND
+    text, problem = render(printed, [UUID, "GPU-gone"])
+    assert json.loads(text)["kind"] == names.CDI_KIND
+    assert problem.startswith("nvidia-ctk does not describe nvidia.com/gpu=GPU-gone (")
 
 
 @pytest.mark.parametrize(

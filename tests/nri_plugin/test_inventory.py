@@ -16,7 +16,7 @@ from nri_plugin.inventory import Inventory, decode, pace_s
 from nri_plugin.model import Card
 from tests.simgpu.host import GIB, Host
 
-ONE = '[{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5}]'
+ONE = '{"gpus": [{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5}]}'
 
 
 class Clock:
@@ -27,13 +27,19 @@ class Clock:
         return self.seconds
 
 
+def serving(script: str) -> tuple[str, ...]:
+    """A child that does this for each line that it reads."""
+    body = "import sys\nfor _ in sys.stdin:\n    exec(sys.argv[1], {})\n    sys.stdout.flush()"
+    return (sys.executable, "-c", body, script)
+
+
 def inventory(script: str, clock: Clock | None = None, deadline_s: float = 60.0) -> Inventory:
     return Inventory(
         os.environ,
         deadline_s=deadline_s,
         min_interval_s=5.0,
         now=clock or Clock(),
-        command=(sys.executable, "-c", script),
+        command=serving(script),
     )
 
 
@@ -62,6 +68,7 @@ def test_asked_at_most_once_in_the_interval(tmp_path: Path) -> None:
         clock.seconds += 5
         await cards.refresh()
         assert log.read_text() == "xx"
+        await cards.close()
 
     asyncio.run(work())
 
@@ -103,13 +110,16 @@ def test_what_a_look_took_whether_it_answered_or_not() -> None:
             deadline_s=60.0,
             min_interval_s=0.0,
             now=lambda: next(now),
-            command=(sys.executable, "-c", f"print('{ONE}')"),
+            command=serving(f"print('{ONE}')"),
         )
         assert cards.took_s == 0
-        for command in (cards._child.command, ("/nowhere/python",)):
-            cards._child.command, cards.took_s = command, 0.0
-            await cards.refresh()
-            assert cards.took_s == 1
+        await cards.refresh()
+        answered_s, cards._child.command = cards.took_s, ("/nowhere/python",)
+        assert answered_s >= 1
+        await cards.close()
+        cards.took_s = 0
+        await cards.refresh()
+        assert cards.problem and cards.took_s >= 1
 
     asyncio.run(work())
 
@@ -137,6 +147,7 @@ def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> 
         ("import os; os.abort()", "no message"),
         ("print('no cards today')", "unreadable answer"),
         ("print('[{}]')", "unreadable answer"),
+        ("print('{}')", "unreadable answer"),
         ("print(5)", "unreadable answer"),
     ],
 )
@@ -147,10 +158,12 @@ def test_a_failed_look_keeps_the_cards_and_says_why(script: str, problem: str) -
         cards = inventory(f"print('{ONE}')", clock)
         await cards.refresh()
         clock.seconds += 5
-        cards._child.command = (sys.executable, "-c", script)
+        await cards.close()
+        cards._child.command = serving(script)
         await cards.refresh()
         assert cards.cards == (Card("GPU-1", 0, 5),)
         assert problem in str(cards.problem)
+        await cards.close()
 
     asyncio.run(work())
 
@@ -185,9 +198,53 @@ def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> Non
         await sleeper.wait()
         clock.seconds += 5
         cards._child.deadline_s = 60.0
-        cards._child.command = (sys.executable, "-c", f"print('{ONE}')")
+        cards._child.command = serving(f"print('{ONE}')")
         await cards.refresh()
         assert cards.cards
+        await cards.close()
+
+    asyncio.run(work())
+
+
+def test_one_child_answers_look_after_look_and_is_replaced_when_it_exits(tmp_path: Path) -> None:
+    """As NVML's does where the driver was replaced under it."""
+    log, clock = tmp_path / "pids", Clock()
+    script = f"import os; open({str(log)!r}, 'a').write(f'{{os.getpid()}} '); print('{ONE}')"
+
+    async def work() -> None:
+        cards = inventory(script, clock)
+        for _ in range(3):
+            await cards.refresh()
+            clock.seconds += 5
+        first, *others = log.read_text().split()
+        assert others == [first, first]
+        os.kill(int(first), signal.SIGKILL)
+        await cards.refresh()
+        assert cards.problem is None
+        assert len(set(log.read_text().split())) == 2
+        await cards.close()
+
+    asyncio.run(work())
+
+
+def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count() -> None:
+    told = [[["GPU-1", 31], ["GPU-1", 79]], [["GPU-1", 43]], []]
+    script = (
+        f"import json, os, sys; left = sys.__dict__.setdefault('left', {told!r});"
+        " print(json.dumps({'gpus': [{'uuid': 'GPU-1', 'minor': 0, 'memory_bytes': 5}],"
+        " 'xids': left.pop(0)}))"
+    )
+    clock = Clock()
+
+    async def work() -> None:
+        cards = inventory(script, clock)
+        for _ in told:
+            await cards.refresh()
+            assert cards.cards == ()
+            (seen,) = cards.seen
+            assert seen.problem == "the driver reported XID 79 (GPU has fallen off the bus)"
+            clock.seconds += 5
+        await cards.close()
 
     asyncio.run(work())
 
@@ -202,6 +259,7 @@ def test_a_caller_that_gives_up_leaves_the_look_to_the_next() -> None:
         assert impatient.cancelled()
         await cards.refresh()
         assert cards.cards
+        await cards.close()
 
     asyncio.run(work())
 
@@ -224,12 +282,13 @@ def test_without_a_driver_the_child_says_so() -> None:
         cards = Inventory(environment, deadline_s=60, min_interval_s=0, now=Clock())
         await cards.refresh()
         assert cards.problem is None or cards.problem.startswith("NVML: ")
+        await cards.close()
 
     asyncio.run(work())
 
 
 def test_decode() -> None:
-    assert decode(b"[]") == ()
+    assert decode(b'{"gpus": []}').cards == ()
     with pytest.raises(InventoryError):
         decode(b"\xff")
 
@@ -244,12 +303,44 @@ def test_a_card_that_falls_off_the_bus_is_not_offered(build_dir: Path, tmp_path:
         cards = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
         await cards.refresh()
         assert [card.memory_bytes for card in cards.cards] == [GIB, 2 * GIB]
+        assert cards.driver == "580.65.06"
         whole = cards.seen
         assert cards.cards == whole
         host.fault("lose", card=1)
+        for _ in range(3):
+            await cards.refresh()
+            # It does not even tell its name any more.
+            assert (cards.cards, cards.seen) == (whole[:1], whole[:1])
+        await cards.close()
+
+    try:
+        asyncio.run(work())
+    finally:
+        host.down()
+
+
+@pytest.mark.sim
+def test_a_gpu_in_mig_mode_is_in_trouble_and_keeps_its_memory(
+    build_dir: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "host.toml"
+    text = (
+        '[[card]]\nuuid = "GPU-00000000-0000-0000-0000-00000000000{0}"\nminor = {0}\n'
+        'memory = "1Gi"\n{1}'
+    )
+    mig = 'mig_uuid = "MIG-00000000-0000-0000-0000-000000000009"\n'
+    config.write_text(text.format(0, "") + text.format(1, mig))
+    host = Host(tmp_path / "sim", ("--config", config), build_dir)
+    host.up()
+
+    async def work() -> None:
+        cards = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
         await cards.refresh()
-        # It does not even tell its name any more.
-        assert (cards.cards, cards.seen) == (whole[:1], whole[:1])
+        assert [card.minor for card in cards.cards] == [0]
+        assert "MIG mode is enabled" in cards.seen[1].problem
+        assert cards.seen[1].memory_bytes == GIB
+        assert cards.seen[1].bus_id
+        await cards.close()
 
     try:
         asyncio.run(work())
@@ -262,7 +353,7 @@ def test_a_card_in_trouble_is_named_and_not_offered() -> None:
     well = '{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5, "numa": 1, "root": "pci0000:3a"}'
 
     async def work() -> None:
-        cards = inventory(f"print('[{well}, {ill}]')")
+        cards = inventory(f"print('{{\"gpus\": [{well}, {ill}]}}')")
         await cards.refresh()
         assert cards.cards == (Card("GPU-1", 0, 5, numa=1, root="pci0000:3a"),)
         assert cards.seen[1] == Card("GPU-2", 1, 0, problem="GPU is lost")

@@ -81,8 +81,10 @@ def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
     whole = os.open
     said: list[str] = []
 
-    def open_and_lose(path: Path, flags: int, mode: int) -> int:
+    def open_and_lose(path: Path, flags: int, mode: int = 0o777) -> int:
         descriptor = whole(path, flags, mode)
+        if path.is_dir():
+            return descriptor
         path.unlink()
         monkeypatch.undo()
         return descriptor
@@ -102,3 +104,28 @@ def test_a_directory_that_cannot_be_made_is_said_until_it_can(tmp_path: Path) ->
         run_dir.unlink()
 
     asyncio.run(Lock(run_dir, "pid=new").acquire(say))
+
+
+def test_a_directory_that_others_can_reach_is_closed_to_them(tmp_path: Path) -> None:
+    """As a kubelet makes it for a hostPath of type DirectoryOrCreate."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    run_dir.chmod(0o755)
+    asyncio.run(Lock(run_dir, "me").acquire(print))
+    assert run_dir.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_a_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    os.chown(run_dir, 65534, 0)
+    said: list[str] = []
+
+    def say(why: str) -> None:
+        said.append(why)
+        os.chown(run_dir, 0, 0)
+
+    asyncio.run(Lock(run_dir, "me").acquire(say))
+    (why,) = said
+    assert why.startswith(f"{run_dir}: invalid owner, user 65534: must be user 0")

@@ -96,51 +96,6 @@ def test_where_a_path_of_the_host_lies(path: str, place: Place) -> None:
     assert mountinfo.place_of(list(mountinfo.parse(HOST)), path) == place
 
 
-REAL_HOST = """\
-20 1 8:1 / / rw - ext4 /dev/sda1 rw
-21 20 0:24 / /run rw - tmpfs tmpfs rw
-22 21 0:99 / /run/gpuslice/c0 rw - tmpfs gpuslice rw
-"""
-RUN_BELOW = "51 50 0:24 / {} rw - tmpfs tmpfs rw"
-GRANT_BELOW = "52 51 0:99 / {} rw - tmpfs gpuslice rw"
-TO_READ = "50 30 8:1 / /host ro - ext4 /dev/sda1 rw"
-WRITTEN = {
-    "nothing": ([], ""),
-    "the whole host, to read": (
-        [TO_READ, RUN_BELOW.format("/host/run"), GRANT_BELOW.format("/host/run/gpuslice/c0")],
-        "",
-    ),
-    "the whole host": ([TO_READ.replace(" ro ", " rw ")], "/host"),
-    "the run directory, to read": ([HOST_RUN.format("/gpuslice", "/x")], ""),
-    "the run directory": ([HOST_RUN.format("/gpuslice", "/x").replace(" ro,", " rw,")], "/x"),
-    "a grant": ([GRANT.format("/grant", "/x")], "/x"),
-    "the socket": ([HOST_RUN.format("/nri", "/x").replace(" ro,", " rw,")], "/x"),
-    "the store": (["50 30 8:1 /opt/store /x rw - ext4 /dev/sda1 rw"], "/x"),
-    "a volume of its own within one that is read": (
-        [TO_READ, RUN_BELOW.format("/host/mnt/run")],
-        "/host/mnt/run",
-    ),
-    "within a volume of another place": (
-        ["50 30 8:1 /srv /host ro - ext4 /dev/sda1 rw", RUN_BELOW.format("/host/run")],
-        "/host/run",
-    ),
-    "within a part of the host that is read": (
-        ["50 30 0:24 /gpuslice /host ro - tmpfs tmpfs rw", GRANT_BELOW.format("/host/c0")],
-        "",
-    ),
-    "within a root that is read": (
-        ["30 20 0:50 / / ro - overlay overlay rw", RUN_BELOW.format("/run")],
-        "/run",
-    ),
-}
-
-
-@pytest.mark.parametrize(("lines", "where"), WRITTEN.values(), ids=WRITTEN)
-def test_what_others_could_write(lines: list[str], where: str) -> None:
-    host, there = (list(mountinfo.parse(text)) for text in (REAL_HOST, "\n".join(lines)))
-    assert mountinfo.written(there, host, LIMITS) == where
-
-
 def test_without_mounts_nothing_lies_anywhere() -> None:
     assert mountinfo.place_of([], "/run") is None
 

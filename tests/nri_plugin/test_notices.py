@@ -25,15 +25,27 @@ def test_a_container_that_starts_again_is_told_of_once() -> None:
     assert notices.first() is None
 
 
-def test_the_newest_are_kept() -> None:
-    notices = Notices()
-    for number in range(1000):
-        notices.add(notice(number))
-    first = notices.first()
-    assert first is not None and int(first.pod.uid) > 800
-    notices.add(notice(1))
-    kept = []
+def test_however_many_live_each_is_told_once() -> None:
+    """A driver that fails concerns every share of its node, and is found again in every round."""
+    live = {str(number) for number in range(1000)}
+    notices = Notices(lambda: live)
+    assert all(notices.add(notice(number)) for number in range(1000))
+    for _ in range(3):
+        assert not any(notices.add(notice(number)) for number in range(1000))
+    told = 0
     while (found := notices.first()) is not None:
         notices.done(found)
-        kept.append(found.pod.uid)
-    assert kept[-2:] == ["999", "1"]
+        told += 1
+    assert told == 1000
+
+
+def test_of_those_that_are_gone_few_are_remembered() -> None:
+    live: set[str] = set()
+    notices = Notices(lambda: live)
+    for number in range(10_000):
+        live.clear()
+        live.add(str(number))
+        notices.add(notice(number))
+    first = notices.first()
+    assert first is not None and int(first.pod.uid) > 9_500
+    assert notices.add(notice(1))

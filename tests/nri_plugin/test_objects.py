@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,32 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
     renamed = objects.device("node-1", "uid-2", listed, stored)
     assert renamed is not None and renamed["metadata"]["resourceVersion"] == "7"
     assert translate.device(renamed).node_uid == "uid-2"
+
+
+def test_the_device_says_why_a_gpu_is_not_healthy_and_since_when() -> None:
+    first, second, third = (f"2026-01-01T00:00:0{n}Z" for n in range(3))
+    well = Card("GPU-0", 0, 1 << 30, bus_id="0000:3b:00.0")
+    ill = replace(well, problem="the driver reported XID 79")
+
+    def device(card: Card, current: Json, at: str) -> Json:
+        written = objects.device("n", "u", [Entry(card, not card.problem)], current, at)
+        assert written is not None and objects.has_conditions(written)
+        return dict(written)
+
+    def condition(written: Json) -> Json:
+        (only,) = written["spec"]["devices"][0]["conditions"]
+        return dict(only)
+
+    written = device(well, {}, first)
+    assert written["spec"]["devices"][0]["topology"]["busID"] == "0000:3b:00.0"
+    assert condition(written)["status"] == "True"
+    assert objects.device("n", "u", [Entry(well, True)], written, second) is None
+    written = device(ill, written, second)
+    assert (condition(written)["status"], condition(written)["message"]) == ("False", ill.problem)
+    assert objects.entries(written) == [Entry(ill, healthy=False)]
+    written = device(replace(ill, problem="another"), written, third)
+    assert condition(written)["lastTransitionTime"] == second
+    assert not objects.has_conditions(objects.device("n", "u", [Entry(ill, False)]) or {})
 
 
 def test_others_entries_and_owners_stay() -> None:
@@ -175,7 +202,7 @@ def test_a_pod_is_what_says_what_it_was_granted() -> None:
     assert (found.pod.uid, found.pod.namespace, found.pod.name) == ("u", "team", "train")
     assert found.pod.labels == {names.LABEL_ISOLATION_PROVIDER: "hami-core"}
     assert found.pod.annotations == {names.ANNOTATION_GRANTS: "{}"}
-    assert (found.version, found.scheduled) == ("12", "2026-01-01T00:00:01Z")
+    assert found.scheduled == "2026-01-01T00:00:01Z"
     assert (found.finished, found.leaving) == (False, True)
     assert (found.asks_us, found.writer) == (True, "scheduler-0 3")
     untimed = {**raw, "status": {"conditions": [{"type": "PodScheduled"}]}}

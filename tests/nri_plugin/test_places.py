@@ -34,9 +34,26 @@ def test_what_must_be_in_place_is_all_that_the_limit_is_made_of() -> None:
 def test_a_place_of_ours_with_nothing_or_another_thing_is_noticed(place: str) -> None:
     store = "/usr/local/vgpu/store"
     without = [mount for mount in OURS if mount.destination != place]
-    assert places.in_place(without, RUN, store) is None
+    assert places.in_place(without, RUN, store, PLACES) is None
+    elsewhere = [*without, Mount(place, "/elsewhere")]
+    assert places.in_place(elsewhere, RUN, store, PLACES) is None
+    if place == "/etc/ld-nix.so.preload":  # the first releases did not mount it
+        assert places.in_place(without, RUN, store) is not None
+    else:
+        assert places.in_place(without, RUN, store) is None
     if place != "/.gpuslice/libvgpu.so":  # of which only the file that is seen inside can tell
-        assert places.in_place([*without, Mount(place, "/elsewhere")], RUN, store) is None
+        assert places.in_place(elsewhere, RUN, store) is None
+
+
+def test_a_container_is_held_to_what_the_release_that_made_it_mounted() -> None:
+    """A store that was moved since, and a place that is new, raise no alarm."""
+    earlier = {**PLACES, "/.gpuslice/libvgpu.so": "/opt/store/abc/libvgpu.so"}
+    del earlier["/etc/ld-nix.so.preload"]
+    mounts = [Mount(place, source) for place, source in earlier.items() if "grant" not in place]
+    found = places.in_place(mounts, RUN, "/usr/local/vgpu/store", earlier)
+    assert found is not None
+    assert {mount.destination: mount.source for mount in found} == earlier
+    assert places.in_place(OURS, RUN, "/usr/local/vgpu/store", {}) is None
 
 
 def test_a_container_that_shares_its_grant_has_a_preload_list_of_its_own() -> None:

@@ -102,22 +102,13 @@ def entry(resources: Mapping[str, int], uuid: str | None = A.uuid, minor: int = 
 
 MEMORY, RATIO, CORE = names.RESOURCE_MEMORY, names.RESOURCE_MEMORY_RATIO, names.RESOURCE_CORE
 
+DEAD = CardGrant("GPU-dead", 9, 1, 1)
+
 REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "unknown provider": (
         pod([HALF], labels={names.LABEL_ISOLATION_PROVIDER: "hami"}),
         Reason.PROVIDER_UNKNOWN,
         "'hami', allowed is 'hami-core'",
-    ),
-    "unknown provider, nothing else": (
-        pod(labels={names.LABEL_ISOLATION_PROVIDER: ""}),
-        Reason.PROVIDER_UNKNOWN,
-        "''",
-    ),
-    "label without allocation": (pod(), Reason.ALLOCATION_MISSING, "grants no GPU"),
-    "label, allocation without GPU": (
-        pod(allocated='{"rdma":[{"minor":0,"resources":null}]}'),
-        Reason.ALLOCATION_MISSING,
-        "grants no GPU",
     ),
     "potatoes": (
         pod(
@@ -180,9 +171,9 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
         'expected an object with "v":1',
     ),
     "grant of a card outside the allocation": (
-        pod([HALF], {"side": [grant(B, 1)]}),
+        pod([HALF], {"main": [grant(B, 1)]}),
         Reason.GRANT_NOT_ALLOCATED,
-        f"containers.side[0]: card {B.uuid} as minor 1 is not in the pod's allocation",
+        f"containers.main[0]: card {B.uuid} as minor 1 is not in the pod's allocation",
     ),
     "grant with another minor": (
         pod([HALF], {"main": [CardGrant(A.uuid, 1, 1, 1)]}),
@@ -195,10 +186,10 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
         f"containers.main[0].memory: {20 * GIB + 1} of card {A.uuid},"
         f" the allocation has {20 * GIB}",
     ),
-    "another container's grant of more core than the allocation": (
-        pod([HALF], {"main": [grant(A, 1)], "side": [grant(A, 1, 51)]}),
+    "a grant of more core than the allocation": (
+        pod([HALF], {"main": [grant(A, 1, 51)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        f"containers.side[0].core: 51 of card {A.uuid}, the allocation has 50",
+        f"containers.main[0].core: 51 of card {A.uuid}, the allocation has 50",
     ),
     "pod uid that is a path": (pod([HALF], uid="../x"), Reason.IDENTITY_INVALID, "'../x'"),
     "pod without uid": (pod([HALF], uid=""), Reason.IDENTITY_INVALID, "pod uid ''"),
@@ -381,6 +372,8 @@ def test_the_visible_library_gives_way_to_a_volume(destination: str) -> None:
         pod(labels={"app": "web"}),
         pod([], labels={}),
         pod(allocated='{"rdma":[{"minor":0,"resources":null}]}', labels={}),
+        pod(allocated='{"rdma":{"of":"tomorrow"}}', labels={}),
+        pod(labels={names.LABEL_ISOLATION_PROVIDER: "another"}),
     ],
 )
 def test_untouched(of: Pod) -> None:
@@ -493,23 +486,54 @@ def test_memory_in_bytes_outranks_the_ratio() -> None:
     assert decision.shares[0].memory_bytes == 7
 
 
-def test_a_container_without_a_grant_sees_no_card() -> None:
-    of = pod([HALF], {"main": [grant(A, 1)]})
-    decision = decide(of, replace(MAIN, name="sidecar"))
+SIDE = replace(MAIN, name="side")
+RESTLESS: Mapping[str, tuple[Pod, Container]] = {
+    "a card that failed": (pod([entry({MEMORY: 1}, "GPU-dead", 9)], {"main": [DEAD]}), SIDE),
+    "a card without a spec": (pod([HALF], {"main": [grant(A, 1)]}), SIDE),
+    "a grant that is too much": (pod([HALF], {"main": [grant(A, 41 * GIB)]}), SIDE),
+    "a variable twice": (
+        pod([HALF], {"main": [grant(A, 1)]}),
+        replace(SIDE, env=("NVIDIA_VISIBLE_DEVICES=all",) * 2),
+    ),
+    "the host's files": (
+        pod([HALF], {"main": [grant(A, 1)]}),
+        replace(SIDE, mounts=(Mount("/host", "/"), Mount("/x", "/run/gpuslice"))),
+    ),
+    "every device": (pod([HALF], {"main": [grant(A, 1)]}), replace(SIDE, privileged=True)),
+}
+
+
+@pytest.mark.parametrize("case", RESTLESS)
+def test_a_container_without_a_grant_starts_without_a_card(case: str) -> None:
+    of, container = RESTLESS[case]
+    decision = decide(of, container, specs=Specs())
     assert decision == Adjustment(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
-    twice = replace(MAIN, name="sidecar", env=("NVIDIA_VISIBLE_DEVICES=0",) * 2)
-    refused = decide(of, twice)
-    assert isinstance(refused, Refusal)
-    assert refused.reason is Reason.ENV_TWICE
+
+
+def test_where_a_card_may_be_expected_the_adjustment_says_why_there_is_none() -> None:
+    naming = replace(SIDE, env=("NVIDIA_VISIBLE_DEVICES=0",))
+    for of, container, why in (
+        (pod([HALF], {"main": [grant(A, 1)]}), naming, "NVIDIA_VISIBLE_DEVICES='0' names GPUs"),
+        (pod(), MAIN, "has no GPU allocation"),
+        (pod(allocated='{"rdma":[]}'), MAIN, "has no GPU allocation"),
+    ):
+        decision = decide(of, container)
+        assert isinstance(decision, Adjustment) and decision.key is None
+        assert why in decision.warning
+
+
+def test_a_card_that_failed_refuses_the_containers_that_have_a_part_of_it() -> None:
+    of = pod([HALF, entry({MEMORY: 1}, "GPU-dead", 9)], {"main": [grant(A, 1)], "side": [DEAD]})
+    assert isinstance(decide(of), Adjustment)
+    refused = decide(of, SIDE)
+    assert isinstance(refused, Refusal) and refused.reason is Reason.CARD_UNKNOWN
 
 
 GIVEN = replace(MAIN, devices=(Device("/dev/nvidia0", "c", 195, 0),))
-NAMING = replace(MAIN, env=("NVIDIA_VISIBLE_DEVICES=0",))
 SHOWING = replace(MAIN, mounts=(Mount("/x", "/run/gpuslice"),))
 BROUGHT: Mapping[str, tuple[Container, Mapping[str, Reason | None]]] = {
     "a card already": (GIVEN, {"main": Reason.CARD_GIVEN, "side": None}),
-    "cards by name": (NAMING, {"side": Reason.ENV_NAMES_CARD}),
-    "everybody's limits": (SHOWING, {n: Reason.HOST_VOLUME for n in ("main", "side")}),
+    "everybody's limits": (SHOWING, {"main": Reason.HOST_VOLUME}),
     "every device": (replace(MAIN, privileged=True), {"main": Reason.PRIVILEGED}),
 }
 
@@ -612,7 +636,7 @@ def test_never_more_than_the_card(
             assert decision.text
             continue
         if isinstance(decision, Untouched):
-            assert not labels
+            assert labels.get(names.LABEL_ISOLATION_PROVIDER) != "hami-core"
             continue
         if decision.key is None:
             assert dict(decision.env)["NVIDIA_VISIBLE_DEVICES"] == "void"

@@ -244,31 +244,22 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("place", HIDDEN.values(), ids=HIDDEN)
 def test_a_volume_that_shows_the_limits_of_others(
-    bundle: Bundle, tmp_path: Path, place: str, shared: bool
+    bundle: Bundle, tmp_path: Path, place: str
 ) -> None:
-    """By a link, which only the kernel follows; what is mounted there later may appear inside.
-
-    Also in a container without a share, beside one that has it.
-    """
+    """By a link, which only the kernel follows; what is mounted there later may appear inside."""
     bundle.files.prepare("other", SHARES, shared=False)
     (tmp_path / "link").symlink_to(tmp_path)
-    if not shared:
-        bundle.mounts = ()
     bundle.create(Mount("/volume", str(tmp_path / "link" / place), ("bind", "rw")))
     with pytest.raises(Refused, match=f"mount /volume shows .* {tmp_path}/run, where limits"):
-        bundle.examine() if shared else rootfs.examine_without_share(
-            bundle.state, bundle.id, bundle.kept
-        )
+        bundle.examine()
 
 
 def test_volumes_of_other_places_are_a_pods_own_matter(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    bundle.mounts = ()
     bundle.create(Mount("/volume", str(tmp_path / "data"), ("bind", "rw")))
-    rootfs.examine_without_share(bundle.state, bundle.id, bundle.kept)
+    bundle.examine()
 
 
 _OWN = {"type": "pid"}
@@ -288,14 +279,9 @@ def test_a_strong_container_without_a_share_beside_one(
     written["process"]["capabilities"] = {"bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"]}
     written["linux"]["namespaces"] = namespaces
     (bundle.path / "config.json").write_text(json.dumps(written))
-    look = partial(rootfs.examine_without_share, bundle.state, bundle.id, bundle.kept)
-    if sees:
-        with pytest.raises(Refused, match="with SYS_ADMIN the container unmounts") as refused:
-            look()
-        assert refused.value.refusal.reason is Reason.CAPABILITY_BESIDE
-        look({"SYS_ADMIN"})
-    else:
-        look()
+    look = partial(rootfs.strong_beside, bundle.state, bundle.id)
+    assert look() == ("SYS_ADMIN" if sees else "")
+    assert look({"SYS_ADMIN"}) == ""
 
 
 @pytest.mark.parametrize("gone", ["init.pid", "rootfs"])

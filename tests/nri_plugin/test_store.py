@@ -36,6 +36,28 @@ def test_published_again_it_is_the_same_file(library: Path, tmp_path: Path) -> N
     assert publish(library, tmp_path / "store").stat().st_ino == inode
 
 
+def test_a_release_that_nothing_uses_is_removed(library: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    old, used = (
+        publish(_written(library, data), directory) for data in (b"\x7fELF 0", b"\x7fELF used")
+    )
+    (directory / "notes").mkdir()
+    store = Store(directory, _written(library, ELF))
+    current = store.current()
+    assert store.collect({used.parent.name}) == [old.parent.name]
+    assert {path.name for path in directory.iterdir()} == {
+        "notes",
+        used.parent.name,
+        current.parent.name,
+    }
+    assert store.collect({used.parent.name}) == []
+
+
+def _written(library: Path, data: bytes) -> Path:
+    library.write_bytes(data)
+    return library
+
+
 def test_an_upgrade_stands_beside(library: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "store", library)
     first = store.current()

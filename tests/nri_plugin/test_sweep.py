@@ -60,7 +60,7 @@ def test_it_deletes_no_file(
     (root / "link").symlink_to("/")
     sweep(run)
     assert (root / "foreign/file").read_text() == "somebody's"
-    assert caplog.text.count("orphan stays until the next sweep") == 2
+    assert caplog.text.count("orphan stays until the next sweep") == 1, "a link is none"
     (root / "foreign/file").unlink()
     (root / "link").unlink()
 

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 
@@ -14,8 +15,8 @@ from nri_plugin.threads import Crew, Worker
 
 def test_results_and_exceptions_come_back() -> None:
     async def work() -> None:
-        worker, crew = Worker("w"), Crew("c", 1)
-        for run in (worker.run, crew.run):
+        worker, crew = Worker("w"), Crew("c", 1, 1)
+        for run in (worker.run, partial(crew.run, owner="one")):
             assert await run(lambda: 5, 60) == 5
             with pytest.raises(ZeroDivisionError):
                 await run(lambda: 1 // 0, 60)
@@ -30,21 +31,6 @@ def test_what_is_posted_is_done_in_its_turn() -> None:
         worker.post(lambda: order.append(1))
         await worker.run(lambda: order.append(2), 60)
         assert order == [1, 2]
-
-    asyncio.run(work())
-
-
-def test_it_is_idle_when_all_it_was_given_is_done() -> None:
-    async def work() -> None:
-        worker, go_on = Worker("test"), threading.Event()
-        assert worker.idle
-        worker.post(lambda: None)
-        held = asyncio.create_task(worker.run(lambda: go_on.wait(60), 60))
-        await asyncio.sleep(0)
-        assert not worker.idle
-        go_on.set()
-        assert await held
-        assert worker.idle
 
     asyncio.run(work())
 
@@ -68,16 +54,21 @@ def test_a_late_job_goes_on_and_keeps_its_place() -> None:
     asyncio.run(work())
 
 
-def test_a_crew_that_hangs_says_so_at_once() -> None:
+def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:
     async def work() -> None:
-        crew, gate = Crew("c", 2), threading.Event()
-        stuck = [asyncio.create_task(crew.run(gate.wait, 60)) for _ in range(2)]
+        crew, gate = Crew("c", 3, 2), threading.Event()
+        stuck = [asyncio.create_task(crew.run(gate.wait, 60, "one")) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(TimeoutError):
-            await crew.run(lambda: True, 60)
+            await crew.run(lambda: True, 60, "one")
+        assert await crew.run(lambda: True, 60, "another")
+        stuck.append(asyncio.create_task(crew.run(gate.wait, 60, "another")))
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await crew.run(lambda: True, 60, "a third")
         gate.set()
-        assert await asyncio.gather(*stuck) == [True, True]
-        assert await crew.run(lambda: True, 60)
+        assert await asyncio.gather(*stuck) == [True] * 3
+        assert await crew.run(lambda: True, 60, "one")
 
     asyncio.run(work())
 
@@ -87,11 +78,11 @@ def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.Monk
         raise RuntimeError("can't start new thread")
 
     async def work() -> None:
-        crew = Crew("c", 1)
+        crew = Crew("c", 1, 1)
         with monkeypatch.context() as patched, pytest.raises(RuntimeError):
             patched.setattr(threading.Thread, "start", no_more)
-            await crew.run(lambda: 1, 60)
-        assert await crew.run(lambda: 2, 60) == 2
+            await crew.run(lambda: 1, 60, "one")
+        assert await crew.run(lambda: 2, 60, "one") == 2
 
     asyncio.run(work())
 

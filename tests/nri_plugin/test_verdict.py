@@ -142,16 +142,10 @@ BROUGHT: Mapping[str, Merged] = {
 
 @pytest.mark.parametrize(("what", "found"), BROUGHT.items())
 def test_a_card_that_another_plugin_brings(what: str, found: Merged) -> None:
-    foreign = ForeignCard(OTHER, what)
-    assert foreign_card(None, found, ME, frozenset(), HOST) == foreign
-    assert foreign_card(None, found, ME, {"other"}, HOST) is None
-    assert foreign_card(None, found, ME, {OTHER}, HOST) is None
-    assert foreign_card(None, found, OTHER, frozenset(), HOST) is None
-    # Whom we answered has cards from us alone.
-    assert foreign_card(NO_CARD, found, ME, {"other"}, HOST) == foreign
+    assert foreign_card(found, ME, HOST) == ForeignCard(OTHER, what)
+    assert foreign_card(found, OTHER, HOST) is None
     nobodys = replace(found, owners=Owners())
-    assert foreign_card(OURS, nobodys, ME, {"other"}, HOST) == ForeignCard("", what)
-    assert foreign_card(None, nobodys, ME, {"other"}, HOST) == ForeignCard("", what)
+    assert foreign_card(nobodys, ME, HOST) == ForeignCard("", what)
 
 
 RULES: Mapping[str, CgroupRule] = {
@@ -164,11 +158,10 @@ RULES: Mapping[str, CgroupRule] = {
 
 @pytest.mark.parametrize(("what", "rule"), RULES.items())
 def test_a_cgroup_rule_that_opens_cards(what: str, rule: CgroupRule) -> None:
-    """Nobody says which plugin wrote it, so that none is trusted with it."""
+    """The runtime does not say which plugin wrote it."""
     found = Merged(cgroup_rules=(rule,))
     assert asks_host(found, ME) == []
-    for wanted in (None, NO_CARD, OURS):
-        assert foreign_card(wanted, found, ME, {"other"}, HOST) == ForeignCard("", what)
+    assert foreign_card(found, ME, HOST) == ForeignCard("", what)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +172,7 @@ def test_a_cgroup_rule_that_opens_cards(what: str, rule: CgroupRule) -> None:
     ],
 )
 def test_a_cgroup_rule_that_opens_none(rule: CgroupRule) -> None:
-    assert foreign_card(None, Merged(cgroup_rules=(rule,)), ME, frozenset(), HOST) is None
+    assert foreign_card(Merged(cgroup_rules=(rule,)), ME, HOST) is None
 
 
 def test_the_host_is_asked_what_others_ask_for_by_name() -> None:
@@ -197,5 +190,5 @@ def test_what_is_no_card() -> None:
         devices=(Device("/dev/fuse", "c", 10, 229),),
         cdi_names=("vendor.com/net=0",),
     )
-    assert foreign_card(NO_CARD, harmless, ME, frozenset(), HOST) is None
-    assert foreign_card(OURS, WHOLE, ME, frozenset()) is None
+    assert foreign_card(harmless, ME, HOST) is None
+    assert foreign_card(WHOLE, ME) is None

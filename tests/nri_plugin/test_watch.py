@@ -46,17 +46,23 @@ class Host:
         self.cards, self.ctk = tmp_path / "cards.json", tmp_path / "ctk.json"
         self.cdi.mkdir()
         self.library.write_bytes(b"\x7fELF")
-        self.cards.write_text(json.dumps([CARD]))
+        self.show(CARD)
         self.spec = self.cdi / "nvidia.json"
         self.spec.write_text(spec(UUID))
         (tmp_path / "cat.py").write_text("import sys; print(open(sys.argv[1]).read())")
+        (tmp_path / "nvml.py").write_text(
+            "import sys\nfor _ in sys.stdin: print(open(sys.argv[1]).read(), flush=True)"
+        )
         tell = f"{sys.executable} {tmp_path / 'cat.py'}"
         arguments = f"--library {self.library} --cdi-dir {self.cdi} --run-dir {tmp_path / 'run'}"
         places = ["--store-dir", str(tmp_path / "store"), "--nvidia-ctk", f"{tell} {self.ctk}"]
         self.settings: Settings = from_arguments(
             [*arguments.split(), *places, *options], os.environ
         )
-        self.command = (*tell.split(), str(self.cards))
+        self.command = (sys.executable, str(tmp_path / "nvml.py"), str(self.cards))
+
+    def show(self, *cards: object, driver: str = "1") -> None:
+        self.cards.write_text(json.dumps({"driver": driver, "gpus": cards}))
 
     def node(self) -> Node:
         inventory = Inventory(
@@ -66,7 +72,20 @@ class Host:
         return Node(self.settings, inventory, store, Worker("files"))
 
     def lacks(self, node: Node | None = None) -> Sequence[str]:
-        return run(lambda: module.look(node or self.node()))
+        return run(lambda: look(node or self.node())).lacks
+
+
+async def ask(node: Node) -> None:
+    await node.ask_for_cards()
+    await node._inventory.close()
+
+
+async def look(node: Node) -> module.Found:
+    """Each look has an event loop of its own here, and so has NVML's child."""
+    try:
+        return await module.look(node)
+    finally:
+        await node._inventory.close()
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -97,9 +116,11 @@ def test_cards_are_asked_for_again_while_unknown(host: Host) -> None:
     node = host.node()
     host.cards.write_text("x")
     assert "this node's cards are not known: unreadable answer" in host.lacks(node)[0]
-    host.cards.write_text("[]")
+    host.show()
     assert host.lacks(node) == ["the driver shows no card on this node"]
-    host.cards.write_text(json.dumps([CARD]))
+    host.show({**CARD, "problem": "GPU is lost"})
+    assert host.lacks(node) == [f"no card of this node can be shared: {UUID}: GPU is lost"]
+    host.show(CARD)
     assert host.lacks(node) == []
 
 
@@ -107,12 +128,12 @@ def test_files_that_hang_are_a_problem(host: Host) -> None:
     """A CDI spec that blocks whoever opens it; the worker is lost to it, the answer is not."""
     node = host.node()
     host.spec.unlink()
-    run(node.ask_for_cards)
+    run(lambda: ask(node))
 
     async def held_up() -> Sequence[str]:
         blocked = asyncio.create_task(node._worker.run(lambda: time.sleep(5), 60))
         await asyncio.sleep(0)
-        problems = await module.look(node)
+        problems = (await look(node)).lacks
         blocked.cancel()
         return problems
 
@@ -125,6 +146,22 @@ def test_a_missing_spec_is_generated(host: Host) -> None:
     assert host.lacks() == []
     assert os.listdir(host.settings.generated_cdi_dir) == [FILE]
     assert os.listdir(host.cdi) == []
+
+
+def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
+    """nvidia-ctk describes one of two; later both, and the one keeps its device."""
+    other = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+    host.spec.unlink()
+    host.show(CARD, {**CARD, "uuid": other, "minor": 1})
+    host.ctk.write_text(spec(other))
+    node = host.node()
+    node._generator._min_interval_s = 0
+    found = run(lambda: look(node))
+    assert found.lacks == []
+    assert list(found.unusable) == [UUID]
+    assert f"nvidia-ctk does not describe nvidia.com/gpu={UUID}" in found.unusable[UUID]
+    host.ctk.write_text(spec(other, UUID))
+    assert run(lambda: look(node)) == module.Found([], {})
 
 
 def test_why_none_was_generated(host: Host) -> None:
@@ -176,11 +213,28 @@ def test_an_earlier_agents_spec_is_renewed_or_goes(host: Host) -> None:
     run(host.node().renew_specs)
 
 
+def test_another_driver_renews_the_generated_spec(host: Host) -> None:
+    """Without a restart of the agent; what the same driver was asked for is not asked again."""
+    host.spec.unlink()
+    host.ctk.write_text(spec(UUID))
+    node = host.node()
+    node._generator._min_interval_s = 0
+    assert host.lacks(node) == []
+    generated = host.settings.generated_cdi_dir / FILE
+    for driver, path in (("1", "/host/x"), ("2", "/host/newer")):
+        host.show(CARD, driver=driver)
+        host.ctk.write_text(spec(UUID).replace("/host/x", "/host/newer"))
+        run(lambda: ask(node))
+        assert host.lacks(node) == []
+        assert path in generated.read_text()
+
+
 def test_a_runtime_that_cannot_be_asked_by_name(tmp_path: Path) -> None:
-    node = Host(tmp_path, "--cdi-by-name").node()
-    assert "the runtime has not said yet which one it is" in run(lambda: module.look(node))[0]
+    host = Host(tmp_path, "--cdi-by-name")
+    node = host.node()
+    assert "the runtime has not said yet which one it is" in host.lacks(node)[0]
     node.runtime = RuntimeInfo("containerd", "v2.0.3", "", 0, 0)
-    assert "containerd v2.0.3 drops CDI devices" in run(lambda: module.look(node))[0]
+    assert "containerd v2.0.3 drops CDI devices" in host.lacks(node)[0]
 
 
 def test_it_goes_on_looking(
@@ -210,6 +264,7 @@ def test_it_goes_on_looking(
         await until(lambda: value("gpuslice_ready") == 1)
         watching.cancel()
         await asyncio.wait([watching])
+        await node._inventory.close()
 
     asyncio.run(test())
     assert value("gpuslice_cards") == 1

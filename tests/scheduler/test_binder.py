@@ -122,6 +122,25 @@ def test_two_binds_of_one_pod_for_two_nodes_end_in_one_place() -> None:
     play(act)
 
 
+def test_nothing_is_sent_for_a_bind_whose_time_is_over() -> None:
+    """kube-scheduler has given it up: here it came while another bind of its pod hung."""
+
+    async def act(scene: Scene) -> None:
+        scene.server.posts = [Fate.HANG]
+        scene.ask(calls.pod())
+        first = asyncio.create_task(scene.bind(node="n0"))
+        await scene.server.sent.wait()
+        second = asyncio.create_task(scene.bind(node="n1"))
+        await asyncio.sleep(0)
+        scene.now_s = 1e6
+        assert "in time" in await first
+        assert await second
+        assert len(scene.server.bindings) == 1
+        assert (scene.server.seen_gets, scene.held("n0")) == (0, 50)
+
+    play(act)
+
+
 def test_chosen_and_held_before_anything_is_awaited() -> None:
     """Pods that are bound at once get different room."""
 
@@ -637,6 +656,6 @@ def test_what_is_being_bound_is_not_tended() -> None:
         scene.server.pods.clear()
         scene.state.lose_pod("u-1")
         await scene.binder.tend()
-        assert await binding == "the pod is gone"
+        assert (await binding).startswith("it is not known yet")
 
     play(act)

@@ -21,6 +21,7 @@ from scheduler import translate
 from scheduler.arguments import BindingArguments
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
+from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
 from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects, virtual_time
@@ -45,7 +46,7 @@ class Store:
         self.bound_to: dict[str, str] = {}
         self.views: dict[str, list[dict[str, Any]]] = {}
         """By name, how each pod was once."""
-        self._watch = _Pods(state, ())
+        self._watch = _Pods(state, RetryQueue(state))
         self._version = 0
 
     # --- what the scheduler asks
@@ -231,12 +232,14 @@ async def _settle(store: Store, state: State, binder: Binder) -> None:
         await asyncio.sleep(60)
         await binder.tend()
         store.tell(10**6)
-        state.tick(0.0)
+        state.tick(virtual_time.now())
     fresh = calls.state(NODES, CARDS)
     for pod in store.pods.values():
         fresh.see_pod(translate.pod(pod))
     assert binder.under_way == 0
     assert state.overdue(1e9) == []
+    assert not len(state.reservations)
+    assert not state.fleet.reserved_bytes.any() and not state.fleet.reserved_core.any()
     for name in calls.names(NODES):
         row, other = state.fleet.row_of(name), fresh.fleet.row_of(name)
         assert state.fleet.used_bytes[row].tolist() == fresh.fleet.used_bytes[other].tolist()

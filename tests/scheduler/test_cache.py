@@ -18,9 +18,11 @@ from kube.follow import Backoff
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.placement import Peak, Placement, Share
 from scheduler.core.reasons import Reason
-from scheduler.state import State
+from scheduler.retry_queue import RetryQueue
+from scheduler.state import SILENT_AFTER_S, State
 from scheduler.written import annotations_of
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
+from tests.scheduler import calls
 from tests.scheduler.objects import (
     RENEWED_S,
     Gi,
@@ -86,10 +88,11 @@ async def running(
     clock: Callable[[], float] = lambda: 0.0,
     state: State | None = None,
     wall: Callable[[], float] = lambda: RENEWED_S,
+    queue: RetryQueue | None = None,
 ) -> Any:
     state = state or State()
     async with client_of(server.answer) as kube:
-        cache = Cache(kube, state, clock, lambda: 0.0, wall)
+        cache = Cache(kube, state, clock, lambda: 0.0, wall, queue)
         task = asyncio.create_task(cache.run())
         try:
             yield cache, state
@@ -102,9 +105,10 @@ def scene(
     server: Server,
     play: Callable[[Cache, State], Awaitable[None]],
     state: State | None = None,
+    queue: RetryQueue | None = None,
 ) -> None:
     async def whole() -> None:
-        async with running(server, state=state) as (cache, known):
+        async with running(server, state=state, queue=queue) as (cache, known):
             await play(cache, known)
 
     asyncio.run(whole())
@@ -119,25 +123,47 @@ def test_all_is_known_once_it_is_synced() -> None:
         assert state.is_bound("u-1")
         assert set(cache.ages().values()) == {0.0}
         await until(lambda: not cache.problems())
+        cache._kube.problem = "credentials: gone"
+        assert cache.problems() == ["credentials: gone"]
         assert set(cache.lists().values()) == {1}
 
     scene(Server(bound("u-1")), play)
 
 
-def test_a_binding_that_was_waited_for_is_told_once_it_is_seen() -> None:
-    server, state, calls = Server(pod(uid="ours")), State(), list[str]()
-    others, ours = event("ADDED", bound("others"), "11"), event("MODIFIED", bound("ours"), "12")
-    again = event("MODIFIED", {**bound("ours"), "status": {"phase": "Running"}}, "13")
-    server.watches[PODS] = [[others, ours, again]]
-    placement = Placement("n1", (), (Peak("GPU-a", 0, 12 * Gi, 50, None),))
-    state.assume("ours", placement, deadline_s=9.0)
+def refused(uid: str) -> dict[str, Any]:
+    """A pod that kube-scheduler has put aside."""
+    raw = pod(container("main", ratio=50), uid=uid)
+    raw["spec"]["schedulerName"] = names.SCHEDULER_NAME
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    raw["status"]["conditions"] = [condition]
+    return raw
+
+
+def test_refused_pods_are_restored_and_leave_the_queue_when_they_are_bound_or_gone() -> None:
+    server, state = Server(refused("a"), refused("b"), refused("c"), pod(uid="new")), State()
+    queue, lengths = RetryQueue(state), list[int]()
+    gone, ours = event("DELETED", refused("a"), "11"), event("MODIFIED", bound("b"), "12")
+    server.watches[PODS] = [[gone, ours]]
 
     async def play(cache: Cache, state: State) -> None:
-        cache.on_pod_bound.append(lambda uid: calls.append(f"{uid}: {state.is_bound(uid)}"))
-        await until(lambda: state.is_bound("ours"))
+        await cache.wait_synced()
+        await until(lambda: state.is_bound("b"))
+        lengths.append(len(queue))
 
-    scene(server, play, state)
-    assert calls == ["ours: True"]
+    scene(server, play, state, queue)
+    assert lengths == [1]
+
+
+def test_a_broken_watch_of_leases_is_the_reason_where_agents_seem_silent() -> None:
+    state, now_s = calls.state(nodes=1), SILENT_AFTER_S + 1
+    row = state.fleet.row_of("n0")
+    for lost, reason in (
+        (True, Reason.LEASES_LOST),
+        (False, Reason.AGENT_SILENT),
+        (True, Reason.LEASES_LOST),
+    ):
+        state.tick(now_s, leases_lost=lost)
+        assert state.fleet.bar[row] == reason
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -10,7 +10,8 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from scheduler.endpoint import PAGES, Endpoint
+from scheduler import endpoint as pages
+from scheduler.endpoint import PAGES, Endpoint, is_local
 from scheduler.metrics import Metrics
 from scheduler.simulate import fleet, simulate
 from scheduler.state import State
@@ -92,7 +93,7 @@ def test_not_ready_gives_the_reasons() -> None:
     play(scene, cache)
 
 
-def test_the_numbers_are_those_of_the_state() -> None:
+def test_the_numbers_are_those_of_the_state_a_second_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     state = fleet([{"kind": "Node", **node("n1")}, device("n1", card("GPU-a", 0))])
     simulate(state, pod(container("main", ratio=50)))
     cache = Cache()
@@ -111,6 +112,8 @@ def test_the_numbers_are_those_of_the_state() -> None:
             }.items():
                 assert float(values[f"gpuslice_scheduler_{name}"]) == value
         state.lose_node("n1")
+        assert "gpuslice_scheduler_nodes{" in (await get("/metrics"))[1]
+        monkeypatch.setattr(pages, "_FRESH_S", 0.0)
         assert "gpuslice_scheduler_nodes{" not in (await get("/metrics"))[1]
 
     play(scene, cache, state)
@@ -130,6 +133,26 @@ def test_the_fleet_is_one_json_object(nodes: int) -> None:
         assert [each["name"] for each in one["nodes"]] == (["n0"] if nodes else [])
 
     play(scene, Cache(), state)
+
+
+def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    def is_remote(remote: str | None) -> bool:
+        asked.append(remote)
+        return False
+
+    monkeypatch.setattr(pages, "is_local", is_remote)
+
+    async def scene(get: Get) -> None:
+        status, text = await get("/debug/fleet")
+        assert (status, "kubectl port-forward" in text) == (403, True)
+        assert (await get("/readyz"))[0] == 200
+
+    play(scene, Cache())
+    assert [is_local(each) for each in asked] == [True]
+    local = {"127.0.0.1": True, "::1": True, "::ffff:127.0.0.1": True, "10.0.0.7": False, "": False}
+    assert {each: is_local(each) for each in local} == local
 
 
 def test_other_pages_are_told_which_there_are() -> None:

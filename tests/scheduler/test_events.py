@@ -8,8 +8,8 @@ from typing import Any
 
 from kube.client import KubeError
 from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, Events, event
+from scheduler.facts import Problem
 from scheduler.metrics import Metrics
-from scheduler.state import Problem
 
 
 class Api:

@@ -84,8 +84,8 @@ def test_what_is_printed_is_read_back() -> None:
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     served = policy["spec"]["validations"][0]
     assert "['gpuslice-scheduler', 'koord-scheduler']" in served["expression"]
-    assert "allowed are gpuslice-scheduler, koord-scheduler" in served["messageExpression"]
-    assert "allowed is gpuslice-scheduler" in manifest(Profiles())
+    assert "must be gpuslice-scheduler or koord-scheduler" in served["messageExpression"]
+    assert "must be gpuslice-scheduler" in manifest(Profiles())
 
 
 @pytest.mark.parametrize(

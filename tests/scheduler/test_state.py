@@ -339,7 +339,7 @@ def test_an_inventory_that_cannot_be_read() -> None:
     broken["spec"]["devices"] = 5
     see_device(state, broken)
     assert reason(state) is Reason.DEVICE_UNREADABLE
-    assert texts(state) == ["n1  Device: spec.devices: 5, expected a list"]
+    assert texts(state) == ["n1  Device: spec.devices: invalid value 5: must be a list"]
 
 
 def test_a_node_whose_agent_has_not_reported_is_silent_or_not_ready() -> None:

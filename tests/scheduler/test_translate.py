@@ -78,15 +78,22 @@ def test_another_provider_of_isolation_is_refused() -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"nvidia.com/gpu": 1}])
-def test_isolation_of_no_share_is_refused(asked: dict[str, object]) -> None:
-    label = {names.LABEL_ISOLATION_PROVIDER: "hami-core"}
-    text = refused(pod({"name": "main", "resources": {"limits": asked}}, labels=label))
-    assert "nvidia.com/gpu: 1 is not ours to give" in text if asked else "asks for a share" in text
+def test_the_label_alone_asks_for_nothing(asked: dict[str, object]) -> None:
+    for provider in ("hami-core", "mps"):
+        label = {names.LABEL_ISOLATION_PROVIDER: provider}
+        raw = pod({"name": "main", "resources": {"limits": asked}}, labels=label)
+        assert requests.request(raw) is None
 
 
 def test_two_containers_of_one_name_are_refused() -> None:
     """The grants are by name. The API server lets no such pod through; a file may have one."""
     assert "main, main: a name is there twice" in refused(pod(HALF, HALF))
+
+
+def test_a_pod_of_more_asking_containers_than_are_placed_is_refused() -> None:
+    some = [container(f"c{n}", core=1, ratio=1) for n in range(requests.MAX_CONTAINERS)]
+    assert requests.request(pod({"name": "asks for none"}, *some)) is not None
+    assert "must be at most 32" in refused(pod(*some, inits=[container("i", core=1, ratio=1)]))
 
 
 def test_overhead_in_cards_is_refused() -> None:
@@ -388,6 +395,9 @@ def test_a_node() -> None:
         "n1", "uid-1", True, frozenset({"GPU-a", "GPU-b"}), frozenset({"GPU-c"})
     )
     assert not translate.node(node("n1", isolates=False)).isolates
+    for policy, partitioned in (("Honor", True), ("Prefer", False)):
+        raw["metadata"]["labels"]["node.koordinator.sh/gpu-partition-policy"] = policy
+        assert translate.node(raw).partitioned is partitioned
 
 
 def test_an_inventory() -> None:
@@ -414,14 +424,14 @@ def test_a_card_that_is_not_said_to_be_healthy_is_not(health: object) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"id": ""}, "id: '', expected a card's UUID"),
-        ({"id": 5}, "id: 5"),
-        ({"minor": None}, "minor: None, expected a whole number from 0"),
-        ({"minor": True}, "minor: True"),
-        ({"minor": -1}, "minor: -1"),
-        ({"resources": None}, "resources.koordinator.sh/gpu-memory: "),
-        ({"resources": {"koordinator.sh/gpu-memory": "99"}}, "expected 100 to"),
-        ({"resources": {"koordinator.sh/gpu-memory": "1Ei"}}, "expected 100 to"),
+        ({"id": ""}, 'id: invalid value "": must be the UUID of a GPU'),
+        ({"id": 5}, "id: invalid value 5"),
+        ({"minor": None}, "minor: required value: must be a whole number from 0"),
+        ({"minor": True}, "minor: invalid value true"),
+        ({"minor": -1}, "minor: invalid value -1"),
+        ({"resources": None}, "resources.koordinator.sh/gpu-memory: required value: must be a"),
+        ({"resources": {"koordinator.sh/gpu-memory": "99"}}, 'value "99": must be a quantity from'),
+        ({"resources": {"koordinator.sh/gpu-memory": "1Ei"}}, 'invalid value "1Ei": must be a'),
         ({"id": "GPU-b"}, "GPU-b is there twice"),
     ],
 )
@@ -453,7 +463,7 @@ def test_an_inventory_that_cannot_be_read_and_an_empty_one() -> None:
     assert translate.device(empty).readable
     facts = translate.device(broken)
     assert (facts.readable, facts.cards) == (False, ())
-    assert facts.problems == ("Device: spec.devices: 'none', expected a list",)
+    assert facts.problems == ('Device: spec.devices: invalid value "none": must be a list',)
 
 
 def test_an_inventory_without_an_owner_is_its_nodes() -> None:

@@ -269,7 +269,7 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     verbs, raw = Verbs(state), calls.pod()
 
     def afresh(among: list[str]) -> dict[str, int]:
-        state.tentative.end_all()
+        state.reservations.end_overdue(float("inf"))
         return scored(Verbs(state), raw, among)
 
     among = filtered(verbs, raw, names(50))["NodeNames"]
@@ -277,7 +277,7 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     for some in (among, among[:5], [*among[:5], "n0"], ["n0", "unknown"]):
         assert scored(verbs, raw, some) == afresh(some)
 
-    state.tentative.end_all()
+    state.reservations.end_overdue(float("inf"))
     assert scored(verbs, calls.pod("another"), among) == afresh(among)
     filtered(verbs, raw, names(50))
     bound(state, calls.pod("more"), among[-1])

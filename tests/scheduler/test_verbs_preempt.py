@@ -69,7 +69,7 @@ def test_the_question_changes_nothing() -> None:
     assert preempted(state, calls.pod("high", HALF), {"n1": ["100-0"]})
     assert (state.fleet.free_bytes == before.free_bytes).all()
     assert (state.fleet.used_core == before.used_core).all()
-    assert (state.fleet.changes, state.made_room) == (changes, full().made_room)
+    assert state.fleet.changes == changes
 
 
 def test_a_node_that_is_left_out_is_left_out_whoever_leaves() -> None:

@@ -40,6 +40,23 @@ NODE: NamespaceMode.ValueType  # 2
 TARGET: NamespaceMode.ValueType  # 3
 Global___NamespaceMode: _TypeAlias = NamespaceMode  # noqa: Y015
 
+class _MountPropagation:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MountPropagationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MountPropagation.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROPAGATION_PRIVATE: _MountPropagation.ValueType  # 0
+    PROPAGATION_HOST_TO_CONTAINER: _MountPropagation.ValueType  # 1
+    PROPAGATION_BIDIRECTIONAL: _MountPropagation.ValueType  # 2
+
+class MountPropagation(_MountPropagation, metaclass=_MountPropagationEnumTypeWrapper): ...
+
+PROPAGATION_PRIVATE: MountPropagation.ValueType  # 0
+PROPAGATION_HOST_TO_CONTAINER: MountPropagation.ValueType  # 1
+PROPAGATION_BIDIRECTIONAL: MountPropagation.ValueType  # 2
+Global___MountPropagation: _TypeAlias = MountPropagation  # noqa: Y015
+
 class _ContainerState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -608,19 +625,22 @@ class Mount(_message.Message):
     CONTAINER_PATH_FIELD_NUMBER: _builtins.int
     HOST_PATH_FIELD_NUMBER: _builtins.int
     READONLY_FIELD_NUMBER: _builtins.int
+    PROPAGATION_FIELD_NUMBER: _builtins.int
     container_path: _builtins.str
     host_path: _builtins.str
     readonly: _builtins.bool
+    propagation: Global___MountPropagation.ValueType
     def __init__(
         self,
         *,
         container_path: _builtins.str = ...,
         host_path: _builtins.str = ...,
         readonly: _builtins.bool = ...,
+        propagation: Global___MountPropagation.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_path", b"container_path", "host_path", b"host_path", "readonly", b"readonly"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_path", b"container_path", "host_path", b"host_path", "propagation", b"propagation", "readonly", b"readonly"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

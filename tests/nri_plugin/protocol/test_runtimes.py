@@ -28,8 +28,6 @@ def _info(name: str, version: str, nri_version: str = "") -> RuntimeInfo:
         ("containerd", "1.7.25", ""),
         ("containerd", "1.7", ""),
         ("containerd", "1.7.24", "unknown"),
-        ("cri-o", "1.28.11", ""),
-        ("CRI-O", "1.31.13", ""),
     ],
 )
 def test_refused(name: str, version: str, nri_version: str) -> None:
@@ -50,12 +48,23 @@ def test_refused(name: str, version: str, nri_version: str) -> None:
         ("containerd", "1.7.24", "v0.12.0"),
         ("containerd", "devel", ""),
         ("containerd", "", ""),
-        ("cri-o", "1.32.0", ""),
-        ("dockerd", "29.1.0", ""),
+        ("containerd", "v2.1.5-k3s1", ""),
     ],
 )
 def test_served(name: str, version: str, nri_version: str) -> None:
     assert runtimes.refusal(_info(name, version, nri_version)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "nri_version"),
+    [("cri-o", ""), ("CRI-O", "v0.12.5"), ("dockerd", ""), ("", "v0.12.5")],
+)
+def test_other_runtimes_are_refused_by_name(name: str, nri_version: str) -> None:
+    said = runtimes.refusal(_info(name, "1.35.0", nri_version))
+    assert said is not None and said.startswith(name or "a runtime without a name")
+    assert said.endswith(
+        "is not served: the container runtime must be containerd (1.7.26 or newer)"
+    )
 
 
 def test_the_table_ascends() -> None:
@@ -65,8 +74,7 @@ def test_the_table_ascends() -> None:
             assert earlier.nri <= later.nri
 
 
-_SERVED = {False: "yes", True: "untested"}
-_CDI = {True: "yes", False: "no", None: "not tried"}
+_CDI = {True: "yes", False: "no"}
 
 
 def _row(release: Release) -> str:
@@ -76,7 +84,7 @@ def _row(release: Release) -> str:
     cells = [
         f"{release.runtime} {runtimes.text(release.since)}",
         runtimes.text(release.nri),
-        "**refused**" if release.refused else _SERVED[release.runtime in runtimes.UNTRIED],
+        "**refused**" if release.refused else "yes",
         yes(runtimes.CHUNKS),
         yes(runtimes.VALIDATION),
         yes(runtimes.METHODS),

@@ -18,6 +18,8 @@ REACHED = frozenset(Reason) - {
     Reason.DEVICE_UNREADABLE,
     Reason.AGENT_MISSING,
     Reason.GIVEN_UP,
+    Reason.UNFINISHED,
+    Reason.LEASES_LOST,
 }
 """Reasons that random fleets have, all of them but those that another stands for."""
 TOTALS = (100, 101, 997, 1000, 1600)
@@ -42,7 +44,8 @@ def node(chance: random.Random, name: str) -> Node:
             labels={"model": chance.choice(("A100", "T4"))} if chance.random() < 0.7 else {},
         )
         cards.append(held(chance, card))
-    return Node(name, cards, chance.choice(BARS), chance.random() < 0.8)
+    bar, isolates, partitioned = chance.choice(BARS), chance.random() < 0.8, chance.random() < 0.1
+    return Node(name, cards, bar, isolates, partitioned)
 
 
 def held(chance: random.Random, card: Card) -> Held:
@@ -170,7 +173,7 @@ def fleet(of: Sequence[Node]) -> Fleet:
     for each in of:
         row = made.add(each.name)
         made.set_cards(row, [held.card for held in each.cards])
-        made.set_node(row, each.bar, each.isolates)
+        made.set_node(row, each.bar, each.isolates, each.partitioned)
         for slot, held in enumerate(each.cards):
             for size, core in held.shares:
                 made.take(row, slot, size, core)

@@ -48,6 +48,7 @@ class Node:
     cards: list[Held]
     bar: Reason = Reason.FITS
     isolates: bool = True
+    partitioned: bool = False
 
 
 def size_of(ask: Ask, card: Card) -> int:
@@ -55,6 +56,10 @@ def size_of(ask: Ask, card: Card) -> int:
         return ask.memory_bytes
     assert ask.memory_percent is not None
     return card.total_bytes * ask.memory_percent // 100
+
+
+def is_whole(ask: Ask) -> bool:
+    return ask.memory_percent == 100
 
 
 def live_sets(asks: Sequence[Ask]) -> Iterator[list[int]]:
@@ -161,6 +166,12 @@ def why_not(node: Node, request: Request) -> Reason:
         return node.bar
     if request.isolation and not node.isolates:
         return Reason.NOT_ISOLATING
+    whole = (
+        sum(request.asks[number].cards for number in alive if is_whole(request.asks[number]))
+        for alive in live_sets(request.asks)
+    )
+    if node.partitioned and max(whole) > 1:
+        return Reason.PARTITIONED
     for ask in request.asks:
         reason = why_not_alone(node, request, ask)
         if reason is not Reason.FITS:
@@ -180,11 +191,23 @@ def first_choice(node: Node, request: Request, policy: Policy) -> int:
     (ask,) = request.asks
     rooms = [slot for slot in good_cards(node, request) if is_allowed(node, request, [[slot]])]
 
-    def rank(slot: int) -> tuple[bool, float, int]:
+    good = [node.cards[slot].card for slot in good_cards(node, request)]
+    unused = [card for card in good if all(not h.shares for h in node.cards if h.card is card)]
+
+    def near(card: Card) -> list[int]:
+        """How many unused cards share its link, its root, its NUMA node."""
+        levels = [(c.link, c.root, c.numa) for c in unused]
+        mine = (card.link, card.root, card.numa)
+        return [
+            sum(one is not None and level[at] == one for level in levels)
+            for at, one in enumerate(mine)
+        ]
+
+    def rank(slot: int) -> tuple[bool, float, list[int], int]:
         held = node.cards[slot]
         after = round(fullness_after(held, ask), 9)
         if policy is Policy.SPREAD:
-            return (False, after, slot)
-        return (not held.shares, -after, slot)
+            return (False, after, [], slot)
+        return (not held.shares, -after, near(held.card), slot)
 
     return min(rooms, key=rank)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scheduler.core.fit import MOST_STEPS_TOGETHER, feasible, fit
+from dataclasses import replace
+
+from scheduler.core.fit import MAX_STEPS, Known, fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
@@ -30,19 +32,38 @@ TOO_MANY = Request(
 def test_nodes_that_are_alike_are_searched_once() -> None:
     fleet = Fleet()
     rows = fleet.rows_of(hard(fleet, 40, alike=True))
-    steps = Steps(MOST_STEPS_TOGETHER)
+    steps = Steps(MAX_STEPS)
     assert set(fit(fleet, TOO_MANY, rows, steps)[1]) == {Reason.GIVEN_UP}
-    assert steps.taken == MOST_STEPS
+    assert MOST_STEPS <= steps.taken < 2 * MOST_STEPS
 
 
-def test_the_searches_of_all_nodes_are_bounded_together() -> None:
+def test_a_call_takes_no_more_steps_than_it_is_given_and_the_next_one_goes_on() -> None:
     """A pod that is hard to place on every node must not halt the scheduler."""
-    fleet = Fleet()
+    fleet, known = Fleet(), Known()
     rows = fleet.rows_of(hard(fleet, 40, alike=False))
-    steps = Steps(MOST_STEPS_TOGETHER)
-    assert set(fit(fleet, TOO_MANY, rows, steps)[1]) == {Reason.GIVEN_UP}
-    assert steps.taken == MOST_STEPS_TOGETHER
-    assert not feasible(fleet, TOO_MANY, rows).any()
+    reached = []
+    for _ in range(12):
+        steps = Steps(MOST_STEPS + 60)
+        reasons = fit(fleet, TOO_MANY, rows, steps, known)[1]
+        assert steps.taken <= steps.most
+        assert set(reasons) <= {Reason.GIVEN_UP, Reason.UNFINISHED}
+        reached.append(int((reasons == Reason.GIVEN_UP).sum()))
+    assert reached == sorted(reached)
+    assert (reached[0], reached[-1]) == (1, 40)
+    nothing = Steps(0)
+    assert set(fit(fleet, TOO_MANY, rows, nothing, known)[1]) == {Reason.GIVEN_UP}
+
+
+def test_what_is_known_of_a_node_holds_until_it_changes() -> None:
+    fleet, known = Fleet(), Known()
+    rows = fleet.rows_of(hard(fleet, 2, alike=True))
+    fit(fleet, TOO_MANY, rows, Steps(MAX_STEPS), known)
+    for slot in range(16):
+        fleet.give_back(int(rows[1]), slot, slot + 1, 1)
+    renamed = replace(TOO_MANY, asks=[replace(ask, container="x") for ask in TOO_MANY.asks])
+    for steps, expected in ((Steps(0), Reason.UNFINISHED), (Steps(MAX_STEPS), Reason.TOGETHER)):
+        reasons = fit(fleet, renamed, rows, steps, known)[1]
+        assert reasons.tolist() == [Reason.GIVEN_UP, expected]
 
 
 def test_easy_nodes_are_found_among_hard_ones() -> None:

@@ -166,7 +166,7 @@ def test_cards_of_one_ask_are_distinct() -> None:
         ((), 2, [0, 3]),
         ((0,), 2, [2, 3]),
         ((0, 2), 2, [3, 4]),
-        ((0, 2, 4), 2, [1, 3]),
+        ((0, 2, 4), 2, [1, 5]),
         ((), 3, [2, 3, 4]),
         ((0, 1), 4, [2, 3, 4, 5]),
     ],
@@ -186,13 +186,35 @@ def test_of_groups_the_one_with_the_fewest_cards_to_spare() -> None:
 
 
 @pytest.mark.parametrize(
+    ("used", "request_", "expected"),
+    [
+        ((4,), one(100, 100), [5]),
+        ((4,), one(100, 100, count=2), [6, 7]),
+        ((4, 5), one(100, 100), [6]),
+        ((0, 1, 4), one(100, 100), [5]),
+        ((0, 4, 5), one(100, 100, count=2), [6, 7]),
+        ((4,), one(100, 100, scope=Scope.DEVICE), [5]),
+        ((4, 5), one(100, 100, scope=Scope.PCIE, count=2), [6, 7]),
+        ((4,), one(100, 100, policy=Policy.SPREAD), [0]),
+    ],
+)
+def test_binpack_keeps_to_the_pcie_root_and_the_numa_node_in_use(
+    used: tuple[int, ...], request_: Request, expected: list[int]
+) -> None:
+    """Two NUMA nodes of two PCIe roots of two cards."""
+    of = [Card(f"GPU-{n}", n, 1000, numa=n // 4, root=str(n // 2)) for n in range(8)]
+    held: list[list[Held]] = [[(1000, 100)] if n in used else [] for n in range(8)]
+    assert minors(fleet(*held, of=of), request_) == {"main": expected}
+
+
+@pytest.mark.parametrize(
     ("scope", "count", "expected"),
     [
         (Scope.PCIE, 2, [2, 3]),
         (Scope.PCIE, 3, Reason.SCOPE),
         (Scope.NUMA_NODE, 3, [2, 3, 4]),
         (Scope.NUMA_NODE, 4, Reason.SCOPE),
-        (Scope.DEVICE, 1, [0]),
+        (Scope.DEVICE, 1, [5]),
         (Scope.DEVICE, 2, Reason.SCOPE),
         (Scope.NODE, 6, [0, 1, 2, 3, 4, 5]),
     ],
@@ -208,14 +230,14 @@ def test_a_required_scope_is_a_must(scope: Scope, count: int, expected: list[int
 def test_a_required_scope_is_the_whole_pods() -> None:
     pair = [main("a", 60), main("b", 60)]
     full: list[list[Held]] = [[], [(1000, 1)], [], [(1000, 1)], [], []]
-    assert minors(fleet(*full, of=TOPOLOGY), several(*pair)) == {"a": [0], "b": [2]}
+    assert minors(fleet(*full, of=TOPOLOGY), several(*pair)) == {"a": [5], "b": [2]}
     numa = several(*pair, scope=Scope.NUMA_NODE)
     assert minors(fleet(*full, of=TOPOLOGY), numa) == {"a": [2], "b": [4]}
     assert minors(fleet(*full, of=TOPOLOGY), several(*pair, scope=Scope.PCIE)) is Reason.TOGETHER
     one_card = several(*pair, scope=Scope.DEVICE)
     assert minors(fleet(*full, of=TOPOLOGY), one_card) is Reason.TOGETHER
     halves = several(main("a", 60), main("b", 40), scope=Scope.DEVICE)
-    assert minors(fleet(*full, of=TOPOLOGY), halves) == {"a": [0], "b": [0]}
+    assert minors(fleet(*full, of=TOPOLOGY), halves) == {"a": [5], "b": [5]}
 
 
 @pytest.mark.parametrize(("policy", "expected"), [(Policy.BINPACK, 4), (Policy.SPREAD, 0)])
@@ -339,6 +361,9 @@ def test_peaks_say_the_percent_that_was_asked_for_or_the_floor_of_the_bytes() ->
     both = place(node, several(main("a", 33), Ask("b", memory_bytes=329)), row)
     assert isinstance(both, Placement)
     assert both.peaks == (Peak("GPU-0", 0, 658, 65, None),)
+    after = place(node, several(init("a", 0, 33), Ask("b", memory_bytes=1)), row)
+    assert isinstance(after, Placement)
+    assert after.peaks == (Peak("GPU-0", 0, 329, 33, None),), "329 bytes are 32.998 percent"
 
 
 @pytest.mark.parametrize("size", [29, 57, 58])
@@ -359,3 +384,21 @@ def test_nodes_on_which_nothing_may_be_placed() -> None:
     wants = Request([main("main", 1)], isolation=True)
     assert place(node, wants, row) is Reason.NOT_ISOLATING
     assert place(node, one(1), 0) is Reason.NODE_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (one(100, count=2), Reason.PARTITIONED),
+        (several(main("a", 100), main("b", 100)), Reason.PARTITIONED),
+        (one(100), {"main": [0]}),
+        (one(50, count=2), {"main": [0, 1]}),
+        (several(init("a", 0, 100), main("b", 100)), {"a": [0], "b": [0]}),
+    ],
+)
+def test_several_whole_gpus_are_refused_where_the_partition_table_is_to_be_honoured(
+    request_: Request, expected: object
+) -> None:
+    node = fleet([], [])
+    node.set_node(node.row_of("n1"), Reason.FITS, True, partitioned=True)
+    assert minors(node, request_) == expected

@@ -1,0 +1,88 @@
+"""The label sets of cards, each with a number, and which of them a selector matches.
+
+A number is reused once no card has its labels any more. Answers to selectors are kept and updated
+with each new set: cards may all differ in their labels, and a pod with a selector asks often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.core.request import Requirement
+
+MAX_SELECTORS: Final = 64
+"""Kept; of more, those asked for longest ago are computed anew."""
+
+_Key = frozenset[tuple[str, str]]
+
+
+class LabelSets:
+    """Set 0 is the empty one, which is always there."""
+
+    def __init__(self) -> None:
+        self._sets: list[Mapping[str, str]] = [{}]
+        self._number_of: dict[_Key, int] = {frozenset(): 0}
+        self._cards: list[int] = [1]
+        """By number, how many cards have the labels."""
+        self._unused: list[int] = []
+        self._matched: dict[tuple[Requirement, ...], NDArray[np.bool_]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def intern(self, labels: Mapping[str, str]) -> int:
+        """The number of the set, for one more card."""
+        key = frozenset(labels.items())
+        number = self._number_of.get(key)
+        if number is None:
+            number = self._unused.pop() if self._unused else len(self._sets)
+            if number == len(self._sets):
+                self._sets.append({})
+                self._cards.append(0)
+            self._number_of[key] = number
+            self._sets[number] = dict(labels)
+            self._match(number)
+        self._cards[number] += 1
+        return number
+
+    def release(self, labels: Mapping[str, str]) -> None:
+        """One card less has the labels."""
+        key = frozenset(labels.items())
+        number = self._number_of[key]
+        self._cards[number] -= 1
+        if not self._cards[number]:
+            del self._number_of[key]
+            self._unused.append(number)
+
+    def selected(self, selector: tuple[Requirement, ...]) -> NDArray[np.bool_]:
+        """[numbers]: which sets match all of the selector."""
+        matched = self._matched.pop(selector, None)
+        if matched is None:
+            matched = np.array([_matches(selector, labels) for labels in self._sets], np.bool_)
+        self._matched[selector] = matched
+        if len(self._matched) > MAX_SELECTORS:
+            del self._matched[next(iter(self._matched))]
+        return matched[: len(self._sets)]
+
+    def copy(self) -> LabelSets:
+        """The same sets, changing by themselves."""
+        copy = LabelSets()
+        for name in ("_sets", "_number_of", "_cards", "_unused"):
+            setattr(copy, name, getattr(self, name).copy())
+        copy._matched = {key: matched.copy() for key, matched in self._matched.items()}
+        return copy
+
+    def _match(self, number: int) -> None:
+        for selector, matched in self._matched.items():
+            if number >= len(matched):
+                more = np.zeros(len(matched) + 64, np.bool_)
+                matched = self._matched[selector] = np.concatenate([matched, more])
+            matched[number] = _matches(selector, self._sets[number])
+
+
+def _matches(selector: Sequence[Requirement], labels: Mapping[str, str]) -> bool:
+    return all(line.matches(labels) for line in selector)

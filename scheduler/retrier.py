@@ -1,0 +1,92 @@
+"""Has kube-scheduler retry pods for which room has come, where it did not by itself.
+
+kube-scheduler retries a refused pod when the pod changes: so a pod that fits is annotated with the
+time at which that was seen, through its status, which kube-scheduler's account may patch. Done by
+the process that may bind; a pod that is gone or another of the name is left alone. The search for
+such pods yields the event loop every few milliseconds. See docs/adr/0025.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from contract import names
+from contract.log_lines import Line
+from kube.client import KubeError
+from scheduler.metrics import Metrics
+from scheduler.pending import Pending
+from scheduler.retry_queue import RetryQueue
+
+_LOG: Final = logging.getLogger(__name__)
+
+SLICE_S: Final = 0.005
+"""For which the search holds the event loop; one node's search may end later."""
+_SLICES: Final = 10
+_PAUSE_S: Final = 0.02
+_ANSWER_S: Final = 3.0
+_NOT_THERE: Final = frozenset({404, 409, 422})
+"""422: another pod of that name, whose UID cannot be changed."""
+
+
+class Client(Protocol):
+    """What is needed of `kube.Kube`."""
+
+    async def patch(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
+
+
+class Retrier:
+    """clock: monotonic seconds. now: the time of day, which is written."""
+
+    def __init__(
+        self,
+        queue: RetryQueue,
+        kube: Client,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._queue = queue
+        self._kube = kube
+        self._metrics = metrics
+        self._clock = clock
+        self._now = now
+        self._pause = pause
+
+    async def tend(self) -> None:
+        """To be called every second, by the process that may bind."""
+        for _ in range(_SLICES):
+            now_s = self._clock()
+            if self._queue.work(now_s, self._until(now_s + SLICE_S)):
+                break
+            await self._pause(_PAUSE_S)
+        for asked in self._queue.due():
+            try:
+                await self._kube.patch(_path(asked), self._seen(asked), timeout_s=_ANSWER_S)
+            except KubeError as error:
+                if error.status in _NOT_THERE:
+                    self._queue.forget(asked.uid)
+                    continue
+                _LOG.warning(Line("retry", pod=asked.whose, requested="no", error=error))
+                return  # the others would fail as well
+            self._metrics.woken.inc()
+            _LOG.info(Line("retry", pod=asked.whose, requested="yes"))
+
+    def _until(self, end_s: float) -> Callable[[], bool]:
+        return lambda: self._clock() >= end_s
+
+    def _seen(self, asked: Pending) -> Any:
+        at = self._now().isoformat(timespec="seconds").replace("+00:00", "Z")
+        annotations = {names.ANNOTATION_ROOM_SEEN: at}
+        return {"metadata": {"uid": asked.uid, "annotations": annotations}}
+
+
+def _path(asked: Pending) -> str:
+    namespace, name = quote(asked.namespace, safe=""), quote(asked.name, safe="")
+    return f"/api/v1/namespaces/{namespace}/pods/{name}/status"

@@ -1,0 +1,115 @@
+"""A cluster in which Koordinator runs, with gpuslice installed, and pods that kubectl makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from contract import names
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.controlplane import ControlPlane
+from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES
+from tests.cluster.installing import install
+from tests.cluster.server import Server
+
+Json = dict[str, Any]
+
+NODE: Final = "n1"
+_GROUP: Final = names.DEVICE_API_VERSION.partition("/")[0]
+KOORDINATORS_KIND: Final[Json] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": f"{names.DEVICE_PLURAL}.{_GROUP}",
+        "annotations": {"controller-gen.kubebuilder.io/version": "v0.16.5"},
+    },
+    "spec": {
+        "group": _GROUP,
+        "scope": "Cluster",
+        "names": {"kind": "Device", "plural": names.DEVICE_PLURAL, "singular": "device"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+"""It differs from ours, and so would tell whether ours took its place."""
+ACCOUNT: Final = "system:serviceaccount:koordinator-system:koord-scheduler"
+_RIGHTS: Final = (
+    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koordinator-system"}},
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "koord-scheduler-role"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "update"]},
+            {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+            {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+        ],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "koord-scheduler-rolebinding"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "koord-scheduler-role",
+        },
+        "subjects": [
+            {
+                "kind": "ServiceAccount",
+                "name": "koord-scheduler",
+                "namespace": "koordinator-system",
+            }
+        ],
+    },
+)
+"""As Koordinator's chart has them."""
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Koordinator was there first. `without` is what had no share then."""
+    with ControlPlane(tmp_path_factory.mktemp("bystanders")) as started:
+        started.apply_json(KOORDINATORS_KIND, *_RIGHTS)
+        spaces = {raw["metadata"]["namespace"] for raw in BYSTANDERS.values()} - {"default"}
+        made = ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": s}} for s in spaces)
+        started.apply_json(*made)
+        with Server(started) as server:
+            assert server.ask("POST", "/api/v1/nodes", {"metadata": {"name": NODE}}).done
+        install(started)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def bystanders(plane: ControlPlane) -> dict[str, Json]:
+    """By the row of the document; kubectl made some of them."""
+    made = {
+        f"kubectl debug node, {profile}": debugger(plane, profile) for profile in DEBUG_PROFILES
+    }
+    return {**BYSTANDERS, **made}
+
+
+def debugger(plane: ControlPlane, profile: str) -> Json:
+    """What `kubectl debug node/n1` makes, as the API server has taken it."""
+    command = ("debug", f"node/{NODE}", f"--image={PYTHON_IMAGE}", f"--profile={profile}")
+    plane.kubectl(*command, "--", "sleep", "infinity")
+    listed = json.loads(plane.kubectl("get", "pods", "-o=json"))["items"]
+    named = (each for each in listed if each["metadata"]["name"].startswith("node-debugger-n1"))
+    made: Json = next(named)
+    plane.remove_pods("default")
+    return made

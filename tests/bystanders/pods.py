@@ -1,0 +1,170 @@
+"""Pods that ask for no share, as the projects' own manifests have them where it matters here: host
+paths, capabilities, namespaces, annotations. By the row of docs/bystanders.md."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from contract import names
+from simgpu.lab.catalogue import PYTHON_IMAGE
+
+Json = dict[str, Any]
+
+KOORD_SCHEDULER: Final = "koord-scheduler"
+OTHER_PLUGIN: Final = "other"
+DEBUG_PROFILES: Final = ("general", "baseline", "restricted", "netadmin", "sysadmin")
+RDMA: Final = '{"rdma":[{"minor":0,"id":"0000:1f:00.0","resources":{"koordinator.sh/rdma":"100"}}]}'
+
+
+def container(
+    name: str,
+    host: dict[str, str] | None = None,
+    add: tuple[str, ...] = (),
+    **more: Any,
+) -> Json:
+    """host: path inside to the host's path; of the latter `:ro` and a propagation may follow."""
+    mounts = []
+    for inside, written in (host or {}).items():
+        _, *options = written.split(":")
+        mount = {"name": _volume(written), "mountPath": inside, "readOnly": "ro" in options}
+        propagated = [each for each in options if each != "ro"]
+        mounts.append(mount | ({"mountPropagation": propagated[0]} if propagated else {}))
+    security = {"capabilities": {"add": list(add)}} if add else {}
+    return {
+        "name": name,
+        "image": PYTHON_IMAGE,
+        "command": ["sleep", "infinity"],
+        "volumeMounts": mounts,
+        "securityContext": security | more.pop("security", {}),
+        "_host": list((host or {}).values()),
+        **more,
+    }
+
+
+def pod(name: str, *containers: Json, namespace: str = "default", **more: Any) -> Json:
+    metadata = {key: more.pop(key) for key in ("labels", "annotations") if key in more}
+    paths = [path for each in containers for path in each.pop("_host")]
+    spec = {
+        "containers": [each for each in containers if not each.get("init")],
+        "initContainers": [each for each in containers if each.pop("init", False)],
+        "volumes": [
+            {"name": _volume(path), "hostPath": {"path": path.partition(":")[0]}}
+            for path in dict.fromkeys(paths)
+        ],
+        **more,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, **metadata},
+        "spec": spec,
+    }
+
+
+def _volume(written: str) -> str:
+    return "host" + "".join(each if each.isalnum() else "-" for each in written.lower()).rstrip("-")
+
+
+_ON_THE_HOST: Final[Json] = {"hostPID": True, "hostNetwork": True}
+
+BYSTANDERS: Final[dict[str, Json]] = {
+    "an ordinary pod": pod("web", container("nginx")),
+    "kubectl debug node, legacy": pod(
+        "node-debugger-n1-legacy", container("debugger", {"/host": "/"}), **_ON_THE_HOST
+    ),
+    "node-exporter": pod(
+        "node-exporter",
+        container(
+            "node-exporter",
+            {
+                "/host/proc": "/proc:ro",
+                "/host/sys": "/sys:ro",
+                "/host/root": "/:ro:HostToContainer",
+            },
+        ),
+        **_ON_THE_HOST,
+    ),
+    "DCGM exporter": pod(
+        "dcgm-exporter",
+        container(
+            "exporter",
+            {"/var/lib/kubelet/pod-resources": "/var/lib/kubelet/pod-resources:ro"},
+            add=("SYS_ADMIN",),
+            env=[{"name": "DCGM_EXPORTER_KUBERNETES", "value": "true"}],
+        ),
+        namespace="gpu-operator",
+    ),
+    "a monitoring agent with `/` writable": pod(
+        "oneagent",
+        container(
+            "oneagent",
+            {"/mnt/root": "/:HostToContainer"},
+            add=("DAC_OVERRIDE", "SYS_PTRACE", "SYS_CHROOT", "SETUID", "KILL"),
+        ),
+        namespace="dynatrace",
+        **_ON_THE_HOST,
+    ),
+    "Istio": pod(
+        "sleep",
+        container("istio-init", add=("NET_ADMIN", "NET_RAW"), init=True),
+        container("istio-proxy", security={"runAsUser": 1337, "readOnlyRootFilesystem": True}),
+        container("sleep"),
+        annotations={"sidecar.istio.io/status": '{"revision":"default"}'},
+    ),
+    "a CNI plugin": pod(
+        "calico-node",
+        container("install-cni", {"/host/opt/cni/bin": "/opt/cni/bin"}, init=True),
+        container(
+            "calico-node",
+            {
+                "/var/run/calico": "/var/run/calico",
+                "/sys/fs/bpf": "/sys/fs/bpf:Bidirectional",
+                "/host/run": "/run",
+            },
+            security={"privileged": True},
+        ),
+        namespace="calico-system",
+        **_ON_THE_HOST,
+    ),
+    "a CSI driver": pod(
+        "csi-node",
+        container("node-driver-registrar", {"/registration": "/var/lib/kubelet/plugins_registry"}),
+        container(
+            "driver",
+            {"/var/lib/kubelet": "/var/lib/kubelet:Bidirectional", "/dev": "/dev"},
+            security={"privileged": True},
+        ),
+        namespace="csi",
+    ),
+    "another NRI plugin": pod(
+        "nri-resource-policy",
+        container("plugin", {"/var/run/nri": "/var/run/nri", "/host/usr/local": "/usr/local"}),
+        namespace="nri-plugins",
+    ),
+    "a pod that requires another NRI plugin": pod(
+        "measured",
+        container("main"),
+        annotations={names.ANNOTATION_REQUIRED_PLUGINS: f'["{OTHER_PLUGIN}"]'},
+    ),
+    "a CI agent with `/run` and `/var/run` writable": pod(
+        "runner", container("runner", {"/run": "/run", "/var/run": "/var/run"}), namespace="ci"
+    ),
+    "a pod with variables of GPUs": pod(
+        "cuda-image",
+        container(
+            "main",
+            env=[
+                {"name": names.ENV_VISIBLE_DEVICES, "value": "all"},
+                {"name": names.ENV_MEMORY_LIMIT, "value": "1g"},
+                {"name": "LD_PRELOAD", "value": "/opt/lib/libown.so"},
+            ],
+        ),
+    ),
+    "a pod to which Koordinator gave RDMA alone": pod(
+        "mpi",
+        container("worker"),
+        annotations={names.ANNOTATION_DEVICE_ALLOCATED: RDMA},
+        schedulerName=KOORD_SCHEDULER,
+    ),
+}
+ROWS: Final = (*BYSTANDERS, *(f"kubectl debug node, {profile}" for profile in DEBUG_PROFILES))

@@ -1,0 +1,106 @@
+"""A pod as the API server has it, made on the lab's containerd as a kubelet makes it, and what the
+runtime wrote of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from nri_plugin import bundle
+from simgpu.lab.cri import Container, Pod, Process, Sandbox
+from simgpu.lab.cri_v1 import cri_pb2 as pb
+from simgpu.lab.lab import Lab
+
+Json = dict[str, Any]
+
+_REAL: Final = ("/", "/proc", "/sys", "/dev")
+"""Of the machine; other paths are the lab's own."""
+
+
+@dataclass(frozen=True)
+class Running:
+    pod: Pod
+    containers: tuple[Container, ...]
+
+    def running(self) -> bool:
+        return all(each.status().state == pb.CONTAINER_RUNNING for each in self.containers)
+
+    def specifications(self, lab: Lab) -> list[str]:
+        """What the runtime was told of each container, but for what is another's each time."""
+        return [_plain(lab, self.pod, each) for each in self.containers]
+
+
+def start(lab: Lab, raw: Json) -> Running:
+    """Raises CriError where a container is refused."""
+    metadata, spec = raw["metadata"], raw["spec"]
+    containers = [*spec.get("initContainers", ()), *spec["containers"]]
+    privileged = any(_security(each).get("privileged", False) for each in containers)
+    pid: Literal["NODE", "CONTAINER"] = "NODE" if spec.get("hostPID") else "CONTAINER"
+    namespace = metadata.get("namespace", "default")
+    pod = lab.cri.run_pod(
+        metadata["name"],
+        metadata.get("annotations", {}),
+        metadata.get("labels", {}),
+        namespace,
+        Sandbox(pid=pid, privileged=privileged, namespace=namespace),
+    )
+    volumes = {each["name"]: _path(lab, each) for each in spec.get("volumes", ())}
+    made = tuple(pod.run(each["name"], _process(each, volumes)) for each in containers)
+    return Running(pod, made)
+
+
+def _security(container: Json) -> Json:
+    written: Json = container.get("securityContext", {})
+    return written
+
+
+def _process(container: Json, volumes: dict[str, Path]) -> Process:
+    mounts = container.get("volumeMounts", ())
+    places = {each["mountPath"]: volumes[each["name"]] for each in mounts}
+    read = {each["mountPath"] for each in mounts if each.get("readOnly")}
+    security = _security(container)
+    return Process(
+        container["image"],
+        container["command"],
+        {each["name"]: each["value"] for each in container.get("env", ())},
+        {inside: path for inside, path in places.items() if inside not in read},
+        {inside: path for inside, path in places.items() if inside in read},
+        {each["mountPath"]: each.get("mountPropagation", "None") for each in mounts},
+        user=security.get("runAsUser"),
+        capabilities=security.get("capabilities", {}).get("add", ()),
+        read_only=security.get("readOnlyRootFilesystem", False),
+        privileged=security.get("privileged", False),
+    )
+
+
+def _path(lab: Lab, volume: Json) -> Path:
+    """What plays the host's path in the lab: where the agent has its files, that place."""
+    if "hostPath" not in volume:
+        return _own(lab, volume["name"])
+    path = volume["hostPath"]["path"]
+    if path in _REAL:
+        return Path(path)
+    the_agents = {
+        "/run": lab.run_dir.parent,
+        "/var/run": lab.run_dir.parent,
+        "/usr/local": lab.store_dir.parent,
+        "/var/run/nri": lab.containerd.paths.nri_socket.parent,
+    }
+    return the_agents.get(path) or _own(lab, path.strip("/"))
+
+
+def _own(lab: Lab, name: str) -> Path:
+    place = lab.directory / "host" / name
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _plain(lab: Lab, pod: Pod, container: Container) -> str:
+    written = bundle.of(lab.containerd.paths.state, container.id) / "config.json"
+    text = json.dumps(json.loads(written.read_text()), indent=1, sort_keys=True)
+    for own in (container.id, pod.id, pod.uid):
+        text = text.replace(own, "OWN")
+    return re.sub(r"/proc/\d+/ns", "/proc/OWN/ns", text)

@@ -1,0 +1,216 @@
+"""At a real API server, with the policies of gpuslice in force: pods that ask for no share, pods of
+Koordinator and restored pods. The last test takes gpuslice away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from contract import names
+from scheduler.naming import STOCK
+from simgpu.lab.controlplane import ControlPlane
+from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE, debugger
+from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES, KOORD_SCHEDULER, RDMA, Json
+from tests.cluster.installing import MANIFESTS
+from tests.cluster.requested import asking, container, pod, workloads
+from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.cluster.test_admission_allocations import ALLOCATION
+from tests.cluster.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+_PODS: Final = "/api/v1/namespaces/default/pods"
+_ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
+_KOORDINATORS: Final = {
+    "gpu": [{"minor": 0, "id": "GPU-a", "resources": {"koordinator.sh/gpu-core": "50"}}]
+}
+HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
+KOORDINATORS_PODS: Final = {
+    "a share": asking(HALF),
+    "compute alone": asking({names.RESOURCE_CORE: 50}),
+    "a GPU and RDMA": asking({names.RESOURCE_GPU: 100, "koordinator.sh/rdma": 100}),
+    "more than 16 GPUs": asking({names.RESOURCE_GPU: 3200}),
+    "a variable of HAMi's": asking(HALF, env=[{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]),
+    "a resource of a newer Koordinator": asking({"koordinator.sh/gpu-tiles": 4}),
+    "RDMA alone": asking({"koordinator.sh/rdma": 100}),
+}
+
+
+@pytest.fixture(scope="module")
+def server(plane: ControlPlane) -> Iterator[Server]:
+    with Server(plane) as asked:
+        yield asked
+
+
+def made(server: Server, raw: Json) -> Answer:
+    path = f"/api/v1/namespaces/{raw['metadata'].get('namespace', 'default')}/pods"
+    return server.ask("POST", path, raw)
+
+
+def gone(server: Server, raw: Json) -> None:
+    path = f"/api/v1/namespaces/{raw['metadata'].get('namespace', 'default')}/pods"
+    server.ask("DELETE", f"{path}/{raw['metadata']['name']}?gracePeriodSeconds=0")
+
+
+def koordinators(asks: Json, **metadata: Any) -> Json:
+    return pod(asks, scheduler=KOORD_SCHEDULER, **metadata)
+
+
+# --- pods that ask for no share
+
+
+@pytest.mark.parametrize("row", BYSTANDERS)
+def test_it_is_taken_without_a_warning(plane: ControlPlane, row: str) -> None:
+    done = plane.try_kubectl("create", "-f", "-", given=json.dumps(BYSTANDERS[row]))
+    try:
+        assert (done.returncode, done.stderr) == (0, "")
+    finally:
+        plane.remove_pods(BYSTANDERS[row]["metadata"]["namespace"])
+
+
+@pytest.mark.parametrize("profile", DEBUG_PROFILES)
+def test_kubectl_debugs_a_node(plane: ControlPlane, profile: str) -> None:
+    assert debugger(plane, profile)["spec"]["nodeName"] == NODE
+
+
+@pytest.mark.parametrize("scheduler", [STOCK, names.SCHEDULER_NAME])
+@pytest.mark.parametrize("provider", ["hami-core", "mps"])
+def test_a_pod_that_is_labelled_while_it_runs(
+    server: Server, scheduler: str, provider: str
+) -> None:
+    raw = pod(container(), scheduler=scheduler, name="train")
+    assert made(server, raw).done
+    try:
+        label = {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: provider}}}
+        assert server.ask("PATCH", f"{_PODS}/train", label, MERGE_PATCH).done
+        assert server.ask("PATCH", f"{_PODS}/train/status", label, MERGE_PATCH).done
+    finally:
+        gone(server, raw)
+
+
+# --- what is restored
+
+
+def test_a_restored_share_is_scheduled_anew(plane: ControlPlane, server: Server) -> None:
+    """As Velero restores it, without its node, or `kubectl debug --copy-to` copies it: the Binding
+    overwrites what was allocated to the first one."""
+    stale = dict.fromkeys(ALLOCATION, '["gpuslice"]')
+    raw = pod(
+        asking(HALF), name="restored", annotations=stale, labels={"velero.io/restore-name": "r"}
+    )
+    assert made(server, raw).done
+    try:
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+        metadata = {"name": "restored", "annotations": dict(ALLOCATION)}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        with Server(plane, "scheduler") as scheduler:
+            assert scheduler.ask("POST", f"{_PODS}/restored/binding", binding).done
+        bound = server.ask("GET", f"{_PODS}/restored").body
+        assert bound["metadata"]["annotations"] == ALLOCATION
+    finally:
+        gone(server, raw)
+
+
+def test_what_cannot_be_restored_says_what_to_remove(server: Server) -> None:
+    raw = pod(container(), annotations=dict(ALLOCATION))
+    text = made(server, raw).text
+    assert "to copy or restore a pod, remove the annotations scheduling.koordinator.sh/" in text
+
+
+# --- Koordinator
+
+
+def test_its_kind_is_its_own(server: Server) -> None:
+    name = KOORDINATORS_KIND["metadata"]["name"]
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+    there = server.ask("GET", path).body
+    assert there["metadata"].get("labels", {}) == {}
+    assert there["spec"]["versions"] == KOORDINATORS_KIND["spec"]["versions"]
+
+
+@pytest.mark.parametrize("what", KOORDINATORS_PODS)
+def test_its_pods_are_taken(server: Server, what: str) -> None:
+    """And so are the templates of them, and one that names its node."""
+    annotations = {names.ANNOTATION_JOINT_ALLOCATE: '{"deviceTypes":["gpu","rdma"]}'}
+    raw = koordinators(KOORDINATORS_PODS[what], annotations=annotations)
+    raw["spec"]["nodeName"] = NODE
+    answer = server.ask("POST", f"{_PODS}?dryRun=All", raw)
+    assert answer.done, answer.text
+    for path, workload in workloads(koordinators(KOORDINATORS_PODS[what])).values():
+        answer = server.ask("POST", f"{path}?dryRun=All", workload)
+        assert answer.done, answer.text
+
+
+@pytest.mark.parametrize("allocated", [json.dumps(_KOORDINATORS), RDMA])
+@pytest.mark.parametrize("status", ["", "/status"])
+def test_its_scheduler_writes_its_allocations(server: Server, allocated: str, status: str) -> None:
+    """A patch before the Binding, as its PreBind has it; then others may change all else."""
+    raw = koordinators(asking(HALF), name="koordinators")
+    assert made(server, raw).done
+    try:
+        at = f"{_PODS}/koordinators{status}"
+        annotated = {"metadata": {"annotations": {_ALLOCATED: allocated}}}
+        answer = server.ask("PATCH", at, annotated, MERGE_PATCH, ACCOUNT)
+        assert answer.done, answer.text
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+        binding = {"metadata": {"name": "koordinators"}, "target": target}
+        assert server.ask("POST", f"{_PODS}/koordinators/binding", binding, user=ACCOUNT).done
+        note = {"metadata": {"annotations": {"example.org/note": "mine"}}}
+        assert server.ask("PATCH", at, note, MERGE_PATCH).done
+    finally:
+        gone(server, raw)
+
+
+def test_it_writes_none_of_ours(server: Server) -> None:
+    raw = pod(asking(HALF), name="ours")
+    assert made(server, raw).done
+    try:
+        for key, text in ((_ALLOCATED, RDMA), (names.ANNOTATION_GRANTS, "{}")):
+            annotated = {"metadata": {"annotations": {key: text}}}
+            answer = server.ask("PATCH", f"{_PODS}/ours", annotated, MERGE_PATCH, ACCOUNT)
+            assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
+    finally:
+        gone(server, raw)
+
+
+@pytest.mark.parametrize("name", ["koordinator.sh/gpu-tiles", "kubernetes.io/gpu"])
+def test_an_unknown_resource_is_warned_of(plane: ControlPlane, name: str) -> None:
+    raw = koordinators(asking({name: 1}))
+    every = [raw, workloads(raw)["Deployment"][1]]
+    for each in every:
+        done = plane.try_kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(each))
+        assert done.returncode == 0
+        assert f"container main: {name}: gpuslice does not offer this resource" in done.stderr
+
+
+# --- gone again
+
+
+def test_all_of_them_stay_when_gpuslice_is_removed(plane: ControlPlane, server: Server) -> None:
+    pods = [*BYSTANDERS.values(), koordinators(asking(HALF), name="koordinators")]
+    device = {
+        "apiVersion": names.DEVICE_API_VERSION,
+        "kind": "Device",
+        "metadata": {"name": NODE},
+        "spec": {"devices": []},
+    }
+    devices = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+    assert all(made(server, raw).done for raw in pods)
+    assert server.ask("POST", devices, device).done
+    uids = {each["metadata"]["uid"] for each in _listed(server)}
+    plane.kubectl("delete", "-f", MANIFESTS, "--wait=false")
+    forged = pod(container(), name="anything", annotations=dict(ALLOCATION))
+    until(lambda: server.ask("POST", f"{_PODS}?dryRun=All", forged).done, "no policy is left")
+    assert uids and {each["metadata"]["uid"] for each in _listed(server)} == uids
+    assert server.ask("GET", f"{devices}/{NODE}").done
+    for raw in pods:
+        gone(server, raw)
+        assert made(server, raw).done
+
+
+def _listed(server: Server) -> list[Json]:
+    items: list[Json] = server.ask("GET", "/api/v1/pods").body["items"]
+    return [each for each in items if each["metadata"]["namespace"] != names.NAMESPACE]

@@ -1,0 +1,30 @@
+"""docs/bystanders.md has the rows that are tested, and names tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from tests.bystanders.pods import ROWS
+
+_HERE: Final = Path(__file__).parent
+_TEXT: Final = (_HERE.parents[1] / "docs" / "bystanders.md").read_text()
+
+
+def _column(head: str) -> list[str]:
+    """The first cells under a table's head."""
+    lines = _TEXT.partition(f"| {head} |")[2].splitlines()[2:]
+    end = next((n for n, line in enumerate(lines) if not line.startswith("|")), len(lines))
+    return [line.strip("| ").partition(" |")[0] for line in lines[:end]]
+
+
+def test_each_pod_has_a_row_and_each_row_a_pod() -> None:
+    assert sorted(_column("pod")) == sorted(ROWS)
+
+
+def test_the_other_cases_name_their_tests() -> None:
+    named = re.findall(r"`(test_\w+)` \|$", _TEXT, re.MULTILINE)
+    written = "".join(path.read_text() for path in _HERE.glob("test_*.py"))
+    assert len(named) == len(_column("case")) > 5
+    assert [name for name in named if f"def {name}(" not in written] == []

@@ -1,0 +1,126 @@
+"""On a real containerd, pods that ask for no share are started and untouched: before the node agent
+is there, beside it, and after it has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import names
+from nri_plugin.messages import nri_pb2 as nri
+from simgpu.lab.catalogue import PYTHON_IMAGE
+from simgpu.lab.cri import CriError, Process, Sandbox
+from simgpu.lab.lab import Lab
+from tests.bystanders.pods import ROWS, Json
+from tests.bystanders.running import Running, start
+from tests.node.plugins import plugin
+
+pytestmark = [pytest.mark.node, pytest.mark.cluster]
+
+_PHASES = ("before", "beside", "after")
+
+
+def _nothing(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    """All that the other plugin does."""
+
+
+@dataclass
+class Story:
+    """By phase and row: what ran, or why it did not."""
+
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+    specifications: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    ended: list[tuple[str, str, str]] = field(default_factory=list)
+    """Phase, row, and in which phase it had ended."""
+    log: str = ""
+
+
+@pytest.fixture(scope="module")
+def lab(build_dir: Path) -> Iterator[Lab]:
+    assert build_dir.is_dir()
+    with Lab() as made:
+        done = made.namespace.run(["mount", "--make-rshared", "/"])
+        assert done.returncode == 0, done.stderr
+        yield made
+
+
+@pytest.fixture(scope="module")
+def story(lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
+    """What is left running ends with the lab."""
+    told = Story()
+    with plugin(lab, _nothing):
+        there: dict[tuple[str, str], Running] = {}
+        for phase in _PHASES:
+            if phase == "beside":
+                lab.start_agent()
+            elif phase == "after":
+                told.log = lab.agent_log.read_text()
+                lab.stop_agent()
+            for row in ROWS:
+                try:
+                    running = start(lab, bystanders[row])
+                except CriError as error:
+                    told.refused[phase, row] = str(error)
+                    continue
+                there[phase, row] = running
+                told.specifications[phase, row] = running.specifications(lab)
+            ended = (key for key, running in there.items() if not running.running())
+            told.ended += [(*key, phase) for key in ended]
+        yield told
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_it_is_started_and_untouched(story: Story, row: str) -> None:
+    """Whatever is written of it for the runtime is the same with the agent and without."""
+    assert {phase: text for (phase, of), text in story.refused.items() if of == row} == {}
+    before, *others = (story.specifications[phase, row] for phase in _PHASES)
+    assert others == [before, before]
+    assert [each for each in story.ended if each[1] == row] == []
+
+
+def test_nothing_is_said_of_any(story: Story) -> None:
+    lines = [line for line in story.log.splitlines() if "level=warning" in line]
+    assert [line for line in lines if "container=" in line or "pod=" in line] == []
+
+
+# --- what other plugins give, and what changes while a pod runs
+
+
+def _device(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    adjustment.linux.devices.add(path="/dev/nvidia0", type="c", major=195, minor=0)
+
+
+def _rule(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    adjustment.linux.resources.devices.add(allow=True, access="rwm")
+
+
+def _variable(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+    adjustment.env.add(key="NVIDIA_VISIBLE_DEVICES", value="all")
+
+
+@pytest.mark.parametrize("give", [_device, _rule, _variable])
+def test_a_gpu_that_nvidias_nri_plugin_gives(lab: Lab, story: Story, give: Any) -> None:
+    """To DCGM exporter and the like, whose pods ask for no share."""
+    if not lab.agent_running:
+        lab.start_agent()
+    with plugin(lab, give, "nvidia-toolkit", "10"), lab.pod("dcgm-exporter") as pod:
+        assert Running(pod, (pod.run("main", Process(PYTHON_IMAGE)),)).running()
+
+
+def test_a_pod_that_is_labelled_while_it_runs(lab: Lab, story: Story) -> None:
+    """containerd keeps the labels of the sandbox, until the kubelet makes another one."""
+    if not lab.agent_running:
+        lab.start_agent()
+    process = Process(PYTHON_IMAGE)
+    with lab.pod("train") as pod:
+        pod.run("main", process).stop()
+        pod.create("main", process, attempt=1).start()
+        uid = pod.uid
+    for provider in (names.ISOLATION_PROVIDER, "mps"):
+        label = {names.LABEL_ISOLATION_PROVIDER: provider}
+        with lab.pod("train", None, label, Sandbox(uid=uid)) as pod:
+            assert Running(pod, (pod.run("main", process),)).running()

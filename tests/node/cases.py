@@ -1,0 +1,424 @@
+"""The policy as a table: every kind of container, what becomes of it, what its author sees.
+
+Holds no decision; policy.py and what it calls decide, and tests/node/test_policy*.py has a test for
+each row, named after it, over a real containerd. docs/failures.md is written from here, with the
+table of faults.py:
+
+    python -m tests.node.cases docs/failures.md
+
+In `sees`, what stands between backquotes is said in these words, "..." standing for anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.node import faults
+
+BEGIN: Final = "<!-- written by python -m tests.node.cases -->\n"
+END: Final = "<!-- end of what is written -->\n"
+
+_LIMITED: Final = "brings the card with its limit"
+_REFUSES: Final = "refuses to make it"
+_STOPS: Final = "refuses to start it"
+_SHARE: Final = "its share"
+_NOTHING: Final = "no card"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row. name: of its test, without `test_`; given: what the container is; does: what the agent
+    does; sees: what the pod's author sees."""
+
+    name: str
+    given: str
+    does: str
+    sees: str
+
+    @property
+    def test(self) -> str:
+        return f"test_{self.name}"
+
+
+CASES: Final[Sequence[Case]] = (
+    # --- which containers hold a card ---
+    Case("a_container_with_a_grant", "a container with a grant", _LIMITED, _SHARE),
+    Case(
+        "a_container_without_one_in_the_same_pod",
+        "a container without a grant, in a pod that has one",
+        "sets `NVIDIA_VISIBLE_DEVICES=void`",
+        _NOTHING,
+    ),
+    Case(
+        "an_init_container",
+        "an init container: with a grant, of all that the pod was allocated, and without",
+        "as for any container, by its name; while it lives, another one is refused the same part",
+        "its share, or no card; `containers.main: ... of the pod's allocation 0 of 21474836480 are"
+        " left; its containers that have not ended hold: ...init 21474836480`",
+    ),
+    Case(
+        "a_sidecar",
+        "a sidecar (an init container that goes on), with a grant beside the main one's",
+        "gives each its own share",
+        "two shares at the same time",
+    ),
+    Case(
+        "an_ephemeral_container",
+        "an ephemeral container (kubectl debug)",
+        "sets `NVIDIA_VISIBLE_DEVICES=void`: its name is in no grant",
+        "no card; in pods that Koordinator's scheduler placed, which name no containers, the pod's"
+        " own share",
+    ),
+    Case(
+        "a_pod_without_a_grant_on_a_managed_node",
+        "a pod that says nothing of cards",
+        "nothing",
+        "no card; its environment as the image has it",
+    ),
+    Case(
+        "an_allocation_without_the_label",
+        "an allocation, and no isolation label",
+        _LIMITED,
+        _SHARE,
+    ),
+    Case(
+        "an_unknown_isolation_provider",
+        "an isolation label of another provider",
+        _REFUSES,
+        "`label koordinator.sh/gpu-isolation-provider: 'mps', allowed is 'hami-core'`; without an"
+        " allocation it starts",
+    ),
+    # --- pods that see more than others ---
+    Case("host_pid", "hostPID: true", _LIMITED, _SHARE),
+    Case(
+        "a_shared_process_namespace",
+        "shareProcessNamespace: true, two containers with grants",
+        "gives each its own share",
+        "two shares at the same time",
+    ),
+    Case(
+        "privileged_with_a_grant",
+        "privileged: true, with a grant",
+        _REFUSES,
+        "`securityContext.privileged: true lets the container use every card ... allowed with a"
+        " share of a card is false`",
+    ),
+    Case(
+        "privileged_without_a_grant",
+        "privileged: true, without a grant",
+        "nothing: agents and drivers of the node are so",
+        "every device of the host, cards too; who may write such pods is admission's to say",
+    ),
+    Case(
+        "a_capability_that_loosens_the_limit",
+        "capabilities with which a container takes its limit away: SYS_ADMIN (so ALL, and"
+        " privileged without the host's devices), SYS_MODULE, SYS_RAWIO, DAC_READ_SEARCH, with"
+        " hostPID SYS_PTRACE; with a grant",
+        _STOPS,
+        "`securityContext.capabilities: with SYS_ADMIN the container unmounts what holds the limit;"
+        " not allowed with a share of a card`; without a grant it runs, and has no card",
+    ),
+    Case(
+        "a_capability_that_the_operator_allows",
+        "the same, under `--allow-capability`",
+        _LIMITED,
+        "its share, and the means to be rid of its limit, and of its neighbours' that it sees",
+    ),
+    Case(
+        "a_strong_neighbour_that_sees_its_processes",
+        "the same capabilities, or privileged: true, without a grant, in a pod that has one, where"
+        " the container sees the others' processes: shareProcessNamespace, hostPID, kubectl debug"
+        " with a target",
+        "starts it, with an event and a log line, unless `--allow-capability` names them",
+        "no card; event `LimitNotEnforceable`: it can undo the limits of the pod's other"
+        " containers",
+    ),
+    Case(
+        "a_user_namespace",
+        "hostUsers: false (the runtime needs runc 1.2 or later; with an older one, as on a machine"
+        " of Debian 12, the test sees the runtime refuse)",
+        _LIMITED,
+        "its share; with an older runc: idmap mounts not supported",
+    ),
+    Case(
+        "a_sandboxed_runtime",
+        "a runtimeClassName whose handler is not the default, runc, crun, nvidia, or one that"
+        " `--runtime-handler` names: kata, gVisor",
+        _REFUSES,
+        "`runtimeClassName: its handler 'kata' is not known ... allowed are the default, runc,"
+        " crun, nvidia`",
+    ),
+    # --- what image and pod write into the environment ---
+    Case(
+        "visible_devices_of_an_image",
+        "`NVIDIA_VISIBLE_DEVICES=all` in the image",
+        "overwrites it: with the granted card's UUID, or `void`",
+        "its share, or no card",
+    ),
+    Case(
+        "visible_devices_of_a_pod",
+        "`NVIDIA_VISIBLE_DEVICES` naming a card, in the pod or by a device plugin, with a grant",
+        "overwrites it with the granted card's UUID",
+        _SHARE,
+    ),
+    Case(
+        "visible_devices_that_name_cards_without_a_grant",
+        "the same without a grant, in a pod that has one",
+        "sets `NVIDIA_VISIBLE_DEVICES=void`, with an event",
+        "no card; event `WithoutGPU`",
+    ),
+    Case(
+        "ld_preload_in_the_environment",
+        "`LD_PRELOAD`, in the pod, in the image, or set later by a program: empty, or a library",
+        "leaves it: the limit is not loaded by it",
+        "its share, and its own library too",
+    ),
+    Case(
+        "an_ld_preload_of_libc_or_the_driver",
+        "an `LD_PRELOAD` that names libc or a library of the driver, in the pod or the image",
+        f"{_REFUSES}, with a grant",
+        "`environment LD_PRELOAD=... puts ... before the library that keeps the limit`",
+    ),
+    Case(
+        "ld_audit_in_the_environment",
+        "`LD_AUDIT`, in the pod or the image",
+        f"{_REFUSES}, with a grant",
+        "`environment LD_AUDIT='/opt/test/libown.so' names a library that decides which others are"
+        " loaded`",
+    ),
+    Case(
+        "limits_in_the_environment",
+        "`CUDA_DEVICE_MEMORY_LIMIT`, `CUDA_DEVICE_SM_LIMIT`, with and without a number, and the"
+        " file of the count",
+        "overwrites those that it sets; the grant outranks the rest",
+        _SHARE,
+    ),
+    Case(
+        "a_core_policy_in_the_environment",
+        "`GPU_CORE_UTILIZATION_POLICY=DISABLE`",
+        "leaves it: nobody reads it",
+        _SHARE,
+    ),
+    Case(
+        "control_switched_off_in_the_environment",
+        "`CUDA_DISABLE_CONTROL=true`",
+        "leaves it: nobody reads it",
+        _SHARE,
+    ),
+    Case(
+        "a_key_twice_in_the_environment",
+        "a variable that we set, twice in the image's environment",
+        _REFUSES,
+        "`the environment has NVIDIA_VISIBLE_DEVICES 2 times`",
+    ),
+    # --- images ---
+    Case(
+        "an_image_with_a_preload_file",
+        "an /etc/ld.so.preload in the image",
+        "writes what it names behind our library, before the start",
+        "its share, and its own libraries loaded",
+    ),
+    Case(
+        "an_image_with_a_preload_file_in_a_pod_of_koordinators",
+        "the same, where the pod's containers share one grant",
+        "the same, in a file of the container's own",
+        "its pod's share, and its own libraries loaded; not those of its neighbours",
+    ),
+    Case(
+        "an_image_with_a_linked_preload_file",
+        "an /etc/ld.so.preload in the image that is a symbolic link (it could be removed, and ours"
+        " with it)",
+        _STOPS,
+        "`the image brings its own /etc/ld.so.preload (a symbolic link): allowed is a"
+        " regular file`",
+    ),
+    Case(
+        "an_image_with_a_dangling_preload_link",
+        "the same, leading nowhere",
+        _STOPS,
+        "`the image brings its own /etc/ld.so.preload (a symbolic link)`",
+    ),
+    Case(
+        "an_image_with_a_nix_preload_file",
+        "an /etc/ld-nix.so.preload in the image, which the loader of Nix' glibc reads",
+        "mounts a list of ours there too, what it names behind it",
+        "both files name our library first (that loader itself is not on the test's machine)",
+    ),
+    Case(
+        "an_image_with_something_else_in_our_places",
+        "a file at /.gpuslice in the image, or a directory at /etc/ld.so.preload",
+        "brings the card with its limit, and the runtime cannot put it there: it mounts before"
+        " anybody may look at the image",
+        "the runtime's own words at the start: `not a directory`; without a grant it runs",
+    ),
+    Case("an_image_without_etc", "no /etc in the image", _LIMITED, _SHARE),
+    Case("a_read_only_root", "readOnlyRootFilesystem: true", _LIMITED, _SHARE),
+    Case(
+        "a_static_entry_point",
+        "an entry point that no preload reaches: static, of musl, of 32 bits",
+        "logs `LimitNotEnforceable`",
+        "it starts; the dynamic programs in it have their limit",
+    ),
+    Case(
+        "a_static_entry_point_where_it_is_refused",
+        "the same, under `--unenforceable refuse`",
+        _STOPS,
+        "`no limit reaches the entry point: '/usr/bin/busybox' is statically linked`",
+    ),
+    Case(
+        "a_volume_that_a_link_leads_over_the_grant",
+        "a volume that a link of the image leads over our files",
+        _STOPS,
+        "`inside the container ... is not the file that this agent mounted`",
+    ),
+    Case(
+        "a_mount_that_collides",
+        "a volume over, in or above our mounts",
+        _REFUSES,
+        "`the container mounts /etc, which would hide or move /etc/ld.so.preload; mount it"
+        " elsewhere`",
+    ),
+    Case(
+        "a_volume_of_the_hosts_limits",
+        "a hostPath over the agent's files, or above them (/run, /), with a grant",
+        "refuses to make it, or, where only the kernel knows where it leads (a link, a subPath), to"
+        " start it",
+        "`mount /host...where limits are kept`; without a grant it starts",
+    ),
+    # --- what the API server says, where the agent speaks to one ---
+    Case(
+        "a_grant_that_the_api_server_has",
+        "a grant that the pod at the API server has, too",
+        _LIMITED,
+        _SHARE,
+    ),
+    Case(
+        "without_the_api_server_containers_are_as_ever",
+        "a grant, while the API server does not answer",
+        "as where there is none: goes by the runtime, and by what live containers hold",
+        "its share, or `card ... has no room for it`",
+    ),
+    Case(
+        "a_grant_that_the_api_server_does_not_have",
+        "a grant that the pod at the API server does not have, or no such pod",
+        "refuses to make it; where its watch has not listed the pod it asks the API server, and"
+        " without an answer it goes by the runtime alone",
+        "`the API server does not confirm what the pod was granted: ...`",
+    ),
+    Case(
+        "a_grant_that_no_scheduler_wrote",
+        "a grant that no scheduler wrote: the pod was made with its node, or its annotations were"
+        " changed after it was bound, or do not say who wrote them; also of a container that runs",
+        _REFUSES + "; one that runs goes on, with the event `GrantRefused` and a metric",
+        "`what the pod was granted was written by no scheduler: ...`",
+    ),
+    Case(
+        "a_grant_of_a_card_that_was_full",
+        "a grant of a card that pods bound before it have, though it may be first at the node",
+        "refuses to make it; under `--remove-unverified` it deletes the pod, with an event",
+        "`card ... was full when the pod was bound: ...; pods that were bound before it hold: ...`",
+    ),
+    # --- cards ---
+    Case(
+        "a_card_of_another_device_plugin",
+        "a card of another device plugin, and no grant, in a pod that has one",
+        "leaves it and logs it; never sets `void`",
+        "that plugin's card, without a limit of ours",
+    ),
+    Case(
+        "a_card_of_another_device_plugin_and_a_grant",
+        "a card of another device plugin, and a grant",
+        _REFUSES,
+        "`the container has a card already, which is not ours to limit (CDI device"
+        " nvidia.com/gpu=`",
+    ),
+    Case(
+        "a_card_of_another_nri_plugin",
+        "a card that another NRI plugin brings to a container with a grant: by a device, a mount, a"
+        " variable, a cgroup rule, or a CDI name whose spec has one (with no spec to be found, by a"
+        " name of NVIDIA's); containerd 1.7 does not ask",
+        _REFUSES,
+        "`NRI plugin 60-other injected a GPU by CDI device acme.com/thing=all into this container;"
+        " a container with a GPU share gets GPUs from gpuslice alone`; without a grant it starts",
+    ),
+    Case(
+        "a_thing_of_another_nri_plugin",
+        "what else another NRI plugin brings, by a CDI name too",
+        "nothing",
+        "that thing, and its share",
+    ),
+    Case(
+        "a_card_that_is_gone",
+        "a grant of a card that fell off the bus",
+        "refuses to make it, once NVML is asked again (every 15 s while containers come)",
+        "`is not on this node (it has: none)`; it runs once the card is back",
+    ),
+    Case(
+        "an_unknown_card",
+        "a grant of a card that the node never had",
+        _REFUSES,
+        "`card GPU-absent is not on this node (it has: GPU-`",
+    ),
+    Case(
+        "more_than_the_card",
+        "a grant of more memory than the card has",
+        _REFUSES,
+        "`43020000000 bytes of memory, allowed are 1 to 42949672960 (the whole card)`",
+    ),
+    # --- the life of containers ---
+    Case(
+        "a_pod_resized_in_place",
+        "a container whose CPU or memory is resized in place",
+        "nothing",
+        "the same share",
+    ),
+    Case(
+        "a_container_restored_from_a_checkpoint",
+        "a container made from a checkpoint, its mounts those of the one that was saved (acted out"
+        " by such mounts: CRIU is not on the test's machine)",
+        _REFUSES,
+        "`mount /.gpuslice shows files of another container's grant ... make the container anew`",
+    ),
+    Case(
+        "a_pod_restarted_in_place",
+        "a pod whose sandbox is made anew, under the same UID",
+        _LIMITED,
+        _SHARE,
+    ),
+    Case(
+        "a_container_restarted_100_times",
+        "a container that is made and removed 100 times",
+        "leaves no directory, mount or descriptor behind",
+        "its share, each time",
+    ),
+)
+
+
+def rows() -> str:
+    """The table as Markdown."""
+    heads = "| the container | what the agent does | what its author sees | test |\n"
+    return f"{heads}|---|---|---|---|\n" + "".join(
+        f"| {case.given} | {case.does} | {case.sees} | `{case.test}` |\n" for case in CASES
+    )
+
+
+def renewed(document: str) -> str:
+    """The document with the tables of today in their places, each between the two marks."""
+    written, left = "", document
+    for table in (faults.rows(), rows()):
+        before, _, rest = left.partition(BEGIN)
+        _, _, left = rest.partition(END)
+        written += f"{before}{BEGIN}\n{table}\n{END}"
+    return written + left
+
+
+def main(path: Path) -> None:
+    path.write_text(renewed(path.read_text()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,213 @@
+"""What may be wrong on a node, what happens then, what is said of it, and the test that does it.
+
+Holds no decision. A test is in tests/node, on a real containerd, in tests/shim or in
+tests/nri_plugin. cases.py writes docs/failures.md from here, and has the other table, of kinds of
+containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row. says: where and in which words it shows; empty: nothing is said."""
+
+    wrong: str
+    happens: str
+    says: str
+    test: str
+
+
+FAULTS: Final[Sequence[Fault]] = (
+    Fault(
+        "the allocation is malformed, or a limit in it wrong: not JSON, not a quantity, no "
+        "memory, more than the card",
+        "CreateContainer fails",
+        "`gpuslice refuses container ...`, with the field, the value and what is allowed",
+        "test_a_malformed_annotation_is_refused_with_its_reason",
+    ),
+    Fault(
+        "the card is not on this node",
+        "CreateContainer fails",
+        "`card GPU-... is not on this node (it has: ...)`",
+        "test_a_malformed_annotation_is_refused_with_its_reason",
+    ),
+    Fault(
+        "the pod has the isolation label, but no allocation",
+        "it starts without a card",
+        "event `WithoutGPU`: `label ... is set, but the pod has no GPU allocation`",
+        "test_a_labelled_pod_without_an_allocation_has_no_card",
+    ),
+    Fault(
+        "a card of the pod failed",
+        "CreateContainer fails for the containers that have a part of it; others start",
+        "`card GPU-... is not on this node (it has: ...)`",
+        "test_a_container_without_a_share_starts_beside_a_card_that_failed",
+    ),
+    Fault(
+        "the agent is not running, and the pod was placed by our scheduler",
+        "CreateContainer fails, until the agent is back",
+        '`required plugin "gpuslice" not present`',
+        "test_without_the_agent_a_pod_that_requires_it_is_refused",
+    ),
+    Fault(
+        "the agent is not running, and nothing in the pod requires it (Koordinator's own pods)",
+        "the container runs without a card",
+        "CUDA: no driver, as on a machine without one",
+        "test_without_the_agent_no_card_comes",
+    ),
+    Fault(
+        "the agent is killed while pods run",
+        "limits stay in force; new pods as in the two rows above",
+        "",
+        "test_an_agent_killed_with_9_leaves_limits_in_force",
+    ),
+    Fault(
+        "the agent is killed while it makes a container",
+        "CreateContainer fails, or the container has its limit; where nothing requires the "
+        "agent, it may run without a card",
+        "`validator plugin ... failed`",
+        "test_an_agent_killed_while_a_container_is_made_gives_no_card_away",
+    ),
+    Fault(
+        "the agent is away, or hangs, when a container starts that it has adjusted",
+        "it starts, with its limit; what only the look at start finds (images, volumes "
+        "and capabilities made to be rid of it) is found when the agent is back: the next two rows",
+        "",
+        "test_a_container_that_starts_while_the_agent_is_away_has_its_limit",
+    ),
+    Fault(
+        "an image, volume or capability made to hide the limit, or take it away, came in while the"
+        " agent was away, or a hook of the runtime hid it after the look at start",
+        "it runs without its limit, and is named as soon as the agent looks: once a container"
+        " runs, and at everything that runs when the agent is back; delete its pod",
+        "in the agent's log: `limit not in place`, and `gpuslice_limit_not_in_place_total`; in a"
+        " cluster the pod's event `LimitNotInPlace`",
+        "test_a_limit_that_was_hidden_while_the_agent_was_away_is_named",
+    ),
+    Fault(
+        "the card is all granted, and an annotation says more (forged, or of two schedulers)",
+        "CreateContainer fails until enough of what lives has ended; also after a restart of "
+        "agent or containerd",
+        "`card GPU-... has no room for it: it asks for ..., granted are: ...` (`CARD_FULL`)",
+        "test_a_card_that_is_all_granted_refuses_whoever_asks_for_more",
+    ),
+    Fault(
+        "another NRI plugin brings a card to a container with a share",
+        "CreateContainer fails (2.2 and newer; 1.7 has no validation)",
+        "`NRI plugin 60-other injected a GPU by ...` (`CARD_FOREIGN`)",
+        "test_a_container_with_a_share_stays_as_we_made_it",
+    ),
+    Fault(
+        "another NRI plugin brings a card to a container without a share",
+        "it starts, with that card and without a limit",
+        "`gpuslice_containers_unlimited_total`",
+        "test_a_card_of_another_plugin_for_a_container_without_a_share",
+    ),
+    Fault(
+        "another NRI plugin changes, removes or takes over what we set",
+        "CreateContainer fails (as above)",
+        "`another NRI plugin changed our adjustment: ...`",
+        "test_a_container_with_a_share_stays_as_we_made_it",
+    ),
+    Fault(
+        "a second agent starts beside the first",
+        "it waits until the first has ended, and serves nobody until then",
+        "in its log and `/readyz`: `another agent serves this node (pid=...)`",
+        "test_in_a_rolling_update_no_two_agents_conflict",
+    ),
+    Fault(
+        "the agent hangs",
+        "CreateContainer fails, after the runtime's deadline for plugins; the agent registers"
+        " again when it goes on",
+        "`validator plugin ... failed`",
+        "test_an_agent_that_hangs_lets_no_container_through",
+    ),
+    Fault(
+        "the agent could not learn what a context takes of a card: it was full, lost, or NVML"
+        " did not tell",
+        "containers run; each of their contexts is charged 512 MiB",
+        "in the agent's log, once: `context size unknown`",
+        "test_what_could_not_be_learned_is_said_once_and_tried_again",
+    ),
+    Fault(
+        "NVML does not list the processes, or has no figure for one (MPS, some MIG drivers)",
+        "containers run; what the driver holds of their limits is as last measured",
+        "`gpuslice_containers_not_measured`; in the agent's log, once: `the driver's own memory is"
+        " not measured`",
+        "test_nvml_that_does_not_answer_is_let_alone_for_a_while",
+    ),
+    Fault(
+        "containerd restarts",
+        "limits stay in force; the agent registers again",
+        "",
+        "test_the_agent_comes_back_after_containerd_restarts",
+    ),
+    Fault(
+        "the library is missing on the host",
+        "CreateContainer fails for containers with a grant; others run",
+        "`the library is missing on this node: ...`",
+        "test_a_missing_library_refuses_pods_with_a_grant",
+    ),
+    Fault(
+        "the region was truncated (by root in the container)",
+        "cuInit: `CUDA_ERROR_NOT_PERMITTED`; other programs run",
+        "`gpuslice: ... is truncated, damaged, or of another grant`",
+        "test_a_region_truncated_from_inside_stops_new_programs",
+    ),
+    Fault(
+        "the region cannot be written",
+        "cuInit: `CUDA_ERROR_NOT_PERMITTED`; other programs run",
+        "`gpuslice: ... cannot be written`",
+        "test_a_region_that_cannot_be_written_stops_new_programs",
+    ),
+    Fault(
+        "the region is truncated while programs use it",
+        "each of the container's programs ends by SIGBUS at its next allocation; none gets "
+        "more; new ones as above",
+        "",
+        "test_row_25_a_region_truncated_while_in_use_ends_who_did_it_before_it_gets_more",
+    ),
+    Fault(
+        "the region lies on a full disk and has holes",
+        "cuInit: `CUDA_ERROR_NOT_PERMITTED`; the program lives",
+        "`gpuslice: ... No space left on device`",
+        "test_row_25_a_region_on_a_bad_mount_is_no_card_and_the_program_lives",
+    ),
+    Fault(
+        "more than 4096 processes of one container use the card",
+        "cuInit: `CUDA_ERROR_NOT_PERMITTED` for the others",
+        "`gpuslice: ... too many processes use the GPU in this container`",
+        "test_beyond_all_slots_a_process_is_told",
+    ),
+    Fault(
+        "a signal handler calls CUDA (which NVIDIA does not allow) while its thread is inside"
+        " a call of ours",
+        "it waits for nobody: an allocation is refused with `CUDA_ERROR_OUT_OF_MEMORY`, "
+        "destroying a pool with `CUDA_ERROR_NOT_READY`; what it frees may stay charged until "
+        "its address is given again or its context ends. Two threads that wait for each other"
+        " so go on after about a second, with the same answers. What the driver itself does "
+        "is its own",
+        "",
+        "test_a_storm_of_handlers_that_call_cuda_hangs_nowhere",
+    ),
+    Fault(
+        "a process is killed anywhere inside an allocation, a free, an export or an import",
+        "its charge goes, nobody waits, the counters are the card's",
+        "",
+        "test_row_21_killed_at_any_step_of_a_call",
+    ),
+)
+
+
+def rows() -> str:
+    """The table as Markdown."""
+    heads = "| what is wrong | what happens | what it says | test |\n"
+    return f"{heads}|---|---|---|---|\n" + "".join(
+        f"| {fault.wrong} | {fault.happens} |{fault.says and f' {fault.says}'} | `{fault.test}` |\n"
+        for fault in FAULTS
+    )

@@ -1,0 +1,55 @@
+"""The policy's table, its document and its tests are one set."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.node import cases, faults
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs/failures.md"
+
+
+def test_the_document_is_written_from_the_table(tmp_path: Path) -> None:
+    copy = tmp_path / "failures.md"
+    copy.write_text(DOCUMENT.read_text())
+    cases.main(copy)
+    assert copy.read_text() == DOCUMENT.read_text(), "python -m tests.node.cases docs/failures.md"
+    tests = [case.test for case in cases.CASES] + [fault.test for fault in faults.FAULTS]
+    assert all(f"`{test}`" in copy.read_text() for test in tests)
+    empty = f"A\n{cases.BEGIN}{cases.END}B\n{cases.BEGIN}old{cases.END}C\n"
+    assert cases.renewed(cases.renewed(empty)) == cases.renewed(empty)
+
+
+def test_every_fault_has_a_test_of_its_name() -> None:
+    defined = {
+        node.name
+        for place in ("tests/node", "tests/shim", "tests/nri_plugin")
+        for path in (ROOT / place).glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {fault.test for fault in faults.FAULTS} <= defined
+    assert all("|" not in fault.wrong + fault.happens + fault.says for fault in faults.FAULTS)
+
+
+def test_every_row_has_a_test_of_its_name_and_every_test_a_row() -> None:
+    defined = [
+        node.name
+        for path in sorted((ROOT / "tests/node").glob("test_policy*.py"))
+        for node in ast.parse(path.read_bytes()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert sorted(defined) == sorted(case.test for case in cases.CASES)
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
+def test_a_row_says_something_in_every_column(case: cases.Case) -> None:
+    assert all((case.given, case.does, case.sees))
+    assert "|" not in case.given + case.does + case.sees
+    if case.does.startswith("refuses"):
+        assert re.search("`[^`]+`", case.sees), "a refusal says its words"

@@ -1,0 +1,70 @@
+"""Another writer of the same fields: when the agent yields, and to whom."""
+
+from __future__ import annotations
+
+from nri_plugin.contest import MOST, WINDOW_S, Contest, other_writer
+
+
+class Clock:
+    seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def fight(contest: Contest, clock: Clock, every_s: float, rounds: int) -> list[bool]:
+    """What the agent wants stays the same, and the object comes back changed."""
+    may = []
+    for number in range(rounds):
+        may.append(contest.may_write("80Gi", f"{clock.seconds}-{number}"))
+        clock.seconds += every_s
+    return may
+
+
+def test_who_takes_it_back_again_and_again_gets_it() -> None:
+    clock = Clock()
+    contest = Contest(clock)
+    assert not contest.lasts
+    assert fight(contest, clock, 1, MOST + 2) == [True] * MOST + [False] * 2
+    assert contest.lasts
+    clock.seconds += WINDOW_S
+    assert contest.may_write("80Gi", "x"), "it is tried again"
+    assert contest.lasts, "and not yet known to be over"
+    clock.seconds += WINDOW_S
+    assert not contest.lasts
+
+
+def test_a_contest_that_goes_on_is_not_forgotten() -> None:
+    clock = Clock()
+    contest = Contest(clock)
+    for _ in range(20):
+        fight(contest, clock, WINDOW_S / (2 * MOST), MOST)
+    assert contest.lasts
+
+
+def test_what_a_kubelet_does_at_its_starts_is_none() -> None:
+    clock = Clock()
+    contest = Contest(clock)
+    assert all(fight(contest, clock, WINDOW_S / (MOST - 1) + 1, 50))
+    assert not contest.lasts
+
+
+def test_other_wishes_and_late_news_are_none() -> None:
+    clock = Clock()
+    contest = Contest(clock)
+    assert all(contest.may_write(f"{n}Gi", str(n)) for n in range(50))
+    assert all(contest.may_write("80Gi", "the same") for _ in range(50))
+
+
+def test_the_other_writer_has_a_name() -> None:
+    def entry(manager: str, at: str, field: str) -> dict[str, object]:
+        return {"manager": manager, "time": at, "fieldsV1": {"f:spec": {field: {}}}}
+
+    fields = [
+        entry("koord-manager", "2026-01-01T00:00:01Z", "f:devices"),
+        entry("koordlet", "2026-01-01T00:00:02Z", "f:devices"),
+        entry("gpuslice-agent", "2026-01-01T00:00:03Z", "f:devices"),
+        entry("kubelet", "2026-01-01T00:00:04Z", "f:conditions"),
+    ]
+    assert other_writer({"metadata": {"managedFields": fields}}) == "koordlet"
+    assert other_writer({"metadata": {}}) == ""

@@ -1,0 +1,117 @@
+"""What the child asks NVML, where the simulated driver cannot answer it: XID errors, reserved
+memory, remapped rows. NVML is a stand-in here."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from nri_plugin import nvml
+
+GIB = 1 << 30
+
+
+class Driver:
+    """Two GPUs; handles are addresses, as NVML's are."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, int]] = []
+        self.remapped = {0: (0, 0, 0, 0), 1: (0, 0, 0, 0)}
+        self.lost: set[int] = set()
+        self.starts = 0
+
+    def named(self) -> Mapping[str, Any]:
+        return {
+            "nvmlInit": self._init,
+            "nvmlShutdown": lambda: None,
+            "nvmlSystemGetDriverVersion": lambda: "580.1",
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": self._handle,
+            "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle.value - 100}",
+            "nvmlDeviceGetMinorNumber": lambda handle: handle.value - 100,
+            "nvmlDeviceGetMemoryInfo": self._memory,
+            "nvmlDeviceGetMigMode": self._unsupported,
+            "nvmlDeviceGetRemappedRows": lambda handle: self.remapped[handle.value - 100],
+            "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId="00000000:3B:00.0"),
+            "nvmlDeviceGetP2PStatus": self._unsupported,
+            "nvmlEventSetCreate": object,
+            "nvmlDeviceRegisterEvents": lambda handle, kinds, events: None,
+            "nvmlEventSetWait_v2": self._wait,
+        }
+
+    def _init(self) -> None:
+        self.starts += 1
+
+    def _handle(self, index: int) -> ctypes.c_void_p:
+        if index in self.lost:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return ctypes.c_void_p(100 + index)
+
+    def _memory(self, handle: object, version: int = 0) -> SimpleNamespace:
+        return SimpleNamespace(total=80 * GIB, reserved=GIB if version else None)
+
+    def _unsupported(self, *_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def _wait(self, events: object, timeout_ms: int) -> SimpleNamespace:
+        assert timeout_ms == 0
+        if not self.events:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        handle, xid = self.events.pop(0)
+        return SimpleNamespace(device=ctypes.c_void_p(handle), eventData=xid)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver()
+    for name, function in driver.named().items():
+        monkeypatch.setattr(pynvml, name, function)
+    return driver
+
+
+def test_memory_is_what_can_be_allocated(driver: Driver) -> None:
+    for gpu in nvml.Gpus().look()["gpus"]:
+        assert (gpu["memory_bytes"], gpu["reserved_bytes"]) == (79 * GIB, GIB)
+        assert gpu["bus_id"] == "0000:3b:00.0"
+        assert "problem" not in gpu
+
+
+def test_xid_errors_since_the_last_look(driver: Driver) -> None:
+    gpus = nvml.Gpus()
+    assert gpus.look()["xids"] == []
+    driver.events = [(101, 79), (100, 13), (555, 48)]
+    driver.lost = {1}  # it fell off the bus, and the event still has its name
+    assert gpus.look()["xids"] == [("GPU-1", 79), ("GPU-0", 13)]
+    assert gpus.look()["xids"] == []
+
+
+def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(driver: Driver) -> None:
+    gpus = nvml.Gpus()
+    gpus.look(), gpus.look()
+    assert driver.starts == 1
+    driver.lost = {1}
+    silent = gpus.look()["silent"]
+    assert silent == [f"GPU 1: {pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)}"]
+    driver.lost = set()
+    assert len(gpus.look()["gpus"]) == 2
+    gpus.look()
+    assert driver.starts == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [((1, 0, 1, 0), "row remapping is pending"), ((1, 1, 1, 1), "row remapping failed")],
+)
+def test_memory_that_waits_for_its_repair(
+    driver: Driver, rows: tuple[int, int, int, int], problem: str
+) -> None:
+    driver.remapped[1] = rows
+    first, second = nvml.Gpus().look()["gpus"]
+    assert "problem" not in first
+    assert second["problem"].startswith(problem)
+    assert second["memory_bytes"] == 79 * GIB
