@@ -4,6 +4,8 @@ The runtime's side is NRI's own adaptation, which containerd runs, in a program 
 (go/bench-nri). It calls the lanes by turns, so that what the machine does meanwhile meets all of
 them. The rival in Go sends the adjustment that the agent sent, taken from the wire, and lets every
 validation pass; it makes no files and reads no specs, so that it is the price of NRI itself.
+A container without a share is created and started, beside a plugin in Go that sets one variable,
+with few and with many mounts on the host: what it costs must not depend on them.
 The calibration loop is a fixed piece of work in the runtime's process: what it takes when the
 machine is busy is what being scheduled takes.
 """
@@ -42,12 +44,14 @@ _WAIT_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Lane:
-    """socket: whose adaptation; plugins that must be there; annotated: the pod holds a grant."""
+    """socket: whose adaptation; plugins that must be there; annotated: the pod holds a grant;
+    started: what is measured is creation and start."""
 
     about: str
     socket: str
     plugins: int
     annotated: bool
+    started: bool = False
 
 
 LANES: Final[Mapping[str, Lane]] = {
@@ -57,10 +61,33 @@ LANES: Final[Mapping[str, Lane]] = {
     "plain": Lane("gpuslice, a pod without a grant", "gpuslice", 1, False),
     "granted": Lane("gpuslice, a grant, its files, validated", "gpuslice", 1, True),
 }
+BYSTANDERS: Final[Mapping[str, Lane]] = {
+    "go_started": Lane("a plugin in Go, one variable", "minimal", 1, False, started=True),
+    "bystander": Lane("gpuslice, a container without a share", "gpuslice", 1, False, started=True),
+}
+HOST_MOUNTS: Final = (30, 3000)
+_ALL: Final = {**LANES, **BYSTANDERS}
 _OURS: Final = "granted"
 _RIVAL: Final = "go_same"
 _CALIBRATION: Final = "calibration"
-_AT_MOST: Final = {f"idle_{_OURS}_per_{_RIVAL}": 2.0}
+_AT_MOST: Final = {
+    **{f"{kind}_{_OURS}_per_{_RIVAL}": 3.0 for kind in ("idle", "busy")},
+    **{f"bystander_{mounts}_mounts_per_go": 2.5 for mounts in HOST_MOUNTS},
+}
+
+_MOUNT: Final = """
+import ctypes, pathlib, sys
+libc, MS_BIND = ctypes.CDLL(None, use_errno=True), 4096
+here = pathlib.Path(sys.argv[1])
+nothing = here / "nothing"
+nothing.mkdir(exist_ok=True)
+there = len(pathlib.Path("/proc/self/mountinfo").read_text().splitlines())
+for number in range(there, int(sys.argv[2])):
+    place = here / str(number)
+    place.mkdir()
+    if libc.mount(bytes(nothing), bytes(place), None, MS_BIND, None):
+        raise OSError(ctypes.get_errno(), "mount")
+"""
 
 Times = Mapping[str, Sequence[int]]
 """Nanoseconds of each call, by lane."""
@@ -74,6 +101,7 @@ class Stage:
         self._program = program
         self._directory = namespace.directory
         self._adjustment = self._directory / "adjustment"
+        self._mounts = self._directory / "mounts"
         self._card = config.load(config.DEFAULT_FILE).cards[0]
 
     def __enter__(self) -> Stage:
@@ -92,12 +120,14 @@ class Stage:
         self.measure([_OURS], 1, save=True)
         for socket, file in (("minimal", "-"), ("same", str(self._adjustment))):
             self._start("rival", [self._program, "plugin", self._socket(socket), file])
-        self.measure(list(LANES), _WARM_UP)
+        self.measure(list(_ALL), _WARM_UP)
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._runtime.kill()
         self._runtime.communicate()
+        # All at once: the end of the namespace would run a program for each.
+        self._namespace.run(["umount", "--lazy", self._mounts])
 
     def measure(self, lanes: Sequence[str], count: int, save: bool = False) -> Times:
         assert self._runtime.stdin is not None and self._runtime.stdout is not None
@@ -110,6 +140,15 @@ class Stage:
             raise RuntimeError(f"the runtime of the bench ended; see above. The agent:\n{log}")
         times: Times = json.loads(line)
         return times
+
+    def mount(self, count: int) -> None:
+        """So that the host has that many; none is taken away."""
+        if not self._mounts.exists():
+            self._mounts.mkdir()
+            self._namespace.run(["mount", "-t", "tmpfs", "mounts", self._mounts])
+        done = self._namespace.run([sys.executable, "-c", _MOUNT, self._mounts, str(count)])
+        if done.returncode != 0:
+            raise RuntimeError(f"{count} mounts: {done.stderr}")
 
     def _socket(self, name: str) -> Path:
         return self._directory / f"{name}.sock"
@@ -132,8 +171,9 @@ class Stage:
                     "Socket": str(self._socket(lane.socket)),
                     "Plugins": lane.plugins,
                     "Annotated": lane.annotated,
+                    "Started": lane.started,
                 }
-                for name, lane in LANES.items()
+                for name, lane in _ALL.items()
             ],
             "Annotations": {
                 names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(
@@ -143,6 +183,7 @@ class Stage:
             },
             "Labels": {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER},
             "Save": str(self._adjustment),
+            "Bundles": str(self._directory / "state/io.containerd.runtime.v2.task/k8s.io"),
         }
 
     def _start_agent(self) -> None:
@@ -208,8 +249,8 @@ def _p99(times: Sequence[int]) -> float:
     return quantiles(times, n=100)[98]
 
 
-def result(runs: Mapping[str, Times]) -> Result:
-    """runs: what was measured, by what the machine did meanwhile."""
+def result(runs: Mapping[str, Times], bystanders: Mapping[int, Times]) -> Result:
+    """runs: what was measured, by what the machine did meanwhile; bystanders: by mounts."""
     figures: dict[str, float] = {}
     rows: list[Sequence[str]] = []
     abouts = {name: lane.about for name, lane in LANES.items()}
@@ -225,6 +266,16 @@ def result(runs: Mapping[str, Times]) -> Result:
             if name == _OURS:
                 figures[f"{kind}_{_OURS}_per_{_RIVAL}"] = round(per_rival, 2)
         rows.append((about, *cells))
+    for mounts, times in bystanders.items():
+        go, ours = (median(times[name]) / 1e3 for name in BYSTANDERS)
+        figures |= {f"go_started_{mounts}_p50_us": round(go, 1)}
+        figures |= {f"bystander_{mounts}_mounts_p50_us": round(ours, 1)}
+        figures[f"bystander_{mounts}_mounts_per_go"] = round(ours / go, 2)
+        for name, lane in BYSTANDERS.items():
+            cells = [f"{figure(times[name]) / 1e3:,.0f}" for figure in (median, _p99)]
+            cells.append(f"{median(times[name]) / 1e3 / go:.2f}")
+            about = f"{lane.about}, started, {mounts:,} mounts"
+            rows.append((about, *cells, *[""] * 3 * (len(runs) - 1)))
     heads = (f"{kind} {what}" for kind in runs for what in ("p50", "p99", "x Go"))
     return Result(figures, _AT_MOST, ("CreateContainer, microseconds", *heads), rows)
 
@@ -240,4 +291,8 @@ def run(quick: bool) -> Result:
         idle = stage.measure(list(LANES), count)
         with _busy():
             busy = stage.measure(list(LANES), count)
-    return result({"idle": idle, "busy": busy})
+        bystanders = {}
+        for mounts in HOST_MOUNTS:
+            stage.mount(mounts)
+            bystanders[mounts] = stage.measure(list(BYSTANDERS), count)
+    return result({"idle": idle, "busy": busy}, bystanders)

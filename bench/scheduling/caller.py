@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _HEAD: Final = (
@@ -16,6 +16,11 @@ _HEAD: Final = (
     b"Content-Type: application/json\r\nAccept-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
 )
 _CHUNK: Final = 1 << 18
+_MOUNT: Final = {
+    "name": "kube-api-access-x2x7q",
+    "readOnly": True,
+    "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+}
 
 
 class Caller:
@@ -55,22 +60,12 @@ class Caller:
         return got
 
 
-def pod(number: int) -> Mapping[str, Any]:
-    """A Pod as kube-scheduler has it, with what the API server adds to each."""
+def pod(number: int, percents: Sequence[int]) -> Mapping[str, Any]:
+    """A Pod as kube-scheduler has it, with what the API server adds to each. percents: what each
+    container asks of a GPU."""
     name = f"asks-{number}"
-    asked = {
-        "cpu": "40m",
-        "memory": "40Mi",
-        "koordinator.sh/gpu-core": "20",
-        "koordinator.sh/gpu-memory-ratio": "20",
-        "koordinator.sh/gpu.shared": "1",
-    }
+    containers = [_container(f"main-{at}", percent) for at, percent in enumerate(percents)]
     stamp = "2026-01-01T00:00:00Z"
-    mount = {
-        "name": "kube-api-access-x2x7q",
-        "readOnly": True,
-        "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
-    }
     sources = [
         {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
@@ -91,20 +86,9 @@ def pod(number: int) -> Mapping[str, Any]:
         },
         "spec": {
             "volumes": [
-                {"name": mount["name"], "projected": {"sources": sources, "defaultMode": 420}}
+                {"name": _MOUNT["name"], "projected": {"sources": sources, "defaultMode": 420}}
             ],
-            "containers": [
-                {
-                    "name": "main",
-                    "image": "busybox",
-                    "command": ["sleep", "365d"],
-                    "resources": {"limits": asked, "requests": asked},
-                    "volumeMounts": [mount],
-                    "terminationMessagePath": "/dev/termination-log",
-                    "terminationMessagePolicy": "File",
-                    "imagePullPolicy": "IfNotPresent",
-                }
-            ],
+            "containers": containers,
             "restartPolicy": "Always",
             "terminationGracePeriodSeconds": 30,
             "dnsPolicy": "ClusterFirst",
@@ -120,4 +104,24 @@ def pod(number: int) -> Mapping[str, Any]:
             "preemptionPolicy": "PreemptLowerPriority",
         },
         "status": {"phase": "Pending", "qosClass": "Burstable"},
+    }
+
+
+def _container(name: str, percent: int) -> Mapping[str, Any]:
+    asked = {
+        "cpu": "40m",
+        "memory": "40Mi",
+        "koordinator.sh/gpu-core": str(percent),
+        "koordinator.sh/gpu-memory-ratio": str(percent),
+        "koordinator.sh/gpu.shared": "1",
+    }
+    return {
+        "name": name,
+        "image": "busybox",
+        "command": ["sleep", "365d"],
+        "resources": {"limits": asked, "requests": asked},
+        "volumeMounts": [_MOUNT],
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "imagePullPolicy": "IfNotPresent",
     }

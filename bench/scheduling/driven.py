@@ -18,18 +18,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, Final
 
 import psutil
 
-from bench.scheduling import stage
+from bench.scheduling import fleets, stage
 from bench.scheduling.caller import Caller
-from bench.scheduling.figures import at_reference, calibration_ms, cpu_s, say
-from bench.scheduling.verbs import Asked, bind, choose, on_core, orders
+from bench.scheduling.figures import Round, cpu_s, say
+from bench.scheduling.verbs import Asked, bind, calibrated, choose, orders
 from kube.client import Kube
 
-_PERCENT: Final = 20
 _BINDERS: Final = 8
 """kube-scheduler binds each pod beside what it does else."""
 _ADMITTED_S: Final = 60.0
@@ -37,27 +35,12 @@ _ADMITTED_S: Final = 60.0
 
 @dataclass
 class Measured:
-    """Of each round: the extender's processor time per pod, pods per second by the clock, the
-    calibration loop on its core. again: binds that came too late, of all rounds."""
+    """Of each round: pods in a second of the extender's core, pods per second by the clock. again:
+    binds that came too late, of all rounds."""
 
-    cpu_us: list[float] = field(default_factory=list)
+    per_core_s: list[Round] = field(default_factory=list)
     pods_per_s: list[float] = field(default_factory=list)
-    calibrations_ms: list[float] = field(default_factory=list)
     again: int = 0
-
-    @property
-    def cpu_us_median(self) -> float:
-        return median(self.cpu_us)
-
-    @property
-    def calibration_ms(self) -> float:
-        return median(self.calibrations_ms)
-
-    @property
-    def at_reference(self) -> float:
-        """Pods a second of one core."""
-        rounds = zip(self.cpu_us, self.calibrations_ms, strict=True)
-        return median(at_reference(1e6 / cpu_us, calibration) for cpu_us, calibration in rounds)
 
 
 async def measure(
@@ -70,15 +53,15 @@ async def measure(
             path = await _pods(kube, f"driven-{len(nodes)}-{number}", count)
             found = await kube.get(path)
             ready = list(_ready(found["items"], nodes, number))
-            calibration = await asyncio.to_thread(calibrated, core)
+            before_ms = await asyncio.to_thread(calibrated, core)
             begun_s, had_s = time.monotonic(), cpu_s(pid)
             again = await asyncio.to_thread(_drive, port, ready)
             took_s = time.monotonic() - begun_s
-            cpu_us = (cpu_s(pid) - had_s) / count * 1e6
+            per_core_s = count / (cpu_s(pid) - had_s)
+            after_ms = await asyncio.to_thread(calibrated, core)
             if number:
-                measured.cpu_us.append(cpu_us)
+                measured.per_core_s.append(Round(per_core_s, before_ms, after_ms))
                 measured.pods_per_s.append(count / took_s)
-                measured.calibrations_ms.append(calibration)
                 measured.again += again
                 say(f"asked by the bench: {count} pods, {count / took_s:.0f} a second")
             await kube.delete(path, {"gracePeriodSeconds": 0})
@@ -88,7 +71,9 @@ async def measure(
 async def _pods(kube: Kube, namespace: str, count: int) -> str:
     await kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
     path = f"/api/v1/namespaces/{namespace}/pods"
-    await stage.post_all(kube, path, (stage.asking_pod(f"p{n}", _PERCENT) for n in range(count)))
+    await stage.post_all(
+        kube, path, (stage.asking_pod(f"p{n}", fleets.ONE.percents) for n in range(count))
+    )
     return path
 
 
@@ -132,11 +117,6 @@ def _until_admitted(caller: Caller, asked: Asked) -> None:
         if time.monotonic() > until_s:
             raise RuntimeError(f"the extender does not take its Lease within {_ADMITTED_S:.0f} s")
         time.sleep(0.1)
-
-
-def calibrated(core: int) -> float:
-    with on_core(core):
-        return calibration_ms()
 
 
 @contextmanager

@@ -6,11 +6,20 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final
 
-_ROUNDS: Final = 200_000
-REFERENCE_MS: Final = 8.0
-"""The calibration loop on a core of these machines that nobody else slows down (7.6 to 8.0)."""
+_TURNS: Final = 200_000
+_SAMPLES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A figure as it was measured, and the calibration loop before and after it."""
+
+    value: float
+    before_ms: float
+    after_ms: float
 
 
 @dataclass
@@ -39,26 +48,43 @@ class Figures:
         if at_least is not None:
             self.at_least[name] = at_least
             goals.append(f">= {at_least:g}")
-        shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-        self.rows.append((about, unit, shown, ", ".join(goals)))
+        self.rows.append((about, unit, _shown(value), ", ".join(goals)))
+
+    def add_rounds(
+        self, name: str, about: str, unit: str, rounds: Sequence[Round], at_least: float | None
+    ) -> None:
+        """Their median is the figure, and has the goal. Each round goes into the JSON; the table
+        has how far they lie apart, and how fast the machine was."""
+        values = [each.value for each in rounds]
+        self.add(name, about, unit, median(values), at_least=at_least)
+        spread = f"{_shown(min(values))} to {_shown(max(values))}"
+        samples = [ms for each in rounds for ms in (each.before_ms, each.after_ms)]
+        machine = f"{min(samples):.1f} to {max(samples):.1f}"
+        self.rows.append((f"{about}, by round", unit, spread, ""))
+        self.rows.append((f"{about}, calibration loop", "ms", machine, ""))
+        for number, each in enumerate(rounds, 1):
+            self.values[f"{name}_round_{number}"] = round(each.value, 3)
+            self.values[f"{name}_round_{number}_before_ms"] = round(each.before_ms, 2)
+            self.values[f"{name}_round_{number}_after_ms"] = round(each.after_ms, 2)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def calibration_ms() -> float:
-    """A fixed piece of work of the interpreter's, by this process's own processor time: how fast
-    the machine is now."""
-    begun = time.process_time()
+    """A fixed piece of work of the interpreter's, by this thread's own processor time: how fast the
+    machine is now. The least of five: a neighbour on the machine can only slow it down."""
+    return min(_calibrated_ms() for _ in range(_SAMPLES))
+
+
+def _calibrated_ms() -> float:
+    begun = time.thread_time()
     total = 0
-    for number in range(_ROUNDS):
+    for number in range(_TURNS):
         total += number & 7
     assert total
-    return (time.process_time() - begun) * 1e3
-
-
-def at_reference(per_core_s: float, calibration: float) -> float:
-    """What is done in a second of a core, as it would be of one on which the calibration loop takes
-    REFERENCE_MS: the same core is a third slower in one minute than in another here, as others use
-    its machine."""
-    return per_core_s * calibration / REFERENCE_MS
+    return (time.thread_time() - begun) * 1e3
 
 
 def cpu_s(pid: int) -> float:
@@ -69,6 +95,6 @@ def cpu_s(pid: int) -> float:
 
 
 def say(text: str) -> None:
-    """What is being done, for whoever waits."""
+    """What is being done."""
     sys.stderr.write(f"  {text}\n")
     sys.stderr.flush()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from scheduler.core.fleet import Card
-from scheduler.core.request import Ask, Request
 from scheduler.facts import DeviceFacts, HeldCard, LeaseFacts, NodeFacts, PodFacts
 from scheduler.state import State
 from simgpu.lab.fleet_objects import Shape, card_uuid
@@ -17,7 +16,6 @@ CARD_BYTES: Final = 80 << 30
 CARDS: Final = 8
 _PERCENTS: Final = (5, 10, 15)
 """What each pod holds of its card. Five to a card leave a quarter of it at least."""
-ASKED: Final = Request([Ask("main", core_percent=20, memory_percent=20)], isolation=True)
 _SEED: Final = 6
 
 
@@ -30,6 +28,26 @@ class Size:
     def shape(self) -> Shape:
         return Shape(self.nodes, CARDS, CARD_BYTES)
 
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The pods of a run. percents: what each container of a pod asks of a GPU. misfits: every tenth
+    pod asks for a whole GPU, and there is none."""
+
+    about: str
+    percents: Sequence[int] = (20,)
+    misfits: bool = False
+
+    def asked(self, number: int) -> Sequence[int]:
+        return self.percents if self.fits(number) else (100,)
+
+    def fits(self, number: int) -> bool:
+        return not self.misfits or number % 10 != 9
+
+
+ONE: Final = Mix("pods of one container")
+TENTH: Final = Mix("10 % of the pods fit nowhere", misfits=True)
+WIDE: Final = Mix("pods of 12 containers", (5,) * 12)
 
 SMALL: Final = Size(100, 4_000)
 MIDDLE: Final = Size(1_000, 40_000)

@@ -81,9 +81,9 @@ async def fill(kube: Kube, size: fleets.Size) -> None:
 
 def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> Json:
     size_bytes = fleets.CARD_BYTES * percent // 100
-    share = Share("main", uuid, minor, size_bytes, percent)
+    share = Share("main-0", uuid, minor, size_bytes, percent)
     peak = Peak(uuid, minor, size_bytes, percent, percent)
-    body = asking_pod(f"p{number}", percent)
+    body = asking_pod(f"p{number}", (percent,))
     body["metadata"]["annotations"] = dict(
         written.annotations_of(Placement(node, (share,), (peak,)))
     )
@@ -91,29 +91,30 @@ def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> J
     return body
 
 
-def asking_pod(name: str, percent: int) -> dict[str, Any]:
-    """percent: of a card's memory and core; 0: a plain pod."""
-    asked = {"cpu": "10m", "memory": "10Mi"}
-    if percent:
-        asked |= {
-            names.RESOURCE_SHARED: "1",
-            names.RESOURCE_CORE: str(percent),
-            names.RESOURCE_MEMORY_RATIO: str(percent),
-        }
-    label = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER} if percent else {}
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "resources": {"requests": asked, "limits": asked},
-    }
+def asking_pod(name: str, percents: Sequence[int]) -> dict[str, Any]:
+    """percents: of a GPU's memory and core, by container."""
     return {
-        "metadata": {"name": name, "labels": label},
+        "metadata": {
+            "name": name,
+            "labels": {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER},
+        },
         "spec": {
             "schedulerName": names.SCHEDULER_NAME,
             "automountServiceAccountToken": False,
-            "containers": [container],
+            "containers": [_asking(f"main-{at}", each) for at, each in enumerate(percents)],
         },
     }
+
+
+def _asking(name: str, percent: int) -> Json:
+    asked = {
+        "cpu": "10m",
+        "memory": "10Mi",
+        names.RESOURCE_SHARED: "1",
+        names.RESOURCE_CORE: str(percent),
+        names.RESOURCE_MEMORY_RATIO: str(percent),
+    }
+    return {"name": name, "image": "busybox", "resources": {"requests": asked, "limits": asked}}
 
 
 async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequence[float]:

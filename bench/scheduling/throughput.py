@@ -1,7 +1,8 @@
 """kube-scheduler with us and without: pods per second of real runs, one beside the other.
 
 Without us is the same kube-scheduler, of the same configuration, with the same pods: what
-koordinator.sh asks for is to it a number of the node's totals. The extender is halted meanwhile.
+koordinator.sh asks for is to it a number of the node's totals. Stock has the profile that
+kube-scheduler comes with, which scores a part of the nodes. The extender is halted meanwhile.
 kube-scheduler stands still while the pods are made, so that what is measured is scheduling. By
 turns, so that what else the machine does meets both.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -20,19 +21,22 @@ from typing import Final
 import psutil
 import yaml
 
-from bench.scheduling import stage
+from bench.scheduling import fleets, stage
 from bench.scheduling.figures import cpu_s, say
+from contract import names
 from kube.client import Kube
 from simgpu.lab.controlplane import ControlPlane
 
 OURS: Final = "with us"
+OURS_TENTH: Final = f"with us, {fleets.TENTH.about}"
+OURS_WIDE: Final = f"with us, {fleets.WIDE.about}"
 BARE: Final = "without"
-PLAIN: Final = "without, plain pods"
+STOCK: Final = "without, stock profile"
+_MIXES: Final = {OURS_TENTH: fleets.TENTH, OURS_WIDE: fleets.WIDE}
 BINDING: Final = "POST pods/binding"
 EVENT: Final = "POST events"
 NAMED: Final = frozenset({BINDING, EVENT, "PUT leases", "PATCH leases", "POST leases"})
 """Leases are renewed by the clock, whatever is bound."""
-_PERCENT: Final = 20
 _READY_S: Final = 120.0
 
 
@@ -64,10 +68,13 @@ class Runs:
         return {kind: number for kind, number in found.items() if number}
 
 
-def bare_config(ours: Path, path: Path) -> Path:
-    """The same, but for the extender."""
+def config_without(ours: Path, path: Path, stock: bool) -> Path:
+    """The same, but for the extender; stock: but for the profile, too."""
     config = yaml.safe_load(ours.read_text())
     del config["extenders"]
+    if stock:
+        del config["percentageOfNodesToScore"]
+        config["profiles"] = [{"schedulerName": names.SCHEDULER_NAME}]
     path.write_text(yaml.safe_dump(config))
     return path
 
@@ -78,31 +85,35 @@ class Throughput:
     def __init__(self, plane: ControlPlane, kube: Kube, ours: Path, extender: int) -> None:
         self._plane = plane
         self._kube = kube
-        self._configs = {OURS: ours, BARE: bare_config(ours, plane.directory / "bare.yaml")}
+        self._ours = ours
+        self._without = {
+            BARE: config_without(ours, plane.directory / "bare.yaml", stock=False),
+            STOCK: config_without(ours, plane.directory / "stock.yaml", stock=True),
+        }
         self._extender = psutil.Process(extender)
         self._number = 0
 
-    async def measure(self, count: int, rounds: int) -> Runs:
+    async def measure(self, count: int, rounds: int, kinds: Sequence[str]) -> Runs:
         runs = Runs()
         for _ in range(rounds):
-            for kind in (BARE, OURS):
-                await self._run(kind, _PERCENT, count, runs)
-        await self._run(PLAIN, 0, count, runs)
+            for kind in kinds:
+                await self._run(kind, count, runs)
         return runs
 
-    async def _run(self, kind: str, percent: int, count: int, runs: Runs) -> None:
+    async def _run(self, kind: str, count: int, runs: Runs) -> None:
         self._number += 1
         namespace = f"run-{self._number}"
         path = f"/api/v1/namespaces/{namespace}/pods"
         await self._kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
-        ours = kind == OURS
-        config = self._configs[OURS if ours else BARE]
+        ours, mix = kind not in self._without, _MIXES.get(kind, fleets.ONE)
+        config = self._without.get(kind, self._ours)
         self._extender.send_signal(signal.SIGCONT if ours else signal.SIGSTOP)
         scheduler = self._plane.start_kube_scheduler(config, name=f"kube-scheduler-{self._number}")
         try:
-            await self._warm_up(namespace, percent)
+            await self._warm_up(namespace, mix)
             scheduler.send(signal.SIGSTOP)
-            pods = (stage.asking_pod(f"p{number}", percent) for number in range(count))
+            pods = [stage.asking_pod(f"p{number}", mix.asked(number)) for number in range(count)]
+            count = sum(mix.fits(number) for number in range(count))
             found = await self._kube.get(path, limit=1)
             seen = asyncio.create_task(
                 stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
@@ -121,7 +132,7 @@ class Throughput:
             self._extender.send_signal(signal.SIGCONT)
         rate = (count - 1) / (times[-1] - times[0])
         runs.pods_per_s.setdefault(kind, []).append(rate)
-        if ours:
+        if kind == OURS:
             runs.cpu_us.append(cpu_us)
             runs.writes.append(
                 {what: (number - before.get(what, 0.0)) / count for what, number in after.items()}
@@ -129,10 +140,10 @@ class Throughput:
         say(f"{kind}: {count} pods, {rate:.0f} a second")
         await self._kube.delete(path, {"gracePeriodSeconds": 0})
 
-    async def _warm_up(self, namespace: str, percent: int) -> None:
+    async def _warm_up(self, namespace: str, mix: fleets.Mix) -> None:
         """Until it has bound its first few."""
         path = f"/api/v1/namespaces/{namespace}/pods"
-        warm = [stage.asking_pod(f"first-{number}", percent) for number in range(5)]
+        warm = [stage.asking_pod(f"first-{number}", mix.percents) for number in range(5)]
         await stage.post_all(self._kube, path, warm)
         deadline = time.monotonic() + _READY_S
         while True:

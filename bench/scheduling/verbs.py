@@ -2,7 +2,7 @@
 pod's filter. The other side is on one core of its own and talks to no API server.
 
 kube-scheduler collects its candidates from goroutines: the same nodes in another order each time.
-So it is here; that the lists were equal would help, and is told apart.
+So it is here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 from bench.scheduling.caller import Caller, pod
-from bench.scheduling.figures import at_reference, calibration_ms, cpu_s
-from bench.scheduling.fleets import Size
+from bench.scheduling.figures import Round, calibration_ms, cpu_s
+from bench.scheduling.fleets import ONE, Mix, Size
 
 VERBS: Final = ("filter", "prioritize", "bind")
 _CHUNKS: Final = 32
@@ -33,54 +33,46 @@ _CHUNKS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pod's calls, ready to be sent. The nodes of prioritize and bind are the answer's."""
+    """A pod's calls, ready to be sent. The nodes of prioritize and bind are the answer's. fits:
+    there is room for it."""
 
     namespace: str
     name: str
     uid: str
     pod: bytes
     filter: bytes
+    fits: bool = True
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any], pod: bytes, names: bytes) -> Asked:
+    def of(cls, metadata: Mapping[str, Any], pod: bytes, names: bytes, fits: bool = True) -> Asked:
         """pod, names: as JSON."""
         namespace, name, uid = (str(metadata[key]) for key in ("namespace", "name", "uid"))
-        return cls(namespace, name, uid, pod, _arguments(pod, names))
+        return cls(namespace, name, uid, pod, _arguments(pod, names), fits)
 
 
 @dataclass
-class Round:
-    """pods_per_s: by the clock, with the binds beside. cpu_us: of the other side, per pod. again:
-    pods of which the bind came too late, as another's had filled the card. alone_s: by verb, one
-    call after the other."""
+class Taken:
+    """Of a round. pods_per_s: bound by the clock, with the binds beside. per_core_s: bound in a
+    second of the other side's core. again: pods of which the bind came too late, as another's had
+    filled the card. alone_s: by verb, one call after the other."""
 
     pods_per_s: float
-    cpu_us: float
-    calibration_ms: float
+    per_core_s: Round
     again: int
     alone_s: Mapping[str, Sequence[float]]
 
 
 @dataclass
 class Measured:
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[Taken] = field(default_factory=list)
 
     @property
     def pods_per_s(self) -> float:
         return median(each.pods_per_s for each in self.rounds)
 
     @property
-    def cpu_us(self) -> float:
-        return median(each.cpu_us for each in self.rounds)
-
-    @property
-    def calibration_ms(self) -> float:
-        return median(each.calibration_ms for each in self.rounds)
-
-    @property
-    def at_reference(self) -> float:
-        """Pods a second of one core."""
-        return median(at_reference(1e6 / each.cpu_us, each.calibration_ms) for each in self.rounds)
+    def per_core_s(self) -> Sequence[Round]:
+        return [each.per_core_s for each in self.rounds]
 
     @property
     def again(self) -> int:
@@ -92,13 +84,13 @@ class Measured:
         return median(taken) * 1e3, quantiles(taken, n=100)[98] * 1e3
 
 
-def measure(size: Size, rounds: int, pods: int, same_order: bool = False) -> Measured:
+def measure(size: Size, rounds: int, pods: int, mix: Mix = ONE) -> Measured:
     """pods: of each round, half of them one call after the other."""
     measured = Measured()
     with _other_side(size) as (pid, port):
         first = 0
         for number in range(rounds + 1):
-            ready = list(_ready(size, first, pods, same_order))
+            ready = list(_ready(size, first, pods, mix))
             first += pods
             taken = _round(pid, port, ready)
             if number:  # the first is the warm-up
@@ -106,13 +98,11 @@ def measure(size: Size, rounds: int, pods: int, same_order: bool = False) -> Mea
     return measured
 
 
-def _round(pid: int, port: int, ready: Sequence[Asked]) -> Round:
+def _round(pid: int, port: int, ready: Sequence[Asked]) -> Taken:
     half = len(ready) // 2
-    with on_core(_ITS_CORE):
-        calibration = calibration_ms()
     alone: dict[str, list[float]] = defaultdict(list)
     caller, binder = Caller(port), Caller(port)
-    for each in ready[:half]:
+    for each in filter(lambda each: each.fits, ready[:half]):
         node, taken = choose(caller, each)
         for verb, seconds in taken.items():
             alone[verb].append(seconds)
@@ -128,20 +118,31 @@ def _round(pid: int, port: int, ready: Sequence[Asked]) -> Round:
                 again += 1
                 node, _ = choose(binder, asked)
 
+    before_ms = calibrated(_ITS_CORE)
     with ThreadPoolExecutor(1) as pool:
         binding = pool.submit(bind_all)
         begun_s, had_s = time.perf_counter(), cpu_s(pid)
         try:
             for each in ready[half:]:
-                bound.put((each, choose(caller, each)[0]))
+                if each.fits:
+                    bound.put((each, choose(caller, each)[0]))
+                else:
+                    refused(caller, each)
         finally:
             bound.put(None)
     binding.result()
     took_s = time.perf_counter() - begun_s
-    cpu_us = (cpu_s(pid) - had_s) / (len(ready) - half) * 1e6
+    count = sum(each.fits for each in ready[half:])
+    per_core_s = count / (cpu_s(pid) - had_s)
     caller.close()
     binder.close()
-    return Round((len(ready) - half) / took_s, cpu_us, calibration, again, alone)
+    in_a_round = Round(per_core_s, before_ms, calibrated(_ITS_CORE))
+    return Taken(count / took_s, in_a_round, again, alone)
+
+
+def calibrated(core: int) -> float:
+    with on_core(core):
+        return calibration_ms()
 
 
 def choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
@@ -156,6 +157,13 @@ def choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
     return node, {"filter": filter_s, "prioritize": prioritize_s}
 
 
+def refused(caller: Caller, asked: Asked) -> None:
+    """A pod that fits nowhere is asked for once: kube-scheduler's queue keeps it then."""
+    found, _ = caller.call("filter", asked.filter)
+    if found.get("NodeNames") or found.get("Error"):
+        raise RuntimeError(f"{asked.name} should fit nowhere: {str(found)[:300]}")
+
+
 def bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
     """Whether the node still had room, and the seconds."""
     said = {
@@ -168,22 +176,20 @@ def bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
     return not answer.get("Error"), taken_s
 
 
-def _ready(size: Size, first: int, count: int, same_order: bool) -> Iterator[Asked]:
-    listed = orders(size.shape.node_names(), random.Random(first), same_order)
+def _ready(size: Size, first: int, count: int, mix: Mix) -> Iterator[Asked]:
+    listed = orders(size.shape.node_names(), random.Random(first))
     for number, names in zip(range(first, first + count), listed, strict=False):
-        each = pod(number)
-        yield Asked.of(each["metadata"], json.dumps(each, separators=(",", ":")).encode(), names)
+        each = pod(number, mix.asked(number))
+        text = json.dumps(each, separators=(",", ":")).encode()
+        yield Asked.of(each["metadata"], text, names, mix.fits(number))
 
 
-def orders(
-    names: Sequence[str], chance: random.Random, same_order: bool = False
-) -> Iterator[bytes]:
+def orders(names: Sequence[str], chance: random.Random) -> Iterator[bytes]:
     """The names, for one pod after the other, as JSON."""
     step = max(1, len(names) // _CHUNKS)
     chunks = [names[at : at + step] for at in range(0, len(names), step)]
     while True:
-        if not same_order:
-            chance.shuffle(chunks)
+        chance.shuffle(chunks)
         listed = [name for chunk in chunks for name in chunk]
         yield json.dumps(listed, separators=(",", ":")).encode()
 

@@ -1,37 +1,25 @@
-"""The rival of the columns is a rival: it answers the same. Who asks has another core than who is
-asked, and tells what goes wrong."""
+"""The caller has another core than the extender, and a pod that is not bound ends the bench. Goals
+are for figures as they were measured, and not for quick runs."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from bench import Result
-from bench.scheduling import core, driven, fleets, verbs
-from bench.scheduling.plain import choose, nodes_of
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_plain_loop_chooses_the_same_card(seed: int) -> None:
-    state = fleets.filled(fleets.Size(nodes=12, pods=300))
-    chance = random.Random(seed)
-    rows = state.fleet.all_rows()
-    for row in rows:
-        for slot in range(fleets.CARDS):
-            state.fleet.take(row, slot, fleets.CARD_BYTES * chance.randint(0, 60) // 100, 3)
-    state.fleet.take(rows[0], 0, 0, None)
-    state.fleet.give_back(rows[0], 1, 1, 1)
-    if not core.fitting(state.fleet, rows).size:
-        assert choose(nodes_of(state.fleet), fleets.ASKED) is None
-        return
-    placed = core.by_columns(state.fleet, rows)
-    found = choose(nodes_of(state.fleet), fleets.ASKED)
-    assert found == (placed.node, placed.shares[0].minor)
+from bench import Result, __main__
+from bench.scheduling import caller, driven, fleets, stage, throughput, verbs
+from bench.scheduling.figures import Figures, Round
+from scheduler import requests
+from scheduler.core.fit import fit
+from scheduler.profiles import Profiles, configuration
 
 
 def test_a_goal_from_below_is_a_goal() -> None:
@@ -41,10 +29,63 @@ def test_a_goal_from_below_is_a_goal() -> None:
     assert goals == {"a": "<= 1.0, >= 1.0", "b": "<= 3.0"}
 
 
-def test_who_calibrates_on_the_extenders_core_asks_from_another() -> None:
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_quick_run_says_so_and_judges_no_goal(
+    quick: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missed = SimpleNamespace(run=lambda _: Result({"a": 2.0}, {"a": 1.0}, ("", ""), ()))
+    monkeypatch.setitem(sys.modules, "bench.shim", missed)
+    assert __main__.main(["shim", "--quick" if quick else "--check"]) == (0 if quick else 1)
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["quick"], said["met"]) == (quick, None if quick else False)
+    assert said["goals"] == ({} if quick else {"a": "<= 1.0"})
+
+
+def test_a_quick_run_cannot_be_checked() -> None:
+    with pytest.raises(SystemExit):
+        __main__.main(["shim", "--quick", "--check"])
+
+
+def test_the_goal_is_for_what_was_measured_however_fast_the_machine_was() -> None:
+    figures = Figures()
+    figures.add_rounds("x_s", "x", "1/s", [Round(9, 8, 16), Round(7, 16, 8), Round(8, 8, 8)], 8.5)
+    assert figures.values["x_s"] == 8
+    assert figures.values["x_s_round_1"] == 9 and figures.values["x_s_round_1_after_ms"] == 16
+    assert not Result(figures.values, {}, (), (), figures.at_least).met
+    assert [row[2] for row in figures.rows] == ["8", "7 to 9", "8.0 to 16.0"]
+
+
+@pytest.mark.parametrize("mix", [fleets.ONE, fleets.TENTH, fleets.WIDE], ids=lambda mix: mix.about)
+def test_the_pods_that_should_fit_do_and_the_others_do_not(mix: fleets.Mix) -> None:
+    fleet = fleets.filled(fleets.Size(nodes=12, pods=300)).fleet
+    for number in range(10):
+        for pod in (
+            caller.pod(number, mix.asked(number)),
+            stage.asking_pod("p", mix.asked(number)),
+        ):
+            asked = requests.request(pod)
+            assert asked is not None
+            assert fit(fleet, asked, fleet.all_rows())[0].any() == mix.fits(number)
+    assert sum(map(mix.fits, range(100))) == (90 if mix.misfits else 100)
+
+
+def test_stock_is_the_profile_that_kube_scheduler_comes_with(tmp_path: Path) -> None:
+    (ours := tmp_path / "ours.yaml").write_text(yaml.safe_dump(configuration(Profiles())))
+    bare, stock = (
+        yaml.safe_load(throughput.config_without(ours, tmp_path / "x.yaml", each).read_text())
+        for each in (False, True)
+    )
+    assert bare["percentageOfNodesToScore"] == 100
+    assert stock["profiles"] == [{"schedulerName": "gpuslice-scheduler"}]
+    assert "percentageOfNodesToScore" not in stock
+    assert bare["clientConnection"] == stock["clientConnection"]
+    assert "extenders" not in bare | stock
+
+
+def test_calibration_leaves_the_caller_on_its_core() -> None:
     """The thread that calibrates is the one that asks afterwards, and starts those that bind."""
     before = os.sched_getaffinity(0)
-    driven.calibrated(max(before))
+    verbs.calibrated(max(before))
     assert os.sched_getaffinity(0) == before
 
 

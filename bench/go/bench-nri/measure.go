@@ -24,6 +24,7 @@ type lane struct {
 	Socket    string
 	Plugins   int32 // that must have been synchronised before anything is measured
 	Annotated bool
+	Started   bool // whether its containers are started too, within the time that is measured
 }
 
 type plan struct {
@@ -31,6 +32,7 @@ type plan struct {
 	Annotations map[string]string
 	Labels      map[string]string
 	Save        string // where the adjustment of the lane that `Saves` is kept, for the rival
+	Bundles     string // where containerd has the bundles of containers that are started
 }
 
 // A round is one line on standard input: call each lane `Count` times by turns, `PauseUs` apart.
@@ -172,13 +174,20 @@ func waitForPlugins(r *runtime) {
 	}
 }
 
-// create times one CreateContainer; then, untimed, the container goes again.
+// create times one CreateContainer, and its start; then, untimed, the container goes again.
 func (r *runtime) create(what *plan) (time.Duration, *api.ContainerAdjustment) {
 	r.serial++
 	ctx := context.Background()
 	pod, container := r.subject(what)
+	if r.Started {
+		bundle := writeBundle(what.Bundles, container.Id)
+		defer os.RemoveAll(bundle)
+	}
 	begun := time.Now()
 	answer, err := r.adaptation.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: container})
+	if err == nil && r.Started {
+		err = r.adaptation.StartContainer(ctx, &api.StartContainerRequest{Pod: pod, Container: container})
+	}
 	took := time.Since(begun)
 	if err != nil {
 		fail(fmt.Errorf("%s: %w", r.Name, err))
@@ -230,6 +239,21 @@ func (r *runtime) subject(what *plan) (*api.PodSandbox, *api.Container) {
 		})
 	}
 	return pod, container
+}
+
+// writeBundle makes what an agent could read of a container that stands: its first process is the first one there.
+func writeBundle(bundles, id string) string {
+	bundle := filepath.Join(bundles, id)
+	config := `{"process":{"args":["sleep"],"cwd":"/"},"linux":{"namespaces":[{"type":"pid"}]}}`
+	for name, text := range map[string]string{"init.pid": "1", "config.json": config} {
+		if err := os.MkdirAll(bundle, 0o755); err != nil {
+			fail(err)
+		}
+		if err := os.WriteFile(filepath.Join(bundle, name), []byte(text), 0o600); err != nil {
+			fail(err)
+		}
+	}
+	return bundle
 }
 
 func save(path string, adjust *api.ContainerAdjustment) {
