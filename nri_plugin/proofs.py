@@ -2,7 +2,7 @@
 
 NRI takes no start back, so what is found here is an error in the log and in the metrics. The look
 before the start (rootfs.py) is the one that refuses. Since then hooks of the runtime may have run,
-and where the agent was away nobody has looked: containers with a share that run at Synchronize are
+and where the agent was away nothing has looked: containers with a share that run at Synchronize are
 looked at, too. No container is stopped for it.
 
 One container after another, each look in a thread of its own and under a deadline. A look that

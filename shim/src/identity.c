@@ -89,12 +89,6 @@ void vgpu_identity_of_self(struct vgpu_identity *self)
 	self->pid_namespace = self->start_ticks ? namespace.inode : 0;
 }
 
-bool vgpu_identity_equal(const struct vgpu_identity *a, const struct vgpu_identity *b)
-{
-	return a->pid == b->pid && a->start_ticks && a->start_ticks == b->start_ticks &&
-	       a->pid_namespace == b->pid_namespace;
-}
-
 bool vgpu_identity_can_see(const struct vgpu_identity *self, const struct vgpu_identity *other)
 {
 	return self->pid_namespace && self->pid_namespace == other->pid_namespace &&

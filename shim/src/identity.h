@@ -26,8 +26,6 @@ enum vgpu_presence {
 
 void vgpu_identity_of_self(struct vgpu_identity *self);
 
-bool vgpu_identity_equal(const struct vgpu_identity *a, const struct vgpu_identity *b);
-
 /* Is the other of our PID namespace, and named? */
 bool vgpu_identity_can_see(const struct vgpu_identity *self, const struct vgpu_identity *other);
 

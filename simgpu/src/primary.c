@@ -3,7 +3,7 @@
  *
  * The handle stays the same for the life of the process; between the last release, or a reset, and
  * the next retain it names a destroyed context, which can be made current all the same. A reset
- * releases nothing: whoever retained the context still releases it.
+ * releases nothing: its retainer still releases the context.
  */
 #include "graph.h"
 #include "pool.h"

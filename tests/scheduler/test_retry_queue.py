@@ -91,7 +91,7 @@ def test_who_was_asked_for_since_is_not(refusing: Refusing) -> None:
 
 
 def test_room_that_another_is_only_expected_to_take_is_room(refusing: Refusing) -> None:
-    """What ends by itself is no change that anybody would be woken for."""
+    """What ends by itself is no change that wakes a pod."""
     refusing.free()
     other = arguments(calls.pod("expected", WHOLE), names(1))
     refusing.verbs.filter(other)
