@@ -183,15 +183,13 @@ static enum vgpu_result attach_locked(struct vgpu_process *process, struct vgpu_
 	return result;
 }
 
-enum vgpu_result vgpu_attach(struct vgpu_error *error)
+__attribute__((noinline)) static enum vgpu_result attach(struct vgpu_process *process,
+							 struct vgpu_error *error)
 {
-	struct vgpu_process *process = vgpu_process();
 	enum vgpu_result result;
 
 	if (!process)
 		return vgpu_fail(error, VGPU_SYSTEM, ENOMEM, "");
-	if (vgpu_is_attached(process))
-		return VGPU_OK;
 	result = vgpu_directory_find(error);
 	if (result != VGPU_OK)
 		return result;
@@ -201,6 +199,13 @@ enum vgpu_result vgpu_attach(struct vgpu_error *error)
 		result = attach_locked(process, error);
 	vgpu_unlock(&process->setup);
 	return result;
+}
+
+enum vgpu_result vgpu_attach(struct vgpu_error *error)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	return process && vgpu_is_attached(process) ? VGPU_OK : attach(process, error);
 }
 
 /* Who only looks takes no slot, but may have had one before exec; the caller holds setup. */

@@ -216,25 +216,32 @@ void vgpu_grant_add(int card, const uint8_t uuid[16], const struct vgpu_grant_li
 	vgpu_unlock(&grant.lock);
 }
 
-/* A thread that finds the lock taken goes on with the limits of a moment ago. */
-static void refresh(void)
+/* A thread that finds the lock taken goes on with the limits of a moment ago. Apart from refresh()
+ * for its stack, which the hot path does without. */
+__attribute__((noinline)) static void read_again(void)
 {
-	const char *mapping = grant.mapping;
 	uint64_t seen[COPIES];
 	union copy copy;
-	bool changed = false;
 
-	if (!mapping)
+	if (!vgpu_trylock(&grant.lock))
 		return;
-	for (int index = 0; index < COPIES; index++)
-		changed |= sequence_at(mapping, index) !=
-			   __atomic_load_n(&grant.seen[index], __ATOMIC_ACQUIRE);
-	if (__builtin_expect(!changed, 1) || !vgpu_trylock(&grant.lock))
-		return;
-	if (read_newest(mapping, &copy, seen) && same_grant(&copy) &&
+	if (read_newest(grant.mapping, &copy, seen) && same_grant(&copy) &&
 	    copy.is.head.sequence >= grant.sequence)
 		take_limits(&copy, seen);
 	vgpu_unlock(&grant.lock);
+}
+
+static void refresh(void)
+{
+	bool changed = false;
+
+	if (!grant.mapping)
+		return;
+	for (int index = 0; index < COPIES; index++)
+		changed |= sequence_at(grant.mapping, index) !=
+			   __atomic_load_n(&grant.seen[index], __ATOMIC_ACQUIRE);
+	if (__builtin_expect(changed, 0))
+		read_again();
 }
 
 int vgpu_grant_card_count(void)

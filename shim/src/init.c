@@ -18,16 +18,17 @@
 /* The answer is asked for once per process and kept only where it cannot change. */
 static bool unmanaged;
 
+static bool is_unmanaged(void)
+{
+	return __atomic_load_n(&unmanaged, __ATOMIC_RELAXED);
+}
+
 static enum vgpu_gate gate(enum vgpu_result (*enter)(struct vgpu_error *))
 {
-	struct vgpu_error error;
+	struct vgpu_error error = {.result = VGPU_OK};
 
-	if (__atomic_load_n(&unmanaged, __ATOMIC_RELAXED))
+	if (is_unmanaged())
 		return VGPU_GATE_OPEN;
-	/* On every allocation's way: room for an error is cleared where there is one to tell. */
-	if (enter(NULL) == VGPU_OK)
-		return VGPU_GATE_MANAGED;
-	error = (struct vgpu_error){.result = VGPU_OK};
 	switch (enter(&error)) {
 	case VGPU_OK:
 		return VGPU_GATE_MANAGED;
@@ -42,7 +43,9 @@ static enum vgpu_gate gate(enum vgpu_result (*enter)(struct vgpu_error *))
 
 enum vgpu_gate vgpu_gate_use(void)
 {
-	return gate(vgpu_attach);
+	/* On every allocation's way: once attached, without room for an error. */
+	return !is_unmanaged() && vgpu_attach(NULL) == VGPU_OK ? VGPU_GATE_MANAGED
+							       : gate(vgpu_attach);
 }
 
 enum vgpu_gate vgpu_gate_look(void)

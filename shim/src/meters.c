@@ -91,32 +91,52 @@ static struct reading look(const struct vgpu_meter *meter)
 	return reading;
 }
 
-/*
- * Write down what the driver has now, and that `done_bytes` of the reservations are of a call that
- * is over; with `leaves`, go out. The counter follows without the lock. False: the driver does not
- * say.
- */
-static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, bool leaves, int64_t *delta_bytes)
+/* Look until no other reading was written down meanwhile; then the meter is locked. */
+static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 {
-	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
-	struct reading reading = look(meter);
-	bool graphs_shrank, ends;
-	int card = vgpu_meter_card(meter);
-
-	*delta_bytes = 0;
-	if (!vgpu_lock(&meter->lock))
-		return reading.known;
-	for (int looks = 1; reading.known && reading.before != meter->readings; looks++) {
+	for (int looks = 1;; looks++) {
+		*reading = look(meter);
+		if (!vgpu_lock(&meter->lock))
+			return false;
+		if (!reading->known || reading->before == meter->readings)
+			return true;
 		if (looks == MOST_LOOKS) { /* the larger is never too little */
-			reading.bytes +=
-			    meter->latest_bytes - least(reading.bytes, meter->latest_bytes);
-			break;
+			reading->bytes +=
+			    meter->latest_bytes - least(reading->bytes, meter->latest_bytes);
+			return true;
 		}
 		vgpu_unlock(&meter->lock);
-		reading = look(meter);
-		if (!vgpu_lock(&meter->lock))
-			return reading.known;
 	}
+}
+
+/* What follows once the meter's lock is released: calls of the driver, and the counter's. */
+static void follow(int card, CUmemoryPool destroyed, bool graphs_shrank, int64_t delta_bytes)
+{
+	if (graphs_shrank)
+		vgpu_execs_trimmed(card);
+	if (destroyed)
+		(void)real_cuMemPoolDestroy(destroyed);
+	if (delta_bytes > 0 && card >= 0)
+		(void)vgpu_charge(card, (uint64_t)delta_bytes);
+	else if (delta_bytes < 0 && card >= 0)
+		vgpu_refund(card, (uint64_t)-delta_bytes);
+}
+
+/*
+ * Write down what the driver has now, and that `done_bytes` of the reservations are of a call that
+ * is over; go out. False: the driver does not say.
+ */
+static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta_bytes)
+{
+	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
+	int card = vgpu_meter_card(meter);
+	uint64_t held_bytes, wanted;
+	struct reading reading;
+	bool graphs_shrank, ends;
+
+	*delta_bytes = 0;
+	if (!look_and_lock(meter, &reading))
+		return reading.known;
 	if (!reading.known) /* the worst, until the driver answers again */
 		reading.bytes = meter->latest_bytes + done_bytes;
 	graphs_shrank =
@@ -125,18 +145,15 @@ static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, bool leaves, i
 	meter->latest_bytes = reading.bytes;
 	__atomic_store_n(&meter->pending_bytes, meter->pending_bytes - done_bytes,
 			 __ATOMIC_RELAXED);
-	*delta_bytes = (int64_t)(wanted_bytes(meter) - meter->held_bytes);
-	vgpu_meter_set_held(meter, wanted_bytes(meter));
-	ends = leaves && go_out(meter);
+	held_bytes = meter->held_bytes;
+	wanted = wanted_bytes(meter);
+	if (wanted != held_bytes)
+		vgpu_meter_set_held(meter, wanted);
+	ends = go_out(meter);
 	vgpu_unlock(&meter->lock);
-	if (graphs_shrank)
-		vgpu_execs_trimmed(card);
-	if (ends)
-		(void)real_cuMemPoolDestroy(pool);
-	if (*delta_bytes > 0 && card >= 0)
-		(void)vgpu_charge(card, (uint64_t)*delta_bytes);
-	else if (*delta_bytes < 0 && card >= 0)
-		vgpu_refund(card, (uint64_t)-*delta_bytes);
+	*delta_bytes = (int64_t)(wanted - held_bytes);
+	if (__builtin_expect(wanted != held_bytes || ends || graphs_shrank, 0))
+		follow(card, ends ? pool : NULL, graphs_shrank, *delta_bytes);
 	return reading.known;
 }
 
@@ -145,7 +162,7 @@ int64_t vgpu_meter_leave(struct vgpu_meter *meter)
 {
 	int64_t delta_bytes;
 
-	(void)settle(meter, 0, true, &delta_bytes);
+	(void)settle(meter, 0, &delta_bytes);
 	return delta_bytes;
 }
 
@@ -278,7 +295,7 @@ bool vgpu_growth_end(struct vgpu_growth *growth)
 	bool known;
 
 	VGPU_AT(METER_GREW);
-	known = settle(growth->meter, growth->reservation.bytes, true, &delta_bytes) || card < 0;
+	known = settle(growth->meter, growth->reservation.bytes, &delta_bytes) || card < 0;
 	if (growth->growing)
 		vgpu_growing_end(growth->growing);
 	if (delta_bytes > 0 && growth->reservation.bytes > VGPU_CHUNK_BYTES)

@@ -166,13 +166,24 @@ static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, i
 	return &vgpu_view_slot_card(&process->view, slot, card)->growing;
 }
 
+/* All calls that may grow at once would fit beside what is charged. */
+static bool leaves_most(const struct vgpu_process *process, int card, uint64_t room_bytes)
+{
+	uint64_t left_bytes;
+
+	if (card < 0 || card >= process->view.card_count)
+		return false;
+	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, card);
+	return left_bytes <= room_bytes && left_bytes >= GROWING_MOST_BYTES;
+}
+
 uint64_t *vgpu_growing_begin(int card)
 {
 	struct vgpu_process *process = vgpu_process();
-	uint64_t *growing;
+	uint64_t room_bytes = vgpu_grant_read(card, room_bytes), *growing;
 
-	if (!vgpu_fits(card, GROWING_MOST_BYTES) || !vgpu_is_attached(process) ||
-	    process->owner.slot >= GROWING_SLOTS)
+	if (!process || !vgpu_is_attached(process) || process->owner.slot >= GROWING_SLOTS ||
+	    !leaves_most(process, card, room_bytes))
 		return NULL;
 	growing = growing_of(process, process->owner.slot, card);
 	if (__atomic_exchange_n(growing, 1, __ATOMIC_SEQ_CST))
@@ -180,7 +191,7 @@ uint64_t *vgpu_growing_begin(int card)
 #ifndef __x86_64__
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
-	if (vgpu_fits(card, GROWING_MOST_BYTES))
+	if (leaves_most(process, card, room_bytes))
 		return growing;
 	vgpu_growing_end(growing);
 	return NULL;
@@ -194,9 +205,9 @@ void vgpu_growing_end(uint64_t *growing)
 static bool leaves_room(const struct vgpu_process *process, int card)
 {
 	uint64_t room_bytes = vgpu_grant_read(card, room_bytes), growing_bytes = 0;
-	uint64_t left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, card);
+	uint64_t left_bytes;
 
-	if (left_bytes <= room_bytes && left_bytes >= GROWING_MOST_BYTES)
+	if (leaves_most(process, card, room_bytes))
 		return true;
 	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
 		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);
@@ -207,7 +218,8 @@ static bool leaves_room(const struct vgpu_process *process, int card)
 		    __atomic_load_n(growing_of(process, slot, card), __ATOMIC_SEQ_CST))
 			growing_bytes += VGPU_CHUNK_BYTES;
 	}
-	return !growing_bytes || (left_bytes <= room_bytes && left_bytes >= growing_bytes);
+	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, card);
+	return left_bytes <= room_bytes && left_bytes >= growing_bytes;
 }
 
 /* Under the card's lock. VGPU_LOST: attach anew first. */
