@@ -1,1 +1,1 @@
-"""Messages of the CRI, generated from cri.proto by `python -m simgpu.lab.cri_v1`; not edited."""
+"""Generated protobuf classes of CRI, from cri.proto beside them; made as nri_plugin/messages is."""
