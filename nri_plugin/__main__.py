@@ -14,6 +14,8 @@ import socket
 import sys
 from datetime import UTC, datetime
 
+import uvloop
+
 from contract.log_lines import Formatter, Line
 from nri_plugin import agent, command_line
 from nri_plugin.doctor import command as doctor
@@ -44,7 +46,8 @@ def main() -> int:
         _LOG.error(Line("the library is missing: containers with a grant are refused", error=error))
     else:
         _LOG.info(Line("library", path=library))
-    asyncio.run(_serve(chosen))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(chosen))
     return 0
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from contract import names
@@ -18,12 +19,12 @@ from contract.log_lines import Line
 from nri_plugin import places, policy, translate
 from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
-from nri_plugin.errors import FilesError, Reason, Refusal, Refused, refuse
+from nri_plugin.errors import FilesError, Reason, Refused, refuse
 from nri_plugin.files import RunDirectory
 from nri_plugin.inventory import Inventory
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.model import Adjustment, Container, Floor, Pod, Untouched
-from nri_plugin.node import Look, Node
+from nri_plugin.model import Adjustment, Claim, Container, Floor, Pod, Untouched
+from nri_plugin.node import Node
 from nri_plugin.notices import Notice, Notices
 from nri_plugin.settings import Settings
 from nri_plugin.tenants import Answered, Tenants
@@ -69,78 +70,81 @@ class Creations:
             found = (await in_time("read the CDI specs", look)).cdi_cards
             left = tuple(name for name in container.cdi_names if name in found)
             container = replace(container, cdi_names=left)
-        seen = await in_time("read the CDI specs", self._node.look_at_host())
-        decision = self._decide(pod, container, seen)
-        if isinstance(decision, Refusal) and decision.reason in _INVENTORY_MAY_TELL:
-            await in_time("ask the driver for its cards", self._refreshed())
-            if self._inventory.problem is not None:
-                raise Refused(refuse(Reason.CARDS_UNKNOWN, problem=self._inventory.problem))
-            decision = self._decide(pod, container, seen)
-        if isinstance(decision, Refusal):
-            raise Refused(decision)
+        claimed = await self._claim(pod, container)
+        if claimed is not None and claimed.shares:
+            return await self._share(pod, container, claimed)
+        decision = policy.without_share(container, claimed)
         if isinstance(decision, Untouched):
             if decision.given:
                 _say_what_is_kept(pod, container, decision.given)
             return None
-        if decision.key is not None:
-            return await self._share(pod, container, decision, decision.key)
         self._warn(pod, container, decision.warning)
         answer = Answered(decision, translate.reply(decision))
         self._tenants.answered(container.id, answer)
         return answer.sent
 
+    async def _claim(self, pod: Pod, container: Container) -> Claim | None:
+        try:
+            return policy.claim(pod, container.name, self._inventory.cards)
+        except Refused as refused:
+            if refused.refusal.reason not in _INVENTORY_MAY_TELL:
+                raise
+        await in_time("ask the driver for its cards", self._refreshed())
+        if self._inventory.problem is not None:
+            raise Refused(refuse(Reason.CARDS_UNKNOWN, problem=self._inventory.problem))
+        return policy.claim(pod, container.name, self._inventory.cards)
+
     async def _share(
-        self, pod: Pod, container: Container, wanted: Adjustment, key: str
+        self, pod: Pod, container: Container, claimed: Claim
     ) -> nri.CreateContainerResponse:
-        """Hold the share, then make the container's files; the share is given back where that
-        fails, or is cancelled."""
+        """Hold the share, then look at the host and make the container's files, in one job; the
+        share is given back where that fails, or is cancelled."""
         if self._bounds.ask is not None and self._bounds.unknown(pod):
             await self._bounds.ask(pod)
-        answer = Answered(wanted, translate.reply(wanted))
-        self._tenants.answered(container.id, answer)
-        self._tenants.take(pod, container, wanted, key, self._inventory.cards)
+        key = policy.grant_key(pod, container, claimed.shared)
+        self._tenants.take(pod, container, claimed, key, self._inventory.cards)
+        self._inventory.look(self._settings.inventory_max_age_s)
+        self._contexts.look(share.uuid for share in claimed.shares)
         granted = False
         try:
-            work = self._worker.run(
-                self._making(wanted, key, container.name), self._settings.work_deadline_s
-            )
-            await in_time("make the container's files", work)
+            making = partial(self._make, pod, container, claimed, key, dict(self._contexts.sizes))
+            work = self._worker.run(making, self._settings.work_deadline_s)
+            answer = await in_time("make the container's files", work)
             granted = True
         except FilesError as error:
             raise Refused(refuse(Reason.FILES_FAILED, problem=error)) from error
         finally:
             if not granted:
-                self._tenants.ended(container.id)
-        _say_what_is_cut(pod, container, wanted)
+                self._tenants.not_made(container.id, key)
+        self._tenants.answered(container.id, answer)
+        _say_what_is_cut(pod, container, answer.wanted)
         return answer.sent
+
+    def _make(
+        self,
+        pod: Pod,
+        container: Container,
+        claimed: Claim,
+        key: str,
+        context_bytes: Mapping[str, int],
+    ) -> Answered:
+        """Runs in the worker. Raises Refused and FilesError."""
+        settings = self._settings
+        specs, paths = self._node.look_now()
+        wanted = policy.with_share(pod, container, claimed, specs, paths, settings.rules)
+        floor = Floor(context_bytes, settings.code_bytes, settings.managed_free)
+        preloads = _own_preloads(wanted) if wanted.shared else ()
+        self._files.prepare(key, wanted.shares, wanted.shared, floor, preloads)
+        directory, store_dir = f"{settings.run_dir}/{key}", str(settings.store_dir)
+        standing = places.in_place(wanted.mounts, directory, store_dir)
+        if standing is not None:
+            self._files.record(key, container.name if wanted.shared else "", standing)
+        return Answered(wanted, translate.reply(wanted))
 
     def _warn(self, pod: Pod, container: Container, warning: str) -> None:
         if warning:
             text = f'container "{container.name}": {warning}'
             self._notices.add(Notice(pod, container.name, names.EVENT_WITHOUT_GPU, text))
-
-    def _decide(
-        self, pod: Pod, container: Container, seen: Look
-    ) -> Adjustment | Refusal | Untouched:
-        return policy.decide(pod, container, self._inventory.cards, *seen, self._settings.rules)
-
-    def _making(self, wanted: Adjustment, key: str, name: str) -> Callable[[], None]:
-        self._inventory.look(self._settings.inventory_max_age_s)
-        self._contexts.look(share.uuid for share in wanted.shares)
-        settings = self._settings
-        sizes = dict(self._contexts.sizes)
-        floor = Floor(sizes, settings.code_bytes, settings.managed_free)
-        preloads = _own_preloads(wanted) if wanted.shared else ()
-        standing = places.in_place(
-            wanted.mounts, f"{settings.run_dir}/{key}", str(settings.store_dir)
-        )
-
-        def make() -> None:
-            self._files.prepare(key, wanted.shares, wanted.shared, floor, preloads)
-            if standing is not None:
-                self._files.record(key, name if wanted.shared else "", standing)
-
-        return make
 
     async def _refreshed(self) -> None:
         async with asyncio.timeout(self._settings.work_deadline_s):

@@ -2,7 +2,8 @@
 
 NVML says what every process holds of a GPU, the processes' control groups say whose they are, and
 regions say what is charged; the rest is the driver's (contract/overhead.py). NVML is asked by a
-child, which runs only while containers hold GPUs; files and /proc are read in a thread of its own.
+child, which runs while containers hold GPUs and for a minute after the last one; files and /proc
+are read in a thread of its own.
 A container never waits for this. Where there is no figure (MPS, some MIG drivers, a driver that
 does not answer), what the grant says stands.
 """
@@ -33,6 +34,9 @@ from nri_plugin.threads import Worker
 _LOG: Final = logging.getLogger(__name__)
 
 COMMAND: Final = (sys.executable, "-m", "gpu.processes")
+_IDLE_SAMPLES_MOST: Final = 60
+"""Without a container that holds a GPU, before the child ends: pods that come and go would start
+one each second."""
 
 
 _Found = Mapping[str, Mapping[str, int | None]]
@@ -67,6 +71,7 @@ class Measuring:
         self._measured: dict[str, Measured] = {}
         self._said = ""
         self._without_figure = 0
+        self._idle_samples = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -81,8 +86,10 @@ class Measuring:
         """Take one sample; a failure is logged once and leaves the grants as they are."""
         keys = {hold.container_id: hold.key for hold in self._holds()}
         self._measured = {key: self._measured.get(key, Measured()) for key in keys.values()}
+        self._idle_samples = 0 if keys else self._idle_samples + 1
         if not keys:
-            await self._server.close()
+            if self._idle_samples == _IDLE_SAMPLES_MOST:
+                await self._server.close()
             self._show({})
             return
         look = _Look(self._root, self._proc, keys, self._measured)

@@ -138,18 +138,31 @@ def _decide(
     rules: Rules,
 ) -> Decision:
     claimed = claim(pod, container.name, cards)
+    if claimed is None or not claimed.shares:
+        return without_share(container, claimed)
+    return with_share(pod, container, claimed, specs, paths, rules)
+
+
+def without_share(container: Container, claimed: Claim | None) -> Adjustment | Untouched:
+    """What becomes of a container that was granted nothing; claimed: None where its pod asks for
+    nothing."""
     if claimed is None:
         return Untouched()
-    if not claimed.shares:
-        given = beforehand.given_card(container)
-        if given:
-            return Untouched(given)
-        return Adjustment(_NO_CARD, warning=claimed.warning or beforehand.asks_for_cards(container))
+    given = beforehand.given_card(container)
+    if given:
+        return Untouched(given)
+    return Adjustment(_NO_CARD, warning=claimed.warning or beforehand.asks_for_cards(container))
+
+
+def with_share(
+    pod: Pod, container: Container, claimed: Claim, specs: Specs, paths: Paths, rules: Rules
+) -> Adjustment:
+    """How the container gets its share. Raises Refused."""
     beforehand.check_volumes(container, paths)
     beforehand.check_grant(pod, container, rules)
     if paths.library is None:
         raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
-    key = _key(pod, container, claimed.shared)
+    key = grant_key(pod, container, claimed.shared)
     made = injection.adjustment(container, key, claimed.shared, claimed.shares, specs, paths)
     return replace(made, allocated=claimed.allocated)
 
@@ -294,7 +307,8 @@ def _shares(
     )
 
 
-def _key(pod: Pod, container: Container, shared: bool) -> str:
+def grant_key(pod: Pod, container: Container, shared: bool) -> str:
+    """The directory of the grant's files. Raises Refused where it cannot be a file's name."""
     used = {"pod uid": pod.uid, "container name": container.name}
     for what, name in (used if shared else {"container id": container.id}).items():
         if not _FILE_NAME.fullmatch(name):

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -24,7 +25,7 @@ from nri_plugin.files import RunDirectory
 from nri_plugin.ledger import Ledger
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Adjustment, Card, Container, Pod
+from nri_plugin.model import Adjustment, Card, Claim, Container, Pod
 from nri_plugin.recovery import Running, Stray
 from nri_plugin.settings import Settings
 from nri_plugin.sweep import Sweeper
@@ -100,7 +101,7 @@ class Tenants:
         self,
         pod: Pod,
         container: Container,
-        wanted: Adjustment,
+        claimed: Claim,
         key: str,
         cards: Sequence[Card],
     ) -> None:
@@ -114,8 +115,8 @@ class Tenants:
         objection = self._bounds.objection(pod, cards, holding)
         if objection is not None:
             raise Refused(objection)
-        hold = ledger.hold(container.id, key, wanted.shared, pod, container.name, wanted.shares)
-        shortage = self.ledger.take(hold, cards, ledger.parts(wanted.allocated))
+        hold = ledger.hold(container.id, key, claimed.shared, pod, container.name, claimed.shares)
+        shortage = self.ledger.take(hold, cards, ledger.parts(claimed.allocated))
         if shortage is not None:
             raise Refused(shortage.refusal())
         self._rumours.pop(container.id, None)
@@ -155,15 +156,24 @@ class Tenants:
         self._rumours.pop(container_id, None)
         answer = self._answers.pop(container_id, None)
         key = mounted or (answer and answer.wanted.key)
-        if not key:
-            return
-        if not self._leaves(container_id, key):
-            return
+        if key and self._leaves(container_id, key):
+            job = partial(self._remove, key)
+            with suppress(TimeoutError):
+                await self._worker.run(job, self._settings.work_deadline_s)
+
+    def not_made(self, container_id: str, key: str) -> None:
+        """Its creation failed: it holds nothing. The work on its files may still be under way;
+        their removal comes behind it."""
+        self.ended(container_id)
+        if self._leaves(container_id, key):
+            self._worker.post(partial(self._remove, key))
+
+    def _remove(self, key: str) -> None:
+        """Runs in the worker."""
         try:
-            job = partial(self._files.remove, key)
-            await self._worker.run(job, self._settings.work_deadline_s)
-        except (FilesError, TimeoutError) as error:
-            _LOG.warning(Line("files stay until the next sweep", key=key, error=repr(error)))
+            self._files.remove(key)
+        except FilesError as error:
+            _LOG.warning(Line("files stay until the next sweep", key=key, error=error))
 
     def _report(self, strays: Sequence[tuple[Stray, Running]]) -> None:
         for stray, one in strays:
