@@ -59,7 +59,7 @@ def test_each_file_of_tests_that_says_what_is_charged_is_there() -> None:
 
 def test_each_call_that_is_charged_is_a_hook() -> None:
     """The host's memory is the one row of calls that go to the driver alone."""
-    hooks = (ROOT / "shim/src/hooks.def").read_text()
+    hooks = (ROOT / "shim/src/loader/hooks.def").read_text()
     rows = (ROOT / "docs/memory.md").read_text().splitlines()
     paths = [row.split("|")[1] for row in rows if row.startswith("| ")]
     calls = {call for path in paths if "host memory" not in path for call in CALL.findall(path)}

@@ -1,11 +1,8 @@
 """The counter's protocol as a model, and what processes do by it; interleavings.py explores it.
 
-`Protocol` mirrors shim/src/counter.c and the slots' half in slots.c, function by function: a read
-or swap of one word is one action, and `At` stands where VGPU_AT does. It leaves out how a word of
-two halves is read and swapped (ADR 2 argues that), and shared slots.
-
-A process is a generator. What it does next depends on where it stands and on its local variables
-alone, so these are its state: a loop counts in a variable, for an iterator is not one.
+`Protocol` mirrors shim/src/region/counter.c and the slots' half in slots.c, function by function:
+a read or swap of one word is one action, and `At` stands where VGPU_AT does. It leaves out how a
+word of two halves is read and swapped (ADR 2 argues that), and shared slots.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _build(copy: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_documented_line_and_function_are_a_hook(copy: Path, build_dir: Path) -> None:
     line, function = _documented()
-    hooks, subject = copy / "shim/src/hooks.def", copy / "shim/src/cuda_memory.c"
+    hooks, subject = copy / "shim/src/loader/hooks.def", copy / "shim/src/hooks/cuda_memory.c"
     before = hooks.read_text()
     assert before.count("cuDriverGetVersion") == 0 and _FIRST_OF_NVML in before
     hooks.write_text(before.replace(_FIRST_OF_NVML, f"\n{line}{_FIRST_OF_NVML}", 1))

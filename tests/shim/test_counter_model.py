@@ -89,7 +89,7 @@ def test_every_point_of_the_model_is_reached() -> None:
 
 def _points_in_c(function: str) -> list[str]:
     for name in ("counter.c", "slots.c"):
-        source = (ROOT / "shim" / "src" / name).read_text()
+        source = (ROOT / "shim" / "src" / "region" / name).read_text()
         body = re.search(
             rf"^[a-z][^\n;]*\b{function}\([^;{{]*\)\n{{$(.*?)^}}$", source, re.M | re.S
         )
@@ -107,7 +107,7 @@ def test_the_model_has_the_steps_of_the_c_in_their_order(function: str) -> None:
 
 
 def test_no_step_of_the_counter_is_left_out() -> None:
-    source = (ROOT / "shim" / "src" / "counter.c").read_text()
+    source = (ROOT / "shim" / "src" / "region" / "counter.c").read_text()
     named = set(re.findall(r'At\("(\w+)"\)', inspect.getsource(Protocol)))
     assert set(re.findall(r"VGPU_AT\((\w+)\)", source)) <= named
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.sim
 
 ALL_STEPS = re.findall(
     r"STEP\((\w+)\)",
-    (Path(__file__).resolve().parents[2] / "shim/src/hook_steps.def").read_text(),
+    (Path(__file__).resolve().parents[2] / "shim/src/os/hook_steps.def").read_text(),
 )
 PASSAGES = 2
 PATHS = {

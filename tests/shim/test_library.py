@@ -47,7 +47,7 @@ def _dynamic_symbols(path: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.sim
 def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
-    hooks = (_SOURCES / "hooks.def").read_text()
+    hooks = (_SOURCES / "loader/hooks.def").read_text()
     listed = re.findall(r"^(?:CUDA|CUDA_STREAM|NVML)_HOOK\((\w+)", hooks, re.MULTILINE)
     twins = re.findall(r"^CUDA_STREAM_HOOK\((\w+),.*?\b(_pt[sd][sz])\b", hooks, re.M | re.S)
     listed += [symbol + suffix for symbol, suffix in twins]

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "claims.h"
+#include "charge/claims.h"
 
 #define MUST(condition)                                                                            \
 	do {                                                                                       \

@@ -19,16 +19,16 @@
 #include <unistd.h>
 
 #include "core_test.h"
-#include "process.h"
-#include "shared.h"
-#include "step.h"
+#include "os/step.h"
+#include "region/process.h"
+#include "region/shared.h"
 #include "vgpu/region.h"
 
 #define LINE_BYTES 512
 
 static const char *const step_names[] = {
 #define STEP(name) #name,
-#include "steps.def"
+#include "os/steps.def"
 #undef STEP
 };
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "counter.h"
+#include "region/counter.h"
 #include "vgpu/region.h"
 
 enum { MOST_THREADS = 64, LIMIT_BYTES = 1000, MOST_BYTES = 100 };

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "environment.h"
+#include "region/environment.h"
 
 static void print(const struct vgpu_environment *environment)
 {

@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "blocks.h"
-#include "ledger.h"
+#include "ledger/blocks.h"
+#include "ledger/ledger.h"
 
 #define MUST(condition)                                                                            \
 	do {                                                                                       \

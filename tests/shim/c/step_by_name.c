@@ -2,7 +2,7 @@
  * In the library built for tests: VGPU_TEST_STOP="STEP N" makes the process stop itself (SIGSTOP)
  * at the Nth passage of that step.
  */
-#include "step.h"
+#include "os/step.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 static const char *const names[] = {
 #define STEP(name) [VGPU_STEP_##name] = #name,
-#include "hook_steps.def"
-#include "steps.def"
+#include "os/hook_steps.def"
+#include "os/steps.def"
 #undef STEP
 };
 

@@ -1,0 +1,243 @@
+/* See admission.h. */
+#include "charge/admission.h"
+
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "charge/device_memory.h"
+#include "charge/lives.h"
+#include "charge/meters.h"
+#include "ledger/ledger.h"
+#include "loader/hooks.h"
+#include "loader/relaxed.h"
+#include "os/step.h"
+#include "region/process.h"
+#include "region/shared.h"
+#include "vgpu/region.h"
+
+/* A server of 100 GB with thousands of mappings takes seconds to be torn down after its exit. */
+#define TEARDOWN_NS    UINT64_C(30000000000)
+#define STILL_NS       UINT64_C(5000000000) /* without growth: the teardown is over */
+#define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 of them */
+#define MOST_DOUBLINGS 6
+
+static uint64_t min_bytes(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Before a refusal the pools of the process give back what they hold unused. */
+static bool reserve(int card, uint64_t bytes)
+{
+	return vgpu_reserve(card, bytes) == VGPU_OK ||
+	       (vgpu_meters_trim(card) && vgpu_reserve(card, bytes) == VGPU_OK);
+}
+
+CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
+{
+	*out = (struct vgpu_reservation){.place = place, .bytes = bytes};
+	if (place.card == VGPU_CARD_UNMANAGED)
+		return CUDA_SUCCESS;
+	if (place.card == VGPU_CARD_NOT_GRANTED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!reserve(place.card, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	VGPU_AT(ADMIT_RESERVED);
+	return CUDA_SUCCESS;
+}
+
+CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult result)
+{
+	if (result == CUDA_ERROR_OUT_OF_MEMORY && reservation->place.card >= 0) {
+		reservation->bytes = 0;
+		return CUDA_SUCCESS;
+	}
+	return result;
+}
+
+/* Only a current context can ask; where a context is being made, there is none. */
+static bool has_grown(struct vgpu_teardown *teardown)
+{
+	size_t free_bytes = 0, total_bytes;
+	int mode = vgpu_relaxed_begin();
+	CUresult result = real_cuMemGetInfo_v2(&free_bytes, &total_bytes);
+	bool grown = result != CUDA_SUCCESS || free_bytes > teardown->free_bytes;
+
+	vgpu_relaxed_end(mode);
+	teardown->free_bytes = free_bytes;
+	return grown;
+}
+
+bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu_teardown *teardown)
+{
+	/* Exits by GPU whose memory has been waited for to the end: once is enough. */
+	static uint64_t done_ns[VGPU_MOST_CARDS];
+	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << teardown->pauses};
+	int card = reservation->place.card;
+	uint64_t exit_ns, now_ns;
+
+	if (card < 0)
+		return false;
+	exit_ns = vgpu_last_exit_ns(card);
+	now_ns = vgpu_now_ns();
+	if (now_ns - exit_ns > TEARDOWN_NS ||
+	    __atomic_load_n(&done_ns[card], __ATOMIC_RELAXED) == exit_ns)
+		return false;
+	if (!teardown->begun_ns)
+		teardown->begun_ns = now_ns;
+	if (has_grown(teardown) || !teardown->grew_ns)
+		teardown->grew_ns = now_ns;
+	if (now_ns - teardown->begun_ns > TEARDOWN_NS || now_ns - teardown->grew_ns > STILL_NS) {
+		__atomic_store_n(&done_ns[card], exit_ns, __ATOMIC_RELAXED);
+		return false;
+	}
+	if (teardown->pauses < MOST_DOUBLINGS)
+		teardown->pauses++;
+	syscall(SYS_nanosleep, &pause, NULL);
+	return true;
+}
+
+void vgpu_cancel(const struct vgpu_reservation *reservation)
+{
+	if (reservation->place.card >= 0 && reservation->bytes)
+		vgpu_refund(reservation->place.card, reservation->bytes);
+	VGPU_AT(ADMIT_CANCELLED);
+}
+
+static void give_back(const struct vgpu_charge *charge)
+{
+	if (charge->hold)
+		vgpu_shared_leave(charge->hold);
+	else
+		vgpu_refund(charge->card, charge->bytes);
+}
+
+CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
+			    uint64_t key, uint32_t hold)
+{
+	struct vgpu_charge charge = {reservation->bytes, reservation->place.card,
+				     reservation->place.context, hold};
+	struct vgpu_charge replaced;
+
+	if (reservation->place.card < 0)
+		return CUDA_SUCCESS;
+	switch (vgpu_ledger_put(kind, key, charge, &replaced)) {
+	case VGPU_LEDGER_ADDED:
+		VGPU_AT(ADMIT_COMMITTED);
+		return CUDA_SUCCESS;
+	case VGPU_LEDGER_REPLACED:
+		give_back(&replaced);
+		return CUDA_SUCCESS;
+	case VGPU_LEDGER_NO_MEMORY:
+		break;
+	}
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key)
+{
+	return vgpu_commit_shared(reservation, kind, key, 0);
+}
+
+void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key)
+{
+	struct vgpu_charge charge, replaced;
+
+	if (!vgpu_ledger_take(kind, key, &charge))
+		return;
+	if (!charge.hold)
+		charge.hold = vgpu_shared_export(
+		    (struct vgpu_shared_charge){charge.card, charge.bytes}, handle_key);
+	(void)vgpu_ledger_put(kind, key, charge, &replaced);
+}
+
+CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
+		     uint64_t after_bytes)
+{
+	int card = reservation->place.card;
+	uint64_t charged_bytes = before_bytes + reservation->bytes;
+
+	if (card < 0 || charged_bytes == after_bytes)
+		return CUDA_SUCCESS;
+	if (charged_bytes > after_bytes)
+		vgpu_refund(card, charged_bytes - after_bytes);
+	else if (vgpu_reserve(card, after_bytes - charged_bytes) != VGPU_OK)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return CUDA_SUCCESS;
+}
+
+bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
+{
+	bool known;
+
+	*charge = (struct vgpu_charge){.card = VGPU_CARD_UNMANAGED};
+	known = kind == VGPU_KIND_MEMORY ? vgpu_take_memory(key, charge)
+					 : vgpu_ledger_take(kind, key, charge);
+	VGPU_AT(FREE_TAKEN);
+	return known;
+}
+
+/* A key that has been given again is what another call gave back meanwhile. */
+static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge)
+{
+	struct vgpu_charge gone;
+
+	switch (vgpu_ledger_put(kind, key, *charge, NULL)) {
+	case VGPU_LEDGER_ADDED:
+		if (!vgpu_place_lives(charge->context) && vgpu_ledger_take(kind, key, &gone))
+			give_back(&gone);
+		break;
+	case VGPU_LEDGER_REPLACED:
+		give_back(charge);
+		break;
+	case VGPU_LEDGER_NO_MEMORY:
+		break;
+	}
+}
+
+void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
+		  CUresult driver_said)
+{
+	if (charge->card < 0)
+		return;
+	VGPU_AT(FREE_CALLED);
+	if (kind == VGPU_KIND_MEMORY &&
+	    vgpu_release_memory(key, charge, driver_said == CUDA_SUCCESS)) {
+		VGPU_AT(FREE_REFUNDED);
+		return;
+	}
+	/* A free that the driver refuses may have come too late: the context took the memory, or
+	 * does just now. What cannot be written down is charged until we end. */
+	if (driver_said == CUDA_SUCCESS || !vgpu_place_lives(charge->context))
+		give_back(charge);
+	else
+		put_back(kind, key, charge);
+	VGPU_AT(FREE_REFUNDED);
+}
+
+void vgpu_forget_context(uint32_t context)
+{
+	uint64_t bytes[VGPU_MOST_CARDS];
+
+	vgpu_ledger_forget(context, bytes, vgpu_shared_leave);
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		if (bytes[card])
+			vgpu_refund(card, bytes[card]);
+}
+
+struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t free_bytes)
+{
+	struct vgpu_memory_view view = {0};
+
+	if (card < 0)
+		return view;
+	uint64_t limit_bytes = vgpu_limit_bytes(card);
+	uint64_t used_bytes = vgpu_used_bytes(card);
+	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
+	view.total_bytes = min_bytes(limit_bytes, total_bytes);
+	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
+	view.free_bytes = min_bytes(vgpu_allocatable_bytes(left_bytes), free_bytes);
+	return view;
+}

@@ -1,0 +1,103 @@
+/*
+ * Physical memory and what this process holds it by: handles, mappings, bindings to multicast
+ * objects, tiles of arrays; and memory of other interfaces, held by its import and by what is
+ * mapped of it. Each of them is a claim; the charge lasts as long as the last one.
+ *
+ * A claim is made before the driver is called and kept or dropped when it has answered; to give one
+ * up it is taken out before the call and settled after it. So memory that the driver holds is never
+ * without its charge, whatever other threads do meanwhile, and a value that the driver gives out
+ * again is a new one here. Makes no driver calls. A fork child starts with none.
+ *
+ * Claims and memories are numbers; 0 is none. There is room for VGPU_CLAIMS of each; beyond them
+ * nothing new is held, and the wrappers answer CUDA_ERROR_OUT_OF_MEMORY.
+ */
+#ifndef VGPU_CLAIMS_H
+#define VGPU_CLAIMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "charge/admission.h"
+#include "region/shared.h"
+
+enum { VGPU_CLAIMS = 1 << 18 };
+
+/* In place of a device: a multicast object, which takes no memory. */
+enum { VGPU_MULTICAST = -1 };
+
+/* What one physical memory costs. */
+struct vgpu_physical {
+	struct vgpu_reservation charge; /* this process's; 0 bytes where it is shared or foreign */
+	CUdevice device;		/* as the driver numbers it, or VGPU_MULTICAST */
+	vgpu_hold hold;			/* the shared slot that is charged instead; 0: none */
+	uint64_t key;			/* of the shared slot */
+	bool foreign; /* imported, and of no process of the container: each mapping is charged */
+};
+
+enum vgpu_claim_kind {
+	VGPU_CLAIM_HANDLE = 1, /* key: the handle; a claim per reference */
+	VGPU_CLAIM_MAPPING,    /* key: the address; extent: bytes */
+	VGPU_CLAIM_BINDING,  /* key: offset in the owner, the handle of a multicast object; extent:
+				bytes */
+	VGPU_CLAIM_TILE,     /* key: which part of the owner, an array; extent: its context */
+	VGPU_CLAIM_EXTERNAL, /* key: the import's handle; extent: its context */
+	VGPU_CLAIM_VIEW,     /* of an import; key: address or mipmap; extent: its context */
+	VGPU_CLAIM_KINDS,
+};
+
+struct vgpu_claim_to {
+	enum vgpu_claim_kind kind;
+	bool one_of_several; /* else claims that are there ended by calls without hooks */
+	uint64_t key, extent, owner;
+};
+
+/* New memory, and one claim on it. 0: no room; nothing changed. */
+uint32_t vgpu_claim_new(const struct vgpu_physical *memory);
+
+/* One more claim on the memory that a handle or an import names, or, as a list, on each that is
+ * mapped in a range. False: no room. 0: nothing is known of it, and the driver alone answers. */
+bool vgpu_claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim);
+bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list);
+static inline bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
+{
+	return vgpu_claim_known(VGPU_CLAIM_HANDLE, handle, claim);
+}
+
+/* What is known of the memory that a claim is on. */
+struct vgpu_physical vgpu_claimed_physical(uint32_t claim);
+
+/* The memory of the claim is charged to that shared slot from now on, and not to this process.
+ * False: another thread has shared it meanwhile. */
+bool vgpu_claimed_share(uint32_t claim, vgpu_hold hold, uint64_t key);
+
+/* The driver has answered: CUDA_SUCCESS keeps all claims of the list, anything else drops them.
+ * What something was bound to is a multicast object. */
+void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to);
+
+/* Takes claims out, as a list: one of that kind and key; the mappings within a range; the bindings
+ * within a part of a multicast object, of memory on one device; the tiles of an array; a view of an
+ * import, which is freed like any memory, and of next to no cost where there is none. */
+uint32_t vgpu_take_claim(enum vgpu_claim_kind kind, uint64_t key);
+uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes);
+uint32_t vgpu_take_bindings(uint64_t multicast, CUdevice device, uint64_t offset, uint64_t bytes);
+uint32_t vgpu_take_tiles_of_array(uint64_t array);
+extern bool vgpu_any_view;
+static inline uint32_t vgpu_take_handle(uint64_t handle)
+{
+	return vgpu_take_claim(VGPU_CLAIM_HANDLE, handle);
+}
+static inline uint32_t vgpu_take_view(uint64_t key)
+{
+	return __atomic_load_n(&vgpu_any_view, __ATOMIC_RELAXED)
+		   ? vgpu_take_claim(VGPU_CLAIM_VIEW, key)
+		   : 0;
+}
+
+/* The driver has answered: CUDA_SUCCESS ends the claims of the list, anything else restores them.
+ */
+void vgpu_settle_claims(uint32_t list, CUresult driver_said);
+
+/* The context has ended: with it its tiles, imports and views. */
+void vgpu_claims_end_context(uint32_t context);
+
+#endif

@@ -1,0 +1,63 @@
+/* See contexts.h. */
+#include "charge/contexts.h"
+
+#include <stddef.h>
+
+#include "charge/claims.h"
+#include "charge/lives.h"
+#include "loader/hooks.h"
+#include "vgpu/region.h"
+
+uint64_t vgpu_context_driver_id(CUcontext context)
+{
+	unsigned long long id = 0;
+
+	return real_cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+static uint64_t cost_bytes(int card)
+{
+	return vgpu_context_bytes(card, !vgpu_place_any_on(card));
+}
+
+CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *out)
+{
+	return vgpu_reserve_at(place, place.card >= 0 ? cost_bytes(place.card) : 0, out);
+}
+
+/* What cannot be written down stays charged until the process ends. */
+static void charge(struct vgpu_place place, struct vgpu_reservation *reservation, uint64_t bytes)
+{
+	struct vgpu_reservation met = {place, bytes};
+
+	if (reservation)
+		met.bytes = reservation->bytes;
+	else if (place.card < 0 || vgpu_charge(place.card, bytes) != VGPU_OK)
+		return;
+	(void)vgpu_commit(&met, VGPU_KIND_CONTEXT, place.context);
+}
+
+void vgpu_context_met(CUcontext context, uint32_t serial, struct vgpu_place *place,
+		      struct vgpu_reservation *reservation)
+{
+	uint64_t bytes = reservation || place->card < 0 ? 0 : cost_bytes(place->card);
+	uint32_t replaced;
+	bool begins =
+	    vgpu_lives_begin(context, vgpu_context_driver_id(context), serial, place, &replaced);
+
+	if (replaced)
+		vgpu_context_ended(replaced);
+	if (begins)
+		charge(*place, reservation, bytes);
+	else if (reservation)
+		vgpu_cancel(reservation);
+}
+
+void vgpu_context_ended(uint32_t life)
+{
+	if (!life)
+		return;
+	vgpu_life_ended(life);
+	vgpu_forget_context(life);
+	vgpu_claims_end_context(life);
+}

@@ -1,0 +1,164 @@
+/*
+ * See device_memory.h. The process has one size of block, asked of the driver at the first need: a
+ * driver that does not say has blocks of 2 MiB. Smaller ones than SHARED_BYTES are not shared (the
+ * size is the simulated card's, for tests), and none is larger than blocks.h has places for.
+ */
+#include "charge/device_memory.h"
+
+#include "ledger/blocks.h"
+#include "loader/hooks.h"
+#include "vgpu/region.h"
+
+#define LARGEST_BYTES  ((uint64_t)VGPU_BLOCK_PLACES * VGPU_BLOCK_PLACE_BYTES)
+#define SHARED_BYTES   (UINT64_C(64) << 10)
+#define SMALLEST_BYTES 512
+/* So much below the limit a small allocation waits with its reservation until it needs one. */
+#define FAR_BYTES (UINT64_C(256) << 20)
+
+/* In a charge that was taken: one of several in a block. */
+#define IN_BLOCK UINT64_MAX
+
+enum { MINIMUM = 0, PINNED = 1 };
+
+static bool known_size;
+
+/* CUDA_ERROR_NOT_INITIALIZED and the like may be otherwise next time. */
+static void ask_for_size(void)
+{
+	const CUmemAllocationProp prop = {.type = PINNED,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	size_t bytes = 0;
+	CUresult result = real_cuMemGetAllocationGranularity(&bytes, &prop, MINIMUM);
+
+	if (result == CUDA_SUCCESS && bytes >= SMALLEST_BYTES && bytes <= LARGEST_BYTES &&
+	    (bytes & (bytes - 1)) == 0)
+		__atomic_store_n(&vgpu_block_bytes, bytes, __ATOMIC_RELAXED);
+	if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_FOUND ||
+	    result == CUDA_ERROR_NOT_SUPPORTED)
+		__atomic_store_n(&known_size, true, __ATOMIC_RELEASE);
+}
+
+static uint64_t block_bytes(void)
+{
+	return __atomic_load_n(&vgpu_block_bytes, __ATOMIC_RELAXED);
+}
+
+uint64_t vgpu_whole_blocks(int card, uint64_t size_bytes)
+{
+	uint64_t mask;
+
+	if (card >= 0 && !__atomic_load_n(&known_size, __ATOMIC_ACQUIRE))
+		ask_for_size();
+	mask = block_bytes() - 1;
+	/* What is past the end of the address space fits no limit. */
+	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;
+}
+
+uint64_t vgpu_allocatable_bytes(uint64_t left_bytes)
+{
+	return left_bytes & ~(block_bytes() - 1);
+}
+
+/* A power of two, and a division is slow. */
+static uint64_t block_of(uint64_t address)
+{
+	return address >> __builtin_ctzll(block_bytes());
+}
+
+static unsigned int place_in(uint64_t address)
+{
+	return (unsigned int)((address & (block_bytes() - 1)) / VGPU_BLOCK_PLACE_BYTES);
+}
+
+static bool may_share(uint64_t size_bytes)
+{
+	return size_bytes < block_bytes() && block_bytes() >= SHARED_BYTES;
+}
+
+CUresult vgpu_reserve_memory(uint64_t size_bytes, struct vgpu_reservation *reservation)
+{
+	struct vgpu_place place;
+	CUresult result = vgpu_place_current(&place);
+	uint64_t bytes;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	bytes = vgpu_whole_blocks(place.card, size_bytes);
+	if (!may_share(size_bytes) || !vgpu_block_any(place.card))
+		return vgpu_reserve_at(place, bytes, reservation);
+	if (!vgpu_fits(place.card, FAR_BYTES) && vgpu_fits(place.card, bytes) &&
+	    vgpu_reserve_at(place, bytes, reservation) == CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+	*reservation = (struct vgpu_reservation){place, 0};
+	return CUDA_SUCCESS;
+}
+
+/* One that spans blocks, or fills one. */
+static CUresult keep_own(struct vgpu_reservation *reservation, uint64_t address,
+			 uint64_t size_bytes)
+{
+	uint64_t blocks = block_of(address + size_bytes - 1) - block_of(address) + 1;
+	CUresult result = vgpu_settle(reservation, 0, blocks * block_bytes());
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	reservation->bytes = blocks * block_bytes();
+	return vgpu_commit(reservation, VGPU_KIND_MEMORY, address);
+}
+
+/* The block was not ours yet, and nothing is reserved for it. */
+static CUresult keep_at_the_edge(struct vgpu_reservation *reservation, uint64_t address,
+				 uint64_t size_bytes)
+{
+	CUresult result = vgpu_reserve_at(reservation->place, block_bytes(), reservation);
+
+	if (result == CUDA_SUCCESS)
+		return vgpu_keep_memory(reservation, address, size_bytes);
+	reservation->bytes = 0;
+	return result;
+}
+
+CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address,
+			  uint64_t size_bytes)
+{
+	struct vgpu_charge owner = {.card = reservation->place.card,
+				    .context = reservation->place.context};
+	struct vgpu_charge replaced;
+	bool reserved = reservation->bytes != 0;
+
+	if (owner.card < 0)
+		return CUDA_SUCCESS;
+	if (!may_share(size_bytes) || block_of(address + size_bytes - 1) != block_of(address))
+		return keep_own(reservation, address, size_bytes);
+	switch (
+	    vgpu_block_enter(block_of(address), place_in(address), &owner, !reserved, &replaced)) {
+	case VGPU_BLOCK_KNOWN:
+		vgpu_cancel(reservation);
+		return CUDA_SUCCESS;
+	case VGPU_BLOCK_NEW:
+		if (replaced.card >= 0)
+			vgpu_refund(replaced.card, block_bytes());
+		return reserved ? vgpu_settle(reservation, 0, block_bytes())
+				: keep_at_the_edge(reservation, address, size_bytes);
+	case VGPU_BLOCK_NO_MEMORY:
+		break;
+	}
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool vgpu_take_memory(uint64_t address, struct vgpu_charge *charge)
+{
+	if (!vgpu_block_take(block_of(address), place_in(address), charge))
+		return vgpu_ledger_take(VGPU_KIND_MEMORY, address, charge);
+	charge->bytes = IN_BLOCK;
+	return true;
+}
+
+bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, bool freed)
+{
+	if (charge->bytes != IN_BLOCK)
+		return false;
+	if (vgpu_block_release(block_of(address), place_in(address), charge, freed))
+		vgpu_refund(charge->card, block_bytes());
+	return true;
+}

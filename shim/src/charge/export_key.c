@@ -1,0 +1,99 @@
+/* See export_key.h. */
+#include "charge/export_key.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "os/file.h"
+#include "region/process.h"
+
+/* Offsets of files are below 2^63; no file's own locks lie above 2^62. */
+#define KEY_MARK      (UINT64_C(1) << 62)
+#define KEY_MULTICAST (UINT64_C(1) << 61)
+#define KEY_BITS      (KEY_MULTICAST - 1)
+#define FDINFO_BYTES  4096
+
+static uint64_t mixed(uint64_t hash, uint64_t word)
+{
+	hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+	return hash ^ hash >> 29;
+}
+
+static uint64_t marked(uint64_t hash, bool multicast)
+{
+	return (hash & KEY_BITS) | KEY_MARK | (multicast ? KEY_MULTICAST : 0);
+}
+
+/* Two processes never share start time, number and count; the clock tells namespaces apart. */
+uint64_t vgpu_export_key_new(bool multicast)
+{
+	static uint64_t count;
+	const struct vgpu_process *process = vgpu_process();
+	uint64_t hash = mixed(vgpu_now_ns(), (uint64_t)syscall(SYS_getpid));
+
+	if (process)
+		hash = mixed(hash, process->self.start_ticks ^ process->self.pid_namespace << 32);
+	return marked(mixed(hash, __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED)), multicast);
+}
+
+uint64_t vgpu_export_key_of(const void *bytes, uint64_t count, bool multicast)
+{
+	const unsigned char *at = bytes;
+	uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+	for (uint64_t i = 0; i < count; i++)
+		hash = mixed(hash, at[i]);
+	return marked(hash, multicast);
+}
+
+bool vgpu_export_key_is_multicast(uint64_t key)
+{
+	return key & KEY_MULTICAST;
+}
+
+bool vgpu_export_key_write(int fd, uint64_t key)
+{
+	struct flock lock = {
+	    .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = (off_t)key, .l_len = 1};
+
+	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
+}
+
+/* The first decimal word that is a key; words are between blanks and line ends. */
+static uint64_t key_in(const char *text, long count)
+{
+	uint64_t number = 0;
+	bool decimal = true;
+
+	for (long i = 0; i < count; i++) {
+		char c = text[i];
+
+		if (c >= '0' && c <= '9') {
+			if (number > (UINT64_MAX - 9) / 10)
+				decimal = false;
+			else
+				number = number * 10 + (uint64_t)(c - '0');
+		} else if (c == ' ' || c == '\t' || c == '\n') {
+			if (decimal && number >= KEY_MARK && number < KEY_MARK * 2)
+				return number;
+			number = 0;
+			decimal = true;
+		} else {
+			decimal = false;
+		}
+	}
+	return 0;
+}
+
+uint64_t vgpu_export_key_read(int fd)
+{
+	char path[64], text[FDINFO_BYTES];
+	long count;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	count = vgpu_read_some(path, text, sizeof(text));
+	return count > 0 ? key_in(text, count) : 0;
+}

@@ -1,0 +1,224 @@
+/*
+ * See lives.h. A table of handles: each has WAYS places that it may stand in, and a word beside it
+ * that says what it means. That word is unique (a life's number is given once) and 0 while the
+ * handle changes, so a reader takes no lock: the same word before and after the handle was read
+ * vouches for it. Writers take one.
+ *
+ * Where WAYS living contexts fill a handle's places, it gets the number 0: what it holds stays
+ * charged until it is freed or the process ends.
+ */
+#include "charge/lives.h"
+
+#include <stddef.h>
+
+#include "os/lock.h"
+#include "os/wiped.h"
+
+enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16 };
+
+struct handle {
+	uint64_t meaning; /* life << 32 | card; 0: none */
+	CUcontext context;
+	uint32_t serial; /* number of what stands here, which is given once */
+	uint64_t driver_id;
+};
+
+struct table {
+	struct vgpu_wiped wiped;
+	struct vgpu_lock lock;
+	uint32_t lives, serials; /* numbers given so far */
+	struct handle handles[HANDLES];
+};
+
+static struct vgpu_wiped *the_table;
+
+static struct table *get_table(void)
+{
+	return vgpu_wiped_pages(&the_table, sizeof(struct table));
+}
+
+/* With its lock; NULL: not to be had. */
+static struct table *enter(void)
+{
+	struct table *table = get_table();
+
+	return table && vgpu_lock(&table->lock) ? table : NULL;
+}
+
+static struct handle *way(struct table *table, CUcontext context, unsigned int number)
+{
+	uint64_t spread = (uint64_t)(uintptr_t)context * UINT64_C(0x9e3779b97f4a7c15);
+
+	return &table->handles[((spread >> (64 - HANDLE_BITS)) + number) % HANDLES];
+}
+
+static uint64_t meaning_of(struct vgpu_place place)
+{
+	return (uint64_t)place.context << 32 | (uint32_t)place.card;
+}
+
+static uint32_t life_of(const struct handle *handle)
+{
+	return (uint32_t)(handle->meaning >> 32);
+}
+
+bool vgpu_lives_known(CUcontext context, struct vgpu_place *place)
+{
+	struct table *table = get_table();
+
+	for (unsigned int i = 0; table && i < WAYS; i++) {
+		struct handle *handle = way(table, context, i);
+		uint64_t meaning = __atomic_load_n(&handle->meaning, __ATOMIC_ACQUIRE);
+
+		if (!meaning || __atomic_load_n(&handle->context, __ATOMIC_ACQUIRE) != context ||
+		    __atomic_load_n(&handle->meaning, __ATOMIC_RELAXED) != meaning)
+			continue;
+		place->card = (int)(uint32_t)meaning;
+		place->context = (uint32_t)(meaning >> 32);
+		return true;
+	}
+	return false;
+}
+
+uint32_t vgpu_lives_serial(void)
+{
+	const struct table *table = get_table();
+
+	return table ? __atomic_load_n(&table->serials, __ATOMIC_ACQUIRE) : 0;
+}
+
+/* The handle's own place, else a free one; the caller holds the lock. */
+static struct handle *place_for(struct table *table, CUcontext context)
+{
+	struct handle *found = NULL;
+
+	for (unsigned int i = 0; i < WAYS; i++) {
+		struct handle *handle = way(table, context, i);
+		if (handle->meaning && handle->context == context)
+			return handle;
+		if (!handle->meaning && !found)
+			found = handle;
+	}
+	return found;
+}
+
+static void write_down(struct table *table, struct handle *handle, CUcontext context,
+		       struct vgpu_place place, uint64_t driver_id)
+{
+	handle->serial = table->serials + 1;
+	__atomic_store_n(&table->serials, handle->serial, __ATOMIC_RELEASE);
+	handle->driver_id = driver_id;
+	__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&handle->context, context, __ATOMIC_RELEASE);
+	__atomic_store_n(&handle->meaning, meaning_of(place), __ATOMIC_RELEASE);
+}
+
+static bool is_same(const struct handle *handle, uint64_t driver_id, uint32_t serial)
+{
+	return handle->driver_id && driver_id ? handle->driver_id == driver_id
+					      : handle->serial > serial;
+}
+
+bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
+		      struct vgpu_place *place, uint32_t *replaced)
+{
+	struct table *table = enter();
+	struct handle *handle;
+	bool begins = false;
+
+	*replaced = 0;
+	if (!table)
+		return false;
+	handle = place_for(table, context);
+	if (handle && handle->meaning && is_same(handle, driver_id, serial)) {
+		place->context = life_of(handle);
+	} else if (handle) {
+		table->lives += 1 + (table->lives == UINT32_MAX);
+		place->context = table->lives;
+		*replaced = handle->meaning ? life_of(handle) : 0;
+		write_down(table, handle, context, *place, driver_id);
+		begins = true;
+	}
+	vgpu_unlock(&table->lock);
+	return begins;
+}
+
+struct vgpu_life vgpu_life_of(CUcontext context)
+{
+	struct vgpu_life life = {0};
+	struct table *table = context ? enter() : NULL;
+	const struct handle *handle;
+
+	if (!table)
+		return life;
+	handle = place_for(table, context);
+	if (handle && handle->meaning)
+		life = (struct vgpu_life){life_of(handle), handle->driver_id};
+	vgpu_unlock(&table->lock);
+	return life;
+}
+
+void vgpu_life_ended(uint32_t life)
+{
+	struct table *table = life ? enter() : NULL;
+
+	if (!table)
+		return;
+	for (int i = 0; i < HANDLES; i++)
+		if (table->handles[i].meaning && life_of(&table->handles[i]) == life)
+			__atomic_store_n(&table->handles[i].meaning, 0, __ATOMIC_RELEASE);
+	vgpu_unlock(&table->lock);
+}
+
+static bool any(struct table *table, uint32_t life, int card)
+{
+	bool found = false;
+
+	for (int i = 0; i < HANDLES && !found; i++) {
+		uint64_t meaning = table->handles[i].meaning;
+
+		found = meaning && (life ? meaning >> 32 == life : (int)(uint32_t)meaning == card);
+	}
+	vgpu_unlock(&table->lock);
+	return found;
+}
+
+bool vgpu_place_lives(uint32_t life)
+{
+	struct table *table = life ? enter() : NULL;
+
+	return !table || any(table, life, 0);
+}
+
+bool vgpu_place_any_on(int card)
+{
+	struct table *table = enter();
+
+	return table && any(table, 0, card);
+}
+
+void vgpu_place_join(CUcontext context, struct vgpu_place place)
+{
+	struct table *table = context && place.context ? enter() : NULL;
+	struct handle *handle;
+
+	if (!table)
+		return;
+	handle = place_for(table, context);
+	if (handle)
+		write_down(table, handle, context, place, 0);
+	vgpu_unlock(&table->lock);
+}
+
+void vgpu_place_part(CUcontext context)
+{
+	struct table *table = context ? enter() : NULL;
+	struct handle *handle;
+
+	if (!table)
+		return;
+	handle = place_for(table, context);
+	if (handle && handle->meaning)
+		__atomic_store_n(&handle->meaning, 0, __ATOMIC_RELEASE);
+	vgpu_unlock(&table->lock);
+}

@@ -1,0 +1,251 @@
+/* See meter_table.h: finding and adding meters, and the end of pools. */
+#include "charge/meter_table.h"
+
+enum { DEVICES = 64 };
+enum {
+	RESERVED_CURRENT = 5,	    /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */
+	RELEASE_THRESHOLD = 4,	    /* CU_MEMPOOL_ATTR_RELEASE_THRESHOLD */
+	GRAPH_RESERVED_CURRENT = 2, /* CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT */
+};
+
+struct table {
+	struct vgpu_wiped wiped;
+	struct vgpu_lock lock;		   /* of adding */
+	uint32_t top;			   /* no meter in use at or above */
+	uint16_t current[VGPU_MOST_CARDS]; /* index + 1 of the GPU's current pool; 0: ask */
+	struct vgpu_meter meters[VGPU_METERS];
+};
+
+static struct vgpu_wiped *pages;
+
+static struct table *get_table(void)
+{
+	return vgpu_wiped_pages(&pages, sizeof(struct table));
+}
+
+int vgpu_meter_card(const struct vgpu_meter *meter)
+{
+	return __atomic_load_n(&meter->card, __ATOMIC_RELAXED);
+}
+
+struct vgpu_meter *vgpu_meter_next(uint32_t *at)
+{
+	struct table *t = __atomic_load_n(&pages, __ATOMIC_ACQUIRE) ? get_table() : NULL;
+
+	while (t && *at < __atomic_load_n(&t->top, __ATOMIC_ACQUIRE)) {
+		struct vgpu_meter *meter = &t->meters[(*at)++];
+
+		if (vgpu_meter_state(meter) != VGPU_METER_NONE)
+			return meter;
+	}
+	return NULL;
+}
+
+static struct vgpu_meter *search(uint64_t pool, enum vgpu_meter_state state)
+{
+	struct vgpu_meter *meter;
+	uint32_t at = 0;
+
+	while ((meter = vgpu_meter_next(&at)))
+		if (vgpu_meter_is(meter, pool, state))
+			break;
+	return meter;
+}
+
+struct vgpu_meter *vgpu_meter_find(CUmemoryPool pool)
+{
+	return pool ? search((uintptr_t)pool, VGPU_METER_POOL) : NULL;
+}
+
+bool vgpu_meter_outlives(CUmemoryPool handle)
+{
+	return handle && search((uint64_t)(uintptr_t)handle, VGPU_METER_DESTROYED);
+}
+
+/* False: the meter is in use, if only by a thread that has yet to leave it. */
+static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_t pool, int card,
+		  CUdevice device)
+{
+	bool is_free;
+
+	if (vgpu_meter_state(meter) != VGPU_METER_NONE || !vgpu_lock(&meter->lock))
+		return false;
+	is_free = !meter->users;
+	if (is_free) {
+		__atomic_store_n(&meter->card, card, __ATOMIC_RELAXED);
+		meter->device = device;
+		__atomic_store_n(&meter->held_bytes, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&meter->pending_bytes, 0, __ATOMIC_RELAXED);
+		meter->latest_bytes = meter->exported_bytes = 0;
+		__atomic_store_n(&meter->pool, pool, __ATOMIC_RELEASE);
+		__atomic_store_n(&meter->state, state, __ATOMIC_RELEASE);
+	}
+	vgpu_unlock(&meter->lock);
+	return is_free;
+}
+
+/* The known one, or else a new one; NULL: the table is full. */
+static struct vgpu_meter *find_or_add(enum vgpu_meter_state state, uint64_t pool, int card,
+				      CUdevice device)
+{
+	struct table *t = get_table();
+	struct vgpu_meter *meter;
+
+	if (!t || !vgpu_lock(&t->lock))
+		return NULL;
+	meter = search(pool, state);
+	for (uint32_t at = 0; !meter && at < VGPU_METERS; at++) {
+		if (!begin(&t->meters[at], state, pool, card, device))
+			continue;
+		meter = &t->meters[at];
+		if (at == t->top)
+			__atomic_store_n(&t->top, at + 1, __ATOMIC_RELEASE);
+	}
+	vgpu_unlock(&t->lock);
+	return meter;
+}
+
+struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int card)
+{
+	return pool ? find_or_add(VGPU_METER_POOL, (uintptr_t)pool, card, 0) : NULL;
+}
+
+bool vgpu_meter_device(int card, CUdevice *device)
+{
+	struct vgpu_place place;
+
+	for (*device = 0; *device < DEVICES; ++*device) {
+		if (vgpu_place_of_device(*device, &place) != CUDA_SUCCESS)
+			return false;
+		if (place.card == card)
+			return true;
+	}
+	return false;
+}
+
+struct vgpu_meter *vgpu_meter_current(int card)
+{
+	struct table *t = card >= 0 ? get_table() : NULL;
+	struct vgpu_meter *meter;
+	CUmemoryPool pool;
+	CUdevice device;
+	uint16_t index = t ? __atomic_load_n(&t->current[card], __ATOMIC_ACQUIRE) : 0;
+
+	if (index)
+		return &t->meters[index - 1];
+	if (!t || !vgpu_meter_device(card, &device) ||
+	    real_cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS)
+		return NULL;
+	meter = vgpu_meter_add(pool, card);
+	if (meter)
+		__atomic_store_n(&t->current[card], (uint16_t)(meter - t->meters + 1),
+				 __ATOMIC_RELEASE);
+	return meter;
+}
+
+void vgpu_meter_current_changed(int card)
+{
+	struct table *t = card >= 0 ? get_table() : NULL;
+
+	if (t)
+		__atomic_store_n(&t->current[card], 0, __ATOMIC_RELEASE);
+}
+
+struct vgpu_meter *vgpu_meter_graphs(int card)
+{
+	struct vgpu_meter *meter = card >= 0 ? search((uint64_t)card, VGPU_METER_GRAPHS) : NULL;
+	CUdevice device;
+
+	if (!meter && card >= 0 && vgpu_meter_device(card, &device))
+		meter = find_or_add(VGPU_METER_GRAPHS, (uint64_t)card, card, device);
+	return meter;
+}
+
+bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes)
+{
+	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
+
+	if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS)
+		return real_cuDeviceGetGraphMemAttribute(meter->device, GRAPH_RESERVED_CURRENT,
+							 bytes) == CUDA_SUCCESS;
+	return real_cuMemPoolGetAttribute(pool, RESERVED_CURRENT, bytes) == CUDA_SUCCESS;
+}
+
+/* The driver refuses to destroy a default pool. */
+static bool is_default(int card, CUmemoryPool pool, CUdevice *device, CUmemoryPool *fallback)
+{
+	return vgpu_meter_device(card, device) &&
+	       real_cuDeviceGetDefaultMemPool(fallback, *device) == CUDA_SUCCESS &&
+	       *fallback == pool;
+}
+
+static bool begin_destruction(struct vgpu_meter *meter, CUmemoryPool pool)
+{
+	bool first = false;
+
+	if (!vgpu_lock(&meter->lock))
+		return false;
+	first = vgpu_meter_is(meter, (uint64_t)(uintptr_t)pool, VGPU_METER_POOL);
+	if (first)
+		__atomic_store_n(&meter->state, VGPU_METER_DESTROYED, __ATOMIC_RELEASE);
+	vgpu_unlock(&meter->lock);
+	return first;
+}
+
+/*
+ * A driver lets a destroyed pool live on until nothing of it is in use, and its handle can then no
+ * longer be asked. So a pool that is in use stays, and is destroyed when it is not: all the program
+ * can tell is that its GPU's current pool is the default one again.
+ */
+CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
+{
+	uint64_t keep_bytes = 0;
+	CUmemoryPool fallback = NULL, current;
+	CUdevice device = -1;
+
+	if (vgpu_meter_card(meter) >= 0 &&
+	    is_default(vgpu_meter_card(meter), pool, &device, &fallback))
+		return real_cuMemPoolDestroy(pool);
+	if (!vgpu_meter_enter(meter, 0))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!begin_destruction(meter, pool)) { /* another thread was first */
+		(void)vgpu_meter_leave(meter);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (fallback) {
+		(void)real_cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &keep_bytes);
+		if (real_cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == pool)
+			(void)real_cuDeviceSetMemPool(device, fallback);
+		vgpu_meter_have_trimmed(meter);
+	}
+	vgpu_meter_current_changed(vgpu_meter_card(meter));
+	(void)vgpu_meter_leave(meter);
+	return CUDA_SUCCESS;
+}
+
+void vgpu_meters_forget(CUdevice device)
+{
+	struct vgpu_meter *meter;
+	struct vgpu_place place;
+	uint64_t held_bytes;
+	uint32_t at = 0;
+
+	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.card < 0)
+		return;
+	while ((meter = vgpu_meter_next(&at))) {
+		if (vgpu_meter_card(meter) != place.card)
+			continue;
+		if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS) {
+			vgpu_meter_read(meter);
+			continue;
+		}
+		if (!vgpu_lock(&meter->lock))
+			continue;
+		held_bytes = meter->held_bytes;
+		vgpu_meter_set_held(meter, 0);
+		__atomic_store_n(&meter->state, VGPU_METER_NONE, __ATOMIC_RELEASE);
+		vgpu_unlock(&meter->lock);
+		vgpu_refund(place.card, held_bytes);
+	}
+	vgpu_meter_current_changed(place.card);
+}

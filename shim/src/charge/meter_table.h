@@ -1,0 +1,73 @@
+/*
+ * The table of meters, for meters.c and meter_table.c: which pool or GPU's graphs each stands for,
+ * and how much of it is charged.
+ *
+ * A meter's lock covers all that it holds. `state`, `pool`, `card`, `held_bytes` and
+ * `pending_bytes` are also read without it: a meter that is used again has its pool before its
+ * state.
+ */
+#ifndef VGPU_METER_TABLE_H
+#define VGPU_METER_TABLE_H
+
+#include "charge/meters.h"
+#include "loader/hooks.h"
+#include "os/lock.h"
+#include "os/wiped.h"
+#include "vgpu/region.h"
+
+enum vgpu_meter_state {
+	VGPU_METER_NONE,
+	VGPU_METER_POOL,
+	VGPU_METER_DESTROYED, /* by the program; the driver still has it */
+	VGPU_METER_GRAPHS,
+};
+
+struct vgpu_meter {
+	struct vgpu_lock lock;
+	uint32_t state;
+	uint64_t pool; /* the handle */
+	int32_t card;
+	CUdevice device;	 /* of graphs */
+	uint32_t users;		 /* threads that may call the driver for it */
+	uint64_t held_bytes;	 /* charged: of the driver's, and of calls under way */
+	uint64_t pending_bytes;	 /* reserved by calls under way */
+	uint64_t latest_bytes;	 /* what the driver had, as last read */
+	uint64_t exported_bytes; /* of it, charged to shared slots */
+	uint64_t readings;	 /* written down so far */
+};
+
+static inline uint32_t vgpu_meter_state(const struct vgpu_meter *meter)
+{
+	return __atomic_load_n(&meter->state, __ATOMIC_ACQUIRE);
+}
+
+static inline bool vgpu_meter_is(const struct vgpu_meter *meter, uint64_t pool,
+				 enum vgpu_meter_state state)
+{
+	return vgpu_meter_state(meter) == state &&
+	       __atomic_load_n(&meter->pool, __ATOMIC_ACQUIRE) == pool;
+}
+
+/* One after the other, from *at = 0: the meters that may be in use; NULL: no more. */
+struct vgpu_meter *vgpu_meter_next(uint32_t *at);
+
+/* A device that lies on the GPU; false: the program sees none. */
+bool vgpu_meter_device(int card, CUdevice *device);
+
+/* With the meter's lock: what is charged for it. */
+void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes);
+
+/* Before the driver is called for the meter, and after: while any thread is in, the driver keeps
+ * the pool. `bytes` are reserved by the call, and held from here on. False: the pool is not there.
+ * To leave charges what the driver has now, and says by how much that differs. Or both at once. */
+bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes);
+int64_t vgpu_meter_leave(struct vgpu_meter *meter);
+void vgpu_meter_read(struct vgpu_meter *meter);
+
+/* The driver gives back what nothing uses. By a thread that is in. */
+void vgpu_meter_have_trimmed(const struct vgpu_meter *meter);
+
+/* The driver's figure. */
+bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes);
+
+#endif

@@ -1,0 +1,371 @@
+/* See meters.h; the table is meter_table.c's. */
+#include "charge/meters.h"
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "charge/meter_table.h"
+#include "ledger/execs.h"
+#include "loader/relaxed.h"
+#include "os/step.h"
+
+enum {
+	MOST_LOOKS = 8, /* while other threads write theirs down */
+	PAUSE_NS = 1000000,
+	MOST_PAUSES = 2500, /* for calls of other threads, which hold a chunk each */
+};
+
+uint32_t vgpu_meters_live;
+
+/* A pool was seen to grow by more than one larger request: by whole chunks, then. */
+static bool whole_chunks;
+
+/* With the meter's lock. */
+void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes)
+{
+	bool before = meter->held_bytes, after = bytes;
+
+	__atomic_store_n(&meter->held_bytes, bytes, __ATOMIC_RELAXED);
+	if (before != after)
+		__atomic_add_fetch(&vgpu_meters_live, after ? 1 : -1, __ATOMIC_RELAXED);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes)
+{
+	bool there;
+
+	if (!vgpu_lock(&meter->lock))
+		return false;
+	there = vgpu_meter_state(meter) != VGPU_METER_NONE;
+	if (there) {
+		meter->users++;
+		__atomic_store_n(&meter->pending_bytes, meter->pending_bytes + bytes,
+				 __ATOMIC_RELAXED);
+		vgpu_meter_set_held(meter, meter->held_bytes + bytes);
+	}
+	vgpu_unlock(&meter->lock);
+	return there;
+}
+
+/* With the meter's lock. A pool that the program has destroyed, and that holds nothing, is
+ * destroyed with the driver by the last thread in it; no other thread finds it any more. */
+static bool go_out(struct vgpu_meter *meter)
+{
+	if (--meter->users || meter->held_bytes || vgpu_meter_state(meter) != VGPU_METER_DESTROYED)
+		return false;
+	__atomic_store_n(&meter->state, VGPU_METER_NONE, __ATOMIC_RELEASE);
+	return true;
+}
+
+/*
+ * What is to be charged: what the driver has, and beside it what other calls under way may add.
+ * That the driver's figure has of theirs already nothing tells; so as long as all is covered that
+ * it has, no more is charged for them than is.
+ */
+static uint64_t wanted_bytes(const struct vgpu_meter *meter)
+{
+	uint64_t own_bytes =
+	    meter->latest_bytes - least(meter->exported_bytes, meter->latest_bytes);
+	uint64_t covered_bytes = least(own_bytes + meter->pending_bytes, meter->held_bytes);
+
+	return covered_bytes > own_bytes ? covered_bytes : own_bytes;
+}
+
+/* One look at what the driver has. It is of no use where another one was written down since. */
+struct reading {
+	uint64_t bytes, before;
+	bool known;
+};
+
+static struct reading look(const struct vgpu_meter *meter)
+{
+	struct reading reading = {.before = __atomic_load_n(&meter->readings, __ATOMIC_ACQUIRE)};
+
+	reading.known = vgpu_meter_reserved(meter, &reading.bytes);
+	return reading;
+}
+
+/* Look until no other reading was written down meanwhile; then the meter is locked. */
+static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
+{
+	for (int looks = 1;; looks++) {
+		*reading = look(meter);
+		if (!vgpu_lock(&meter->lock))
+			return false;
+		if (!reading->known || reading->before == meter->readings)
+			return true;
+		if (looks == MOST_LOOKS) { /* the larger is never too little */
+			reading->bytes +=
+			    meter->latest_bytes - least(reading->bytes, meter->latest_bytes);
+			return true;
+		}
+		vgpu_unlock(&meter->lock);
+	}
+}
+
+/* What follows once the meter's lock is released: calls of the driver, and the counter's. */
+static void follow(int card, CUmemoryPool destroyed, bool graphs_shrank, int64_t delta_bytes)
+{
+	if (graphs_shrank)
+		vgpu_execs_trimmed(card);
+	if (destroyed)
+		(void)real_cuMemPoolDestroy(destroyed);
+	if (delta_bytes > 0 && card >= 0)
+		(void)vgpu_charge(card, (uint64_t)delta_bytes);
+	else if (delta_bytes < 0 && card >= 0)
+		vgpu_refund(card, (uint64_t)-delta_bytes);
+}
+
+/*
+ * Write down what the driver has now, and that `done_bytes` of the reservations are of a call that
+ * is over; go out. False: the driver does not say.
+ */
+static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta_bytes)
+{
+	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
+	int card = vgpu_meter_card(meter);
+	uint64_t held_bytes, wanted;
+	struct reading reading;
+	bool graphs_shrank, ends;
+
+	*delta_bytes = 0;
+	if (!look_and_lock(meter, &reading))
+		return reading.known;
+	if (!reading.known) /* the worst, until the driver answers again */
+		reading.bytes = meter->latest_bytes + done_bytes;
+	graphs_shrank =
+	    reading.bytes < meter->latest_bytes && vgpu_meter_state(meter) == VGPU_METER_GRAPHS;
+	__atomic_store_n(&meter->readings, meter->readings + 1, __ATOMIC_RELAXED);
+	meter->latest_bytes = reading.bytes;
+	__atomic_store_n(&meter->pending_bytes, meter->pending_bytes - done_bytes,
+			 __ATOMIC_RELAXED);
+	held_bytes = meter->held_bytes;
+	wanted = wanted_bytes(meter);
+	if (wanted != held_bytes)
+		vgpu_meter_set_held(meter, wanted);
+	ends = go_out(meter);
+	vgpu_unlock(&meter->lock);
+	*delta_bytes = (int64_t)(wanted - held_bytes);
+	if (__builtin_expect(wanted != held_bytes || ends || graphs_shrank, 0))
+		follow(card, ends ? pool : NULL, graphs_shrank, *delta_bytes);
+	return reading.known;
+}
+
+/* Charge what the driver has now, and go out. The change, in bytes. */
+int64_t vgpu_meter_leave(struct vgpu_meter *meter)
+{
+	int64_t delta_bytes;
+
+	(void)settle(meter, 0, &delta_bytes);
+	return delta_bytes;
+}
+
+void vgpu_meter_read(struct vgpu_meter *meter)
+{
+	if (vgpu_meter_enter(meter, 0))
+		(void)vgpu_meter_leave(meter);
+}
+
+void vgpu_meter_exported(struct vgpu_meter *meter, uint64_t bytes)
+{
+	if (!vgpu_lock(&meter->lock))
+		return;
+	meter->exported_bytes += bytes;
+	vgpu_meter_set_held(meter, meter->held_bytes - least(bytes, meter->held_bytes));
+	vgpu_unlock(&meter->lock);
+}
+
+void vgpu_meter_unexported(struct vgpu_meter *meter, uint64_t bytes)
+{
+	if (!vgpu_lock(&meter->lock))
+		return;
+	meter->exported_bytes -= least(bytes, meter->exported_bytes);
+	vgpu_unlock(&meter->lock);
+	vgpu_meter_read(meter);
+}
+
+/* A captured call takes no memory: it becomes a node of a graph. */
+static bool is_capturing(CUstream stream)
+{
+	int status = 0;
+
+	return real_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status;
+}
+
+static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
+{
+	reservation->bytes = bytes;
+	if (vgpu_reserve(reservation->place.card, bytes) == VGPU_OK)
+		return true;
+	reservation->bytes = 0;
+	return false;
+}
+
+/*
+ * What the call may grow by. Nothing tells whether it is served by what the pool holds unused, so
+ * it is reserved all the same. Graphs take what they ask for.
+ */
+static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
+{
+	uint64_t chunks_bytes =
+	    (bytes + VGPU_CHUNK_BYTES - 1) / VGPU_CHUNK_BYTES * VGPU_CHUNK_BYTES;
+	bool exact =
+	    vgpu_meter_state(growth->meter) == VGPU_METER_GRAPHS ||
+	    (bytes > VGPU_CHUNK_BYTES && !__atomic_load_n(&whole_chunks, __ATOMIC_RELAXED));
+
+	if (chunks_bytes < bytes)
+		return false;
+	if (!exact)
+		return try_reserve(&growth->reservation, chunks_bytes);
+	return (vgpu_fits(growth->reservation.place.card, chunks_bytes) &&
+		try_reserve(&growth->reservation, chunks_bytes)) ||
+	       try_reserve(&growth->reservation, bytes);
+}
+
+/* Most calls are served by what a pool holds. One that the driver grows by more, it undoes. */
+static bool may_grow(struct vgpu_growth *growth, uint64_t bytes)
+{
+	if (bytes > VGPU_CHUNK_BYTES || vgpu_meter_state(growth->meter) != VGPU_METER_POOL)
+		return false;
+	growth->growing = vgpu_growing_begin(growth->reservation.place.card);
+	return growth->growing;
+}
+
+/* Calls under way on that GPU, each of which may give a chunk back. */
+static bool any_pending(int card)
+{
+	struct vgpu_meter *meter;
+	uint32_t at = 0;
+
+	while ((meter = vgpu_meter_next(&at)))
+		if (vgpu_meter_card(meter) == card &&
+		    __atomic_load_n(&meter->pending_bytes, __ATOMIC_RELAXED))
+			return true;
+	return false;
+}
+
+/* Before a refusal: what pools hold unused, and what other threads' calls do not need. */
+static bool reserve_at_last(struct vgpu_growth *growth, uint64_t bytes)
+{
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
+	int card = growth->reservation.place.card;
+
+	if (!vgpu_may_ever_fit(card, bytes))
+		return false;
+	if (vgpu_meters_trim(card) && reserve_growth(growth, bytes))
+		return true;
+	for (int pauses = 0; pauses < MOST_PAUSES && any_pending(card); pauses++) {
+		syscall(SYS_nanosleep, &pause, NULL);
+		if (reserve_growth(growth, bytes))
+			return true;
+	}
+	return false;
+}
+
+CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream capturing,
+			   struct vgpu_growth *out)
+{
+	*out = (struct vgpu_growth){.meter = meter,
+				    .reservation.place = {.card = vgpu_meter_card(meter)}};
+	if (vgpu_meter_card(meter) == VGPU_CARD_NOT_GRANTED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (vgpu_meter_card(meter) >= 0 && bytes && !may_grow(out, bytes) &&
+	    !reserve_growth(out, bytes) && !is_capturing(capturing) && !reserve_at_last(out, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!vgpu_meter_enter(meter, out->reservation.bytes)) {
+		vgpu_cancel(&out->reservation);
+		if (out->growing)
+			vgpu_growing_end(out->growing);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	VGPU_AT(METER_RESERVED);
+	return CUDA_SUCCESS;
+}
+
+bool vgpu_growth_end(struct vgpu_growth *growth)
+{
+	int card = vgpu_meter_card(growth->meter);
+	int64_t delta_bytes;
+	bool known;
+
+	VGPU_AT(METER_GREW);
+	known = settle(growth->meter, growth->reservation.bytes, &delta_bytes) || card < 0;
+	if (growth->growing)
+		vgpu_growing_end(growth->growing);
+	if (delta_bytes > 0 && growth->reservation.bytes > VGPU_CHUNK_BYTES)
+		__atomic_store_n(&whole_chunks, true, __ATOMIC_RELAXED);
+	VGPU_AT(METER_CHARGED);
+	return known && (delta_bytes <= 0 || card < 0 || vgpu_fits(card, 0));
+}
+
+void vgpu_meters_read_all(bool those_that_hold)
+{
+	struct vgpu_meter *meter;
+	uint32_t at = 0;
+
+	while ((meter = vgpu_meter_next(&at)))
+		if (!those_that_hold || __atomic_load_n(&meter->held_bytes, __ATOMIC_RELAXED))
+			vgpu_meter_read(meter);
+}
+
+bool vgpu_meters_moved(int card)
+{
+	vgpu_meters_read_all(false);
+	return vgpu_fits(card, 0);
+}
+
+CUresult vgpu_trim_graphs(CUdevice device, int card)
+{
+	const struct vgpu_meter *meter = vgpu_meter_graphs(card);
+	uint64_t before_bytes = 0, after_bytes = 0;
+	CUresult result;
+
+	if (meter)
+		(void)vgpu_meter_reserved(meter, &before_bytes);
+	result = real_cuDeviceGraphMemTrim(device);
+	if (meter)
+		(void)vgpu_meter_reserved(meter, &after_bytes);
+	if (after_bytes != before_bytes)
+		vgpu_execs_trimmed(card);
+	return result;
+}
+
+void vgpu_meter_have_trimmed(const struct vgpu_meter *meter)
+{
+	int mode = vgpu_relaxed_begin();
+
+	if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS)
+		(void)vgpu_trim_graphs(meter->device, vgpu_meter_card(meter));
+	else
+		(void)real_cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)meter->pool, 0);
+	vgpu_relaxed_end(mode);
+}
+
+bool vgpu_meter_trim(struct vgpu_meter *meter)
+{
+	if (!vgpu_meter_enter(meter, 0))
+		return false;
+	vgpu_meter_have_trimmed(meter);
+	return vgpu_meter_leave(meter) < 0;
+}
+
+bool vgpu_meters_trim(int card)
+{
+	struct vgpu_meter *meter;
+	bool gained = false;
+	uint32_t at = 0;
+
+	if (!__atomic_load_n(&vgpu_meters_live, __ATOMIC_RELAXED))
+		return false;
+	while ((meter = vgpu_meter_next(&at)))
+		if (vgpu_meter_card(meter) == card &&
+		    __atomic_load_n(&meter->held_bytes, __ATOMIC_RELAXED))
+			gained |= vgpu_meter_trim(meter);
+	return gained;
+}

@@ -1,0 +1,205 @@
+/* See place.h: the driver says what is current, lives.c which life it is, its UUID which GPU.
+ */
+#include "charge/place.h"
+
+#include "charge/contexts.h"
+#include "charge/gate.h"
+#include "charge/lives.h"
+#include "loader/hooks.h"
+#include "vgpu/region.h"
+
+enum { CACHED_DEVICES = 64 };
+
+/* Address on the bus, as one number that orders as PCI addresses do; 0 where it is not told. */
+static uint64_t bus_address(CUdevice device)
+{
+	static const int attributes[] = {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+					 CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+					 CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID};
+	uint64_t address = 0;
+
+	for (unsigned int i = 0; i < sizeof(attributes) / sizeof(*attributes); i++) {
+		int part = 0;
+
+		(void)real_cuDeviceGetAttribute(&part, attributes[i], device);
+		address = address << 20 | (uint32_t)part;
+	}
+	return address;
+}
+
+/* How many of the devices that the program sees come before this one on the bus. */
+static int number_of(CUdevice device)
+{
+	uint64_t own = bus_address(device);
+	int count = 0, before = 0;
+
+	(void)real_cuDeviceGetCount(&count);
+	for (CUdevice other = 0; other < count; other++)
+		before += bus_address(other) < own;
+	return before;
+}
+
+/* Of a MIG instance the first call names the instance and the second its card. */
+static int find_card(CUdevice device)
+{
+	CUuuid uuid;
+	int number = number_of(device), card = VGPU_CARD_NOT_GRANTED;
+
+	if (real_cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS)
+		card = vgpu_card_of_uuid(uuid.bytes, number);
+	if (card == VGPU_CARD_NOT_GRANTED && real_cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
+		card = vgpu_card_of_uuid(uuid.bytes, number);
+	return card;
+}
+
+/* Ordinals keep their card for the life of the process. Cached as card + 1; 0 is unknown. */
+static int card_of_device(CUdevice device)
+{
+	static uint8_t cache[CACHED_DEVICES];
+	bool cacheable = device >= 0 && device < CACHED_DEVICES;
+	int card = cacheable ? __atomic_load_n(&cache[device], __ATOMIC_RELAXED) - 1 : -1;
+
+	if (card >= 0)
+		return card;
+	card = find_card(device);
+	if (card >= 0 && cacheable)
+		__atomic_store_n(&cache[device], (uint8_t)(card + 1), __ATOMIC_RELAXED);
+	return card;
+}
+
+void vgpu_meet_devices(void)
+{
+	int count = 0;
+
+	if (!vgpu_limits_are_numbered())
+		return;
+	(void)real_cuDeviceGetCount(&count);
+	for (CUdevice device = 0; device < count; device++)
+		(void)card_of_device(device);
+}
+
+/* False: `result` is all there is to say. */
+static bool is_managed(struct vgpu_place *place, CUresult *result)
+{
+	enum vgpu_gate gate = vgpu_gate_use();
+
+	*place = (struct vgpu_place){VGPU_CARD_UNMANAGED, 0};
+	*result = gate == VGPU_GATE_SHUT ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
+	return gate == VGPU_GATE_MANAGED;
+}
+
+/* Before CUDA 13 a context's device is asked of the current context alone. */
+static CUresult device_of(CUcontext context, CUdevice *device)
+{
+	CUcontext current, popped;
+	CUresult result;
+
+	if (!context || (real_cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context))
+		return real_cuCtxGetDevice(device);
+	result = real_cuCtxGetDevice_v2(device, context);
+	if (result != CUDA_ERROR_NOT_FOUND)
+		return result;
+	result = real_cuCtxPushCurrent_v2(context);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = real_cuCtxGetDevice(device);
+	(void)real_cuCtxPopCurrent_v2(&popped);
+	return result;
+}
+
+/* A context that the table does not know; of one that is none, the driver says so. */
+static CUresult meet(CUcontext context, struct vgpu_place *place)
+{
+	CUdevice device;
+	CUresult result = device_of(context, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	place->card = card_of_device(device);
+	if (context && place->card != VGPU_CARD_NOT_GRANTED)
+		vgpu_context_met(context, 0, place, NULL);
+	return CUDA_SUCCESS;
+}
+
+static CUresult find(CUcontext context, struct vgpu_place *place)
+{
+	if (context && vgpu_lives_known(context, place))
+		return CUDA_SUCCESS;
+	return meet(context, place);
+}
+
+CUresult vgpu_place_current(struct vgpu_place *place)
+{
+	CUcontext context = NULL;
+	CUresult result;
+
+	if (!is_managed(place, &result))
+		return result;
+	/* Drivers before CUDA 4 have no such call: there a context has no name. */
+	result = real_cuCtxGetCurrent(&context);
+	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND)
+		return result;
+	return find(context, place);
+}
+
+CUresult vgpu_place_of_context(CUcontext context, struct vgpu_place *place)
+{
+	CUresult result;
+
+	if (!context)
+		return vgpu_place_current(place);
+	return is_managed(place, &result) ? find(context, place) : result;
+}
+
+CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place)
+{
+	CUresult result;
+
+	if (is_managed(place, &result))
+		place->card = card_of_device(device);
+	return result;
+}
+
+enum { MANAGED = 2 }; /* CU_MEM_ALLOCATION_TYPE_MANAGED */
+
+static bool is_on_device(const CUmemLocation *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ||
+	       location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+}
+
+CUresult vgpu_place_of_location(const CUmemLocation *location, struct vgpu_place *place,
+				CUdevice *device)
+{
+	CUuuid uuid;
+	CUresult result;
+
+	*place = (struct vgpu_place){.card = VGPU_CARD_UNMANAGED};
+	*device = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
+		      ? location->id & 0xff
+		      : location->id;
+	if (!is_on_device(location))
+		return CUDA_SUCCESS;
+	result = vgpu_place_of_device(*device, place);
+	if (result == CUDA_SUCCESS && place->card == VGPU_CARD_NOT_GRANTED &&
+	    real_cuDeviceGetUuid(&uuid, *device) != CUDA_SUCCESS)
+		place->card = VGPU_CARD_UNMANAGED;
+	return result;
+}
+
+CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place *place)
+{
+	CUdevice device = 0;
+	CUresult result;
+
+	if (properties->allocation_type != MANAGED || is_on_device(&properties->location)) {
+		result = vgpu_place_of_location(&properties->location, place, &device);
+	} else {
+		(void)real_cuCtxGetDevice(&device); /* without a context: the first */
+		result = vgpu_place_of_device(device, place);
+	}
+	if (properties->allocation_type == MANAGED && place->card >= 0 &&
+	    !vgpu_managed_is_charged(place->card))
+		place->card = VGPU_CARD_UNMANAGED;
+	return result;
+}

@@ -1,0 +1,190 @@
+/*
+ * Wrappers of arrays.
+ *
+ * An array is charged what the driver says an array of that description needs. It says so of arrays
+ * whose mapping is deferred, which have no memory themselves: so one of those is made, asked and
+ * destroyed first. Where a driver has no such arrays (before CUDA 11.6), or not of that shape, the
+ * bytes of the elements are charged. Each array is charged whole blocks of its own; a driver that
+ * lets small ones share a block takes less. Sparse and deferred arrays cost nothing: what is mapped
+ * to them is held by claims.
+ */
+#include "charge/claims.h"
+#include "loader/hooks.h"
+
+enum { MOST_ELEMENT_BYTES = 16 };
+
+/* Levels of 0: an array that is none of a mipmap. 0: the driver does not say. */
+static uint64_t told_of(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels, CUdevice device)
+{
+	CUDA_ARRAY3D_DESCRIPTOR twin = *array;
+	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+	CUmipmappedArray mipmap;
+	CUarray single;
+	CUresult result;
+
+	twin.flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+	if (!levels && real_cuArray3DCreate_v2(&single, &twin) == CUDA_SUCCESS) {
+		result = real_cuArrayGetMemoryRequirements(&needs, single, device);
+		(void)real_cuArrayDestroy(single);
+	} else if (levels && real_cuMipmappedArrayCreate(&mipmap, &twin, levels) == CUDA_SUCCESS) {
+		result = real_cuMipmappedArrayGetMemoryRequirements(&needs, mipmap, device);
+		(void)real_cuMipmappedArrayDestroy(mipmap);
+	} else {
+		return 0;
+	}
+	return result == CUDA_SUCCESS ? needs.size_bytes : 0;
+}
+
+static uint64_t channel_bytes(int format)
+{
+	switch (format) { /* CU_AD_FORMAT_ */
+	case 0x01:
+	case 0x08:
+		return 1;
+	case 0x02:
+	case 0x09:
+	case 0x10:
+		return 2;
+	case 0x03:
+	case 0x0a:
+	case 0x20:
+		return 4;
+	default:
+		return MOST_ELEMENT_BYTES;
+	}
+}
+
+static uint64_t times(uint64_t bytes, uint64_t count)
+{
+	uint64_t product;
+
+	return __builtin_mul_overflow(bytes, count ? count : 1, &product) ? UINT64_MAX : product;
+}
+
+/* Of a mipmap, all levels below the first come to less than the first. */
+static uint64_t bytes_of_elements(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels)
+{
+	uint64_t bytes = times(channel_bytes(array->format), array->channels);
+
+	bytes = times(times(times(bytes, array->width), array->height), array->depth);
+	return times(bytes, levels > 1 ? 2 : 1);
+}
+
+static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
+			struct vgpu_reservation *reservation)
+{
+	struct vgpu_place place;
+	CUdevice device = 0;
+	uint64_t bytes = 0;
+	CUresult result = vgpu_place_current(&place);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (array->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+		place.card = VGPU_CARD_UNMANAGED;
+	if (place.card >= 0 && real_cuCtxGetDevice(&device) == CUDA_SUCCESS)
+		bytes = told_of(array, levels, device);
+	if (bytes)
+		return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
+	bytes = bytes_of_elements(array, levels);
+	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
+	return vgpu_ask_all_the_same(reservation, result);
+}
+
+static CUresult destroy_array(uint64_t array)
+{
+	return real_cuArrayDestroy((CUarray)(uintptr_t)array);
+}
+
+static CUresult destroy_mipmap(uint64_t mipmap)
+{
+	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)mipmap);
+}
+
+/* What became of a reservation, once the driver has answered; `out` is the program's. Nothing is
+ * reserved for what the driver should have refused. */
+static CUresult keep(const struct vgpu_reservation *reservation, CUresult result,
+		     enum vgpu_kind kind, void *made, void **out, CUresult (*undo)(uint64_t key))
+{
+	uint64_t key = (uintptr_t)made;
+
+	if (result == CUDA_SUCCESS) {
+		result = reservation->place.card >= 0 && !reservation->bytes
+			     ? CUDA_ERROR_OUT_OF_MEMORY
+			     : vgpu_commit(reservation, kind, key);
+		if (result == CUDA_SUCCESS)
+			*out = made;
+		if (result == CUDA_SUCCESS || undo(key) != CUDA_SUCCESS)
+			return result;
+	}
+	vgpu_cancel(reservation);
+	return result;
+}
+
+/* A mipmap may lie in memory of another interface, and has no charge of its own then. */
+static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint64_t key))
+{
+	struct vgpu_charge charge;
+	uint32_t tiles = vgpu_take_tiles_of_array(key), view = vgpu_take_view(key);
+	CUresult result;
+
+	vgpu_take(kind, key, &charge);
+	result = destroy(key);
+	vgpu_release(kind, key, &charge, result);
+	vgpu_settle_claims(tiles, result);
+	vgpu_settle_claims(view, result);
+	return result;
+}
+
+/* `depth` and `flags`: as the description has them, which in two dimensions has none. */
+#define CREATING(symbol, description, depth_, flags_)                                              \
+	CUresult symbol(CUarray *array, const description *described)                              \
+	{                                                                                          \
+		struct vgpu_reservation reservation;                                               \
+		CUarray made = NULL;                                                               \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!array || !described)                                                          \
+			return real_##symbol(array, described);                                    \
+		result = reserve(&(CUDA_ARRAY3D_DESCRIPTOR){described->width, described->height,   \
+							    depth_, described->format,             \
+							    described->channels, flags_},          \
+				 0, &reservation);                                                 \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		VGPU_CALL_RESERVED(result, &reservation, real_##symbol(&made, described));         \
+		return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array,           \
+			    destroy_array);                                                        \
+	}
+
+CREATING(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, 0, 0)
+CREATING(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, 0, 0)
+CREATING(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, described->depth, described->flags)
+CREATING(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, described->depth, described->flags)
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *described,
+				unsigned int levels)
+{
+	struct vgpu_reservation reservation;
+	CUmipmappedArray made = NULL;
+	CUresult result;
+
+	if (!mipmap || !described || !levels)
+		return real_cuMipmappedArrayCreate(mipmap, described, levels);
+	result = reserve(described, levels, &reservation);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation,
+			   real_cuMipmappedArrayCreate(&made, described, levels));
+	return keep(&reservation, result, VGPU_KIND_MIPMAP, made, (void **)mipmap, destroy_mipmap);
+}
+
+CUresult cuArrayDestroy(CUarray array)
+{
+	return end(VGPU_KIND_ARRAY, (uintptr_t)array, destroy_array);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
+{
+	return end(VGPU_KIND_MIPMAP, (uintptr_t)mipmap, destroy_mipmap);
+}

@@ -1,0 +1,242 @@
+/*
+ * Wrappers of the calls that make contexts, and of those that end them, and all that they hold.
+ *
+ * A context is reserved before it is made, so that one that does not fit never comes to the GPU. A
+ * life lasts until the driver has ended it: most releases and detachments end nothing, and an end
+ * may be refused, while other threads allocate. No lock is held meanwhile: what other threads have
+ * made of the handle by then, the driver's own number of the context says (lives.h).
+ */
+#include <stdbool.h>
+
+#include "charge/contexts.h"
+#include "charge/lives.h"
+#include "charge/meters.h"
+#include "charge/place.h"
+#include "loader/hooks.h"
+
+#define KNOWN_FLAGS 0xffu /* CU_CTX_FLAGS_MASK */
+
+enum { PRIMARIES = 64 };
+
+/* Handles of the primary contexts, which never change; NULL: not seen yet. */
+static CUcontext primaries[PRIMARIES];
+
+/* What cannot succeed is the driver's alone to refuse. */
+static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUdevice device)
+{
+	struct vgpu_place place = {VGPU_CARD_UNMANAGED, 0};
+	CUresult result = out ? vgpu_place_of_device(device, &place) : CUDA_SUCCESS;
+
+	*reservation = (struct vgpu_reservation){.place = place};
+	if (result != CUDA_SUCCESS || place.card < 0)
+		return result;
+	return vgpu_context_reserve(place, reservation);
+}
+
+/* The driver has answered; what it made is a new life, whatever its handle meant before. */
+static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CUcontext made,
+		       uint32_t serial, CUcontext *out)
+{
+	struct vgpu_place place = reservation->place;
+
+	if (result != CUDA_SUCCESS) {
+		vgpu_cancel(reservation);
+		return result;
+	}
+	if (place.card >= 0)
+		vgpu_context_met(made, serial, &place, reservation);
+	*out = made;
+	return CUDA_SUCCESS;
+}
+
+/* It does not fit. Flags of no meaning besides, the driver says. */
+static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
+{
+	CUcontext given;
+	CUresult result;
+
+	if (ours != CUDA_ERROR_OUT_OF_MEMORY || !(flags & ~KNOWN_FLAGS))
+		return ours;
+	result = real_cuCtxCreate_v2(&given, flags, device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	(void)real_cuCtxDestroy_v2(given);
+	return ours;
+}
+
+/* `context` is the program's, written when the context is there to stay; `into` the driver's. */
+#define CREATING(symbol, params, args)                                                             \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		struct vgpu_reservation reservation;                                               \
+		CUcontext made = NULL, *into = context ? &made : NULL;                             \
+		CUresult result = begin(&reservation, context, device);                            \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return refused(result, flags, device);                                     \
+		VGPU_CALL_RESERVED(result, &reservation, real_##symbol args);                      \
+		return finish(&reservation, result, made, UINT32_MAX, context);                    \
+	}
+
+CREATING(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
+	 (into, flags, device))
+CREATING(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+	 (into, flags, device))
+CREATING(cuCtxCreate_v3,
+	 (CUcontext * context, void *affinity, int affinity_count, unsigned int flags,
+	  CUdevice device),
+	 (into, affinity, affinity_count, flags, device))
+CREATING(cuCtxCreate_v4,
+	 (CUcontext * context, void *parameters, unsigned int flags, CUdevice device),
+	 (into, parameters, flags, device))
+CREATING(cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
+	 (into, flags, device))
+CREATING(cuVDPAUCtxCreate_v2,
+	 (CUcontext * context, unsigned int flags, CUdevice device, uint32_t display, void *lookup),
+	 (into, flags, device, display, lookup))
+
+/* For certain: a driver that does not say may have one. */
+static bool is_inactive(CUdevice device)
+{
+	unsigned int flags;
+	int active = 0;
+
+	return real_cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active;
+}
+
+static void note_primary(CUdevice device, CUcontext context)
+{
+	if (device >= 0 && device < PRIMARIES)
+		__atomic_store_n(&primaries[device], context, __ATOMIC_RELAXED);
+}
+
+/* It may have ended and begun anew since it was met. */
+static CUresult retain_active(CUcontext *context, CUdevice device)
+{
+	struct vgpu_place place;
+	CUresult result = real_cuDevicePrimaryCtxRetain(context, device);
+
+	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS &&
+	    place.card >= 0)
+		vgpu_context_met(*context, 0, &place, NULL);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	struct vgpu_reservation reservation;
+	uint32_t serial = vgpu_lives_serial();
+	CUcontext made = NULL;
+	CUresult result;
+
+	if (!is_inactive(device)) {
+		result = retain_active(context, device);
+	} else {
+		result = begin(&reservation, context, device);
+		if (result == CUDA_ERROR_OUT_OF_MEMORY && !is_inactive(device))
+			return retain_active(context, device); /* another thread was first */
+		if (result != CUDA_SUCCESS)
+			return result;
+		VGPU_CALL_RESERVED(result, &reservation,
+				   real_cuDevicePrimaryCtxRetain(context ? &made : NULL, device));
+		result = finish(&reservation, result, made, serial, context);
+	}
+	if (result == CUDA_SUCCESS)
+		note_primary(device, *context);
+	return result;
+}
+
+/* Programs may have come by it without a retain that has a hook; asking does not change what is. */
+static CUcontext find_primary(CUdevice device)
+{
+	CUcontext context = NULL;
+
+	if (device < 0 || device >= PRIMARIES)
+		return NULL;
+	context = __atomic_load_n(&primaries[device], __ATOMIC_RELAXED);
+	if (context || is_inactive(device) ||
+	    real_cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+		return context;
+	note_primary(device, context);
+	(void)real_cuDevicePrimaryCtxRelease_v2(device);
+	return context;
+}
+
+CUdevice vgpu_device_of_primary(uint32_t life)
+{
+	for (CUdevice device = 0; life && device < PRIMARIES; device++)
+		if (vgpu_life_of(__atomic_load_n(&primaries[device], __ATOMIC_RELAXED)).id == life)
+			return device;
+	return -1;
+}
+
+/* A release ends it if it was the last one; another thread may have begun the next life since. */
+static bool has_ended(CUdevice device, CUcontext context, const struct vgpu_life *life)
+{
+	uint64_t now_id;
+
+	if (is_inactive(device))
+		return true;
+	now_id = life->driver_id ? vgpu_context_driver_id(context) : 0;
+	return now_id && now_id != life->driver_id;
+}
+
+static CUresult release(CUdevice device, CUresult (*driver_release)(CUdevice device))
+{
+	CUcontext context = find_primary(device);
+	struct vgpu_life life = vgpu_life_of(context);
+	CUresult result = driver_release(device);
+
+	if (result == CUDA_SUCCESS && life.id && has_ended(device, context, &life))
+		vgpu_context_ended(life.id);
+	return result;
+}
+
+static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device))
+{
+	struct vgpu_life life = vgpu_life_of(find_primary(device));
+	CUresult result = driver_reset(device);
+
+	if (result == CUDA_SUCCESS) {
+		vgpu_context_ended(life.id);
+		vgpu_meters_forget(device);
+	}
+	return result;
+}
+
+/* NULL is refused by the driver. */
+static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
+{
+	struct vgpu_life life = vgpu_life_of(context);
+	CUresult result = driver_destroy(context);
+
+	if (result == CUDA_SUCCESS)
+		vgpu_context_ended(life.id);
+	return result;
+}
+
+/* Each is one of the three, by the driver's of its own name. */
+#define ENDING(symbol, by, type)                                                                   \
+	CUresult symbol(type ending)                                                               \
+	{                                                                                          \
+		return by(ending, real_##symbol);                                                  \
+	}
+
+ENDING(cuDevicePrimaryCtxRelease, release, CUdevice)
+ENDING(cuDevicePrimaryCtxRelease_v2, release, CUdevice)
+ENDING(cuDevicePrimaryCtxReset, reset, CUdevice)
+ENDING(cuDevicePrimaryCtxReset_v2, reset, CUdevice)
+ENDING(cuCtxDestroy, destroy, CUcontext)
+ENDING(cuCtxDestroy_v2, destroy, CUcontext)
+
+/* The last detachment ends it: the driver then refuses its handle. */
+CUresult cuCtxDetach(CUcontext context)
+{
+	struct vgpu_life life = vgpu_life_of(context);
+	CUresult result = real_cuCtxDetach(context);
+	unsigned int version;
+
+	if (result == CUDA_SUCCESS && real_cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS)
+		vgpu_context_ended(life.id);
+	return result;
+}

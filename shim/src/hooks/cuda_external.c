@@ -1,0 +1,80 @@
+/*
+ * Wrappers of memory imported from other interfaces (Vulkan, OpenGL, Direct3D, NvSciBuf). It is
+ * charged the size that the program declares, until the import has been destroyed and everything
+ * mapped of it been freed: the import and each of these views is a claim. cuMemFree and
+ * cuMipmappedArrayDestroy, which end views, take their claims.
+ */
+#include <stdbool.h>
+
+#include "charge/claims.h"
+#include "loader/hooks.h"
+#include "os/step.h"
+
+CUresult cuImportExternalMemory(CUexternalMemory *memory,
+				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *described)
+{
+	struct vgpu_claim_to to = {.kind = VGPU_CLAIM_EXTERNAL};
+	struct vgpu_physical held = {.device = 0};
+	CUresult result;
+	struct vgpu_place place;
+	uint32_t claim;
+
+	if (!memory || !described || !described->size_bytes)
+		return real_cuImportExternalMemory(memory, described);
+	result = vgpu_place_current(&place);
+	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
+		return result == CUDA_SUCCESS ? real_cuImportExternalMemory(memory, described)
+					      : result;
+	to.extent = place.context;
+	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, described->size_bytes),
+				 &held.charge);
+	if (result != CUDA_SUCCESS)
+		return result;
+	claim = vgpu_claim_new(&held);
+	if (!claim) {
+		vgpu_cancel(&held.charge);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	result = real_cuImportExternalMemory(memory, described);
+	VGPU_AT(EXTERNAL_CALLED);
+	to.key = result == CUDA_SUCCESS ? (uintptr_t)*memory : 0;
+	vgpu_claim_end(claim, result, to);
+	return result;
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory memory)
+{
+	uint32_t claim = vgpu_take_claim(VGPU_CLAIM_EXTERNAL, (uintptr_t)memory);
+	CUresult result = real_cuDestroyExternalMemory(memory);
+
+	vgpu_settle_claims(claim, result);
+	return result;
+}
+
+/* The context that a view goes with. */
+static struct vgpu_claim_to as_view(uint64_t key)
+{
+	struct vgpu_place place;
+
+	return (struct vgpu_claim_to){
+	    .kind = VGPU_CLAIM_VIEW,
+	    .key = key,
+	    .extent = vgpu_place_current(&place) == CUDA_SUCCESS ? place.context : 0};
+}
+
+#define MAPPING(symbol, handle)                                                                    \
+	CUresult symbol(handle *view, CUexternalMemory memory, const void *described)              \
+	{                                                                                          \
+		uint32_t claim;                                                                    \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!vgpu_claim_known(VGPU_CLAIM_EXTERNAL, (uintptr_t)memory, &claim))             \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                           \
+		result = real_##symbol(view, memory, described);                                   \
+		vgpu_claim_end(claim, result,                                                      \
+			       as_view(result == CUDA_SUCCESS ? (uintptr_t)*view : 0));            \
+		return result;                                                                     \
+	}
+
+MAPPING(cuExternalMemoryGetMappedBuffer, CUdeviceptr)
+MAPPING(cuExternalMemoryGetMappedMipmappedArray, CUmipmappedArray)

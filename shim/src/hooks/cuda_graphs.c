@@ -1,0 +1,220 @@
+/*
+ * Wrappers of executable graphs. A graph takes memory for its allocation nodes when it is launched
+ * or uploaded, and by then nothing can be undone: so what they come to is added up when the graph
+ * is instantiated, and reserved before a launch. A graph that allocates nothing costs a look into a
+ * table, and is never refused.
+ */
+#include <sys/mman.h>
+
+#include "charge/meters.h"
+#include "charge/place.h"
+#include "ledger/execs.h"
+#include "loader/hooks.h"
+
+enum {
+	NODE_CHILD = 4,
+	NODE_ALLOC = 10,
+	DEEPEST_CHILD = 32, /* below it nothing is added up; what is taken is charged after */
+	FLAG_UPLOAD = 2,
+	STREAM_PER_THREAD = 2,
+};
+
+static void add_graph(CUgraph graph, struct vgpu_graph_needs *needs, int depth);
+
+static void add_alloc(CUgraphNode node, struct vgpu_graph_needs *needs)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+	struct vgpu_place place;
+
+	if (real_cuGraphMemAllocNodeGetParams(node, &parameters) == CUDA_SUCCESS &&
+	    vgpu_place_of_pool(&parameters.pool, &place) == CUDA_SUCCESS && place.card >= 0) {
+		needs->cards |= UINT64_C(1) << place.card;
+		needs->bytes[place.card] += vgpu_whole_blocks(place.card, parameters.size_bytes);
+	}
+}
+
+static void add_node(CUgraphNode node, struct vgpu_graph_needs *needs, int depth)
+{
+	CUgraph child;
+	int type;
+
+	if (real_cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+		return;
+	if (type == NODE_ALLOC)
+		add_alloc(node, needs);
+	else if (type == NODE_CHILD && depth < DEEPEST_CHILD &&
+		 real_cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+		add_graph(child, needs, depth + 1);
+}
+
+static void add_graph(CUgraph graph, struct vgpu_graph_needs *needs, int depth)
+{
+	CUgraphNode *nodes;
+	size_t count = 0, bytes;
+
+	if (real_cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
+		return;
+	bytes = count * sizeof(*nodes);
+	nodes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (nodes == MAP_FAILED)
+		return;
+	if (real_cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+		for (size_t i = 0; i < count && i < bytes / sizeof(*nodes); i++)
+			add_node(nodes[i], needs, depth);
+	munmap(nodes, bytes);
+}
+
+static struct vgpu_graph_needs needs_of(CUgraph graph)
+{
+	struct vgpu_graph_needs needs = {0};
+	struct vgpu_place place;
+
+	if (graph && vgpu_place_of_device(0, &place) == CUDA_SUCCESS &&
+	    place.card != VGPU_CARD_UNMANAGED)
+		add_graph(graph, &needs, 0);
+	return needs;
+}
+
+/* The driver made `made`; one that allocates and cannot be written down is not given. */
+static CUresult enter(CUresult result, CUgraphExec made, CUgraphExec *exec,
+		      const struct vgpu_graph_needs *needs)
+{
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (needs->cards && !vgpu_execs_put((uintptr_t)made, needs)) {
+		real_cuGraphExecDestroy(made);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*exec = made;
+	return CUDA_SUCCESS;
+}
+
+#define INSTANTIATING(symbol, params, args)                                                        \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		struct vgpu_graph_needs needs = needs_of(graph);                                   \
+		CUgraphExec made = NULL, *into = exec ? &made : NULL;                              \
+		CUresult result = real_##symbol args;                                              \
+                                                                                                   \
+		return enter(result, made, exec, &needs);                                          \
+	}
+
+INSTANTIATING(cuGraphInstantiate,
+	      (CUgraphExec * exec, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes),
+	      (into, graph, node, log, log_bytes))
+INSTANTIATING(cuGraphInstantiate_v2,
+	      (CUgraphExec * exec, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes),
+	      (into, graph, node, log, log_bytes))
+INSTANTIATING(cuGraphInstantiateWithFlags,
+	      (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (into, graph, flags))
+
+/* What one call that allocates for a graph may make the meters of its GPUs grow by. */
+struct growths {
+	struct vgpu_growth of[VGPU_MOST_CARDS];
+	int count;
+};
+
+static void end_growths(struct growths *growths)
+{
+	while (growths->count)
+		(void)vgpu_growth_end(&growths->of[--growths->count]);
+}
+
+static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_needs *needs,
+			      CUstream capturing)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	growths->count = 0;
+	for (int card = 0; result == CUDA_SUCCESS && card < VGPU_MOST_CARDS; card++) {
+		struct vgpu_meter *meter;
+
+		if (!(needs->cards & UINT64_C(1) << card))
+			continue;
+		meter = vgpu_meter_graphs(card);
+		result = meter ? vgpu_growth_begin(meter, needs->bytes[card], capturing,
+						   &growths->of[growths->count])
+			       : CUDA_ERROR_OUT_OF_MEMORY;
+		growths->count += result == CUDA_SUCCESS;
+	}
+	if (result != CUDA_SUCCESS)
+		end_growths(growths);
+	return result;
+}
+
+/* `result = call`, of an executable graph that allocates: only the memory of its nodes is refused.
+ */
+#define CALL_ALLOCATING(result, needs, capturing, call)                                            \
+	do {                                                                                       \
+		struct growths growths_;                                                           \
+		(result) = begin_growths(&growths_, needs, capturing);                             \
+		if ((result) != CUDA_SUCCESS)                                                      \
+			break;                                                                     \
+		(result) = (call);                                                                 \
+		end_growths(&growths_);                                                            \
+	} while (0)
+
+/* A launch or an upload; `own`: the stream under its own name. */
+#define LAUNCHING(symbol)                                                                          \
+	CUresult on_##symbol(enum vgpu_function real, CUgraphExec exec, CUstream stream)           \
+	{                                                                                          \
+		bool of_thread = real == VGPU_ID_##symbol##_ptsz && !stream;                       \
+		CUstream own = of_thread ? (CUstream)STREAM_PER_THREAD : stream;                   \
+		struct vgpu_graph_needs needs;                                                     \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!vgpu_execs_find((uintptr_t)exec, &needs))                                     \
+			return as_##symbol(real, exec, stream);                                    \
+		CALL_ALLOCATING(result, &needs, own, as_##symbol(real, exec, stream));             \
+		if (result == CUDA_SUCCESS)                                                        \
+			vgpu_execs_launched((uintptr_t)exec, &needs);                              \
+		return result;                                                                     \
+	}
+
+LAUNCHING(cuGraphLaunch)
+LAUNCHING(cuGraphUpload)
+
+CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *exec, CUgraph graph,
+					 CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+	struct vgpu_graph_needs needs = needs_of(graph);
+	CUgraphExec made = NULL, *into = exec ? &made : NULL;
+	bool uploads = parameters && parameters->flags & FLAG_UPLOAD && needs.cards;
+	CUresult result;
+
+	if (uploads) {
+		vgpu_execs_count_trims(&needs);
+		CALL_ALLOCATING(result, &needs, NULL,
+				as_cuGraphInstantiateWithParams(real, into, graph, parameters));
+	} else {
+		result = as_cuGraphInstantiateWithParams(real, into, graph, parameters);
+	}
+	result = enter(result, made, exec, &needs);
+	if (result == CUDA_SUCCESS && uploads)
+		vgpu_execs_launched((uintptr_t)made, &needs);
+	return result;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	struct vgpu_graph_needs needs;
+	bool known = vgpu_execs_remove((uintptr_t)exec, &needs);
+	CUresult result = real_cuGraphExecDestroy(exec);
+
+	if (result != CUDA_SUCCESS && known)
+		vgpu_execs_put((uintptr_t)exec, &needs);
+	vgpu_meters_read();
+	return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+	struct vgpu_place place;
+	CUresult result;
+
+	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.card < 0)
+		return real_cuDeviceGraphMemTrim(device);
+	result = vgpu_trim_graphs(device, place.card);
+	vgpu_meters_read();
+	return result;
+}

@@ -1,0 +1,51 @@
+/*
+ * Green contexts: other ways into a device's primary context, each of which retains it. What is
+ * allocated in one is the primary context's, and stays when the green one ends.
+ */
+#include <stddef.h>
+
+#include "charge/contexts.h"
+#include "charge/lives.h"
+#include "loader/hooks.h"
+
+/* The primary context is retained beside, so that it is charged before there is a green one. */
+CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned int flags)
+{
+	struct vgpu_place place;
+	CUcontext primary, context;
+	CUresult result;
+
+	if (!green || !resources)
+		return real_cuGreenCtxCreate(green, resources, device, flags);
+	result = cuDevicePrimaryCtxRetain(&primary, device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = real_cuGreenCtxCreate(green, resources, device, flags);
+	if (result == CUDA_SUCCESS && real_cuCtxFromGreenCtx(&context, *green) == CUDA_SUCCESS &&
+	    vgpu_place_of_context(primary, &place) == CUDA_SUCCESS)
+		vgpu_place_join(context, place);
+	(void)cuDevicePrimaryCtxRelease_v2(device);
+	return result;
+}
+
+/* And here, so that its last release is one that has a hook. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+	CUcontext context = NULL, primary;
+	struct vgpu_place place;
+	CUdevice device = -1;
+	CUresult result;
+
+	if (green && real_cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS &&
+	    vgpu_lives_known(context, &place))
+		device = vgpu_device_of_primary(place.context);
+	if (device < 0 || cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+		return real_cuGreenCtxDestroy(green);
+	/* Before the call: the driver may give the handle to another thread's context at once. */
+	vgpu_place_part(context);
+	result = real_cuGreenCtxDestroy(green);
+	if (result != CUDA_SUCCESS)
+		vgpu_place_join(context, place);
+	(void)cuDevicePrimaryCtxRelease_v2(device);
+	return result;
+}

@@ -1,0 +1,34 @@
+/* Wrapper of cuInit: attaches the process, and keeps the driver loaded. */
+#include "charge/gate.h"
+#include "charge/place.h"
+#include "loader/hooks.h"
+#include "loader/loader.h"
+
+/*
+ * A driver that is unloaded may leave the card's memory taken, and tells nobody; one that is loaded
+ * in its place gives its handles anew, and they would pass for the old one's.
+ */
+static void keep_driver(void)
+{
+	static bool kept;
+
+	if (__atomic_exchange_n(&kept, true, __ATOMIC_RELAXED))
+		return;
+	vgpu_loader_keep(vgpu_real_pointer(VGPU_ID_cuInit));
+}
+
+CUresult cuInit(unsigned int flags)
+{
+	enum vgpu_gate gate = vgpu_gate_use();
+	CUresult result;
+
+	if (gate == VGPU_GATE_SHUT)
+		return CUDA_ERROR_NOT_PERMITTED;
+	result = real_cuInit(flags);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (gate == VGPU_GATE_MANAGED)
+		keep_driver();
+	vgpu_meet_devices();
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,169 @@
+/*
+ * Wrappers of the calls by which processes share device memory: however many of the container's
+ * processes hold it, it is charged once (shared.h). What no process of the container exports is
+ * charged to each that opens it. Events have no memory and go to the driver.
+ *
+ * The driver counts openings of one handle: the same address, once more. Each has a key of its own,
+ * the address and the numbers after it, at which nothing else can lie.
+ */
+#include "charge/admission.h"
+#include "charge/export_key.h"
+#include "loader/hooks.h"
+#include "os/lock.h"
+#include "os/step.h"
+#include "region/shared.h"
+
+enum {
+	ADDRESS_STEP = 512, /* the driver's alignment: an address has so many keys */
+	POINTER_DEVICE_ORDINAL = 9,
+};
+
+static uint64_t key_of(const CUipcMemHandle *handle)
+{
+	return vgpu_export_key_of(handle->reserved, sizeof(handle->reserved), false);
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
+{
+	CUresult result = real_cuIpcGetMemHandle(handle, dptr);
+	CUdeviceptr base;
+
+	VGPU_AT(IPC_EXPORTED);
+	if (result == CUDA_SUCCESS &&
+	    real_cuMemGetAddressRange_v2(&base, NULL, dptr) == CUDA_SUCCESS)
+		vgpu_share(VGPU_KIND_MEMORY, base, key_of(handle));
+	VGPU_AT(IPC_SHARED);
+	return result;
+}
+
+/* Held from the choice of an opening's number until it is written down or taken out. */
+static struct vgpu_lock numbering;
+
+/* Openings of the address that are written down. */
+static uint64_t openings(CUdeviceptr dptr)
+{
+	uint64_t count = 0;
+
+	while (count < ADDRESS_STEP && vgpu_ledger_has(VGPU_KIND_IPC, dptr + count))
+		count++;
+	return count;
+}
+
+/* No process of the container shares it: its first opening is charged to us, on its own GPU. */
+static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
+			     struct vgpu_reservation *reservation)
+{
+	struct vgpu_place place;
+	size_t size_bytes = 0;
+	int ordinal;
+
+	if (real_cuPointerGetAttribute(&ordinal, POINTER_DEVICE_ORDINAL, dptr) == CUDA_SUCCESS &&
+	    vgpu_place_of_device(ordinal, &place) == CUDA_SUCCESS)
+		current.card = place.card;
+	(void)real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
+	return vgpu_reserve_at(current, vgpu_whole_blocks(current.card, size_bytes), reservation);
+}
+
+/* `ours` is what the first opening costs; a later one costs nothing. CUDA_ERROR_NOT_READY: it is
+ * the first, and nothing is reserved for it. */
+static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, CUdeviceptr dptr,
+			   vgpu_hold hold)
+{
+	struct vgpu_reservation later = {.place = ours->place};
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	uint64_t opening = ADDRESS_STEP;
+
+	if (vgpu_lock(&numbering)) {
+		opening = openings(dptr);
+		if (!opening && !reserved && !hold)
+			result = CUDA_ERROR_NOT_READY;
+		else if (opening < ADDRESS_STEP)
+			result = vgpu_commit_shared(opening ? &later : ours, VGPU_KIND_IPC,
+						    dptr + opening, hold);
+		vgpu_unlock(&numbering);
+	}
+	if (opening || result != CUDA_SUCCESS)
+		vgpu_cancel(ours);
+	return result;
+}
+
+/* The driver has opened it. What cannot be charged or written down is closed again. */
+static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
+{
+	struct vgpu_reservation ours = {.place = place};
+	CUresult result = write_down(&ours, false, dptr, hold);
+
+	if (result == CUDA_ERROR_NOT_READY) {
+		result = reserve_ours(place, dptr, &ours);
+		if (result == CUDA_SUCCESS)
+			result = write_down(&ours, true, dptr, hold);
+	}
+	if (result != CUDA_SUCCESS)
+		(void)real_cuIpcCloseMemHandle(dptr);
+	return result;
+}
+
+/* The memory is held before the driver opens it, so that its exporter's end finds us there. */
+static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandle, unsigned int),
+			    CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags)
+{
+	struct vgpu_shared_charge charge;
+	struct vgpu_place place;
+	CUdeviceptr given = 0;
+	vgpu_hold hold;
+	CUresult result = vgpu_place_current(&place);
+
+	/* Before cuInit nothing can be opened, and drivers look at the flags first. */
+	if (result == CUDA_ERROR_NOT_INITIALIZED ||
+	    (result == CUDA_SUCCESS && place.card == VGPU_CARD_UNMANAGED))
+		return driver_open(dptr, handle, flags);
+	if (result != CUDA_SUCCESS)
+		return result;
+	hold = vgpu_shared_join(key_of(&handle), &charge);
+	if (hold)
+		place.card = charge.card;
+	VGPU_AT(IPC_JOINED);
+	result = driver_open(dptr ? &given : NULL, handle, flags);
+	VGPU_AT(IPC_OPENED);
+	if (result == CUDA_SUCCESS)
+		result = keep(place, given, hold);
+	VGPU_AT(IPC_KEPT);
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	else
+		vgpu_shared_leave(hold);
+	return result;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags)
+{
+	return open_handle(real_cuIpcOpenMemHandle, dptr, handle, flags);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags)
+{
+	return open_handle(real_cuIpcOpenMemHandle_v2, dptr, handle, flags);
+}
+
+/* The latest opening first: the first has the charge. */
+static uint64_t take_latest(CUdeviceptr dptr, struct vgpu_charge *charge)
+{
+	bool alone = vgpu_lock(&numbering);
+	uint64_t opening = openings(dptr);
+	uint64_t key = dptr + (opening ? opening - 1 : 0);
+
+	vgpu_take(VGPU_KIND_IPC, key, charge);
+	if (alone)
+		vgpu_unlock(&numbering);
+	return key;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+	struct vgpu_charge charge;
+	uint64_t key = take_latest(dptr, &charge);
+	CUresult result = real_cuIpcCloseMemHandle(dptr);
+
+	vgpu_release(VGPU_KIND_IPC, key, &charge, result);
+	return result;
+}

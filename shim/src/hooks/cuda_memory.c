@@ -1,0 +1,251 @@
+/*
+ * Wrappers of the driver's memory calls: the driver's argument checks and codes stay its own, the
+ * amounts are ours. The unsuffixed entries are the 32-bit API that drivers still export.
+ */
+#include "charge/admission.h"
+#include "charge/claims.h"
+#include "charge/device_memory.h"
+#include "charge/meters.h"
+#include "hooks/pool_pointers.h"
+#include "loader/hooks.h"
+#include "vgpu/region.h"
+
+enum { PITCH_BYTES = 512, ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
+
+static CUresult free_v1(uint64_t address)
+{
+	return real_cuMemFree((CUdeviceptr_v1)address);
+}
+
+static CUresult free_v2(uint64_t address)
+{
+	return real_cuMemFree_v2(address);
+}
+
+/* Refused, and yet the driver does not take it back: it is charged until the process ends. */
+static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_bytes)
+{
+	uint64_t bytes = vgpu_whole_blocks(reservation->place.card, size_bytes);
+
+	if (bytes > reservation->bytes)
+		(void)vgpu_charge(reservation->place.card, bytes - reservation->bytes);
+}
+
+/* What became of a reserved allocation, once the driver has answered. */
+static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint64_t address,
+		     uint64_t size_bytes, CUresult (*driver_free)(uint64_t address))
+{
+	if (result == CUDA_SUCCESS) {
+		result = vgpu_keep_memory(reservation, address, size_bytes);
+		if (result == CUDA_SUCCESS)
+			return result;
+		if (driver_free(address) != CUDA_SUCCESS) {
+			keep_lost(reservation, size_bytes);
+			return result;
+		}
+	}
+	vgpu_cancel(reservation);
+	return result;
+}
+
+#define ALLOCATING(symbol, pointer, amount, driver_free)                                           \
+	CUresult symbol(pointer *dptr, amount size_bytes)                                          \
+	{                                                                                          \
+		struct vgpu_reservation reservation;                                               \
+		pointer given = 0;                                                                 \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!dptr || !size_bytes)                                                          \
+			return real_##symbol(dptr, size_bytes);                                    \
+		result = vgpu_reserve_memory(size_bytes, &reservation);                            \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		VGPU_CALL_RESERVED(result, &reservation, real_##symbol(&given, size_bytes));       \
+		result = keep(&reservation, result, given, size_bytes, driver_free);               \
+		if (result == CUDA_SUCCESS)                                                        \
+			*dptr = given;                                                             \
+		return result;                                                                     \
+	}
+
+ALLOCATING(cuMemAlloc, CUdeviceptr_v1, unsigned int, free_v1)
+ALLOCATING(cuMemAlloc_v2, CUdeviceptr, size_t, free_v2)
+
+static bool managed_is_free(void)
+{
+	struct vgpu_place place;
+
+	return vgpu_place_current(&place) == CUDA_SUCCESS && place.card >= 0 &&
+	       !vgpu_managed_is_charged(place.card);
+}
+
+/* In full from the start, as device memory, wherever its pages go later; nothing where the grant
+ * lets managed memory exceed the GPU. */
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int flags)
+{
+	struct vgpu_reservation reservation;
+	CUdeviceptr given = 0;
+	CUresult result;
+
+	if (!dptr || !size_bytes || managed_is_free())
+		return real_cuMemAllocManaged(dptr, size_bytes, flags);
+	result = vgpu_reserve_memory(size_bytes, &reservation);
+	/* Before cuInit nothing can be allocated, and drivers look at the flags first. */
+	if (result == CUDA_ERROR_NOT_INITIALIZED)
+		return real_cuMemAllocManaged(dptr, size_bytes, flags);
+	if (flags != ATTACH_GLOBAL && flags != ATTACH_HOST)
+		result = vgpu_ask_all_the_same(&reservation, result);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAllocManaged(&given, size_bytes, flags));
+	result = keep(&reservation, result, given, size_bytes, free_v2);
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	return result;
+}
+
+/* Rows as far apart as drivers put them at most; how far they are, the driver says. */
+static uint64_t pitched_bytes(uint64_t width_bytes, uint64_t rows)
+{
+	uint64_t pitch_bytes = (width_bytes + PITCH_BYTES - 1) & ~(uint64_t)(PITCH_BYTES - 1);
+	uint64_t bytes;
+
+	return pitch_bytes < width_bytes || __builtin_mul_overflow(pitch_bytes, rows, &bytes)
+		   ? UINT64_MAX
+		   : bytes;
+}
+
+static CUresult reserve_pitched(uint64_t width_bytes, uint64_t rows, unsigned int element_bytes,
+				struct vgpu_reservation *reservation)
+{
+	uint64_t bytes = pitched_bytes(width_bytes, rows);
+	CUresult result = vgpu_reserve_memory(bytes, reservation);
+
+	if (bytes == UINT64_MAX ||
+	    (element_bytes != 4 && element_bytes != 8 && element_bytes != 16))
+		return vgpu_ask_all_the_same(reservation, result);
+	return result;
+}
+
+#define ALLOCATING_ROWS(symbol, pointer, amount, driver_free)                                      \
+	CUresult symbol(pointer *dptr, amount *pitch, amount width_bytes, amount height,           \
+			unsigned int element_bytes)                                                \
+	{                                                                                          \
+		struct vgpu_reservation reservation;                                               \
+		pointer given = 0;                                                                 \
+		amount given_pitch = 0;                                                            \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!dptr || !pitch || !width_bytes || !height)                                    \
+			return real_##symbol(dptr, pitch, width_bytes, height, element_bytes);     \
+		result = reserve_pitched(width_bytes, height, element_bytes, &reservation);        \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		VGPU_CALL_RESERVED(                                                                \
+		    result, &reservation,                                                          \
+		    real_##symbol(&given, &given_pitch, width_bytes, height, element_bytes));      \
+		result = keep(&reservation, result, given, (uint64_t)given_pitch * height,         \
+			      driver_free);                                                        \
+		if (result == CUDA_SUCCESS) {                                                      \
+			*dptr = given;                                                             \
+			*pitch = given_pitch;                                                      \
+		}                                                                                  \
+		return result;                                                                     \
+	}
+
+ALLOCATING_ROWS(cuMemAllocPitch, CUdeviceptr_v1, unsigned int, free_v1)
+ALLOCATING_ROWS(cuMemAllocPitch_v2, CUdeviceptr, size_t, free_v2)
+
+static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t address))
+{
+	struct vgpu_charge charge;
+	struct vgpu_pool_pointer pointer;
+	uint32_t view;
+	CUresult result;
+
+	vgpu_take(VGPU_KIND_MEMORY, address, &charge);
+	vgpu_take_pool_pointer(address, &pointer);
+	view = vgpu_take_view(address);
+	result = driver_free(address);
+	vgpu_release(VGPU_KIND_MEMORY, address, &charge, result);
+	vgpu_release_pool_pointer(address, &pointer, result);
+	if (view)
+		vgpu_settle_claims(view, result);
+	vgpu_meters_read(); /* it may have been a pool's */
+	return result;
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 dptr)
+{
+	return free_known(dptr, free_v1);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+	return free_known(dptr, free_v2);
+}
+
+/* Limits applied to what the driver said of the current context's device. */
+static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
+{
+	struct vgpu_memory_view view;
+	struct vgpu_place place;
+	CUresult result = vgpu_place_current(&place);
+
+	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
+		return result;
+	vgpu_meters_read();
+	view = vgpu_view_of(place.card, *total_bytes, *free_bytes);
+	*free_bytes = view.free_bytes;
+	*total_bytes = view.total_bytes;
+	return CUDA_SUCCESS;
+}
+
+/* A driver that takes NULL for one of the two gives the other: it is shown through the limit too.
+ * What is shown is at most what the driver said, and fits where that did. */
+#define SHOWING(symbol, amount)                                                                    \
+	CUresult symbol(amount *free_bytes, amount *total_bytes)                                   \
+	{                                                                                          \
+		amount free_told = 0, total_told = 0;                                              \
+		uint64_t free_seen, total_seen;                                                    \
+		CUresult result = real_##symbol(free_bytes ? &free_told : NULL,                    \
+						total_bytes ? &total_told : NULL);                 \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		free_seen = free_told;                                                             \
+		total_seen = total_bytes ? total_told : UINT64_MAX;                                \
+		result = view_current(&free_seen, &total_seen);                                    \
+		if (free_bytes)                                                                    \
+			*free_bytes = (amount)free_seen;                                           \
+		if (total_bytes)                                                                   \
+			*total_bytes = (amount)total_seen;                                         \
+		return result;                                                                     \
+	}
+
+SHOWING(cuMemGetInfo, unsigned int)
+SHOWING(cuMemGetInfo_v2, size_t)
+
+/* A process that may not use the card sees none of it. */
+static uint64_t total_of(CUdevice device, uint64_t total_bytes)
+{
+	struct vgpu_place place;
+
+	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS)
+		return 0;
+	if (place.card == VGPU_CARD_UNMANAGED)
+		return total_bytes;
+	return vgpu_view_of(place.card, total_bytes, 0).total_bytes;
+}
+
+#define SHOWING_TOTAL(symbol, amount)                                                              \
+	CUresult symbol(amount *total_bytes, CUdevice device)                                      \
+	{                                                                                          \
+		CUresult result = real_##symbol(total_bytes, device);                              \
+                                                                                                   \
+		if (result == CUDA_SUCCESS && total_bytes)                                         \
+			*total_bytes = (amount)total_of(device, *total_bytes);                     \
+		return result;                                                                     \
+	}
+
+SHOWING_TOTAL(cuDeviceTotalMem, unsigned int)
+SHOWING_TOTAL(cuDeviceTotalMem_v2, size_t)

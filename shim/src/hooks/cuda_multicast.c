@@ -1,0 +1,75 @@
+/*
+ * Wrappers of multicast objects, which take no memory worth counting, but hold what is bound to
+ * them: bound memory stays charged until it is unbound or the object goes.
+ */
+#include "charge/claims.h"
+#include "loader/hooks.h"
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop)
+{
+	const struct vgpu_physical object = {.charge = {.place = {.card = VGPU_CARD_UNMANAGED}},
+					     .device = VGPU_MULTICAST};
+	uint32_t claim = vgpu_claim_new(&object);
+	CUresult result;
+
+	if (!claim)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = real_cuMulticastCreate(handle, prop);
+	vgpu_claim_end(claim, result,
+		       (struct vgpu_claim_to){.kind = VGPU_CLAIM_HANDLE,
+					      .key = result == CUDA_SUCCESS ? *handle : 0});
+	return result;
+}
+
+/* What is bound, by its handle or its address, is claimed before the driver is called. */
+#define BINDING(symbol, params, args, claim)                                                       \
+	CUresult symbol params                                                                     \
+	{                                                                                          \
+		struct vgpu_claim_to to = {                                                        \
+		    .kind = VGPU_CLAIM_BINDING,                                                    \
+		    .one_of_several = true,                                                        \
+		    .key = offset,                                                                 \
+		    .extent = size_bytes,                                                          \
+		    .owner = multicast,                                                            \
+		};                                                                                 \
+		uint32_t claims;                                                                   \
+		CUresult result;                                                                   \
+                                                                                                   \
+		if (!(claim))                                                                      \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                           \
+		result = real_##symbol args;                                                       \
+		vgpu_claim_end(claims, result, to);                                                \
+		return result;                                                                     \
+	}
+
+BINDING(cuMulticastBindMem,
+	(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle memory,
+	 size_t memory_offset, size_t size_bytes, unsigned long long flags),
+	(multicast, offset, memory, memory_offset, size_bytes, flags),
+	vgpu_claim_handle(memory, &claims))
+BINDING(cuMulticastBindMem_v2,
+	(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
+	 CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size_bytes,
+	 unsigned long long flags),
+	(multicast, device, offset, memory, memory_offset, size_bytes, flags),
+	vgpu_claim_handle(memory, &claims))
+BINDING(cuMulticastBindAddr,
+	(CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr address,
+	 size_t size_bytes, unsigned long long flags),
+	(multicast, offset, address, size_bytes, flags),
+	vgpu_claim_range(address, size_bytes, &claims))
+BINDING(cuMulticastBindAddr_v2,
+	(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
+	 CUdeviceptr address, size_t size_bytes, unsigned long long flags),
+	(multicast, device, offset, address, size_bytes, flags),
+	vgpu_claim_range(address, size_bytes, &claims))
+
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
+			   size_t size_bytes)
+{
+	uint32_t claims = vgpu_take_bindings(multicast, device, offset, size_bytes);
+	CUresult result = real_cuMulticastUnbind(multicast, device, offset, size_bytes);
+
+	vgpu_settle_claims(claims, result);
+	return result;
+}

@@ -1,0 +1,267 @@
+/*
+ * Wrappers of stream-ordered memory. What a pool takes is its meter's to know; cuMemFreeAsync
+ * changes nothing of that, but may free other memory as well, which is refunded at the call.
+ */
+#include "charge/export_key.h"
+#include "charge/meters.h"
+#include "charge/place.h"
+#include "hooks/pool_pointers.h"
+#include "loader/hooks.h"
+#include "region/shared.h"
+
+enum { PINNED = 1, FIRST_REAL_STREAM = 3 };
+
+static const CUstream PER_THREAD = (CUstream)2;
+
+/* Stream 0 and the two named default streams are the current context's. */
+static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
+{
+	CUcontext context;
+
+	if ((uintptr_t)stream >= FIRST_REAL_STREAM &&
+	    real_cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
+		return vgpu_place_of_context(context, place);
+	return vgpu_place_current(place);
+}
+
+/* One allocation; `named`: from this pool, else from the GPU's current one. */
+struct request {
+	enum vgpu_function twin;
+	CUdeviceptr *address;
+	size_t size_bytes;
+	CUmemoryPool pool;
+	CUstream stream;
+	bool named;
+};
+
+static CUresult take(const struct request *request, CUdeviceptr *address)
+{
+	return request->named
+		   ? as_cuMemAllocFromPoolAsync(request->twin, address, request->size_bytes,
+						request->pool, request->stream)
+		   : as_cuMemAllocAsync(request->twin, address, request->size_bytes,
+					request->stream);
+}
+
+/* The stream under its own name: by the twin's, stream 0 is the thread's. */
+static CUstream own_stream(const struct request *request)
+{
+	bool per_thread = request->twin == VGPU_ID_cuMemAllocAsync_ptsz ||
+			  request->twin == VGPU_ID_cuMemAllocFromPoolAsync_ptsz;
+
+	return per_thread && !request->stream ? PER_THREAD : request->stream;
+}
+
+/* Nothing has used it yet, so nothing need be waited for. */
+static CUresult undo(struct vgpu_meter *meter, CUdeviceptr given)
+{
+	if (real_cuMemFree_v2(given) == CUDA_SUCCESS)
+		(void)vgpu_meter_trim(meter);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The program's pointer changes where memory is given, and only there. */
+static CUresult allocate(struct vgpu_meter *meter, const struct request *request)
+{
+	struct vgpu_growth growth;
+	CUdeviceptr given = 0;
+	CUresult result;
+
+	if (!meter)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result =
+	    vgpu_growth_begin(meter, vgpu_whole_blocks(vgpu_meter_card(meter), request->size_bytes),
+			      own_stream(request), &growth);
+	if (result != CUDA_SUCCESS)
+		return result;
+	VGPU_CALL_RESERVED(result, &growth.reservation, take(request, &given));
+	if (!vgpu_growth_end(&growth) && result == CUDA_SUCCESS)
+		return undo(meter, given);
+	if (result == CUDA_SUCCESS)
+		*request->address = given;
+	return result;
+}
+
+/* Another thread may have made another pool current meanwhile, and the memory is from that. */
+static CUresult allocate_from_current(int card, const struct request *request)
+{
+	struct vgpu_meter *meter = vgpu_meter_current(card), *now;
+	CUresult result = allocate(meter, request);
+
+	now = vgpu_meter_current(card);
+	if (now != meter && !vgpu_meters_moved(card) && result == CUDA_SUCCESS)
+		return undo(now, *request->address);
+	return result;
+}
+
+CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
+			    CUstream stream)
+{
+	const struct request request = {
+	    .twin = real, .address = dptr, .size_bytes = size_bytes, .stream = stream};
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	CUresult result = CUDA_SUCCESS;
+
+	if (dptr && size_bytes)
+		result = place_of_stream(stream, &place);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return place.card == VGPU_CARD_UNMANAGED ? take(&request, dptr)
+						 : allocate_from_current(place.card, &request);
+}
+
+/* One that is not known is the default pool of some device; failing that, the stream tells. */
+static CUresult place_of_pool(CUmemoryPool pool, CUstream stream, struct vgpu_place *place)
+{
+	CUmemoryPool other;
+
+	for (CUdevice device = 0; real_cuDeviceGetDefaultMemPool(&other, device) == CUDA_SUCCESS;
+	     device++)
+		if (other == pool)
+			return vgpu_place_of_device(device, place);
+	return place_of_stream(stream, place);
+}
+
+CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
+				    CUmemoryPool pool, CUstream stream)
+{
+	const struct request request = {.twin = real,
+					.address = dptr,
+					.size_bytes = size_bytes,
+					.pool = pool,
+					.stream = stream,
+					.named = true};
+	struct vgpu_meter *meter = vgpu_meter_find(pool);
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	CUresult result = CUDA_SUCCESS;
+
+	if (!dptr || !size_bytes || !pool)
+		return take(&request, dptr);
+	if (!meter && vgpu_meter_outlives(pool))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!meter)
+		result = place_of_pool(pool, stream, &place);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!meter)
+		meter = vgpu_meter_add(pool, place.card);
+	return meter || place.card != VGPU_CARD_UNMANAGED ? allocate(meter, &request)
+							  : take(&request, dptr);
+}
+
+CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
+{
+	struct vgpu_charge charge;
+	struct vgpu_pool_pointer pointer;
+	CUresult result;
+
+	vgpu_take(VGPU_KIND_MEMORY, dptr, &charge);
+	vgpu_take_pool_pointer(dptr, &pointer);
+	result = as_cuMemFreeAsync(real, dptr, stream);
+	vgpu_release(VGPU_KIND_MEMORY, dptr, &charge, result);
+	vgpu_release_pool_pointer(dptr, &pointer, result);
+	return result;
+}
+
+/* From the driver's answer on the pool is known; one that cannot be written down is not given. */
+static CUresult enter(CUmemoryPool pool, int card, CUmemoryPool *out)
+{
+	if (!vgpu_meter_add(pool, card)) {
+		real_cuMemPoolDestroy(pool);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = pool;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+	CUmemoryPool given = NULL;
+	struct vgpu_place place;
+	CUresult result = real_cuMemPoolCreate(pool ? &given : NULL, properties);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = vgpu_place_of_pool(properties, &place);
+	if (result == CUDA_SUCCESS)
+		return enter(given, place.card, pool);
+	real_cuMemPoolDestroy(given);
+	return result;
+}
+
+/* Nothing can be allocated from it; what is imported of it, pool_pointers.c has. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
+					    unsigned long long flags)
+{
+	CUmemoryPool given = NULL;
+	CUresult result =
+	    real_cuMemPoolImportFromShareableHandle(pool ? &given : NULL, handle, type, flags);
+
+	return result == CUDA_SUCCESS ? enter(given, VGPU_CARD_UNMANAGED, pool) : result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	struct vgpu_meter *meter = vgpu_meter_find(pool);
+
+	if (meter)
+		return vgpu_meter_destroy(meter, pool);
+	return vgpu_meter_outlives(pool) ? CUDA_ERROR_INVALID_VALUE : real_cuMemPoolDestroy(pool);
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	CUresult result;
+
+	if (vgpu_meter_outlives(pool))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = real_cuDeviceSetMemPool(device, pool);
+	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS)
+		vgpu_meter_current_changed(place.card);
+	return result;
+}
+
+/* A pool that no call made: the location that was asked about says which GPU's it is. */
+static void meet(CUmemoryPool pool, const CUmemLocation *location, int type)
+{
+	const CUmemPoolProps properties = {.allocation_type = type, .location = *location};
+	struct vgpu_place place;
+
+	if (!vgpu_meter_find(pool) && !vgpu_meter_outlives(pool) &&
+	    vgpu_place_of_pool(&properties, &place) == CUDA_SUCCESS)
+		(void)vgpu_meter_add(pool, place.card);
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+	CUresult result = real_cuMemGetDefaultMemPool(pool, location, type);
+
+	if (result == CUDA_SUCCESS)
+		meet(*pool, location, type);
+	return result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+	CUresult result = real_cuMemGetMemPool(pool, location, type);
+
+	if (result == CUDA_SUCCESS)
+		meet(*pool, location, type);
+	return result;
+}
+
+/* Of managed memory a device has another current pool, which cuMemAllocAsync does not take from. */
+CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
+{
+	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	CUresult result;
+
+	if (vgpu_meter_outlives(pool))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = real_cuMemSetMemPool(location, type, pool);
+	if (result == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	    type == PINNED && vgpu_place_of_device(location->id, &place) == CUDA_SUCCESS)
+		vgpu_meter_current_changed(place.card);
+	return result;
+}

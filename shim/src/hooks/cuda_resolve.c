@@ -1,0 +1,123 @@
+/*
+ * cuGetProcAddress: the driver answers, with the caller's version and flags; where its answer is
+ * the function of a hook, the caller gets the wrapper.
+ *
+ * A pointer that the driver exports under a hook's name is that hook. Drivers may also answer with
+ * inner functions that they do not export; then hooks.def says which symbol the name means at that
+ * version and for that default stream. Versions newer than those that hooks.def was compared with
+ * may have given the name a new meaning, so there the driver is asked whether they have.
+ */
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "loader/hooks.h"
+#include "loader/names.h"
+#include "loader/resolve.h"
+
+enum {
+	LATEST = 13030, /* the newest API whose names were compared with hooks.def */
+	LEGACY_STREAM = 1 << CU_GET_PROC_ADDRESS_DEFAULT | 1 << CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+	PER_THREAD_STREAM = 1 << CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+	ANY_STREAM = LEGACY_STREAM | PER_THREAD_STREAM,
+	BOTH_STREAMS =
+	    CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+};
+
+static const struct meaning {
+	enum vgpu_function hook;
+	const char *base;
+	int first, last;
+	unsigned int flags; /* bit mask */
+} MEANINGS[] = {
+#define CUDA_HOOK(symbol, base, first, last, flags, params, args)                                  \
+	{VGPU_ID_##symbol, base, first, last, flags},
+#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+	{VGPU_ID_##symbol, base, first, last, LEGACY_STREAM},                                      \
+	    {VGPU_ID_##symbol, base, first, twin_first - 1, PER_THREAD_STREAM},                    \
+	    {VGPU_ID_##symbol##suffix, base, twin_first, last, PER_THREAD_STREAM},
+#define NVML_HOOK(symbol, params, args)
+#include "loader/hooks.def"
+};
+
+enum { MEANING_COUNT = sizeof(MEANINGS) / sizeof(*MEANINGS), BASE_SLOTS = 2048 };
+_Static_assert(2 * MEANING_COUNT < BASE_SLOTS, "names.h");
+
+static const char *base_of(int meaning)
+{
+	return MEANINGS[meaning].base;
+}
+
+/* The newest API version of the driver; INT_MAX where the driver does not say. */
+static int driver_version(void)
+{
+	CUresult (*get_version)(int *version) = NULL;
+	int version;
+
+	if (real_cuGetProcAddress("cuDriverGetVersion", (void **)&get_version, 2020, 0) !=
+		CUDA_SUCCESS ||
+	    !get_version || get_version(&version) != CUDA_SUCCESS)
+		return INT_MAX;
+	return version;
+}
+
+static bool means(const struct meaning *meaning, int version, uint64_t flags, const void *found)
+{
+	void *known = NULL;
+	int newest = driver_version(), last;
+
+	/* A version later than the driver's own means what the driver's own means. */
+	if (version > newest)
+		version = newest;
+	last = meaning->last == LATEST ? version : meaning->last;
+	if (flags == BOTH_STREAMS) /* means the thread's own stream */
+		flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+	if (flags > BOTH_STREAMS || !(meaning->flags & 1u << flags) || version < meaning->first ||
+	    version > last)
+		return false;
+	return version <= LATEST || (real_cuGetProcAddress_v2(meaning->base, &known, LATEST, flags,
+							      NULL) == CUDA_SUCCESS &&
+				     known == found);
+}
+
+static void *wrapper_of(const char *base, void *found, int version, uint64_t flags)
+{
+	static uint16_t slots[BASE_SLOTS];
+	static struct vgpu_names bases = {base_of, MEANING_COUNT, BASE_SLOTS, slots, 0};
+	uint32_t slot = vgpu_names_start(&bases, base);
+	int meant = -1;
+
+	for (int i; (i = vgpu_names_next(&bases, base, &slot)) >= 0;) {
+		enum vgpu_function hook = MEANINGS[i].hook;
+		if (!vgpu_refresh(VGPU_LIBRARY_cuda))
+			return found;
+		if (found == vgpu_wrapper(hook) || found == vgpu_real_pointer(hook))
+			return vgpu_wrapper(hook);
+		if (means(&MEANINGS[i], version, flags, found))
+			meant = i;
+	}
+	return meant < 0 ? found : vgpu_wrapper(MEANINGS[meant].hook);
+}
+
+static CUresult substitute(CUresult result, const char *symbol, void **pfn, int version,
+			   uint64_t flags)
+{
+	if (result == CUDA_SUCCESS && symbol && pfn && *pfn)
+		*pfn = wrapper_of(symbol, *pfn, version, flags);
+	return result;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int cuda_version, uint64_t flags)
+{
+	CUresult result = real_cuGetProcAddress(symbol, pfn, cuda_version, flags);
+
+	return substitute(result, symbol, pfn, cuda_version, flags);
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cuda_version, uint64_t flags,
+			     int *symbol_status)
+{
+	CUresult result = real_cuGetProcAddress_v2(symbol, pfn, cuda_version, flags, symbol_status);
+
+	return substitute(result, symbol, pfn, cuda_version, flags);
+}

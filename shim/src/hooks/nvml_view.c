@@ -1,0 +1,99 @@
+/*
+ * NVML's memory queries, shown through the limit. Programs such as nvidia-smi only look: they take
+ * no slot, and need no cuInit. A card that is not in the grant shows no memory at all.
+ */
+#include "hooks/nvml_view.h"
+
+#include "charge/admission.h"
+#include "loader/hooks.h"
+#include "os/uuid.h"
+#include "vgpu/region.h"
+
+static int card_named(nvmlDevice_t device)
+{
+	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
+	unsigned int number = 0;
+	uint8_t uuid[16];
+
+	if (real_nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS ||
+	    !vgpu_uuid_parse(text, sizeof(text), uuid))
+		return VGPU_CARD_NOT_GRANTED;
+	(void)real_nvmlDeviceGetIndex(device, &number); /* NVML counts in PCI order */
+	return vgpu_card_of_uuid(uuid, (int)number);
+}
+
+/* Of a MIG instance the grant may name the instance or its card. */
+static int card_of(nvmlDevice_t device)
+{
+	nvmlDevice_t whole;
+	int card = card_named(device);
+
+	if (card == VGPU_CARD_NOT_GRANTED &&
+	    real_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device, &whole) == NVML_SUCCESS)
+		card = card_named(whole);
+	return card;
+}
+
+enum vgpu_gate vgpu_nvml_look(nvmlDevice_t device, int *card)
+{
+	enum vgpu_gate gate = vgpu_gate_look();
+
+	*card = gate == VGPU_GATE_MANAGED ? card_of(device) : VGPU_CARD_NOT_GRANTED;
+	return *card == VGPU_CARD_UNMANAGED ? VGPU_GATE_OPEN : gate;
+}
+
+/* Put the limit over what the driver said. False: its own answer stands. */
+static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_t *result)
+{
+	int card;
+
+	switch (vgpu_nvml_look(device, &card)) {
+	case VGPU_GATE_OPEN:
+		return false;
+	case VGPU_GATE_SHUT:
+		*result = NVML_ERROR_NO_PERMISSION;
+		*view = (struct vgpu_memory_view){0};
+		return true;
+	case VGPU_GATE_MANAGED:
+		break;
+	}
+	*view = vgpu_view_of(card, view->total_bytes, view->free_bytes);
+	return true;
+}
+
+#define SHOWING(name, type, ...)                                                                   \
+	nvmlReturn_t name(nvmlDevice_t device, type *memory)                                       \
+	{                                                                                          \
+		nvmlReturn_t result = real_##name(device, memory);                                 \
+		struct vgpu_memory_view view;                                                      \
+                                                                                                   \
+		if (result != NVML_SUCCESS)                                                        \
+			return result;                                                             \
+		view = (struct vgpu_memory_view){.total_bytes = memory->total,                     \
+						 .free_bytes = memory->free};                      \
+		if (look(device, &view, &result))                                                  \
+			*memory = (type){__VA_ARGS__.total = view.total_bytes,                     \
+					 .free = view.free_bytes, .used = view.used_bytes};        \
+		return result;                                                                     \
+	}
+
+SHOWING(nvmlDeviceGetMemoryInfo, nvmlMemory_t, )
+SHOWING(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, .version = memory->version, )
+/* Of protected memory, the whole card's figures: the limit does not tell the two kinds apart. */
+SHOWING(nvmlDeviceGetConfComputeProtectedMemoryUsage, nvmlMemory_t, )
+
+/* The window is the card's; of what is mapped in it, ours is at most what we hold. */
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
+{
+	nvmlReturn_t result = real_nvmlDeviceGetBAR1MemoryInfo(device, bar1);
+	struct vgpu_memory_view view = {UINT64_MAX, 0, 0};
+
+	if (result != NVML_SUCCESS || !look(device, &view, &result))
+		return result;
+	if (!view.total_bytes)
+		*bar1 = (nvmlBAR1Memory_t){0};
+	if (view.used_bytes < bar1->bar1Used)
+		bar1->bar1Used = view.used_bytes;
+	bar1->bar1Free = bar1->bar1Total - bar1->bar1Used;
+	return result;
+}

@@ -1,0 +1,33 @@
+/*
+ * Allocations of pools that processes share: exported by the one that made them, imported by
+ * others.
+ *
+ * An exported allocation is charged to a shared slot of the container (shared.h), and no longer to
+ * its pool's meter, until neither the exporter nor an importer has it. One that no process of the
+ * container has exported is charged to its importer. Both are freed like any memory: the free takes
+ * them out, which costs next to nothing where none was ever shared.
+ */
+#ifndef VGPU_POOL_POINTERS_H
+#define VGPU_POOL_POINTERS_H
+
+#include "charge/admission.h"
+
+struct vgpu_pool_pointer {
+	struct vgpu_charge exported, imported;
+	struct vgpu_meter *meter; /* of the exported one's pool; NULL: not known */
+};
+
+extern uint32_t vgpu_pool_pointers; /* there was one */
+
+/* Around the driver's free, as vgpu_take and vgpu_release. */
+void vgpu_take_known_pool_pointer(uint64_t address, struct vgpu_pool_pointer *pointer);
+void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer *pointer,
+			       CUresult driver_said);
+static inline void vgpu_take_pool_pointer(uint64_t address, struct vgpu_pool_pointer *pointer)
+{
+	pointer->exported.card = pointer->imported.card = VGPU_CARD_UNMANAGED;
+	if (__atomic_load_n(&vgpu_pool_pointers, __ATOMIC_RELAXED))
+		vgpu_take_known_pool_pointer(address, pointer);
+}
+
+#endif

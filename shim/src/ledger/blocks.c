@@ -1,0 +1,171 @@
+/* See blocks.h. The bits come from pages that are kept for the next block. */
+#include "ledger/blocks.h"
+
+#include <string.h>
+
+#include "ledger/ledger_table.h"
+
+enum { WORD_BITS = 64, BITS_AT_ONCE = 64 };
+
+uint64_t vgpu_block_bytes = UINT64_C(2) << 20;
+
+static bool get_bit(const struct vgpu_bits *bits, unsigned int place)
+{
+	return bits->words[place / WORD_BITS] >> place % WORD_BITS & 1;
+}
+
+static void flip_bit(struct vgpu_bits *bits, unsigned int place)
+{
+	bits->words[place / WORD_BITS] ^= UINT64_C(1) << place % WORD_BITS;
+}
+
+static void give_bits(struct vgpu_shard *shard, struct vgpu_bits *bits)
+{
+	memcpy(bits->words, &shard->spare, sizeof(shard->spare));
+	shard->spare = bits;
+}
+
+/* Zeroed, or NULL. */
+static struct vgpu_bits *take_bits(struct vgpu_shard *shard)
+{
+	struct vgpu_bits *bits = shard->spare;
+
+	if (!bits) {
+		bits = vgpu_ledger_pages(BITS_AT_ONCE * sizeof(*bits));
+		for (int i = 0; bits && i < BITS_AT_ONCE; i++)
+			give_bits(shard, &bits[i]);
+		bits = shard->spare;
+	}
+	if (!bits)
+		return NULL;
+	memcpy(&shard->spare, bits->words, sizeof(shard->spare));
+	bits->words[0] = 0;
+	return bits;
+}
+
+static void count_block(int card, uint32_t change)
+{
+	__atomic_fetch_add(vgpu_ledger_blocks(card), change, __ATOMIC_RELAXED);
+}
+
+/* Its bits are zero: a bit that is set is one of the live. */
+static void close_empty(struct vgpu_shard *shard, const struct vgpu_entry *entry)
+{
+	count_block(entry->card, UINT32_MAX);
+	give_bits(shard, entry->bits);
+}
+
+void vgpu_block_clear(struct vgpu_shard *shard, struct vgpu_entry *entry)
+{
+	memset(entry->bits, 0, sizeof(*entry->bits));
+	close_empty(shard, entry);
+}
+
+bool vgpu_block_any(int card)
+{
+	uint32_t *count = vgpu_ledger_blocks(card);
+
+	return count && __atomic_load_n(count, __ATOMIC_RELAXED);
+}
+
+static bool is_of(const struct vgpu_entry *entry, const struct vgpu_charge *owner)
+{
+	return entry->kind && entry->context == owner->context && entry->card == owner->card;
+}
+
+static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, unsigned int place,
+				    const struct vgpu_charge *owner, bool only_known,
+				    struct vgpu_charge *replaced)
+{
+	struct vgpu_entry *entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
+	struct vgpu_bits *bits;
+
+	if (entry && is_of(entry, owner)) {
+		/* A bit that is set: the driver freed what was there without our being asked. */
+		entry->live += !get_bit(entry->bits, place);
+		if (!get_bit(entry->bits, place))
+			flip_bit(entry->bits, place);
+		return VGPU_BLOCK_KNOWN;
+	}
+	if (only_known)
+		return VGPU_BLOCK_NEW;
+	bits = take_bits(shard);
+	if (!bits || !vgpu_shard_grow(shard)) {
+		if (bits)
+			give_bits(shard, bits);
+		return VGPU_BLOCK_NO_MEMORY;
+	}
+	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
+	if (entry->kind) {
+		*replaced = (struct vgpu_charge){.card = entry->card, .context = entry->context};
+		vgpu_block_clear(shard, entry);
+	}
+	flip_bit(bits, place);
+	vgpu_shard_set(shard, entry,
+		       (struct vgpu_entry){.key = block,
+					   .bits = bits,
+					   .context = owner->context,
+					   .live = 1,
+					   .card = (uint8_t)owner->card,
+					   .kind = VGPU_KIND_BLOCK});
+	count_block(owner->card, 1);
+	return VGPU_BLOCK_NEW;
+}
+
+enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place,
+				 const struct vgpu_charge *owner, bool only_known,
+				 struct vgpu_charge *replaced)
+{
+	struct vgpu_shard *shard = vgpu_shard_enter(VGPU_KIND_BLOCK, block, true);
+	enum vgpu_block result;
+
+	*replaced = (struct vgpu_charge){.card = -1};
+	if (!shard)
+		return VGPU_BLOCK_NO_MEMORY;
+	result = enter_locked(shard, block, place, owner, only_known, replaced);
+	vgpu_shard_leave(shard);
+	return result;
+}
+
+bool vgpu_block_take(uint64_t block, unsigned int place, struct vgpu_charge *owner)
+{
+	struct vgpu_shard *shard = vgpu_shard_enter(VGPU_KIND_BLOCK, block, false);
+	struct vgpu_entry *entry;
+	bool known;
+
+	if (!shard)
+		return false;
+	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
+	known = entry && entry->kind && get_bit(entry->bits, place);
+	if (known) {
+		flip_bit(entry->bits, place);
+		*owner = (struct vgpu_charge){.card = entry->card, .context = entry->context};
+	}
+	vgpu_shard_leave(shard);
+	return known;
+}
+
+bool vgpu_block_release(uint64_t block, unsigned int place, const struct vgpu_charge *owner,
+			bool freed)
+{
+	struct vgpu_shard *shard = vgpu_shard_enter(VGPU_KIND_BLOCK, block, false);
+	struct vgpu_entry *entry;
+	bool last = false;
+
+	if (!shard)
+		return false;
+	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
+	/* Of another owner, or gone: forgotten meanwhile, and refunded then. */
+	if (entry && is_of(entry, owner)) {
+		if (!freed && !get_bit(entry->bits, place))
+			flip_bit(entry->bits, place);
+		else
+			last = --entry->live == 0;
+	}
+	if (last) {
+		close_empty(shard, entry);
+		vgpu_shard_remove(shard, entry);
+	}
+	vgpu_shard_leave(shard);
+	return last;
+}

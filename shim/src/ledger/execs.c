@@ -1,0 +1,169 @@
+/* See execs.h. Open addressing over one array; what a removed entry leaves open is closed up, so
+ * that looking in vain, as each launch of another graph does, stays short. */
+#include "ledger/execs.h"
+
+#include "os/lock.h"
+#include "os/wiped.h"
+
+_Static_assert(VGPU_MOST_CARDS <= 64, "the mask of cards");
+_Static_assert(VGPU_EXECS == 1 << 11, "the bits of a hash");
+
+struct entry {
+	uint64_t exec;
+	struct vgpu_graph_needs bounds;
+	uint32_t launched[VGPU_MOST_CARDS]; /* the card's trims until then, + 1 */
+};
+
+static struct table {
+	struct vgpu_wiped wiped;
+	struct vgpu_lock lock;
+	uint32_t trims[VGPU_MOST_CARDS];
+	struct entry entries[VGPU_EXECS];
+} *shared;
+
+static uint32_t live; /* entries; of this process or of the one it was forked from */
+
+static struct table *table(void)
+{
+	return vgpu_wiped_pages((struct vgpu_wiped **)&shared, sizeof(struct table));
+}
+
+static uint32_t home_of(uint64_t exec)
+{
+	return (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
+}
+
+/* With the lock: the entry of the exec, or where a new one may go; NULL where there is neither. */
+static struct entry *find(struct table *t, uint64_t exec, bool to_put)
+{
+	for (uint32_t step = 0; step < VGPU_EXECS; step++) {
+		struct entry *entry = &t->entries[(home_of(exec) + step) % VGPU_EXECS];
+
+		if (entry->exec == exec)
+			return entry;
+		if (!entry->exec)
+			return to_put ? entry : NULL;
+	}
+	return NULL;
+}
+
+/* With the lock: every entry stays within reach of its home. */
+static void remove_at(struct table *t, uint32_t hole)
+{
+	for (uint32_t step = 1; step < VGPU_EXECS; step++) {
+		uint32_t at = (hole + step) % VGPU_EXECS;
+		uint32_t from_home = (at - home_of(t->entries[at].exec)) % VGPU_EXECS;
+
+		if (!t->entries[at].exec)
+			break;
+		if (from_home < step)
+			continue;
+		t->entries[hole] = t->entries[at];
+		hole = at;
+		step = 0;
+	}
+	t->entries[hole].exec = 0;
+}
+
+bool vgpu_execs_put(uint64_t exec, const struct vgpu_graph_needs *bounds)
+{
+	struct table *t = table();
+	struct entry *entry;
+
+	if (!t)
+		return false;
+	if (!vgpu_lock(&t->lock))
+		return false;
+	entry = find(t, exec, true);
+	if (entry) {
+		if (entry->exec != exec)
+			__atomic_add_fetch(&live, 1, __ATOMIC_RELAXED);
+		*entry = (struct entry){.exec = exec, .bounds = *bounds};
+	}
+	vgpu_unlock(&t->lock);
+	return entry;
+}
+
+static bool any(void)
+{
+	return __atomic_load_n(&live, __ATOMIC_RELAXED);
+}
+
+bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds)
+{
+	struct table *t = any() ? table() : NULL;
+	struct entry *entry;
+
+	if (!t)
+		return false;
+	if (!vgpu_lock(&t->lock))
+		return false;
+	entry = find(t, exec, false);
+	if (entry) {
+		*bounds = entry->bounds;
+		remove_at(t, (uint32_t)(entry - t->entries));
+		__atomic_sub_fetch(&live, 1, __ATOMIC_RELAXED);
+	}
+	vgpu_unlock(&t->lock);
+	return entry;
+}
+
+bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
+{
+	struct table *t = any() ? table() : NULL;
+	struct entry *entry;
+
+	if (!t)
+		return false;
+	if (!vgpu_lock(&t->lock))
+		return false;
+	entry = find(t, exec, false);
+	if (entry)
+		*bounds = entry->bounds;
+	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++) {
+		bounds->trims[card] = t->trims[card];
+		if (entry->launched[card] == t->trims[card] + 1)
+			bounds->bytes[card] = 0;
+	}
+	vgpu_unlock(&t->lock);
+	return entry;
+}
+
+/* Where the lock is not to be had they stay at 0, which is soon outdated. */
+void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds)
+{
+	struct table *t = table();
+
+	if (!t || !vgpu_lock(&t->lock))
+		return;
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		bounds->trims[card] = t->trims[card];
+	vgpu_unlock(&t->lock);
+}
+
+void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds)
+{
+	struct table *t = any() ? table() : NULL;
+	struct entry *entry;
+
+	if (!t)
+		return;
+	if (!vgpu_lock(&t->lock))
+		return;
+	entry = find(t, exec, false);
+	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
+		entry->launched[card] = bounds->trims[card] + 1;
+	vgpu_unlock(&t->lock);
+}
+
+void vgpu_execs_trimmed(int card)
+{
+	struct table *t = __atomic_load_n(&shared, __ATOMIC_ACQUIRE) ? table() : NULL;
+
+	if (!t || card < 0)
+		return;
+	if (!vgpu_lock(&t->lock))
+		return;
+	t->trims[card]++;
+	vgpu_unlock(&t->lock);
+}

@@ -1,0 +1,135 @@
+/*
+ * See ledger_table.h. All of it lies in anonymous pages that the kernel wipes in a fork child
+ * (wiped.h): there the table reads zero, which is an empty ledger with free locks.
+ */
+#include "ledger/ledger_table.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "os/wiped.h"
+
+enum { SHARD_BITS = 6, SHARD_COUNT = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
+
+struct table {
+	struct vgpu_wiped wiped;
+	uint32_t blocks[VGPU_MOST_CARDS];
+	struct vgpu_shard shards[SHARD_COUNT];
+};
+
+static struct vgpu_wiped *the_table;
+
+static struct table *get_table(void)
+{
+	return vgpu_wiped_pages(&the_table, sizeof(struct table));
+}
+
+static bool was_made(void)
+{
+	return __atomic_load_n(&the_table, __ATOMIC_RELAXED) != NULL;
+}
+
+/* Where a kernel cannot wipe them, a child has no table that leads to them. */
+void *vgpu_ledger_pages(uint64_t bytes)
+{
+	bool wiped;
+
+	return vgpu_wiped_fresh(bytes, &wiped);
+}
+
+uint32_t *vgpu_ledger_blocks(int card)
+{
+	struct table *table = get_table();
+
+	return table && card >= 0 ? &table->blocks[card] : NULL;
+}
+
+/* Addresses differ in their middle bits; multiplying spreads them to the top. */
+static uint64_t spread(enum vgpu_kind kind, uint64_t key)
+{
+	return (key + ((uint64_t)kind << 56)) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static uint64_t home_of(const struct vgpu_shard *shard, enum vgpu_kind kind, uint64_t key)
+{
+	return spread(kind, key) << SHARD_BITS >> (64 - __builtin_ctzll(shard->capacity));
+}
+
+struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make)
+{
+	struct table *table = make || was_made() ? get_table() : NULL;
+	struct vgpu_shard *shard;
+
+	if (!table)
+		return NULL;
+	shard = &table->shards[spread(kind, key) >> (64 - SHARD_BITS)];
+	/* An entry that this call may look for was entered before: it shows without the lock. */
+	if (!make && !__atomic_load_n(&shard->count, __ATOMIC_RELAXED))
+		return NULL;
+	return vgpu_lock(&shard->lock) ? shard : NULL;
+}
+
+struct vgpu_shard *vgpu_shard_number(unsigned int number)
+{
+	struct table *table = number < SHARD_COUNT && was_made() ? get_table() : NULL;
+
+	if (!table)
+		return NULL;
+	return vgpu_lock(&table->shards[number].lock) ? &table->shards[number] : NULL;
+}
+
+/* A table that has room has a free entry. */
+struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kind kind,
+				   uint64_t key)
+{
+	struct vgpu_entry *entry;
+	uint64_t at;
+
+	if (!shard->capacity)
+		return NULL;
+	at = home_of(shard, kind, key);
+	for (;; at = (at + 1) & (shard->capacity - 1)) {
+		entry = &shard->entries[at];
+		if (!entry->kind || (entry->key == key && entry->kind == kind))
+			return entry;
+	}
+}
+
+/* The old table stays as it is until the new one is complete. */
+bool vgpu_shard_grow(struct vgpu_shard *shard)
+{
+	struct vgpu_shard larger = {.capacity = shard->capacity};
+
+	if (shard->capacity && shard->count < shard->capacity / 4 * 3)
+		return true;
+	larger.capacity = shard->capacity ? shard->capacity * 2 : FIRST_CAPACITY;
+	larger.entries = vgpu_ledger_pages(larger.capacity * sizeof(struct vgpu_entry));
+	if (!larger.entries)
+		return shard->capacity && shard->count + 1 < shard->capacity;
+	for (uint64_t i = 0; i < shard->capacity; i++)
+		if (shard->entries[i].kind)
+			*vgpu_shard_find(&larger, shard->entries[i].kind, shard->entries[i].key) =
+			    shard->entries[i];
+	if (shard->entries)
+		munmap(shard->entries, shard->capacity * sizeof(struct vgpu_entry));
+	shard->entries = larger.entries;
+	shard->capacity = larger.capacity;
+	return true;
+}
+
+/* Close the gap: every entry behind it that may not be reached across a free place moves up. */
+void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry)
+{
+	uint64_t mask = shard->capacity - 1;
+	uint64_t gap = (uint64_t)(entry - shard->entries);
+
+	for (uint64_t at = (gap + 1) & mask; shard->entries[at].kind; at = (at + 1) & mask) {
+		uint64_t home = home_of(shard, shard->entries[at].kind, shard->entries[at].key);
+		if (((at - home) & mask) >= ((at - gap) & mask)) {
+			shard->entries[gap] = shard->entries[at];
+			gap = at;
+		}
+	}
+	memset(&shard->entries[gap], 0, sizeof(struct vgpu_entry));
+	__atomic_store_n(&shard->count, shard->count - 1, __ATOMIC_RELAXED);
+}

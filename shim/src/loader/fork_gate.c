@@ -1,0 +1,97 @@
+/* See fork_gate.h. */
+#include "loader/fork_gate.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAUSE_NS   50000
+#define PAUSES	   20000
+#define MOST_FORKS 16 /* that a reader lets pass, one after the other */
+
+/* What pthread_atfork calls, which is in no shared library; we are never unloaded. musl has none.
+ */
+int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner)
+    __attribute__((weak));
+
+static uint32_t inside, forking; /* how many threads */
+static __thread uint32_t depth;	 /* of this one */
+static __thread bool prepared;	 /* to fork: who registers from within a fork is not */
+
+static bool await(const uint32_t *count, uint32_t wanted)
+{
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
+
+	for (int i = 0; i < PAUSES; i++) {
+		if (__atomic_load_n(count, __ATOMIC_SEQ_CST) == wanted)
+			return true;
+		syscall(SYS_nanosleep, &pause, NULL);
+	}
+	return false;
+}
+
+/* A signal handler may fork while its own thread is inside: that thread goes on in the child. */
+static uint32_t own(void)
+{
+	return depth ? 1 : 0;
+}
+
+/* Other handlers of fork may look up after this one: this thread is inside until it is through. */
+static void before_fork(void)
+{
+	__atomic_add_fetch(&forking, 1, __ATOMIC_SEQ_CST);
+	await(&inside, own());
+	depth++;
+	prepared = true;
+}
+
+static void in_parent(void)
+{
+	if (!prepared)
+		return;
+	prepared = false;
+	depth--;
+	__atomic_sub_fetch(&forking, 1, __ATOMIC_SEQ_CST);
+}
+
+static void in_child(void)
+{
+	if (prepared)
+		depth--;
+	prepared = false;
+	__atomic_store_n(&inside, own(), __ATOMIC_SEQ_CST);
+	__atomic_store_n(&forking, 0, __ATOMIC_SEQ_CST);
+}
+
+static void register_once(void)
+{
+	static bool registered;
+
+	if (__register_atfork && !__atomic_load_n(&registered, __ATOMIC_RELAXED) &&
+	    !__atomic_exchange_n(&registered, true, __ATOMIC_RELAXED))
+		__register_atfork(before_fork, in_parent, in_child, NULL);
+}
+
+void vgpu_fork_gate_enter(void)
+{
+	if (depth++)
+		return;
+	register_once();
+	for (int forks = 0;; forks++) {
+		__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+		if (!__atomic_load_n(&forking, __ATOMIC_SEQ_CST) || forks == MOST_FORKS)
+			return;
+		__atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+		if (!await(&forking, 0))
+			forks = MOST_FORKS - 1;
+	}
+}
+
+void vgpu_fork_gate_leave(void)
+{
+	if (!--depth)
+		__atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+}

@@ -1,0 +1,79 @@
+/*
+ * hooks.def, expanded: an id, a prototype and a typed caller for each function.
+ *
+ * Wrappers are written under the driver's own names; `real_NAME(...)` reaches the driver and, where
+ * the driver lacks the function or is not loaded, answers with its library's "not found" code. A
+ * wrapper of two stream twins is `on_NAME(real, ...)`, and `as_NAME(real, ...)` the twin that was
+ * called; hooks.c has the exported pair.
+ */
+#ifndef VGPU_HOOKS_H
+#define VGPU_HOOKS_H
+
+#include <stdint.h>
+
+#include "vgpu/cuda_abi.h"
+#include "vgpu/nvml_abi.h"
+
+enum vgpu_library { VGPU_LIBRARY_cuda, VGPU_LIBRARY_nvml, VGPU_LIBRARY_COUNT };
+
+typedef CUresult vgpu_returns_cuda;
+typedef nvmlReturn_t vgpu_returns_nvml;
+enum {
+	vgpu_absent_cuda = CUDA_ERROR_NOT_FOUND,
+	vgpu_absent_nvml = NVML_ERROR_FUNCTION_NOT_FOUND,
+};
+
+/* Hooks come first, so that an id below VGPU_HOOK_COUNT has a wrapper. */
+enum vgpu_function {
+#define HOOK(symbol, library, params, args) VGPU_ID_##symbol,
+#include "loader/hooks.def"
+	VGPU_HOOK_COUNT,
+	VGPU_LAST_HOOK = VGPU_HOOK_COUNT - 1,
+#define REAL(symbol, library, params, args) VGPU_ID_##symbol,
+#include "loader/hooks.def"
+	VGPU_FUNCTION_COUNT
+};
+
+#define HOOK(symbol, library, params, args)                                                        \
+	__attribute__((visibility("default"))) vgpu_returns_##library symbol params;
+#include "loader/hooks.def"
+
+#define VGPU_BARE(...) __VA_ARGS__
+
+#define HOOK(symbol, library, params, args)
+#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params);
+#include "loader/hooks.def"
+
+/* The driver's functions as last seen; NULL: not looked for, or not there. */
+extern void *vgpu_real[VGPU_FUNCTION_COUNT];
+
+/* Look again, where vgpu_real has NULL. */
+void *vgpu_real_find(enum vgpu_function function);
+
+static inline void *vgpu_real_pointer(enum vgpu_function function)
+{
+	void *real = __atomic_load_n(&vgpu_real[function], __ATOMIC_RELAXED);
+	return real ? real : vgpu_real_find(function);
+}
+
+#define HOOK(symbol, library, params, args)                                                        \
+	static inline vgpu_returns_##library real_##symbol params                                  \
+	{                                                                                          \
+		vgpu_returns_##library(*real) params =                                             \
+		    (vgpu_returns_##library(*) params)vgpu_real_pointer(VGPU_ID_##symbol);         \
+		return real ? real args : vgpu_absent_##library;                                   \
+	}
+#define REAL(symbol, library, params, args) HOOK(symbol, library, params, args)
+#include "loader/hooks.def"
+
+#define HOOK(symbol, library, params, args)
+#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+	static inline CUresult as_##symbol(enum vgpu_function twin, VGPU_BARE params)              \
+	{                                                                                          \
+		CUresult(*real) params = (CUresult(*) params)vgpu_real_pointer(twin);              \
+		return real ? real args : CUDA_ERROR_NOT_FOUND;                                    \
+	}
+#include "loader/hooks.def"
+
+#endif

@@ -1,0 +1,151 @@
+/*
+ * Where the loader's functions lie, and how libraries are opened.
+ *
+ * A library opened with RTLD_DEEPBIND would look names up in itself and what it needs before it
+ * looks at us, its dlsym included: the flag is taken away. A driver library asked for in a
+ * namespace of its own (dlmopen), where we are not, is opened in the program's instead.
+ */
+#include "loader/loader.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "loader/objects.h"
+#include "os/text.h"
+
+/* The first three arguments of a call, as dlsym.S has saved them. */
+struct vgpu_registers {
+	uintptr_t third, second, first;
+};
+
+/* Entered from dlsym.S. */
+void *vgpu_dlopen_target(struct vgpu_registers *call);
+void *vgpu_dlmopen_target(struct vgpu_registers *call);
+
+static const char *const NAMES[] = {
+    [VGPU_LOADER_DLSYM] = "dlsym",     [VGPU_LOADER_DLVSYM] = "dlvsym",
+    [VGPU_LOADER_DLOPEN] = "dlopen",   [VGPU_LOADER_DLMOPEN] = "dlmopen",
+    [VGPU_LOADER_DLERROR] = "dlerror",
+};
+
+/*
+ * libc's own: since glibc 2.34 and in musl it is in libc, which not every musl gives a soname; in
+ * older glibc it is in libdl, which may come late or never, and then nobody has a handle to look in
+ * either.
+ */
+static void *libcs_own(const char *name)
+{
+	struct vgpu_object object;
+	void *own = NULL;
+
+	if (vgpu_object_by_soname("libc.so.6", &object) ||
+	    vgpu_object_by_definition("__libc_start_main", &object))
+		own = vgpu_object_function(&object, name);
+	if (!own && vgpu_object_by_soname("libdl.so.2", &object))
+		own = vgpu_object_function(&object, name);
+	return own;
+}
+
+/*
+ * A library behind us that wraps dlopen is asked as it would have been without us. One that wraps
+ * dlsym is passed over: it may have found its "real" dlsym by a lookup that leads to ours.
+ */
+static void *find(enum vgpu_loader_function function)
+{
+	struct vgpu_object us;
+	void *own = libcs_own(NAMES[function]);
+	void *next = NULL;
+
+	if (own && (function == VGPU_LOADER_DLOPEN || function == VGPU_LOADER_DLMOPEN) &&
+	    vgpu_object_ourselves(&us))
+		next = vgpu_definition_in(NAMES[function], us.order + 1, INT_MAX);
+	return next ? next : own;
+}
+
+void *vgpu_loader(enum vgpu_loader_function function)
+{
+	static void *found[VGPU_LOADER_COUNT];
+	void *known = __atomic_load_n(&found[function], __ATOMIC_RELAXED);
+
+	if (known)
+		return known;
+	known = find(function);
+	__atomic_store_n(&found[function], known, __ATOMIC_RELAXED);
+	return known;
+}
+
+int vgpu_loader_named(const char *name)
+{
+	if (!name || name[0] != 'd' || name[1] != 'l')
+		return -1;
+	for (int function = 0; function < VGPU_LOADER_WRAPPED; function++)
+		if (vgpu_text_same(NAMES[function], name))
+			return function;
+	return -1;
+}
+
+void *vgpu_loader_entry(enum vgpu_loader_function function)
+{
+	static void *const entries[VGPU_LOADER_WRAPPED] = {
+	    [VGPU_LOADER_DLSYM] = (void *)dlsym,
+	    [VGPU_LOADER_DLVSYM] = (void *)dlvsym,
+	    [VGPU_LOADER_DLOPEN] = (void *)dlopen,
+	    [VGPU_LOADER_DLMOPEN] = (void *)dlmopen,
+	};
+	return entries[function];
+}
+
+static void *no_answer(void)
+{
+	return NULL;
+}
+
+static void *target(enum vgpu_loader_function function)
+{
+	void *real = vgpu_loader(function);
+	return real ? real : (void *)no_answer;
+}
+
+/* Opened once more, by the very name that the loader has for it, and never closed. */
+void vgpu_loader_keep(const void *address)
+{
+	void *(*open)(const char *path, int mode) =
+	    (void *(*)(const char *, int))vgpu_loader(VGPU_LOADER_DLOPEN);
+	struct vgpu_object object;
+
+	if (open && vgpu_object_by_address(address, &object) && *object.path)
+		(void)open(object.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+static bool is_driver(const char *path)
+{
+	static const char *const stems[] = {"libcuda.so", "libnvidia-ml.so"};
+	const char *file = path;
+
+	for (const char *at = path; at && *at; at++)
+		if (*at == '/')
+			file = at + 1;
+	for (size_t i = 0; file && i < sizeof(stems) / sizeof(*stems); i++) {
+		const char *rest = vgpu_text_after(file, stems[i]);
+		if (rest && (!*rest || *rest == '.'))
+			return true;
+	}
+	return false;
+}
+
+void *vgpu_dlopen_target(struct vgpu_registers *call)
+{
+	call->second &= ~(uintptr_t)RTLD_DEEPBIND;
+	return target(VGPU_LOADER_DLOPEN);
+}
+
+void *vgpu_dlmopen_target(struct vgpu_registers *call)
+{
+	if (is_driver((const char *)call->second))
+		call->first = LM_ID_BASE;
+	if (call->first == LM_ID_BASE)
+		call->third &= ~(uintptr_t)RTLD_DEEPBIND;
+	return target(VGPU_LOADER_DLMOPEN);
+}

@@ -1,0 +1,33 @@
+/*
+ * The dynamic loader's functions that programs call and we stand before.
+ */
+#ifndef VGPU_LOADER_H
+#define VGPU_LOADER_H
+
+#include <stdbool.h>
+
+#include "loader/objects.h"
+
+enum vgpu_loader_function {
+	VGPU_LOADER_DLSYM,
+	VGPU_LOADER_DLVSYM,
+	VGPU_LOADER_DLOPEN,
+	VGPU_LOADER_DLMOPEN,
+	VGPU_LOADER_WRAPPED, /* those from here on are called, not wrapped */
+	VGPU_LOADER_DLERROR = VGPU_LOADER_WRAPPED,
+	VGPU_LOADER_COUNT,
+};
+
+/* What we stand before; NULL where this libc has none, or not yet. */
+void *vgpu_loader(enum vgpu_loader_function function);
+
+/* The wrapped function of that name, or -1. */
+int vgpu_loader_named(const char *name);
+
+/* Our entry in its place. */
+void *vgpu_loader_entry(enum vgpu_loader_function function);
+
+/* The object that the address lies in is not unloaded until the process ends. */
+void vgpu_loader_keep(const void *address);
+
+#endif

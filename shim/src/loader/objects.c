@@ -1,0 +1,289 @@
+/* See objects.h. */
+#include "loader/objects.h"
+
+#include <limits.h>
+#include <stddef.h>
+#include <sys/auxv.h>
+
+#include "loader/fork_gate.h"
+#include "os/text.h"
+
+static const char self = 0; /* any address of ours */
+
+/*
+ * glibc has relocated the pointers of a dynamic section in place, musl and the vDSO's have not; an
+ * address inside the object is one, anything else is an offset.
+ */
+static const void *dynamic_pointer(const struct vgpu_object *object, uintptr_t value)
+{
+	bool relocated = value >= object->low && value < object->high;
+	return (const void *)(relocated ? value : object->base + value);
+}
+
+static bool read_dynamic(struct vgpu_object *out, const ElfW(Dyn) * dynamic)
+{
+	const ElfW(Dyn) *soname_entry = NULL;
+
+	for (; dynamic->d_tag != DT_NULL; dynamic++) {
+		if (dynamic->d_tag == DT_SYMTAB)
+			out->symbols = dynamic_pointer(out, dynamic->d_un.d_ptr);
+		else if (dynamic->d_tag == DT_STRTAB)
+			out->strings = dynamic_pointer(out, dynamic->d_un.d_ptr);
+		else if (dynamic->d_tag == DT_GNU_HASH)
+			out->gnu_hash = dynamic_pointer(out, dynamic->d_un.d_ptr);
+		else if (dynamic->d_tag == DT_HASH)
+			out->sysv_hash = dynamic_pointer(out, dynamic->d_un.d_ptr);
+		else if (dynamic->d_tag == DT_SONAME)
+			soname_entry = dynamic;
+	}
+	if (!out->symbols || !out->strings || (!out->gnu_hash && !out->sysv_hash))
+		return false;
+	if (soname_entry)
+		out->soname = out->strings + soname_entry->d_un.d_val;
+	return true;
+}
+
+static bool read_object(const struct dl_phdr_info *info, struct vgpu_object *out)
+{
+	const ElfW(Dyn) *dynamic = NULL;
+
+	*out = (struct vgpu_object){.base = info->dlpi_addr,
+				    .low = UINTPTR_MAX,
+				    .soname = "",
+				    .path = info->dlpi_name ? info->dlpi_name : ""};
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+		uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+		if (segment->p_type == PT_DYNAMIC)
+			dynamic = (const ElfW(Dyn) *)start;
+		if (segment->p_type != PT_LOAD)
+			continue;
+		if (start < out->low)
+			out->low = start;
+		if (start + segment->p_memsz > out->high)
+			out->high = start + segment->p_memsz;
+	}
+	return dynamic && read_dynamic(out, dynamic);
+}
+
+static bool contains(const struct vgpu_object *object, const void *address)
+{
+	return (uintptr_t)address >= object->low && (uintptr_t)address < object->high;
+}
+
+/* Which object is wanted; of the conditions, those that are set must hold. */
+struct wish {
+	const char *soname;
+	const void *address;
+	const char *definition;
+	int first, end;
+	int order; /* of the object now looked at */
+	struct vgpu_object *found;
+	void *function;
+};
+
+static int match(struct dl_phdr_info *info, size_t bytes, void *data)
+{
+	struct wish *wish = data;
+	struct vgpu_object object;
+	int order = wish->order++;
+
+	(void)bytes;
+	if (order < wish->first || order >= wish->end || !read_object(info, &object))
+		return 0;
+	object.order = order;
+	if (wish->address ? !contains(&object, wish->address) : contains(&object, &self))
+		return 0;
+	if (wish->soname && !vgpu_text_same(wish->soname, object.soname))
+		return 0;
+	if (wish->definition) {
+		wish->function = vgpu_object_function(&object, wish->definition);
+		if (!wish->function)
+			return 0;
+	}
+	*wish->found = object;
+	return 1;
+}
+
+typedef int iterate_function(int (*)(struct dl_phdr_info *, size_t, void *), void *);
+
+/* What a debugger would read: the list of what was loaded with the program, which does not change.
+ */
+static const struct link_map *first_loaded(void)
+{
+	const ElfW(Phdr) *segments = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+	const ElfW(Dyn) *dynamic = NULL;
+	uintptr_t base = 0;
+	bool placed = false;
+
+	for (unsigned long i = 0; segments && i < getauxval(AT_PHNUM); i++) {
+		if (segments[i].p_type == PT_PHDR) {
+			base = (uintptr_t)segments - segments[i].p_vaddr;
+			placed = true;
+		}
+		if (placed && segments[i].p_type == PT_DYNAMIC)
+			dynamic = (const ElfW(Dyn) *)(base + segments[i].p_vaddr);
+	}
+	for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++)
+		if (dynamic->d_tag == DT_DEBUG && dynamic->d_un.d_ptr)
+			return ((const struct r_debug *)dynamic->d_un.d_ptr)->r_map;
+	return NULL;
+}
+
+bool vgpu_object_is_program(const void *handle)
+{
+	return handle && handle == first_loaded();
+}
+
+/* As the list has it: where the object ends is not said there. */
+static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
+{
+	*out = (struct vgpu_object){.base = map->l_addr,
+				    .low = map->l_addr,
+				    .high = UINTPTR_MAX,
+				    .soname = "",
+				    .path = map->l_name ? map->l_name : ""};
+	return map->l_ld && read_dynamic(out, map->l_ld);
+}
+
+/*
+ * glibc's own dl_iterate_phdr: a sanitizer's stands before it, and cannot be called while it is
+ * still looking its functions up, which it does through our dlsym.
+ */
+static iterate_function *iterate(void)
+{
+	static iterate_function *found;
+	iterate_function *own = __atomic_load_n(&found, __ATOMIC_RELAXED);
+	struct vgpu_object object;
+
+	for (const struct link_map *at = own ? NULL : first_loaded(); at && !own; at = at->l_next)
+		if (read_mapped(at, &object) && vgpu_text_same(object.soname, "libc.so.6"))
+			own = (iterate_function *)vgpu_object_function(&object, "dl_iterate_phdr");
+	own = own ? own : dl_iterate_phdr;
+	__atomic_store_n(&found, own, __ATOMIC_RELAXED);
+	return own;
+}
+
+static int each(int (*look)(struct dl_phdr_info *, size_t, void *), void *data)
+{
+	int result;
+
+	vgpu_fork_gate_enter();
+	result = iterate()(look, data);
+	vgpu_fork_gate_leave();
+	return result;
+}
+
+struct still {
+	vgpu_look_still *look;
+	void *data;
+};
+
+static int look_still(struct dl_phdr_info *info, size_t bytes, void *data)
+{
+	const struct still *still = data;
+
+	(void)bytes;
+	still->look((struct vgpu_object_changes){info->dlpi_adds, info->dlpi_subs}, still->data);
+	return 1;
+}
+
+void vgpu_objects_still(vgpu_look_still *look, void *data)
+{
+	struct still still = {look, data};
+	each(look_still, &still);
+}
+
+bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)
+{
+	struct wish wish = {.soname = soname, .end = INT_MAX, .found = out};
+	return each(match, &wish) == 1;
+}
+
+bool vgpu_object_by_soname_defining(const char *soname, const char *name, struct vgpu_object *out)
+{
+	struct wish wish = {.soname = soname, .definition = name, .end = INT_MAX, .found = out};
+	return each(match, &wish) == 1;
+}
+
+bool vgpu_object_by_definition(const char *name, struct vgpu_object *out)
+{
+	struct wish wish = {.definition = name, .end = INT_MAX, .found = out};
+	return each(match, &wish) == 1;
+}
+
+bool vgpu_object_by_address(const void *address, struct vgpu_object *out)
+{
+	struct wish wish = {.address = address, .end = INT_MAX, .found = out};
+	return address && each(match, &wish) == 1;
+}
+
+bool vgpu_object_ourselves(struct vgpu_object *out)
+{
+	return vgpu_object_by_address(&self, out);
+}
+
+void *vgpu_definition_in(const char *name, int first, int end)
+{
+	struct vgpu_object object;
+	struct wish wish = {.definition = name, .first = first, .end = end, .found = &object};
+	return each(match, &wish) == 1 ? wish.function : NULL;
+}
+
+/* A defined, exported function of that name. Its address needs no resolver: IFUNCs are left out. */
+static bool is_definition(const struct vgpu_object *object, uint32_t index, const char *name)
+{
+	const ElfW(Sym) *symbol = &object->symbols[index];
+	unsigned int type = ELF64_ST_TYPE(symbol->st_info);
+	unsigned int binding = ELF64_ST_BIND(symbol->st_info);
+
+	return symbol->st_shndx != SHN_UNDEF && (type == STT_FUNC || type == STT_NOTYPE) &&
+	       (binding == STB_GLOBAL || binding == STB_WEAK) &&
+	       vgpu_text_same(object->strings + symbol->st_name, name);
+}
+
+static uint32_t find_gnu(const struct vgpu_object *object, const char *name)
+{
+	const uint32_t *table = object->gnu_hash;
+	uint32_t bucket_count = table[0], first_symbol = table[1], bloom_words = table[2];
+	const uint32_t *buckets = table + 4 + bloom_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+	const uint32_t *chains = buckets + bucket_count;
+	uint32_t hash = 5381;
+
+	for (const char *at = name; *at; at++)
+		hash = hash * 33 + (unsigned char)*at;
+	uint32_t index = bucket_count ? buckets[hash % bucket_count] : 0;
+	if (index < first_symbol || index == 0)
+		return 0;
+	for (;; index++) {
+		uint32_t entry = chains[index - first_symbol];
+		if ((entry | 1) == (hash | 1) && is_definition(object, index, name))
+			return index;
+		if (entry & 1)
+			return 0;
+	}
+}
+
+static uint32_t find_sysv(const struct vgpu_object *object, const char *name)
+{
+	const uint32_t *buckets = object->sysv_hash + 2;
+	uint32_t bucket_count = object->sysv_hash[0];
+	const uint32_t *chains = buckets + bucket_count;
+	uint32_t hash = 0;
+
+	for (const char *at = name; *at; at++) {
+		hash = (hash << 4) + (unsigned char)*at;
+		uint32_t top = hash & 0xf0000000;
+		hash = (hash ^ (top >> 24)) & ~top;
+	}
+	uint32_t index = bucket_count ? buckets[hash % bucket_count] : 0;
+	while (index && !is_definition(object, index, name))
+		index = chains[index];
+	return index;
+}
+
+void *vgpu_object_function(const struct vgpu_object *object, const char *name)
+{
+	uint32_t index = object->gnu_hash ? find_gnu(object, name) : find_sysv(object, name);
+	return index ? (void *)(object->base + object->symbols[index].st_value) : NULL;
+}

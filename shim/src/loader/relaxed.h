@@ -1,0 +1,28 @@
+/*
+ * Driver calls of the library's own must not end a capture that any thread has begun in global
+ * mode: they are made in relaxed mode, which is the calling thread's.
+ */
+#ifndef VGPU_RELAXED_H
+#define VGPU_RELAXED_H
+
+#include "loader/hooks.h"
+
+enum { VGPU_CAPTURE_MODE_RELAXED = 2, VGPU_CAPTURE_MODE_UNKNOWN = -1 };
+
+/* The mode to be handed to the end. */
+static inline int vgpu_relaxed_begin(void)
+{
+	int mode = VGPU_CAPTURE_MODE_RELAXED;
+
+	return real_cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS
+		   ? mode
+		   : VGPU_CAPTURE_MODE_UNKNOWN;
+}
+
+static inline void vgpu_relaxed_end(int mode)
+{
+	if (mode != VGPU_CAPTURE_MODE_UNKNOWN)
+		(void)real_cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+#endif

@@ -1,0 +1,254 @@
+/* Processes as /proc shows them; see identity.h for the law. */
+#include "os/identity.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "os/file.h"
+
+/* In /proc/PID/stat the second field, the name, may hold spaces and parentheses; count from its
+ * end. */
+#define FIELDS_FROM_NAME_TO_START 20
+
+/* Not strtoull: newer headers bind it to a symbol that older C libraries lack. */
+static uint64_t number(const char **at, uint64_t base)
+{
+	uint64_t value = 0;
+
+	for (;; ++*at) {
+		char c = **at;
+		uint64_t digit;
+
+		if (c >= '0' && c <= '9')
+			digit = (uint64_t)(c - '0');
+		else if (c >= 'a' && c <= 'f')
+			digit = (uint64_t)(c - 'a') + 10;
+		else
+			return value;
+		if (digit >= base)
+			return value;
+		value = value * base + digit;
+	}
+}
+
+static uint64_t start_ticks(const char *proc)
+{
+	char path[64], text[1024];
+	const char *at;
+	long got;
+
+	snprintf(path, sizeof(path), "/proc/%s/stat", proc);
+	got = vgpu_read_some(path, text, sizeof(text) - 1);
+	if (got <= 0)
+		return 0;
+	text[got] = '\0';
+	at = strrchr(text, ')');
+	for (int field = 0; at && field < FIELDS_FROM_NAME_TO_START; field++)
+		at = strchr(at + 1, ' ');
+	if (!at)
+		return 0;
+	at++;
+	return number(&at, 10);
+}
+
+/*
+ * NSpid lists our pid in the namespace of this /proc and in each one nested in it, down to our own;
+ * a single number says that this /proc is ours.
+ */
+static bool proc_is_ours(uint32_t pid)
+{
+	char text[4096];
+	const char *line;
+	long got = vgpu_read_some("/proc/self/status", text, sizeof(text) - 1);
+
+	if (got <= 0)
+		return false;
+	text[got] = '\0';
+	line = strstr(text, "\nNSpid:");
+	if (!line)
+		return false;
+	line += strlen("\nNSpid:");
+	line += strspn(line, " \t");
+	return number(&line, 10) == pid && *line == '\n';
+}
+
+void vgpu_identity_of_self(struct vgpu_identity *self)
+{
+	struct vgpu_file namespace;
+
+	memset(self, 0, sizeof(*self));
+	self->pid = (uint32_t)syscall(SYS_getpid);
+	if (!proc_is_ours(self->pid) || !vgpu_file_at("/proc/self/ns/pid", &namespace))
+		return;
+	self->start_ticks = start_ticks("self");
+	self->pid_namespace = self->start_ticks ? namespace.inode : 0;
+}
+
+bool vgpu_identity_can_see(const struct vgpu_identity *self, const struct vgpu_identity *other)
+{
+	return self->pid_namespace && self->pid_namespace == other->pid_namespace &&
+	       other->start_ticks && other->pid && other->pid <= INT32_MAX;
+}
+
+bool vgpu_identity_pid_is_free(const struct vgpu_identity *other)
+{
+	return syscall(SYS_kill, other->pid, 0) != 0 && errno == ESRCH;
+}
+
+enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
+					  const struct vgpu_identity *other)
+{
+	char name[16];
+	uint64_t start;
+
+	if (!vgpu_identity_can_see(self, other))
+		return VGPU_UNKNOWN;
+	snprintf(name, sizeof(name), "%u", other->pid);
+	start = start_ticks(name);
+	if (start)
+		return start == other->start_ticks ? VGPU_PRESENT : VGPU_GONE;
+	/* Gone, hidden (hidepid), or we are out of descriptors: a signal can tell. */
+	return vgpu_identity_pid_is_free(other) ? VGPU_GONE : VGPU_PRESENT;
+}
+
+/* "address perms offset device inode path"; `file` points at "device inode ". */
+struct maps_line {
+	uint64_t start;
+	uint64_t offset;
+	const char *file;
+	size_t file_chars;
+};
+
+static bool parse(const char *text, struct maps_line *line)
+{
+	const char *at = text;
+
+	line->start = number(&at, 16);
+	if (*at != '-')
+		return false;
+	for (int field = 0; field < 3; field++) {
+		at = strchr(at, ' ');
+		if (!at)
+			return false;
+		at++;
+		if (field == 1)
+			line->offset = number(&at, 16);
+	}
+	line->file = at;
+	at = strchr(at, ' ');
+	at = at ? strchr(at + 1, ' ') : NULL;
+	line->file_chars = at ? (size_t)(at - line->file) : strlen(line->file);
+	return true;
+}
+
+enum { SEEN, NOT_SEEN, EMPTY, UNREADABLE };
+
+/* What to look for: the mapping at `start`, or, with start 0, the one of `file` at `offset`. */
+struct wanted {
+	uint64_t start;
+	uint64_t offset;
+	char file[64];
+};
+
+/* Of the mapping at `start`, its file is what was wanted. */
+static bool is_wanted(const struct maps_line *line, struct wanted *wanted)
+{
+	if (!wanted->start)
+		return line->offset == wanted->offset && line->file_chars == strlen(wanted->file) &&
+		       !memcmp(line->file, wanted->file, line->file_chars);
+	if (line->start != wanted->start)
+		return false;
+	if (line->file_chars < sizeof(wanted->file)) {
+		memcpy(wanted->file, line->file, line->file_chars);
+		wanted->file[line->file_chars] = '\0';
+	}
+	return true;
+}
+
+/* Long paths are cut: what is wanted stands before them. */
+static int search(const char *path, struct wanted *wanted)
+{
+	char text[4096 + 1];
+	struct maps_line line;
+	size_t have = 0;
+	bool any = false, mid_line = false;
+	int found = NOT_SEEN, fd = vgpu_open(path, O_RDONLY);
+	long got;
+
+	if (fd < 0)
+		return UNREADABLE;
+	while ((got = syscall(SYS_read, fd, text + have, sizeof(text) - 1 - have)) > 0) {
+		char *at = text, *newline;
+
+		any = true;
+		have += (size_t)got;
+		text[have] = '\0';
+		while (found == NOT_SEEN && (newline = strchr(at, '\n'))) {
+			*newline = '\0';
+			if (!mid_line && parse(at, &line) && is_wanted(&line, wanted))
+				found = SEEN;
+			mid_line = false;
+			at = newline + 1;
+		}
+		have = strlen(at);
+		memmove(text, at, have);
+		if (have == sizeof(text) - 1) {
+			mid_line = true;
+			have = 0;
+		}
+	}
+	syscall(SYS_close, fd);
+	if (found == SEEN)
+		return SEEN;
+	return got < 0 ? UNREADABLE : any ? NOT_SEEN : EMPTY;
+}
+
+/* The first thread's maps are empty once it has ended, though others run on: ask each of them. */
+static int search_threads(uint32_t pid, struct wanted *wanted)
+{
+	char path[64], entries[2048];
+	int found = EMPTY, fd;
+	long got;
+
+	snprintf(path, sizeof(path), "/proc/%u/task", pid);
+	fd = vgpu_open(path, O_RDONLY | O_DIRECTORY);
+	if (fd < 0)
+		return UNREADABLE;
+	while (found == EMPTY &&
+	       (got = syscall(SYS_getdents64, fd, entries, sizeof(entries))) > 0) {
+		for (long at = 0; at < got && found == EMPTY;) {
+			const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
+
+			at += entry->d_reclen;
+			if (entry->d_name[0] == '.')
+				continue;
+			snprintf(path, sizeof(path), "/proc/%u/task/%.10s/maps", pid,
+				 entry->d_name);
+			found = search(path, wanted);
+		}
+	}
+	syscall(SYS_close, fd);
+	return found;
+}
+
+bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours, uint64_t offset)
+{
+	struct wanted wanted = {.start = (uint64_t)(uintptr_t)ours, .offset = offset};
+	char path[64];
+	int found;
+
+	/* Not from stat(): a file's device in maps differs from st_dev on overlay and btrfs. */
+	if (search("/proc/thread-self/maps", &wanted) != SEEN || !wanted.file[0])
+		return true;
+	wanted.start = 0;
+	snprintf(path, sizeof(path), "/proc/%u/maps", other->pid);
+	found = search(path, &wanted);
+	if (found == EMPTY)
+		found = search_threads(other->pid, &wanted);
+	return found == SEEN || found == UNREADABLE;
+}

@@ -1,0 +1,70 @@
+/* Locks between threads; see lock.h for the law. */
+#include "os/lock.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPINS_PER_YIELD	 64
+#define YIELDS_PER_CHECK 64
+#define PAUSE_NS	 50000
+#define MOST_PAUSES	 10000 /* of who holds another lock: half a second and more */
+
+__thread uint32_t vgpu_locks_held;
+
+/* Leaves the core to its other thread for a moment. */
+static inline void wait_a_little(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
+
+/* Signal 0 is never delivered; it only asks whether the thread is one of ours and still there. */
+static bool take_from_the_dead(struct vgpu_lock *lock)
+{
+	uint32_t holder = __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED);
+
+	return holder != 0 && syscall(SYS_tgkill, syscall(SYS_getpid), holder, 0) != 0 &&
+	       errno == ESRCH && vgpu_lock_take(lock, holder);
+}
+
+bool vgpu_trylock(struct vgpu_lock *lock)
+{
+	bool taken = vgpu_lock_take(lock, 0) || take_from_the_dead(lock);
+
+	vgpu_locks_held += taken;
+	return taken;
+}
+
+bool vgpu_lock_wait(struct vgpu_lock *lock)
+{
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
+	uint32_t pauses = 0;
+
+	if (vgpu_lock_is_mine(lock))
+		return false;
+	for (uint32_t spins = 0; !vgpu_lock_take(lock, 0); spins++) {
+		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
+			wait_a_little();
+		else if (spins / SPINS_PER_YIELD % YIELDS_PER_CHECK != YIELDS_PER_CHECK - 1)
+			syscall(SYS_sched_yield);
+		else if (take_from_the_dead(lock))
+			return true;
+		else if (vgpu_locks_held && pauses++ == MOST_PAUSES)
+			return false;
+		else
+			syscall(SYS_nanosleep, &pause,
+				NULL); /* to yield lets no lower priority run */
+	}
+	return true;
+}
+
+bool vgpu_lock_is_mine(const struct vgpu_lock *lock)
+{
+	return __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED) == vgpu_thread_id();
+}

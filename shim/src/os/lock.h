@@ -1,0 +1,53 @@
+/*
+ * A lock between the threads of one process, kept in the page that a fork child finds zeroed.
+ *
+ * A signal handler may call the driver, and so us, while its own thread is in here. It must not
+ * wait for that thread: what it cannot have is false, and means the least that leaves a charge too
+ * high rather than too low. The same for who already holds a lock and has waited long for another,
+ * which two such threads could do for ever.
+ *
+ * No futex, no pthread: a waiter spins, yields, and now and then asks whether the holder still
+ * exists, so that a thread that ended (or a copy of its lock in a fork child) wedges nobody. What
+ * the lock guards must therefore bear being left half done; the counter does by design.
+ */
+#ifndef VGPU_LOCK_H
+#define VGPU_LOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "os/birth.h"
+
+/* The holder's thread number; 0: free. */
+struct vgpu_lock {
+	uint32_t holder_tid;
+};
+
+static inline bool vgpu_lock_take(struct vgpu_lock *lock, uint32_t from)
+{
+	return __atomic_compare_exchange_n(&lock->holder_tid, &from, vgpu_thread_id(), false,
+					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+extern __thread uint32_t vgpu_locks_held; /* by this thread */
+
+bool vgpu_lock_wait(struct vgpu_lock *lock);
+bool vgpu_trylock(struct vgpu_lock *lock);
+bool vgpu_lock_is_mine(const struct vgpu_lock *lock); /* the calling thread holds it */
+
+/* False: not to be had, see above. */
+__attribute__((warn_unused_result)) static inline bool vgpu_lock(struct vgpu_lock *lock)
+{
+	if (__builtin_expect(!vgpu_lock_take(lock, 0), 0) && !vgpu_lock_wait(lock))
+		return false;
+	vgpu_locks_held++;
+	return true;
+}
+
+static inline void vgpu_unlock(struct vgpu_lock *lock)
+{
+	vgpu_locks_held--;
+	__atomic_store_n(&lock->holder_tid, 0, __ATOMIC_RELEASE);
+}
+
+#endif

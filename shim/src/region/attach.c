@@ -1,0 +1,286 @@
+/*
+ * Attaching and detaching: where grant, region, slots and this process meet, under the setup lock.
+ *
+ * No descriptor stays open. A mapping keeps its open file description alive, and so the lock taken
+ * through it: the anchor, a page mapped without access and not inherited by fork or clone, holds
+ * our slot's lock exactly as long as this address space lives. Programs may close, reuse or pass on
+ * what descriptors they like; exec and death drop the lock. (On overlayfs a mapping belongs to the
+ * layer below, and the lock ends with the descriptor; there the anchor's offset, which names the
+ * slot, is looked for in maps.) Two copies of the library in one process are two holders.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "os/step.h"
+#include "region/attach.h"
+#include "region/directory.h"
+#include "region/grant.h"
+#include "region/region_file.h"
+#include "region/shared_limits.h"
+
+enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *os_errno)
+{
+	struct vgpu_file file;
+	char path[VGPU_PATH_BYTES];
+	enum vgpu_result result;
+
+	vgpu_directory_path(VGPU_FILE_REGION, path);
+	result =
+	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(), fd, &file, os_errno);
+	if (result != VGPU_OK ||
+	    (file.device == process->region_device && file.inode == process->region_inode))
+		return result;
+	syscall(SYS_close, *fd);
+	*fd = -1;
+	return VGPU_REGION_INVALID;
+}
+
+static enum vgpu_result map_region(struct vgpu_process *process, const char *path, int *os_errno)
+{
+	struct vgpu_file file;
+	int fd;
+	enum vgpu_result result =
+	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(), &fd, &file, os_errno);
+
+	if (result != VGPU_OK)
+		return result;
+	result = vgpu_region_map(fd, vgpu_grant_card_count(), &process->view, os_errno);
+	syscall(SYS_close, fd);
+	process->region_device = file.device;
+	process->region_inode = file.inode;
+	vgpu_identity_of_self(&process->self);
+	__atomic_store_n(&process->mapped, result == VGPU_OK, __ATOMIC_RELEASE);
+	return result;
+}
+
+/* Load the grant and map the region, once; the caller holds setup. */
+static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_error *error)
+{
+	char path[VGPU_PATH_BYTES];
+	int os_errno = 0;
+	enum vgpu_result result;
+
+	if (vgpu_directory_environment())
+		return vgpu_limits_look(process, map_region, error);
+	vgpu_directory_path(VGPU_FILE_GRANT, path);
+	result = vgpu_grant_load(path, &os_errno);
+	if (result != VGPU_OK)
+		return vgpu_fail(error, result, os_errno, path);
+	vgpu_directory_path(VGPU_FILE_REGION, path);
+	if (!process->mapped)
+		result = map_region(process, path, &os_errno);
+	return result == VGPU_OK ? VGPU_OK : vgpu_fail(error, result, os_errno, path);
+}
+
+static void unlock_cards(struct vgpu_process *process, int count)
+{
+	for (int card = 0; card < count; card++)
+		vgpu_unlock(&process->cards[card].lock);
+}
+
+static bool lock_cards(struct vgpu_process *process)
+{
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		if (!vgpu_lock(&process->cards[card].lock)) {
+			unlock_cards(process, card);
+			return false;
+		}
+	return true;
+}
+
+static bool set_attached(struct vgpu_process *process, bool attached)
+{
+	if (!lock_cards(process))
+		return false;
+	__atomic_store_n(&process->attached, attached, __ATOMIC_RELEASE);
+	unlock_cards(process, VGPU_MOST_CARDS);
+	return true;
+}
+
+void vgpu_recharge(struct vgpu_process *process, int card)
+{
+	uint64_t held_bytes = process->cards[card].held_bytes;
+	uint64_t charged_bytes =
+	    vgpu_counter_charged_bytes(&process->view, card, process->owner.slot);
+
+	if (held_bytes > charged_bytes)
+		vgpu_counter_charge(&process->view, card, &process->owner,
+				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
+}
+
+void vgpu_publish_imported(struct vgpu_process *process, int card)
+{
+	__atomic_store_n(
+	    &vgpu_view_slot_card(&process->view, process->owner.slot, card)->imported_bytes,
+	    process->cards[card].imported_bytes, __ATOMIC_RELAXED);
+}
+
+static void drop_anchor(struct vgpu_process *process)
+{
+	if (process->anchor)
+		munmap(process->anchor, VGPU_ANCHOR_MAPPED_BYTES);
+	process->anchor = NULL;
+}
+
+void *vgpu_anchor_cast(int fd, uint32_t slot)
+{
+	void *anchor =
+	    vgpu_map_file(fd, vgpu_slots_anchor_offset(slot), VGPU_ANCHOR_MAPPED_BYTES, PROT_NONE);
+
+	if (anchor)
+		madvise(anchor, VGPU_ANCHOR_MAPPED_BYTES, MADV_DONTFORK);
+	return anchor;
+}
+
+static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const char *path,
+				  struct vgpu_error *error)
+{
+	struct vgpu_slots slots = {&process->view, fd, &process->self};
+
+	drop_anchor(process);
+	vgpu_slots_reap_at_start(&slots);
+	VGPU_AT(ATTACH_REAPED);
+	if (!vgpu_slots_claim(&slots, &process->owner)) {
+		vgpu_slots_reap(&slots, NULL, VGPU_SEARCH_QUICK);
+		if (!vgpu_slots_claim(&slots, &process->owner))
+			return vgpu_fail(error, VGPU_NO_SLOT, 0, path);
+	}
+	process->anchor = vgpu_anchor_cast(fd, process->owner.slot);
+	if (!process->anchor) {
+		int os_errno = errno;
+
+		vgpu_slots_free(&slots, &process->owner);
+		return vgpu_fail(error, VGPU_SYSTEM, os_errno, path);
+	}
+	VGPU_AT(ATTACH_ANCHORED);
+	for (int card = 0; card < process->view.card_count; card++) {
+		vgpu_recharge(process, card);
+		vgpu_publish_imported(process, card);
+	}
+	return VGPU_OK;
+}
+
+static enum vgpu_result attach_locked(struct vgpu_process *process, struct vgpu_error *error)
+{
+	char path[VGPU_PATH_BYTES];
+	int fd, os_errno = 0;
+	enum vgpu_result result = look_locked(process, error);
+
+	if (result != VGPU_OK)
+		return result;
+	result = vgpu_reopen(process, &fd, &os_errno);
+	vgpu_directory_path(VGPU_FILE_REGION, path);
+	if (result != VGPU_OK)
+		return vgpu_fail(error, result, os_errno, path);
+	VGPU_AT(ATTACH_OPENED);
+	result = take_slot(process, fd, path, error);
+	syscall(SYS_close, fd);
+	if (result == VGPU_OK && !set_attached(process, true))
+		result = vgpu_fail(error, VGPU_SYSTEM, EDEADLK, path);
+	VGPU_AT(ATTACH_DONE);
+	return result;
+}
+
+__attribute__((noinline)) static enum vgpu_result attach(struct vgpu_process *process,
+							 struct vgpu_error *error)
+{
+	enum vgpu_result result;
+
+	if (!process)
+		return vgpu_fail(error, VGPU_SYSTEM, ENOMEM, "");
+	result = vgpu_directory_find(error);
+	if (result != VGPU_OK)
+		return result;
+	if (!vgpu_lock(&process->setup))
+		return vgpu_fail(error, VGPU_SYSTEM, EDEADLK, "");
+	if (!process->attached)
+		result = attach_locked(process, error);
+	vgpu_unlock(&process->setup);
+	return result;
+}
+
+enum vgpu_result vgpu_attach(struct vgpu_error *error)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	return process && vgpu_is_attached(process) ? VGPU_OK : attach(process, error);
+}
+
+/* Who only looks takes no slot, but may have had one before exec; the caller holds setup. */
+static void retire_former_lives(struct vgpu_process *process)
+{
+	struct vgpu_slots slots = {&process->view, -1, &process->self};
+	int os_errno;
+
+	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
+		return;
+	vgpu_slots_reap_at_start(&slots);
+	syscall(SYS_close, slots.fd);
+}
+
+enum vgpu_result vgpu_peek(struct vgpu_error *error)
+{
+	struct vgpu_process *process = vgpu_process();
+	enum vgpu_result result;
+
+	if (!process)
+		return vgpu_fail(error, VGPU_SYSTEM, ENOMEM, "");
+	if (vgpu_is_mapped(process))
+		return VGPU_OK;
+	result = vgpu_directory_find(error);
+	if (result != VGPU_OK)
+		return result;
+	if (!vgpu_lock(&process->setup))
+		return vgpu_fail(error, VGPU_SYSTEM, EDEADLK, "");
+	result = look_locked(process, error);
+	if (result == VGPU_OK && !process->attached)
+		retire_former_lives(process);
+	vgpu_unlock(&process->setup);
+	return result;
+}
+
+void vgpu_detach(void)
+{
+	struct vgpu_process *process = vgpu_process();
+	struct vgpu_slots slots;
+	int os_errno;
+
+	if (!process || !vgpu_is_attached(process))
+		return;
+	/* A handler that ends the program within a call of ours: the kernel drops the slot. */
+	if (!vgpu_lock(&process->setup))
+		return;
+	if (!set_attached(process, false)) {
+		vgpu_unlock(&process->setup);
+		return;
+	}
+	slots = (struct vgpu_slots){&process->view, -1, &process->self};
+	vgpu_slots_drop(&slots, &process->owner);
+	VGPU_AT(DETACH_DROPPED);
+	drop_anchor(process);
+	VGPU_AT(DETACH_UNLOCKED);
+	(void)vgpu_reopen(process, &slots.fd, &os_errno);
+	vgpu_shared_leave_all(process, &slots);
+	if (slots.fd >= 0) {
+		vgpu_slots_free(&slots, &process->owner);
+		syscall(SYS_close, slots.fd);
+	}
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		process->cards[card].held_bytes = process->cards[card].late_bytes = 0;
+	VGPU_AT(DETACH_DONE);
+	vgpu_unlock(&process->setup);
+}
+
+enum vgpu_result vgpu_attach_anew(struct vgpu_process *process)
+{
+	if (!vgpu_lock(&process->setup))
+		return VGPU_SYSTEM;
+	if (process->attached &&
+	    __atomic_load_n(&vgpu_view_slot(&process->view, process->owner.slot)->generation,
+			    __ATOMIC_ACQUIRE) != process->owner.generation)
+		(void)set_attached(process, false);
+	vgpu_unlock(&process->setup);
+	return vgpu_attach(NULL);
+}

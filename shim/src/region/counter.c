@@ -1,0 +1,258 @@
+/* The counter's protocol; see counter.h for its law. */
+#include "region/counter.h"
+
+#include "os/step.h"
+
+#define SEQUENCE_MASK ((UINT64_C(1) << VGPU_TAG_SLOT_SHIFT) - 1)
+
+_Static_assert(VGPU_MAX_SLOTS <= 1 << 15, "a slot's number fits between sequence and drop bit");
+_Static_assert((VGPU_MAX_SLOTS & (VGPU_MAX_SLOTS - 1)) == 0, "a tag's slot is masked, not checked");
+_Static_assert(sizeof(struct vgpu_region_header) % 16 == 0, "words are aligned");
+_Static_assert(sizeof(struct vgpu_region_slot) % 16 == 0, "words are aligned");
+_Static_assert(sizeof(struct vgpu_region_slot_card) % 16 == 0, "words are aligned");
+
+/*
+ * A 16-byte word as two halves. The high half changes with the low one and never comes back; an
+ * operation published again after a refusal keeps its number, but none of that number has been
+ * swapped in then.
+ */
+struct word {
+	uint64_t low;
+	uint64_t high;
+};
+
+static uint64_t load(const uint64_t *from)
+{
+	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+
+/* There is no 16-byte load short of a swap; two equal reads of the high half prove the pair. */
+static struct word load_word(const uint64_t *from)
+{
+	struct word word;
+
+	do {
+		word.high = load(from + 1);
+		word.low = load(from);
+	} while (load(from + 1) != word.high);
+	return word;
+}
+
+#if defined(__aarch64__)
+
+/*
+ * The pair of exclusive instructions, which every such processor has; what compilers make of the
+ * builtin is a call into a library of theirs. A pair that was read and not written back may be
+ * torn, so a difference proves only that somebody else wrote, which is all that callers conclude.
+ */
+static bool swap_word(uint64_t *at, struct word from, struct word to)
+{
+	struct word seen;
+	uint32_t failed;
+
+	do {
+		__asm__ volatile("ldaxp %0, %1, %2"
+				 : "=&r"(seen.low), "=&r"(seen.high)
+				 : "Q"(*(struct word *)at)
+				 : "memory");
+		if (seen.low != from.low || seen.high != from.high) {
+			__asm__ volatile("clrex" : : : "memory");
+			return false;
+		}
+		__asm__ volatile("stlxp %w0, %2, %3, %1"
+				 : "=&r"(failed), "=Q"(*(struct word *)at)
+				 : "r"(to.low), "r"(to.high)
+				 : "memory");
+	} while (failed);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return true;
+}
+
+#else
+
+/*
+ * The instruction itself: for the builtin, ThreadSanitizer has a lock of the process and two plain
+ * stores, which other processes do not know and between which half a word can be read.
+ */
+static bool swap_word(uint64_t *at, struct word from, struct word to)
+{
+	bool swapped;
+
+	__asm__ volatile("lock cmpxchg16b %1"
+			 : "=@ccz"(swapped), "+m"(*(struct word *)at), "+a"(from.low),
+			   "+d"(from.high)
+			 : "b"(to.low), "c"(to.high)
+			 : "memory");
+	return swapped;
+}
+
+#endif
+
+static uint64_t tag_of(uint32_t slot, uint64_t sequence)
+{
+	return (uint64_t)slot << VGPU_TAG_SLOT_SHIFT | (sequence & SEQUENCE_MASK);
+}
+
+/*
+ * Bring the slot that the counter names up to the counter. Until this is done nobody replaces the
+ * counter's tag, so at most one operation of the whole region is in the counter and not in its
+ * slot.
+ */
+static void help(const struct vgpu_view *view, int card, uint64_t tag)
+{
+	uint32_t slot = (uint32_t)(tag >> VGPU_TAG_SLOT_SHIFT) & (VGPU_MAX_SLOTS - 1);
+	struct vgpu_region_slot_card *entry = vgpu_view_slot_card(view, slot, card);
+	struct word from, to, published;
+
+	from = load_word(&entry->bytes);
+	to.high = from.high + 1;
+	if ((to.high & SEQUENCE_MASK) != (tag & SEQUENCE_MASK))
+		return;
+	if (tag & VGPU_TAG_DROP) {
+		to.low = 0;
+	} else {
+		published = load_word((const uint64_t *)&entry->delta_bytes);
+		if (published.high != to.high)
+			return;
+		to.low = from.low + published.low;
+	}
+	VGPU_AT(HELP_READ);
+	swap_word(&entry->bytes, from, to);
+	VGPU_AT(HELP_DONE);
+}
+
+static struct word load_counter(const struct vgpu_view *view, int card)
+{
+	struct word counter = load_word(&vgpu_view_card(view, card)->used_bytes);
+
+	VGPU_AT(COUNTER_READ);
+	help(view, card, counter.high);
+	VGPU_AT(COUNTER_HELPED);
+	return counter;
+}
+
+static bool owns(const struct vgpu_view *view, const struct vgpu_owner *owner)
+{
+	return load(&vgpu_view_slot(view, owner->slot)->generation) == owner->generation;
+}
+
+/* A tenant can write anything into its region; what it gets is a wrong count, never a wrapped one.
+ */
+static uint64_t minus(uint64_t used_bytes, uint64_t bytes)
+{
+	return used_bytes > bytes ? used_bytes - bytes : 0;
+}
+
+/* `held` is the slot's word after help; `adding` tells a charge from an uncharge. */
+static enum vgpu_applied apply(const struct vgpu_view *view, int card,
+			       const struct vgpu_owner *owner, struct word held, bool adding,
+			       uint64_t bytes, uint64_t limit_bytes)
+{
+	struct vgpu_region_slot_card *entry = vgpu_view_slot_card(view, owner->slot, card);
+	uint64_t *published = (uint64_t *)&entry->delta_bytes;
+	uint64_t *counter = &vgpu_view_card(view, card)->used_bytes;
+	struct word operation = {adding ? bytes : 0 - bytes, held.high + 1};
+	struct word former = load_word(published);
+	struct word from, to;
+
+	/* Read before the slot is found to be ours: what a next owner publishes stays. */
+	if (!owns(view, owner))
+		return VGPU_LOST;
+	VGPU_AT(APPLY_OWNED);
+	if (!swap_word(published, former, operation))
+		return VGPU_LOST;
+	VGPU_AT(APPLY_PUBLISHED);
+	do {
+		from = load_counter(view, card);
+		/* Read after the counter: had somebody dropped our charge before that, it shows
+		 * here. */
+		if (load(&entry->sequence) != held.high)
+			return VGPU_LOST;
+		if (adding && (bytes > limit_bytes || from.low > limit_bytes - bytes))
+			return VGPU_REFUSED;
+		to.low = adding ? from.low + bytes : minus(from.low, bytes);
+		to.high = tag_of(owner->slot, operation.high);
+	} while (!swap_word(counter, from, to));
+	VGPU_AT(COUNTER_SWAPPED);
+	help(view, card, to.high);
+	VGPU_AT(APPLY_DONE);
+	return VGPU_APPLIED;
+}
+
+static struct word load_held(const struct vgpu_view *view, int card, uint32_t slot)
+{
+	load_counter(view, card);
+	return load_word(&vgpu_view_slot_card(view, slot, card)->bytes);
+}
+
+enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int card,
+				      const struct vgpu_owner *owner, uint64_t bytes,
+				      uint64_t limit_bytes)
+{
+	struct word held = load_held(view, card, owner->slot);
+	enum vgpu_applied applied = apply(view, card, owner, held, true, bytes, limit_bytes);
+	struct vgpu_region_card *record = vgpu_view_card(view, card);
+
+	if (applied == VGPU_REFUSED) {
+		__atomic_add_fetch(&record->refused_count, 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&record->last_refused_bytes, bytes, __ATOMIC_RELAXED);
+	}
+	return applied;
+}
+
+enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int card,
+					const struct vgpu_owner *owner, uint64_t bytes)
+{
+	struct word held = load_held(view, card, owner->slot);
+	struct vgpu_region_card *record = vgpu_view_card(view, card);
+
+	if (bytes > held.low) {
+		__atomic_add_fetch(&record->over_refund_count, 1, __ATOMIC_RELAXED);
+		bytes = held.low;
+	}
+	return apply(view, card, owner, held, false, bytes, VGPU_NO_LIMIT);
+}
+
+static uint64_t drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner,
+		     bool even_empty)
+{
+	struct vgpu_region_slot_card *entry = vgpu_view_slot_card(view, owner->slot, card);
+	uint64_t *counter = &vgpu_view_card(view, card)->used_bytes;
+	struct word from, to, held;
+
+	do {
+		from = load_counter(view, card);
+		held = load_word(&entry->bytes);
+		/* In this order: a new owner takes the next generation before its first operation.
+		 */
+		if (!owns(view, owner) || (held.low == 0 && !even_empty))
+			return 0;
+		VGPU_AT(DROP_READ);
+		to.low = minus(from.low, held.low);
+		to.high = tag_of(owner->slot, held.high + 1) | VGPU_TAG_DROP;
+	} while (!swap_word(counter, from, to));
+	VGPU_AT(DROP_SWAPPED);
+	help(view, card, to.high);
+	VGPU_AT(DROP_DONE);
+	return held.low;
+}
+
+uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner)
+{
+	return drop(view, card, owner, false);
+}
+
+void vgpu_counter_renew(const struct vgpu_view *view, int card, const struct vgpu_owner *owner)
+{
+	drop(view, card, owner, true);
+}
+
+uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int card)
+{
+	return load(&vgpu_view_card(view, card)->used_bytes);
+}
+
+uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int card, uint32_t slot)
+{
+	return load(&vgpu_view_slot_card(view, slot, card)->bytes);
+}

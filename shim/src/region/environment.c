@@ -1,0 +1,245 @@
+/* See environment.h. */
+#include "region/environment.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "os/uuid.h"
+#include "region/counter.h"
+#include "region/directory.h"
+
+#define SHOWN_CHARS 40 /* of a value that is refused, */
+#define NAME_CHARS  80 /* and of its name with the equals sign */
+
+/* The digits that `*text` begins with; false where there are none, or too large a number. */
+static bool read_number(const char **text, uint64_t *number)
+{
+	const char *at = *text;
+
+	for (*number = 0; *at >= '0' && *at <= '9'; at++) {
+		uint64_t digit = (uint64_t)(*at - '0');
+
+		if (*number > (INT64_MAX - digit) / 10)
+			return false;
+		*number = *number * 10 + digit;
+	}
+	if (at == *text)
+		return false;
+	*text = at;
+	return true;
+}
+
+static unsigned int shift_of(char unit)
+{
+	switch (unit | ('a' ^ 'A')) {
+	case 'k':
+		return 10;
+	case 'm':
+		return 20;
+	case 'g':
+		return 30;
+	default:
+		return 0;
+	}
+}
+
+/* A whole decimal number with at most one of k, m, g behind it, of either case, 1024-based. Nothing
+ * malformed is a value: HAMi's own parser makes one byte of "1GB" and no limit of "-1". */
+static bool read_bytes(const char *text, uint64_t *bytes)
+{
+	unsigned int shift;
+
+	if (!read_number(&text, bytes))
+		return false;
+	shift = shift_of(*text);
+	if (text[shift ? 1 : 0] || *bytes > (uint64_t)INT64_MAX >> shift)
+		return false;
+	*bytes <<= shift;
+	return true;
+}
+
+static bool read_limit(const char *text, uint64_t *bytes)
+{
+	if (!read_bytes(text, bytes))
+		return false;
+	if (!*bytes)
+		*bytes = VGPU_NO_LIMIT;
+	return true;
+}
+
+static bool read_percent(const char *text, uint64_t *percent)
+{
+	return read_number(&text, percent) && !*text && *percent <= 100;
+}
+
+/* What a variable says, for one card or, without a number behind its name, for all. */
+struct family {
+	const char *name;
+	enum vgpu_result refusal;
+	bool (*read)(const char *text, uint64_t *value);
+	uint64_t unsaid;
+};
+
+static const struct family MEMORY = {VGPU_ENV_MEMORY_LIMIT, VGPU_ENVIRONMENT_MEMORY, read_limit,
+				     VGPU_NO_LIMIT};
+static const struct family CORE = {VGPU_ENV_CORE_LIMIT, VGPU_ENVIRONMENT_CORE, read_percent, 0};
+
+enum { EVERY_CARD = -1, NO_CARD = -2, NOT_OF_THE_FAMILY = -3 };
+
+/* Which card "NAME=" or "NAME_7=" means. A number that no card can have is the user's mistake. */
+static int card_meant(const char *variable, const char *name, const char **value)
+{
+	size_t length = strlen(name);
+	int card = 0;
+
+	*value = strchr(variable, '=');
+	if (!*value || strncmp(variable, name, length) != 0)
+		return NOT_OF_THE_FAMILY;
+	++*value;
+	variable += length;
+	if (*variable == '=')
+		return EVERY_CARD;
+	if (*variable++ != '_')
+		return NOT_OF_THE_FAMILY;
+	if (*variable == '=' || (variable[0] == '0' && variable[1] != '='))
+		return NO_CARD;
+	for (; *variable != '='; variable++) {
+		if (*variable < '0' || *variable > '9' || card >= VGPU_MOST_CARDS)
+			return NO_CARD;
+		card = card * 10 + (*variable - '0');
+	}
+	return card < VGPU_MOST_CARDS ? card : NO_CARD;
+}
+
+/* NAME="value", without what would break the one line that the user sees. */
+static enum vgpu_result refuse(struct vgpu_error *error, enum vgpu_result result,
+			       const char *variable)
+{
+	char shown[256];
+	const char *value = strchr(variable, '=') + 1;
+	int name_chars = value - variable < NAME_CHARS ? (int)(value - variable) : NAME_CHARS;
+	int length = snprintf(shown, sizeof(shown), "%.*s\"%.*s%s\"", name_chars, variable,
+			      SHOWN_CHARS, value, strlen(value) > SHOWN_CHARS ? "..." : "");
+
+	for (int i = 0; i < length; i++)
+		if (shown[i] < ' ' || shown[i] > '~' || shown[i] == ';')
+			shown[i] = '?';
+	return vgpu_fail(error, result, 0, shown);
+}
+
+static enum vgpu_result read_family(const struct family *family, char *const *variables,
+				    uint64_t values[VGPU_MOST_CARDS], struct vgpu_error *error)
+{
+	bool own[VGPU_MOST_CARDS] = {false};
+	uint64_t every = family->unsaid, value;
+	const char *text;
+
+	for (; *variables; variables++) {
+		int card = card_meant(*variables, family->name, &text);
+
+		if (card == NOT_OF_THE_FAMILY)
+			continue;
+		if (card == NO_CARD || !family->read(text, &value))
+			return refuse(error, family->refusal, *variables);
+		*(card == EVERY_CARD ? &every : &values[card]) = value;
+		if (card >= 0)
+			own[card] = true;
+	}
+	for (int card = 0; card < VGPU_MOST_CARDS; card++)
+		if (!own[card])
+			values[card] = every;
+	return VGPU_OK;
+}
+
+static enum vgpu_result read_limits(char *const *variables, struct vgpu_environment *out,
+				    struct vgpu_error *error)
+{
+	uint64_t bytes[VGPU_MOST_CARDS], percents[VGPU_MOST_CARDS];
+	enum vgpu_result result = read_family(&MEMORY, variables, bytes, error);
+	bool any = false;
+
+	if (result == VGPU_OK)
+		result = read_family(&CORE, variables, percents, error);
+	for (int card = 0; result == VGPU_OK && card < VGPU_MOST_CARDS; card++) {
+		out->limits[card] =
+		    (struct vgpu_environment_limit){bytes[card], (uint32_t)percents[card]};
+		any |= bytes[card] != VGPU_NO_LIMIT;
+	}
+	return result != VGPU_OK || any ? result : vgpu_fail(error, VGPU_UNMANAGED, 0, "");
+}
+
+/* A list that names anything else, "all" or a number, says nothing of UUIDs. */
+static void read_list(const char *list, struct vgpu_environment *out)
+{
+	int count = 0;
+
+	while (list && *list) {
+		char name[64];
+		size_t length = strcspn(list, ",");
+		bool uuid = strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0;
+
+		if (!uuid || length >= sizeof(name) || count == VGPU_MOST_CARDS)
+			return;
+		memcpy(name, list, length);
+		name[length] = '\0';
+		if (!vgpu_uuid_parse(name, sizeof(name), out->listed[count++]))
+			return;
+		list += length + (list[length] == ',');
+	}
+	out->listed_count = count;
+}
+
+static const char *value_of(char *const *variables, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (; *variables; variables++)
+		if (strncmp(*variables, name, length) == 0 && (*variables)[length] == '=')
+			return *variables + length + 1;
+	return NULL;
+}
+
+static enum vgpu_result read_context(char *const *variables, struct vgpu_environment *out,
+				     struct vgpu_error *error)
+{
+	const char *text = value_of(variables, VGPU_ENV_CONTEXT);
+
+	out->context_bytes = VGPU_CONTEXT_BYTES_ASSUMED;
+	if (!text || read_bytes(text, &out->context_bytes))
+		return VGPU_OK;
+	return refuse(error, VGPU_ENVIRONMENT_MEMORY, text - sizeof(VGPU_ENV_CONTEXT));
+}
+
+enum vgpu_result vgpu_environment_parse(char *const *variables, struct vgpu_environment *out,
+					struct vgpu_error *error)
+{
+	const char *cache = value_of(variables, VGPU_ENV_SHARED_CACHE);
+	enum vgpu_result result;
+
+	*out = (struct vgpu_environment){.listed_count = 0};
+	result = read_limits(variables, out, error);
+	if (result != VGPU_OK)
+		return result;
+	result = read_context(variables, out, error);
+	if (result != VGPU_OK)
+		return result;
+	if (!cache)
+		cache = VGPU_SHARED_CACHE_PATH;
+	if (!*cache || strlen(cache) >= sizeof(out->cache))
+		return vgpu_fail(error, VGPU_CACHE_UNUSABLE, 0, VGPU_ENV_SHARED_CACHE);
+	strcpy(out->cache, cache);
+	read_list(value_of(variables, VGPU_ENV_VISIBLE_DEVICES), out);
+	return VGPU_OK;
+}
+
+int vgpu_environment_number(const struct vgpu_environment *environment, const uint8_t uuid[16],
+			    int number)
+{
+	if (!environment->listed_count)
+		return number;
+	for (int card = 0; card < environment->listed_count; card++)
+		if (memcmp(environment->listed[card], uuid, 16) == 0)
+			return card;
+	return -1;
+}

@@ -1,0 +1,286 @@
+/* The grant's mapping and its last known good content; see grant.h for the law. */
+#include "region/grant.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "os/crc32.h"
+#include "os/file.h"
+#include "os/lock.h"
+#include "os/uuid.h"
+
+#define COPIES	   2
+#define COPY_BYTES (VGPU_GRANT_CHECKSUM_OFFSET + sizeof(uint32_t))
+
+_Static_assert(VGPU_GRANT_CHECKSUM_OFFSET ==
+		   sizeof(struct vgpu_grant_head) + VGPU_MAX_CARDS * sizeof(struct vgpu_grant_card),
+	       "the checksum follows the cards");
+_Static_assert(COPY_BYTES <= VGPU_GRANT_COPY_STRIDE, "a copy fits its stride");
+
+/* A copy out of the mapping: what is verified is what is used. */
+union copy {
+	struct {
+		struct vgpu_grant_head head;
+		struct vgpu_grant_card cards[VGPU_MAX_CARDS];
+		uint32_t checksum;
+	} is;
+	char bytes[COPY_BYTES];
+};
+
+/*
+ * Identity is set once, before `loaded`; limits change, each on its own, and are read without the
+ * lock. Where limits come from the environment there is no mapping, and a card is added when it is
+ * met.
+ */
+static struct {
+	struct vgpu_lock lock;
+	bool loaded;
+	const char *mapping;
+	uint64_t seen[COPIES];
+	uint64_t sequence;
+	uint64_t id;
+	int card_count;
+	uint8_t uuids[VGPU_MOST_CARDS][16];
+	struct vgpu_grant_limits limits[VGPU_MOST_CARDS];
+} grant;
+
+static uint64_t sequence_at(const char *mapping, int index)
+{
+	return __atomic_load_n((const uint64_t *)(mapping + index * VGPU_GRANT_COPY_STRIDE),
+			       __ATOMIC_ACQUIRE);
+}
+
+/* A card with a malformed UUID has all zeros, which no card answers to. */
+static void uuid_of(const struct vgpu_grant_card *card, uint8_t uuid[16])
+{
+	(void)vgpu_uuid_parse(card->uuid, sizeof(card->uuid), uuid);
+}
+
+static bool valid(const union copy *copy)
+{
+	const struct vgpu_grant_head *head = &copy->is.head;
+
+	return head->sequence && head->magic == VGPU_GRANT_MAGIC &&
+	       head->version == VGPU_GRANT_VERSION && head->card_count >= 1 &&
+	       head->card_count <= VGPU_MAX_CARDS &&
+	       copy->is.checksum == vgpu_crc32(copy->bytes, VGPU_GRANT_CHECKSUM_OFFSET);
+}
+
+/* The newest valid copy into `newest`, with the sequence numbers that stood in the file before. */
+static bool read_newest(const char *mapping, union copy *newest, uint64_t seen[COPIES])
+{
+	union copy copy;
+	bool any = false;
+
+	for (int index = 0; index < COPIES; index++) {
+		seen[index] = sequence_at(mapping, index);
+		memcpy(copy.bytes, mapping + index * VGPU_GRANT_COPY_STRIDE, COPY_BYTES);
+		if (!valid(&copy) || (any && copy.is.head.sequence < newest->is.head.sequence))
+			continue;
+		*newest = copy;
+		any = true;
+	}
+	return any;
+}
+
+static bool same_grant(const union copy *copy)
+{
+	uint8_t uuid[16];
+
+	if (copy->is.head.grant_id != grant.id || (int)copy->is.head.card_count != grant.card_count)
+		return false;
+	for (int card = 0; card < grant.card_count; card++) {
+		uuid_of(&copy->is.cards[card], uuid);
+		if (memcmp(uuid, grant.uuids[card], sizeof(uuid)) != 0)
+			return false;
+	}
+	return true;
+}
+
+static void set_limits(int card, const struct vgpu_grant_limits *from)
+{
+	struct vgpu_grant_limits *to = &grant.limits[card];
+
+	__atomic_store_n(&to->limit_bytes, from->limit_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->overhead_bytes, from->overhead_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(
+	    &to->room_bytes,
+	    from->limit_bytes > from->overhead_bytes ? from->limit_bytes - from->overhead_bytes : 0,
+	    __ATOMIC_RELAXED);
+	__atomic_store_n(&to->context_bytes, from->context_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->code_bytes, from->code_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->core_percent, from->core_percent, __ATOMIC_RELAXED);
+	__atomic_store_n(&to->flags, from->flags, __ATOMIC_RELAXED);
+}
+
+static void take_limits(const union copy *copy, const uint64_t seen[COPIES])
+{
+	for (int card = 0; card < grant.card_count; card++) {
+		const struct vgpu_grant_card *from = &copy->is.cards[card];
+
+		set_limits(card, &(struct vgpu_grant_limits){
+				     .limit_bytes = from->limit_bytes,
+				     .overhead_bytes = from->overhead_bytes,
+				     .context_bytes = from->context_bytes,
+				     .code_bytes = from->code_bytes,
+				     .core_percent = from->core_percent,
+				     .flags = from->flags,
+				 });
+	}
+	grant.sequence = copy->is.head.sequence;
+	for (int index = 0; index < COPIES; index++)
+		__atomic_store_n(&grant.seen[index], seen[index], __ATOMIC_RELEASE);
+}
+
+static enum vgpu_result map(const char *path, const char **mapping, int *os_errno)
+{
+	struct vgpu_file file;
+	enum vgpu_result result = VGPU_OK;
+	int fd = vgpu_open(path, O_RDONLY);
+
+	*os_errno = fd < 0 ? errno : 0;
+	if (fd < 0)
+		return vgpu_is_shortage(*os_errno) ? VGPU_SYSTEM : VGPU_GRANT_MISSING;
+	if (!vgpu_file_of(fd, &file) || !file.regular || file.bytes != VGPU_GRANT_FILE_BYTES)
+		result = VGPU_GRANT_INVALID;
+	else
+		*mapping = vgpu_map_file(fd, 0, VGPU_GRANT_FILE_BYTES, PROT_READ);
+	if (result == VGPU_OK && !*mapping) {
+		*os_errno = errno;
+		result = VGPU_SYSTEM;
+	}
+	syscall(SYS_close, fd);
+	return result;
+}
+
+static enum vgpu_result load_locked(const char *path, int *os_errno)
+{
+	const char *mapping = NULL;
+	uint64_t seen[COPIES];
+	union copy copy;
+	enum vgpu_result result = map(path, &mapping, os_errno);
+
+	if (result != VGPU_OK)
+		return result;
+	if (!read_newest(mapping, &copy, seen)) {
+		munmap((void *)mapping, VGPU_GRANT_FILE_BYTES);
+		return VGPU_GRANT_INVALID;
+	}
+	grant.id = copy.is.head.grant_id;
+	grant.card_count = (int)copy.is.head.card_count;
+	for (int card = 0; card < grant.card_count; card++)
+		uuid_of(&copy.is.cards[card], grant.uuids[card]);
+	take_limits(&copy, seen);
+	grant.mapping = mapping;
+	__atomic_store_n(&grant.loaded, true, __ATOMIC_RELEASE);
+	return VGPU_OK;
+}
+
+enum vgpu_result vgpu_grant_load(const char *path, int *os_errno)
+{
+	enum vgpu_result result = VGPU_OK;
+
+	*os_errno = 0;
+	if (__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE))
+		return VGPU_OK;
+	if (!vgpu_lock(&grant.lock))
+		return VGPU_SYSTEM;
+	if (!grant.loaded)
+		result = load_locked(path, os_errno);
+	vgpu_unlock(&grant.lock);
+	return result;
+}
+
+void vgpu_grant_assume(uint64_t id, int card_count)
+{
+	if (!vgpu_lock(&grant.lock))
+		return;
+	if (!grant.loaded) {
+		grant.id = id;
+		grant.card_count = card_count;
+		__atomic_store_n(&grant.loaded, true, __ATOMIC_RELEASE);
+	}
+	vgpu_unlock(&grant.lock);
+}
+
+void vgpu_grant_add(int card, const uint8_t uuid[16], const struct vgpu_grant_limits *limits)
+{
+	if (!vgpu_lock(&grant.lock))
+		return;
+	set_limits(card, limits);
+	memcpy(grant.uuids[card], uuid, 16);
+	vgpu_unlock(&grant.lock);
+}
+
+/* A thread that finds the lock taken goes on with the limits of a moment ago. Apart from refresh()
+ * for its stack, which the hot path does without. */
+__attribute__((noinline)) static void read_again(void)
+{
+	uint64_t seen[COPIES];
+	union copy copy;
+
+	if (!vgpu_trylock(&grant.lock))
+		return;
+	if (read_newest(grant.mapping, &copy, seen) && same_grant(&copy) &&
+	    copy.is.head.sequence >= grant.sequence)
+		take_limits(&copy, seen);
+	vgpu_unlock(&grant.lock);
+}
+
+static void refresh(void)
+{
+	bool changed = false;
+
+	if (!grant.mapping)
+		return;
+	for (int index = 0; index < COPIES; index++)
+		changed |= sequence_at(grant.mapping, index) !=
+			   __atomic_load_n(&grant.seen[index], __ATOMIC_ACQUIRE);
+	if (__builtin_expect(changed, 0))
+		read_again();
+}
+
+int vgpu_grant_card_count(void)
+{
+	return grant.card_count;
+}
+
+uint64_t vgpu_grant_id(void)
+{
+	return grant.id;
+}
+
+int vgpu_grant_find(const uint8_t uuid[16])
+{
+	int found = -1;
+
+	if (!__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE))
+		return -1;
+	if (!vgpu_lock(&grant.lock))
+		return -1;
+	for (int card = 0; card < grant.card_count && found < 0; card++)
+		if (!memcmp(grant.uuids[card], uuid, 16))
+			found = card;
+	vgpu_unlock(&grant.lock);
+	return found;
+}
+
+static bool known(int card)
+{
+	return __atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE) && card >= 0 &&
+	       card < grant.card_count;
+}
+
+const struct vgpu_grant_limits *vgpu_grant_limits(int card)
+{
+	static const struct vgpu_grant_limits nothing;
+
+	if (!known(card))
+		return &nothing;
+	refresh();
+	return &grant.limits[card];
+}

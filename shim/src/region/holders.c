@@ -1,0 +1,58 @@
+/*
+ * Who of the container's processes holds memory: the region's slots, under the names that this
+ * process knows them by. A process of another PID namespace has no such name, and is left out.
+ */
+#include "region/attach.h"
+
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static bool is_own(const struct vgpu_process *process, uint32_t number, uint64_t generation)
+{
+	return vgpu_is_attached(process) && process->owner.slot == number &&
+	       process->owner.generation == generation;
+}
+
+/* Read between two looks at the generation: all of it is of one owner. False: nobody to name. */
+static bool name_holder(const struct vgpu_process *process, int card, uint32_t number,
+			struct vgpu_holder *holder)
+{
+	const struct vgpu_region_slot *slot = vgpu_view_slot(&process->view, number);
+	uint64_t generation = __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
+	struct vgpu_identity who = {
+	    .pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED),
+	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
+	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
+	};
+
+	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_LIVE)
+		return false;
+	holder->bytes = vgpu_counter_charged_bytes(&process->view, card, number);
+	holder->pid = who.pid;
+	if (!holder->bytes)
+		return false;
+	if (is_own(process, number, generation))
+		holder->pid = (uint32_t)syscall(SYS_getpid);
+	else if (vgpu_identity_presence(&process->self, &who) != VGPU_PRESENT)
+		return false;
+	return __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE) == generation;
+}
+
+bool vgpu_next_holder(int card, uint32_t *cursor, struct vgpu_holder *holder)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
+		return false;
+	while (*cursor < VGPU_MAX_SLOTS) {
+		uint32_t number = (*cursor)++;
+
+		if (!__atomic_load_n(&vgpu_view_slot(&process->view, number)->generation,
+				     __ATOMIC_ACQUIRE))
+			return false; /* this slot and all above were never taken */
+		if (name_holder(process, card, number, holder))
+			return true;
+	}
+	return false;
+}

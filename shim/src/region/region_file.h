@@ -1,0 +1,27 @@
+/*
+ * The file `region`: opened, checked against its grant, mapped.
+ *
+ * Nothing in the file is believed: the geometry is computed from the grant's number of cards, and a
+ * file that says otherwise, or is shorter, is refused before it is mapped.
+ */
+#ifndef VGPU_REGION_FILE_H
+#define VGPU_REGION_FILE_H
+
+#include "os/file.h"
+#include "region/counter.h"
+#include "vgpu/region.h"
+
+/* On VGPU_OK, *fd is open read-write and *file tells which file it is. */
+enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int card_count, int *fd,
+				  struct vgpu_file *file, int *os_errno);
+
+/*
+ * Make a region whose limits come from the environment: whole or not at all, for everybody to
+ * write. Success also where another process was first.
+ */
+enum vgpu_result vgpu_region_make(const char *path, int *os_errno);
+
+/* Map a region that vgpu_region_open accepted. Not inherited by fork children. */
+enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view, int *os_errno);
+
+#endif

@@ -1,0 +1,357 @@
+/*
+ * Reserving and refunding, and what is told of limits and use: region.h's hot half.
+ *
+ * Works under one card's lock on a slot that attach.c took; looks for the dead before it refuses or
+ * reports.
+ */
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "region/attach.h"
+#include "region/directory.h"
+#include "region/grant.h"
+#include "region/shared_limits.h"
+
+#define REAP_PERIOD_NS UINT64_C(1000000)
+#define REPORT_REST    20 /* of its time a process spends one part in so many on reports' searches */
+#define REAP_PAUSE_NS  (REAP_PERIOD_NS / 4)
+#define REAP_PAUSES    400 /* a scan of all slots fits in, and then some */
+
+/* Without a descriptor no lock can be asked for: all look alive then but those whose number is
+ * free, and of them the charges are dropped, while their slots wait for who has one. */
+static void look_for_the_dead(struct vgpu_process *process, enum vgpu_search search)
+{
+	struct vgpu_owner self = {UINT32_MAX, 0};
+	struct vgpu_slots slots = {&process->view, -1, &process->self};
+	int os_errno;
+
+	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
+		slots.fd = -1;
+	if (vgpu_is_attached(process))
+		self = process->owner;
+	vgpu_slots_reap(&slots, &self, search);
+	if (slots.fd >= 0)
+		syscall(SYS_close, slots.fd);
+}
+
+/* Look for the dead, if nobody here began to just now; false: somebody did. */
+static bool reap(struct vgpu_process *process, enum vgpu_search search)
+{
+	uint64_t now_ns = vgpu_now_ns();
+	uint64_t last_ns = __atomic_load_n(&process->last_reap_ns, __ATOMIC_RELAXED);
+
+	if (now_ns - last_ns < REAP_PERIOD_NS ||
+	    !__atomic_compare_exchange_n(&process->last_reap_ns, &last_ns, now_ns, false,
+					 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return false;
+	look_for_the_dead(process, search);
+	__atomic_store_n(&process->reaped_ns, now_ns, __ATOMIC_RELEASE);
+	__atomic_store_n(&process->reap_took_ns, vgpu_now_ns() - now_ns, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* Not more often than is cheap: with very many processes a report is some milliseconds old. */
+static void reap_for_report(struct vgpu_process *process)
+{
+	uint64_t since_ns = vgpu_now_ns() - __atomic_load_n(&process->reaped_ns, __ATOMIC_RELAXED);
+
+	if (since_ns >= REPORT_REST * __atomic_load_n(&process->reap_took_ns, __ATOMIC_RELAXED))
+		reap(process, VGPU_SEARCH_QUICK);
+}
+
+/*
+ * A refusal must not be for the sake of somebody who died before it: until a search that began
+ * after this call is over, by whichever thread, wait for a turn. A millisecond or two.
+ */
+static void reap_afresh(struct vgpu_process *process)
+{
+	uint64_t since_ns = vgpu_now_ns();
+	struct timespec pause = {.tv_nsec = REAP_PAUSE_NS};
+
+	for (int pauses = 0; pauses < REAP_PAUSES && !reap(process, VGPU_SEARCH_THOROUGH);
+	     pauses++) {
+		if (__atomic_load_n(&process->reaped_ns, __ATOMIC_ACQUIRE) >= since_ns)
+			return;
+		syscall(SYS_nanosleep, &pause, NULL);
+	}
+}
+
+uint64_t vgpu_last_exit_ns(int card)
+{
+	struct vgpu_process *process = vgpu_process();
+	const struct vgpu_region_header *header;
+	uint64_t last_ns;
+
+	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
+		return 0;
+	header = (const struct vgpu_region_header *)process->view.base;
+	last_ns =
+	    __atomic_load_n(&vgpu_view_card(&process->view, card)->last_drop_ns, __ATOMIC_RELAXED);
+	return header->created_ns > last_ns ? header->created_ns : last_ns;
+}
+
+bool vgpu_limits_are_numbered(void)
+{
+	return vgpu_directory_environment() != NULL;
+}
+
+int vgpu_card_of_uuid(const uint8_t uuid[16], int number)
+{
+	int card = vgpu_grant_find(uuid);
+
+	if (!vgpu_directory_environment())
+		return card;
+	if (card < 0)
+		card = vgpu_limits_meet(uuid, number);
+	return card >= 0 && vgpu_grant_read(card, limit_bytes) == VGPU_NO_LIMIT
+		   ? VGPU_CARD_UNMANAGED
+		   : card;
+}
+
+uint64_t vgpu_limit_bytes(int card)
+{
+	return vgpu_grant_read(card, limit_bytes);
+}
+
+uint32_t vgpu_core_percent(int card)
+{
+	return vgpu_grant_read(card, core_percent);
+}
+
+uint64_t vgpu_context_bytes(int card, bool first)
+{
+	return vgpu_grant_read(card, context_bytes) +
+	       (first ? vgpu_grant_read(card, code_bytes) : 0);
+}
+
+bool vgpu_managed_is_charged(int card)
+{
+	return !(vgpu_grant_read(card, flags) & VGPU_GRANT_MANAGED_FREE);
+}
+
+uint64_t vgpu_used_bytes(int card)
+{
+	struct vgpu_process *process = vgpu_process();
+	uint64_t held_bytes;
+
+	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
+		return 0;
+	held_bytes = __atomic_load_n(&process->cards[card].held_bytes, __ATOMIC_RELAXED);
+	if (vgpu_counter_used_bytes(&process->view, card) != held_bytes)
+		reap_for_report(process);
+	return vgpu_counter_used_bytes(&process->view, card) +
+	       vgpu_grant_read(card, overhead_bytes);
+}
+
+enum change {
+	ADD,	    /* if the limit allows it */
+	ADD_IN_USE, /* whatever the limit */
+	TAKE_OFF,
+};
+
+/*
+ * Growing calls. Each has a word of its process's slot, and looks at the counter only after it is
+ * set; a reservation changes the counter first, and looks at these words only then, where they may
+ * matter. So of two at once one sees the other, and what is charged and what may be taken never
+ * pass the limit together. Only the first slots' processes may, and only where all of them would
+ * fit.
+ */
+enum { GROWING_SLOTS = 64 };
+#define GROWING_MOST_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
+
+static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, int card)
+{
+	return &vgpu_view_slot_card(&process->view, slot, card)->growing;
+}
+
+/* All calls that may grow at once would fit beside what is charged. */
+static bool leaves_most(const struct vgpu_process *process, int card, uint64_t room_bytes)
+{
+	uint64_t left_bytes;
+
+	if (card < 0 || card >= process->view.card_count)
+		return false;
+	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, card);
+	return left_bytes <= room_bytes && left_bytes >= GROWING_MOST_BYTES;
+}
+
+uint64_t *vgpu_growing_begin(int card)
+{
+	struct vgpu_process *process = vgpu_process();
+	uint64_t room_bytes = vgpu_grant_read(card, room_bytes), *growing;
+
+	if (!process || !vgpu_is_attached(process) || process->owner.slot >= GROWING_SLOTS ||
+	    !leaves_most(process, card, room_bytes))
+		return NULL;
+	growing = growing_of(process, process->owner.slot, card);
+	if (__atomic_exchange_n(growing, 1, __ATOMIC_SEQ_CST))
+		return NULL;
+#ifndef __x86_64__
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+	if (leaves_most(process, card, room_bytes))
+		return growing;
+	vgpu_growing_end(growing);
+	return NULL;
+}
+
+void vgpu_growing_end(uint64_t *growing)
+{
+	__atomic_store_n(growing, 0, __ATOMIC_RELEASE);
+}
+
+static bool leaves_room(const struct vgpu_process *process, int card)
+{
+	uint64_t room_bytes = vgpu_grant_read(card, room_bytes), growing_bytes = 0;
+	uint64_t left_bytes;
+
+	if (leaves_most(process, card, room_bytes))
+		return true;
+	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
+		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);
+
+		if (!__atomic_load_n(&holder->generation, __ATOMIC_ACQUIRE))
+			break;
+		if (__atomic_load_n(&holder->state, __ATOMIC_ACQUIRE) == VGPU_SLOT_LIVE &&
+		    __atomic_load_n(growing_of(process, slot, card), __ATOMIC_SEQ_CST))
+			growing_bytes += VGPU_CHUNK_BYTES;
+	}
+	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, card);
+	return left_bytes <= room_bytes && left_bytes >= growing_bytes;
+}
+
+/* Under the card's lock. VGPU_LOST: attach anew first. */
+static enum vgpu_applied apply_locked(struct vgpu_process *process, int card, enum change change,
+				      uint64_t bytes)
+{
+	struct vgpu_process_card *own = &process->cards[card];
+	enum vgpu_applied applied;
+
+	if (!process->attached)
+		return VGPU_LOST;
+	vgpu_recharge(process, card);
+	applied = change == TAKE_OFF
+		      ? vgpu_counter_uncharge(&process->view, card, &process->owner, bytes)
+		      : vgpu_counter_charge(&process->view, card, &process->owner, bytes,
+					    change == ADD ? vgpu_grant_read(card, room_bytes)
+							  : VGPU_NO_LIMIT);
+	if (applied == VGPU_APPLIED && change == ADD && !leaves_room(process, card))
+		return vgpu_counter_uncharge(&process->view, card, &process->owner, bytes) ==
+			       VGPU_APPLIED
+			   ? VGPU_REFUSED
+			   : VGPU_LOST;
+	if (applied == VGPU_APPLIED && change != TAKE_OFF)
+		__atomic_store_n(&own->held_bytes, own->held_bytes + bytes, __ATOMIC_RELAXED);
+	else if (applied == VGPU_APPLIED)
+		__atomic_store_n(&own->held_bytes,
+				 own->held_bytes > bytes ? own->held_bytes - bytes : 0,
+				 __ATOMIC_RELAXED);
+	return applied;
+}
+
+static void apply_late(struct vgpu_process *process, int card)
+{
+	int64_t *late = &process->cards[card].late_bytes, bytes;
+
+	if (__builtin_expect(!__atomic_load_n(late, __ATOMIC_RELAXED), 1))
+		return;
+	bytes = __atomic_exchange_n(late, 0, __ATOMIC_RELAXED);
+	if (apply_locked(process, card, bytes > 0 ? ADD_IN_USE : TAKE_OFF,
+			 (uint64_t)(bytes > 0 ? bytes : -bytes)) != VGPU_APPLIED)
+		__atomic_fetch_add(late, bytes, __ATOMIC_RELAXED);
+}
+
+/* One try. What cannot be done now is left to whoever can, or refused. */
+static enum vgpu_applied apply(struct vgpu_process *process, int card, enum change change,
+			       uint64_t bytes)
+{
+	struct vgpu_process_card *own = &process->cards[card];
+	enum vgpu_applied applied;
+
+	if (!vgpu_lock(&own->lock)) {
+		if (change == ADD)
+			return VGPU_REFUSED;
+		__atomic_fetch_add(&own->late_bytes,
+				   change == TAKE_OFF ? -(int64_t)bytes : (int64_t)bytes,
+				   __ATOMIC_RELAXED);
+		return VGPU_APPLIED;
+	}
+	apply_late(process, card);
+	applied = apply_locked(process, card, change, bytes);
+	apply_late(process, card);
+	vgpu_unlock(&own->lock);
+	return applied;
+}
+
+/* A lost slot is found out and replaced once or twice; a region that keeps losing it is broken. */
+#define TRIES 3
+
+static enum vgpu_result change_attached(struct vgpu_process *process, int card, enum change change,
+					uint64_t bytes)
+{
+	for (int tries = 0; tries < TRIES; tries++) {
+		enum vgpu_result result = vgpu_is_attached(process) ? VGPU_OK : vgpu_attach(NULL);
+
+		if (result != VGPU_OK)
+			return result;
+		if (card < 0 || card >= process->view.card_count)
+			return VGPU_OVER_LIMIT;
+		switch (apply(process, card, change, bytes)) {
+		case VGPU_APPLIED:
+			return VGPU_OK;
+		case VGPU_REFUSED:
+			return VGPU_OVER_LIMIT;
+		case VGPU_LOST:
+			result = vgpu_attach_anew(process);
+			if (result != VGPU_OK)
+				return result;
+		}
+	}
+	return VGPU_SYSTEM;
+}
+
+bool vgpu_fits(int card, uint64_t bytes)
+{
+	struct vgpu_process *process = vgpu_process();
+	uint64_t room_bytes = vgpu_grant_read(card, room_bytes);
+
+	return process && vgpu_is_mapped(process) && card >= 0 && card < process->view.card_count &&
+	       bytes <= room_bytes &&
+	       vgpu_counter_used_bytes(&process->view, card) <= room_bytes - bytes;
+}
+
+bool vgpu_may_ever_fit(int card, uint64_t bytes)
+{
+	return bytes <= vgpu_grant_read(card, room_bytes);
+}
+
+enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
+{
+	struct vgpu_process *process = vgpu_process();
+	enum vgpu_result result;
+
+	if (!process)
+		return VGPU_SYSTEM;
+	result = change_attached(process, card, ADD, bytes);
+	if (result != VGPU_OVER_LIMIT || !vgpu_may_ever_fit(card, bytes))
+		return result;
+	reap_afresh(process);
+	return vgpu_fits(card, bytes) ? change_attached(process, card, ADD, bytes) : result;
+}
+
+void vgpu_refund(int card, uint64_t bytes)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	if (process && vgpu_is_attached(process))
+		change_attached(process, card, TAKE_OFF, bytes);
+}
+
+enum vgpu_result vgpu_charge(int card, uint64_t bytes)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	return process ? change_attached(process, card, ADD_IN_USE, bytes) : VGPU_SYSTEM;
+}

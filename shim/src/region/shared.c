@@ -1,0 +1,208 @@
+/*
+ * See shared.h. Every function here is rare, and works under the process's setup lock.
+ *
+ * Joining races with the end of the last holder, without a lock between them: who joins takes the
+ * slot's lock and then looks for the key; who buries it (slots.c) removes the key and then looks
+ * for the lock. One of the two sees the other: the slot lives on, or the joiner finds none. A key
+ * once removed does not come back; later importers charge themselves, which is never too little.
+ */
+#include "region/shared.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "os/step.h"
+#include "os/wiped.h"
+#include "region/attach.h"
+#include "region/slot_lock.h"
+
+struct hold {
+	void *anchor; /* NULL: no hold on this slot */
+	uint64_t generation;
+	uint32_t count;
+	struct vgpu_shared_charge imported; /* 0 bytes where this process is the exporter */
+};
+
+struct holds {
+	struct vgpu_wiped wiped;
+	struct hold of_slot[VGPU_SHARED_SLOTS];
+};
+
+static struct vgpu_wiped *the_holds;
+
+static struct holds *get_holds(void)
+{
+	return vgpu_wiped_pages(&the_holds, sizeof(struct holds));
+}
+
+/* The region, locked against attach and detach; on true `end` follows. Without a descriptor of the
+ * region (slots->fd is negative) one can only let go. */
+static bool begin(struct vgpu_process **process, struct vgpu_slots *slots)
+{
+	int os_errno;
+
+	*process = vgpu_process();
+	if (!get_holds() || !*process || !vgpu_is_mapped(*process))
+		return false;
+	if (!vgpu_lock(&(*process)->setup))
+		return false;
+	*slots = (struct vgpu_slots){&(*process)->view, -1, &(*process)->self};
+	(void)vgpu_reopen(*process, &slots->fd, &os_errno);
+	return true;
+}
+
+static void end(struct vgpu_process *process, const struct vgpu_slots *slots)
+{
+	if (slots->fd >= 0)
+		syscall(SYS_close, slots->fd);
+	vgpu_unlock(&process->setup);
+}
+
+static bool enter(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+{
+	struct hold *hold = &get_holds()->of_slot[owner->slot];
+
+	hold->anchor = vgpu_anchor_cast(slots->fd, owner->slot);
+	hold->generation = owner->generation;
+	hold->count = hold->anchor != NULL;
+	return hold->count;
+}
+
+static bool export_locked(struct vgpu_process *process, const struct vgpu_slots *slots,
+			  struct vgpu_shared_charge charge, uint64_t key, struct vgpu_owner *owner)
+{
+	/* On overlayfs a mapping keeps no lock: who shares there would be buried alive. */
+	if (slots->fd < 0 || !process->attached ||
+	    !vgpu_slot_is_locked(slots->fd, process->owner.slot) ||
+	    !vgpu_slots_claim_shared(slots, owner))
+		return false;
+	VGPU_AT(SHARE_CLAIMED);
+	if (vgpu_counter_charge(&process->view, charge.card, owner, charge.bytes, VGPU_NO_LIMIT) ==
+		VGPU_APPLIED &&
+	    enter(slots, owner)) {
+		VGPU_AT(SHARE_CHARGED);
+		vgpu_slots_offer(slots, owner, key);
+		VGPU_AT(SHARE_OFFERED);
+		return true;
+	}
+	vgpu_slots_drop(slots, owner);
+	vgpu_slots_free(slots, owner);
+	return false;
+}
+
+vgpu_hold vgpu_shared_export(struct vgpu_shared_charge charge, uint64_t key)
+{
+	struct vgpu_process *process;
+	struct vgpu_slots slots;
+	struct vgpu_owner owner;
+	bool shared;
+
+	if (!begin(&process, &slots))
+		return 0;
+	shared = export_locked(process, &slots, charge, key, &owner);
+	end(process, &slots);
+	if (!shared)
+		return 0;
+	vgpu_refund(charge.card, charge.bytes);
+	VGPU_AT(SHARE_MOVED);
+	return owner.slot + 1;
+}
+
+/* 0 bytes of what costs nothing. */
+static struct vgpu_shared_charge charge_of(const struct vgpu_view *view, uint32_t slot)
+{
+	struct vgpu_shared_charge charge = {0};
+
+	for (int card = 0; card < view->card_count && !charge.bytes; card++)
+		charge =
+		    (struct vgpu_shared_charge){card, vgpu_counter_charged_bytes(view, card, slot)};
+	return charge;
+}
+
+/* With the setup lock. */
+static void count_imported(struct vgpu_process *process, struct vgpu_shared_charge charge,
+			   bool begins)
+{
+	uint64_t *bytes = &process->cards[charge.card].imported_bytes;
+
+	*bytes = begins ? *bytes + charge.bytes : *bytes - charge.bytes;
+	if (vgpu_is_attached(process))
+		vgpu_publish_imported(process, charge.card);
+}
+
+static bool join_locked(struct vgpu_process *process, const struct vgpu_slots *slots, uint64_t key,
+			struct vgpu_owner *owner, struct vgpu_shared_charge *charge)
+{
+	struct hold *hold;
+
+	if (slots->fd < 0 || !vgpu_slots_find_shared(slots, key, owner))
+		return false;
+	hold = &get_holds()->of_slot[owner->slot];
+	if (hold->anchor && hold->generation == owner->generation) {
+		hold->count++;
+		*charge = charge_of(slots->view, owner->slot);
+		return true;
+	}
+	if (!vgpu_slots_join(slots, owner, key) || !enter(slots, owner))
+		return false;
+	*charge = charge_of(slots->view, owner->slot);
+	hold->imported = *charge;
+	count_imported(process, *charge, true);
+	return true;
+}
+
+vgpu_hold vgpu_shared_join(uint64_t key, struct vgpu_shared_charge *charge)
+{
+	struct vgpu_process *process;
+	struct vgpu_slots slots;
+	struct vgpu_owner owner;
+	vgpu_hold hold = 0;
+
+	if (!begin(&process, &slots))
+		return 0;
+	if (join_locked(process, &slots, key, &owner, charge))
+		hold = owner.slot + 1;
+	end(process, &slots);
+	VGPU_AT(JOIN_DONE);
+	return hold;
+}
+
+static void let_go(struct vgpu_process *process, struct hold *hold, const struct vgpu_slots *slots,
+		   uint32_t slot)
+{
+	struct vgpu_owner owner = {slot, hold->generation};
+
+	count_imported(process, hold->imported, false);
+	hold->imported.bytes = 0;
+	munmap(hold->anchor, VGPU_ANCHOR_MAPPED_BYTES);
+	hold->anchor = NULL;
+	hold->count = 0;
+	VGPU_AT(LEAVE_UNLOCKED);
+	if (slots->fd >= 0)
+		vgpu_slots_reap_one(slots, &owner);
+	VGPU_AT(LEAVE_DONE);
+}
+
+void vgpu_shared_leave(vgpu_hold held)
+{
+	struct vgpu_process *process;
+	struct vgpu_slots slots;
+	struct hold *hold;
+
+	if (!held || held > VGPU_SHARED_SLOTS || !begin(&process, &slots))
+		return;
+	hold = &get_holds()->of_slot[held - 1];
+	if (hold->anchor && --hold->count == 0)
+		let_go(process, hold, &slots, held - 1);
+	end(process, &slots);
+}
+
+void vgpu_shared_leave_all(struct vgpu_process *process, const struct vgpu_slots *slots)
+{
+	struct holds *holds = get_holds();
+
+	for (uint32_t slot = 0; holds && slot < VGPU_SHARED_SLOTS; slot++)
+		if (holds->of_slot[slot].anchor)
+			let_go(process, &holds->of_slot[slot], slots, slot);
+}

@@ -1,0 +1,162 @@
+/* See shared_limits.h. */
+#include "region/shared_limits.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "region/attach.h"
+#include "region/directory.h"
+#include "region/grant.h"
+#include "region/region_file.h"
+
+#define LOCK_PAUSE_NS 1000000
+#define LOCK_PAUSES   1000
+
+_Static_assert(VGPU_MOST_CARDS >= VGPU_MAX_CARDS, "room for a grant's cards");
+
+/* Ends with the descriptor. False: somebody held it for a second. */
+static bool lock_limits(int fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_start = (off_t)VGPU_LOCK_LIMITS, .l_len = 1};
+	struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
+
+	for (int pauses = 0; pauses < LOCK_PAUSES; pauses++) {
+		if (syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0)
+			return true;
+		syscall(SYS_nanosleep, &pause, NULL);
+	}
+	return false;
+}
+
+static bool nobody_lives(const struct vgpu_view *view)
+{
+	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
+		const struct vgpu_region_slot *slot = vgpu_view_slot(view, number);
+
+		if (!__atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE))
+			break;
+		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE)
+			return false;
+	}
+	return true;
+}
+
+/* Limits of those who are gone are nobody's; the places stay, for who has looked only. */
+static void forget_limits(struct vgpu_process *process)
+{
+	struct vgpu_slots slots = {&process->view, -1, &process->self};
+	int os_errno;
+
+	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
+		return;
+	vgpu_slots_reap(&slots, NULL, true);
+	if (lock_limits(slots.fd) && nobody_lives(&process->view))
+		for (int card = 0; card < VGPU_MOST_CARDS; card++) {
+			uint32_t *known = &vgpu_view_card(&process->view, card)->known;
+
+			if (__atomic_load_n(known, __ATOMIC_RELAXED) == VGPU_CARD_LIMITED)
+				__atomic_store_n(known, VGPU_CARD_NAMED, __ATOMIC_RELAXED);
+		}
+	syscall(SYS_close, slots.fd);
+}
+
+static enum vgpu_result why_not(enum vgpu_result result)
+{
+	switch (result) {
+	case VGPU_REGION_MISSING:
+	case VGPU_REGION_READONLY:
+		return VGPU_CACHE_UNUSABLE;
+	case VGPU_REGION_INVALID:
+		return VGPU_CACHE_FOREIGN;
+	default:
+		return result;
+	}
+}
+
+/* Who starts a setuid program chooses its variables: it makes no file where they say. */
+static enum vgpu_result make(const char *path, int *os_errno)
+{
+	if (!getauxval(AT_SECURE) || strcmp(path, VGPU_SHARED_CACHE_PATH) == 0)
+		return vgpu_region_make(path, os_errno);
+	*os_errno = EPERM;
+	return VGPU_REGION_MISSING;
+}
+
+enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region *map,
+				  struct vgpu_error *error)
+{
+	char path[VGPU_PATH_BYTES];
+	int os_errno = 0;
+	enum vgpu_result result;
+
+	if (process->mapped)
+		return VGPU_OK;
+	vgpu_grant_assume(VGPU_ENVIRONMENT_ID, VGPU_MOST_CARDS);
+	vgpu_directory_path(VGPU_FILE_REGION, path);
+	result = map(process, path, &os_errno);
+	if (result == VGPU_REGION_MISSING) {
+		result = make(path, &os_errno);
+		if (result == VGPU_OK)
+			result = map(process, path, &os_errno);
+	}
+	if (result != VGPU_OK)
+		return vgpu_fail(error, why_not(result), os_errno, path);
+	forget_limits(process);
+	return VGPU_OK;
+}
+
+/* The card's place, or the first that is nobody's; the caller holds the lock. */
+static int place_of(const struct vgpu_view *view, const uint8_t uuid[16])
+{
+	int card = 0;
+
+	for (; card < view->card_count; card++) {
+		const struct vgpu_region_card *place = vgpu_view_card(view, card);
+
+		if (place->known == VGPU_CARD_NEW || memcmp(place->uuid, uuid, 16) == 0)
+			return card;
+	}
+	return -1;
+}
+
+static void write_limit(struct vgpu_region_card *place, const uint8_t uuid[16],
+			const struct vgpu_environment_limit *limit)
+{
+	memcpy(place->uuid, uuid, 16);
+	place->limit_bytes = limit->bytes;
+	place->core_percent = limit->core_percent;
+	__atomic_store_n(&place->known, VGPU_CARD_LIMITED, __ATOMIC_RELEASE);
+}
+
+int vgpu_limits_meet(const uint8_t uuid[16], int number)
+{
+	const struct vgpu_environment *environment = vgpu_directory_environment();
+	struct vgpu_process *process = vgpu_process();
+	struct vgpu_region_card *place;
+	int card = -1, fd, os_errno;
+
+	number = vgpu_environment_number(environment, uuid, number);
+	if (number < 0 || number >= VGPU_MOST_CARDS || !process || !vgpu_is_mapped(process) ||
+	    vgpu_reopen(process, &fd, &os_errno) != VGPU_OK)
+		return -1;
+	if (lock_limits(fd))
+		card = place_of(&process->view, uuid);
+	if (card >= 0) {
+		place = vgpu_view_card(&process->view, card);
+		if (place->known != VGPU_CARD_LIMITED)
+			write_limit(place, uuid, &environment->limits[number]);
+		vgpu_grant_add(card, uuid,
+			       &(struct vgpu_grant_limits){
+				   .limit_bytes = place->limit_bytes,
+				   .core_percent = place->core_percent,
+				   .context_bytes = environment->context_bytes,
+			       });
+	}
+	syscall(SYS_close, fd);
+	return card;
+}

@@ -1,0 +1,296 @@
+/* Slots of the region; see slots.h for the law. */
+#include "region/slots.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "os/step.h"
+#include "region/process.h"
+#include "region/slot_lock.h"
+
+/* Where more slots than that were ever in use, a process that begins searches only so many, and the
+ * next one goes on from there. Who is about to refuse or report searches all. */
+#define SLOTS_PER_START 64
+
+static uint64_t generation_of(const struct vgpu_region_slot *slot)
+{
+	return __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
+}
+
+static uint32_t state_of(const struct vgpu_region_slot *slot)
+{
+	return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
+}
+
+void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+{
+	for (int card = 0; card < slots->view->card_count; card++)
+		if (vgpu_counter_drop(slots->view, card, owner))
+			__atomic_store_n(&vgpu_view_card(slots->view, card)->last_drop_ns,
+					 vgpu_now_ns(), __ATOMIC_RELAXED);
+}
+
+/*
+ * The caller holds the slot's lock. A generation of its own makes the last owner, should it live,
+ * notice; a nameless slot is judged by its lock, should its next owner die before it has a name.
+ */
+static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *owner)
+{
+	if (generation_of(slot) != owner->generation || state_of(slot) == VGPU_SLOT_FREE)
+		return;
+	__atomic_store_n(&slot->generation, owner->generation + 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&slot->start_ticks, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->shared_key, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->state, VGPU_SLOT_FREE, __ATOMIC_RELEASE);
+	VGPU_AT(FREE_DONE);
+}
+
+/*
+ * A lock is nearly always right, and asked first. It is kept too long by a raw clone's child that
+ * inherited a description, hence the look for a free number (and, thoroughly, for another's); it is
+ * missing in a living holder on overlayfs, hence the look for the anchor, which exec ends.
+ */
+static bool is_dead(const struct vgpu_slots *slots, uint32_t number, enum vgpu_search search)
+{
+	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
+	struct vgpu_identity holder = {
+	    .pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED),
+	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
+	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
+	};
+	bool seen = vgpu_identity_can_see(slots->self, &holder);
+
+	if (seen && vgpu_identity_pid_is_free(&holder))
+		return true;
+	if (vgpu_slot_is_locked(slots->fd, number))
+		return seen && search == VGPU_SEARCH_THOROUGH &&
+		       vgpu_identity_presence(slots->self, &holder) == VGPU_GONE;
+	if (!seen || vgpu_identity_presence(slots->self, &holder) == VGPU_GONE)
+		return true;
+	return !vgpu_identity_maps(&holder, slots->view->base, vgpu_slots_anchor_offset(number));
+}
+
+void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+{
+	if (!vgpu_slot_lock(slots->fd, owner->slot))
+		return;
+	VGPU_AT(FREE_LOCKED);
+	free_locked(vgpu_view_slot(slots->view, owner->slot), owner);
+	vgpu_slot_unlock(slots->fd, owner->slot);
+}
+
+/*
+ * Nobody held the shared slot. Before it is buried nobody can find it any more, and whoever did so
+ * before that has its lock by now (shared.c). The kernel's lock over the list of locks orders the
+ * two: if we do not see the joiner's lock, the joiner sees no key.
+ */
+static bool nobody_joins(const struct vgpu_slots *slots, uint32_t number, uint64_t key)
+{
+	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
+
+	if (key && !__atomic_compare_exchange_n(&slot->shared_key, &key, 0, false, __ATOMIC_SEQ_CST,
+						__ATOMIC_SEQ_CST))
+		return false;
+	VGPU_AT(SHARE_HIDDEN);
+	return !vgpu_slot_is_locked(slots->fd, number);
+}
+
+static void reap(const struct vgpu_slots *slots, const struct vgpu_owner *owner,
+		 enum vgpu_search search)
+{
+	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+	uint64_t key = __atomic_load_n(&slot->shared_key, __ATOMIC_SEQ_CST);
+
+	if (!is_dead(slots, owner->slot, search))
+		return;
+	VGPU_AT(REAP_VERDICT);
+	if (state_of(slot) == VGPU_SLOT_SHARED && !nobody_joins(slots, owner->slot, key))
+		return;
+	vgpu_slots_drop(slots, owner);
+	vgpu_slots_free(slots, owner);
+}
+
+void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
+{
+	if (generation_of(vgpu_view_slot(slots->view, owner->slot)) == owner->generation)
+		reap(slots, owner, VGPU_SEARCH_QUICK);
+}
+
+/* Up to the first slot never taken; true where that came before `end`. */
+static bool reap_range(const struct vgpu_slots *slots, const struct vgpu_owner *except,
+		       uint32_t begin, uint32_t end, enum vgpu_search search)
+{
+	for (uint32_t number = begin; number < end; number++) {
+		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
+		/* Read before the verdict, and compared after it: the verdict is about this holder.
+		 */
+		struct vgpu_owner owner = {number, generation_of(slot)};
+
+		if (owner.generation == 0)
+			return true;
+		if (except && except->slot == number && except->generation == owner.generation)
+			continue;
+		/* A free slot is charged where its last owner, held for dead, was in mid-operation.
+		 */
+		if (state_of(slot) == VGPU_SLOT_FREE)
+			vgpu_slots_drop(slots, &owner);
+		else
+			reap(slots, &owner, search);
+	}
+	return false;
+}
+
+void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
+		     enum vgpu_search search)
+{
+	(void)reap_range(slots, except, 0, VGPU_MAX_SLOTS, search);
+}
+
+static void retire_own(const struct vgpu_slots *slots)
+{
+	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
+		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
+		struct vgpu_owner owner = {number, generation_of(slot)};
+
+		if (owner.generation == 0)
+			break;
+		if (state_of(slot) != VGPU_SLOT_FREE &&
+		    __atomic_load_n(&slot->pid, __ATOMIC_RELAXED) == slots->self->pid)
+			reap(slots, &owner, VGPU_SEARCH_QUICK);
+	}
+}
+
+void vgpu_slots_reap_at_start(const struct vgpu_slots *slots)
+{
+	uint64_t *next = &vgpu_view_card(slots->view, 0)->next_search;
+	uint32_t begin = 0;
+
+	retire_own(slots);
+	if (generation_of(vgpu_view_slot(slots->view, SLOTS_PER_START)) != 0)
+		begin = (uint32_t)__atomic_fetch_add(next, SLOTS_PER_START, __ATOMIC_RELAXED) &
+			(VGPU_MAX_SLOTS - SLOTS_PER_START);
+	if (!reap_range(slots, NULL, begin, begin + SLOTS_PER_START, VGPU_SEARCH_QUICK) || !begin)
+		return;
+	__atomic_store_n(next, SLOTS_PER_START, __ATOMIC_RELAXED);
+	(void)reap_range(slots, NULL, 0, SLOTS_PER_START, VGPU_SEARCH_QUICK);
+}
+
+/*
+ * Scans end at the first slot never taken. So whoever passes over one, because another is just
+ * taking it, marks it: should that other die, the slots above stay in sight.
+ */
+static void mark_passed_over(struct vgpu_region_slot *slot)
+{
+	uint64_t never = 0;
+
+	if (generation_of(slot) == never)
+		__atomic_compare_exchange_n(&slot->generation, &never, 1, false, __ATOMIC_ACQ_REL,
+					    __ATOMIC_RELAXED);
+}
+
+/*
+ * The generation comes last, and is one that no scan can have seen while the slot was free (a mark
+ * adds 1, we add 2): a reaper that dawdles between its verdict and its swap then finds itself late.
+ */
+static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
+{
+	static const struct vgpu_identity nobody;
+	const struct vgpu_identity *who = state == VGPU_SLOT_LIVE ? slots->self : &nobody;
+	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+	struct vgpu_region_slot_card *entry;
+
+	for (int card = 0; card < slots->view->card_count; card++) {
+		vgpu_counter_renew(slots->view, card, owner);
+		entry = vgpu_view_slot_card(slots->view, owner->slot, card);
+		__atomic_store_n(&entry->imported_bytes, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&entry->growing, 0, __ATOMIC_RELAXED);
+	}
+	__atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
+	VGPU_AT(CLAIM_LIVE);
+	__atomic_store_n(&slot->pid, who->pid, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->pid_namespace, who->pid_namespace, __ATOMIC_RELAXED);
+	__atomic_store_n(&slot->start_ticks, who->start_ticks, __ATOMIC_RELEASE);
+	VGPU_AT(CLAIM_NAMED);
+	owner->generation += 2;
+	__atomic_store_n(&slot->generation, owner->generation, __ATOMIC_SEQ_CST);
+	VGPU_AT(CLAIM_DONE);
+}
+
+static bool claim(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
+{
+	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+	bool taken = false;
+
+	if (state_of(slot) == VGPU_SLOT_FREE && vgpu_slot_lock(slots->fd, owner->slot)) {
+		VGPU_AT(CLAIM_LOCKED);
+		owner->generation = generation_of(slot);
+		taken = state_of(slot) == VGPU_SLOT_FREE;
+		if (taken)
+			take_locked(slots, owner, state);
+		else
+			vgpu_slot_unlock(slots->fd, owner->slot);
+	}
+	if (!taken)
+		mark_passed_over(slot);
+	return taken;
+}
+
+static bool claim_lowest(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state,
+			 uint32_t slot_count)
+{
+	for (owner->slot = 0; owner->slot < slot_count; owner->slot++)
+		if (claim(slots, owner, state))
+			return true;
+	return false;
+}
+
+bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner)
+{
+	return claim_lowest(slots, owner, VGPU_SLOT_LIVE, VGPU_MAX_SLOTS);
+}
+
+bool vgpu_slots_claim_shared(const struct vgpu_slots *slots, struct vgpu_owner *owner)
+{
+	return claim_lowest(slots, owner, VGPU_SLOT_SHARED, VGPU_SHARED_SLOTS);
+}
+
+void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *owner, uint64_t key)
+{
+	vgpu_slot_lock_shared(slots->fd, owner->slot);
+	__atomic_store_n(&vgpu_view_slot(slots->view, owner->slot)->shared_key, key,
+			 __ATOMIC_SEQ_CST);
+}
+
+/* The slot as it is now, if it is offered by that key. */
+static bool is_offered(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key)
+{
+	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
+
+	owner->generation = generation_of(slot);
+	return state_of(slot) == VGPU_SLOT_SHARED &&
+	       __atomic_load_n(&slot->shared_key, __ATOMIC_SEQ_CST) == key;
+}
+
+bool vgpu_slots_find_shared(const struct vgpu_slots *slots, uint64_t key, struct vgpu_owner *owner)
+{
+	for (owner->slot = 0; owner->slot < VGPU_SHARED_SLOTS; owner->slot++) {
+		if (is_offered(slots, owner, key))
+			return true;
+		if (owner->generation == 0)
+			break;
+	}
+	return false;
+}
+
+bool vgpu_slots_join(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key)
+{
+	if (!vgpu_slot_lock_shared(slots->fd, owner->slot))
+		return false;
+	VGPU_AT(JOIN_LOCKED);
+	if (is_offered(slots, owner, key))
+		return true;
+	vgpu_slot_unlock(slots->fd, owner->slot);
+	return false;
+}
