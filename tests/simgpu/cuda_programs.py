@@ -7,16 +7,13 @@ their own, since a driver is initialised once per process.
 from __future__ import annotations
 
 import ctypes
-import os
-import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from cuda.bindings import driver, nvrtc
+from cuda.bindings import driver
 
 R = driver.CUresult
 BLOCK: Final = 2 << 20
@@ -110,89 +107,6 @@ def fill_the_card() -> None:
     assert free_bytes() == total
 
 
-def managed() -> None:
-    """Counted in full from the start, addressed by host and device, and known for what it is."""
-    begin()
-    total = free_bytes()
-    pointer = ok(driver.cuMemAllocManaged(MIB, 1))
-    assert free_bytes() == total - BLOCK
-    attribute = driver.CUpointer_attribute
-    for key, wanted in (
-        (attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED, 1),
-        (attribute.CU_POINTER_ATTRIBUTE_HOST_POINTER, int(pointer)),
-        (attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE, MIB),
-    ):
-        assert int(ok(driver.cuPointerGetAttribute(key, pointer))) == wanted, key
-    ctypes.memset(int(pointer), 7, MIB)
-    back = bytearray(MIB)
-    ok(driver.cuMemcpyDtoH(back, pointer, MIB))
-    assert back == bytes([7]) * MIB
-    assert driver.cuMemAllocManaged(MIB, 3)[0] is R.CUDA_ERROR_INVALID_VALUE
-    assert driver.cuMemAllocManaged(0, 1)[0] is R.CUDA_ERROR_INVALID_VALUE
-    ok(driver.cuMemFree(pointer))
-    assert free_bytes() == total
-
-
-def copies() -> None:
-    begin()
-    size = 3 * MIB + 7
-    data = os.urandom(size)
-    back = bytearray(size)
-    one, two = (ok(driver.cuMemAlloc(size)) for _ in range(2))
-    stream = ok(driver.cuStreamCreate(0))
-    ok(driver.cuMemcpyHtoD(one, data, size))
-    ok(driver.cuMemcpyDtoDAsync(two, one, size, stream))
-    ok(driver.cuMemcpyDtoHAsync(back, two, size, stream))
-    ok(driver.cuStreamSynchronize(stream))
-    assert back == data
-    ok(driver.cuMemsetD8(one, 0x5A, size))
-    ok(driver.cuMemsetD32(one, 0x01020304, 2))
-    ok(driver.cuMemcpyDtoH(back, one, size))
-    assert back[:9] == b"\4\3\2\1\4\3\2\1\x5a" and back[-1] == 0x5A
-    pinned = ok(driver.cuMemHostAlloc(4096, 0))
-    ctypes.memmove(pinned, data, 4096)
-    ok(driver.cuMemcpyAsync(int(two), pinned, 4096, stream))
-    ok(driver.cuMemcpyDtoH(back, two, 4096))
-    assert back[:4096] == data[:4096]
-    ok(driver.cuMemFreeHost(pinned))
-    pitched, pitch = ok(driver.cuMemAllocPitch(100, 10, 4))
-    assert pitch % 512 == 0
-    shape = driver.CUDA_MEMCPY2D()
-    shape.srcMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_HOST
-    shape.srcHost = data
-    shape.srcPitch = 100
-    shape.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
-    shape.dstDevice = pitched
-    shape.dstPitch = pitch
-    shape.WidthInBytes, shape.Height = 100, 10
-    ok(driver.cuMemcpy2D(shape))
-    ok(driver.cuMemcpyDtoH(back, int(pitched) + 9 * pitch, 100))
-    assert back[:100] == data[900:1000]
-
-
-def pointers() -> None:
-    context = begin()
-    attribute = driver.CUpointer_attribute
-    pointer = ok(driver.cuMemAlloc(1000))
-    inside = int(pointer) + 999
-    assert [int(part) for part in ok(driver.cuMemGetAddressRange(inside))] == [int(pointer), 1000]
-    assert driver.cuMemGetAddressRange(inside + 1)[0] is R.CUDA_ERROR_NOT_FOUND
-    for key, wanted in (
-        (attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2),
-        (attribute.CU_POINTER_ATTRIBUTE_CONTEXT, int(context)),
-        (attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 0),
-        (attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, int(pointer)),
-        (attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE, 1000),
-        (attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED, 0),
-    ):
-        assert int(ok(driver.cuPointerGetAttribute(key, inside))) == wanted, key
-    host = ok(driver.cuMemHostAlloc(100, 0))
-    kind = attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    assert int(ok(driver.cuPointerGetAttribute(kind, host))) == 1
-    assert driver.cuPointerGetAttribute(kind, 0x1000)[0] is R.CUDA_ERROR_INVALID_VALUE
-    assert ok(driver.cuPointerGetAttributes(1, [kind], 0x1000)) is not None
-
-
 def contexts() -> None:
     primary = begin()
     device = driver.CUdevice(0)
@@ -265,21 +179,6 @@ def launches() -> None:
     assert driver.cuEventQuery(events[2])[0] is R.CUDA_ERROR_NOT_READY
     assert driver.cuEventElapsedTime(events[0], events[2])[0] is R.CUDA_ERROR_NOT_READY
     ok(driver.cuModuleUnload(module))
-
-
-def libraries() -> None:
-    begin()
-    library = ok(driver.cuLibraryLoadData(PTX, [], [], 0, [], [], 0))
-    assert ok(driver.cuLibraryGetKernelCount(library)) == 3
-    kernel = ok(driver.cuLibraryGetKernel(library, b"brief"))
-    function = ok(driver.cuKernelGetFunction(kernel))
-    for launched in (kernel, function):
-        ok(driver.cuLaunchKernel(launched, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
-    assert ok(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, 256, 0)) == 8
-    ok(driver.cuCtxSynchronize())
-    ok(driver.cuLibraryUnload(library))
-    gone = driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
-    assert gone[0] is R.CUDA_ERROR_INVALID_HANDLE
 
 
 def error_codes() -> None:
@@ -459,29 +358,6 @@ def error_codes() -> None:
     assert not found, "\n".join(found)
 
 
-def errors_have_names() -> None:
-    assert ok(driver.cuGetErrorName(R.CUDA_ERROR_OUT_OF_MEMORY)) == b"CUDA_ERROR_OUT_OF_MEMORY"
-    assert ok(driver.cuGetErrorString(R.CUDA_ERROR_OUT_OF_MEMORY)) == b"out of memory"
-    assert ok(driver.cuGetErrorString(R.CUDA_SUCCESS)) == b"no error"
-    for code in R:
-        # Those after 917 came with later drivers.
-        if code <= 917 or code is R.CUDA_ERROR_UNKNOWN:
-            assert ok(driver.cuGetErrorName(code)) == code.name.encode()
-            assert ok(driver.cuGetErrorString(code))
-
-
-def fork_child() -> None:
-    begin()
-    pointer = ok(driver.cuMemAlloc(MIB))
-    child = os.fork()
-    if child == 0:
-        codes = {driver.cuInit(0)[0], driver.cuMemFree(pointer)[0], driver.cuMemGetInfo()[0]}
-        os._exit(0 if codes == {R.CUDA_ERROR_NOT_INITIALIZED} else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert free_bytes() == 40 * GIB - BLOCK
-    ok(driver.cuMemFree(pointer))
-
-
 def hold() -> None:
     """argv: bytes to allocate. Prints "held", and waits for the end of stdin."""
     begin()
@@ -507,95 +383,14 @@ def no_device() -> None:
     assert driver.cuDeviceGetCount()[0] is R.CUDA_ERROR_NOT_INITIALIZED
 
 
-def _on_odd_addresses(code: bytes) -> bytes:
-    """The image with the headers of its sections, and its symbols, where newer compilers put them:
-    right behind what is before them."""
-    headers = [*struct.iter_unpack("<IIQQQQIIQQ", _sections(code))]
-    moved = code + bytes(1 - len(code) % 2)
-    for index, header in enumerate(headers):
-        kind, offset, size = header[1], header[4], header[5]
-        if kind == 2:  # the symbols
-            headers[index] = (*header[:4], len(moved), *header[5:])
-            moved += code[offset : offset + size]
-    table = b"".join(struct.pack("<IIQQQQIIQQ", *header) for header in headers)
-    assert len(moved) % 2
-    return moved[:40] + len(moved).to_bytes(8, "little") + moved[48:] + table
-
-
-def _sections(code: bytes) -> bytes:
-    offset, count = int.from_bytes(code[40:48], "little"), int.from_bytes(code[60:62], "little")
-    return code[offset : offset + 64 * count]
-
-
-def machine_code() -> None:
-    """A source compiled for this card, for a newer one and for other generations."""
-    begin()
-    source = b"""
-extern "C" __global__ void first(char a, double *b, int c)
-{
-    int big[1000];
-    for (int i = 0; i < 1000; i++)
-        big[i] = c * i + a;
-    b[threadIdx.x] = big[c];
-}
-extern "C" __global__ void second() {}
-"""
-
-    def compiled(architecture: bytes) -> bytes:
-        def must(answer: tuple[Any, ...]) -> Any:
-            assert answer[0] is nvrtc.nvrtcResult.NVRTC_SUCCESS, answer
-            return answer[1] if len(answer) == 2 else None
-
-        made = must(nvrtc.nvrtcCreateProgram(source, b"source.cu", 0, [], []))
-        must(nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=" + architecture]))
-        code = bytes(must(nvrtc.nvrtcGetCUBINSize(made)))
-        must(nvrtc.nvrtcGetCUBIN(made, code))
-        return code
-
-    code = compiled(b"sm_80")
-    library = ok(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
-    assert ok(driver.cuLibraryGetKernelCount(library)) == 2
-    kernel = ok(driver.cuLibraryGetKernel(library, b"first"))
-    parameters = [ok(driver.cuKernelGetParamInfo(kernel, index)) for index in range(3)]
-    assert parameters == [(0, 1), (8, 8), (16, 4)], parameters
-    assert driver.cuKernelGetParamInfo(kernel, 3)[0] is R.CUDA_ERROR_INVALID_VALUE
-    local = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
-    assert ok(driver.cuKernelGetAttribute(local, kernel, 0)) >= 4000
-    module = ok(driver.cuModuleLoadData(code))
-    function = ok(driver.cuModuleGetFunction(module, b"second"))
-    ok(driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
-    assert driver.cuModuleGetFunction(module, b"third")[0] is R.CUDA_ERROR_NOT_FOUND
-    for wrong in (b"sm_75", b"sm_86", b"sm_100"):
-        answer = driver.cuModuleLoadData(compiled(wrong))
-        assert answer[0] is R.CUDA_ERROR_NO_BINARY_FOR_GPU, (wrong, answer)
-    moved = ok(driver.cuModuleLoadData(_on_odd_addresses(code)))
-    ok(driver.cuModuleGetFunction(moved, b"second"))
-    sections = code[:40] + (2**40).to_bytes(8, "little") + code[48:]
-    with tempfile.NamedTemporaryFile() as file:
-        for broken in (sections, code[:200]):
-            file.seek(0)
-            file.truncate()
-            file.write(broken)
-            file.flush()
-            answer = driver.cuModuleLoad(file.name.encode())
-            assert answer[0] is R.CUDA_ERROR_INVALID_IMAGE, answer
-
-
 PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     program.__name__: program
     for program in (
         devices,
         fill_the_card,
-        managed,
-        copies,
-        pointers,
         contexts,
         launches,
-        machine_code,
-        libraries,
         error_codes,
-        errors_have_names,
-        fork_child,
     )
 }
 """Those that need nothing but a host with two cards."""

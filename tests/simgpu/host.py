@@ -11,8 +11,7 @@ from pathlib import Path
 
 from simgpu.wire import Role
 from tests.simgpu.peer import Peer
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import ROOT
 
 PLAIN = ROOT / "tests" / "plain_host.toml"
 GIB = 1 << 30
@@ -99,11 +98,11 @@ class Host:
             "LD_LIBRARY_PATH": str(self.build_dir / "lib" / "simgpu"),
         }
 
-    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             list(map(str, command)),
             cwd=ROOT,
-            env=self.env(),
+            env={**self.env(), **environ},
             text=True,
             capture_output=True,
             check=False,
@@ -114,6 +113,11 @@ class Host:
         done = self.run(sys.executable, "-c", code)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def program(self, module: str, *arguments: str, **environ: str) -> None:
+        """A program of this package, which checks what it says and ends with status 0."""
+        done = self.run(sys.executable, "-m", f"tests.simgpu.{module}", *arguments, **environ)
+        assert done.returncode == 0, done.stderr
 
     def smi(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         assert self.build_dir is not None

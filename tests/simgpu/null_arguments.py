@@ -12,10 +12,11 @@ import ctypes
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-LIST: Final = Path(__file__).resolve().parents[2] / "simgpu" / "src" / "cuda.def"
+from tests.support import ROOT
+
+LIST: Final = ROOT / "simgpu" / "src" / "cuda.def"
 PTX: Final = b".version 8.0\n.target sm_80\n.visible .entry none() { ret; }\n"
 
 # Documented as optional, or as meaning something where they are NULL: there the call succeeds.
@@ -71,21 +72,9 @@ class Parameter(NamedTuple):
 
 
 HANDLES: Final = (
-    "CUcontext",
-    "CUevent",
-    "CUmodule",
-    "CUfunction",
-    "CUlibrary",
-    "CUkernel",
-    "CUmemoryPool",
-    "CUgraph",
-    "CUgraphNode",
-    "CUgraphExec",
-    "CUuserObject",
-    "CUarray",
-    "CUmipmappedArray",
-    "CUexternalMemory",
-    "CUmemGenericAllocationHandle",
+    *("CUcontext", "CUevent", "CUmodule", "CUfunction", "CUlibrary", "CUkernel", "CUmemoryPool"),
+    *("CUgraph", "CUgraphNode", "CUgraphExec", "CUuserObject", "CUarray", "CUmipmappedArray"),
+    *("CUexternalMemory", "CUmemGenericAllocationHandle"),
 )
 WIDE: Final = ("size_t", "uint64_t", "CUdeviceptr", "CUstream", "CUoccupancyB2DSize", *HANDLES)
 

@@ -1,4 +1,4 @@
-"""libcuda over the daemon, through NVIDIA's unmodified cuda-bindings and through C."""
+"""libcuda over the daemon, through NVIDIA's unmodified cuda-bindings."""
 
 from __future__ import annotations
 
@@ -10,48 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import build
-from tests.simgpu.cuda_programs import PROGRAMS
-from tests.simgpu.host import GIB, ROOT, Host
+from tests.simgpu import cuda_programs, interface_programs, memory_programs
+from tests.simgpu.host import GIB, Host
+from tests.support import ROOT
 
 MIB = 1 << 20
 
 pytestmark = pytest.mark.sim
-
-CHECKS = (
-    ("cuda_check", "memory"),
-    ("cuda_check", "handles"),
-    ("cuda_check", "contexts"),
-    ("cuda_check", "threads"),
-    ("cuda_check", "fork"),
-    ("cuda_check", "fork-before"),
-    ("cuda_check", "old-interface"),
-    ("cuda_check", "streams"),
-    ("cuda_check", "ptx"),
-    ("cuda_check", "many"),
-    ("cuda_edges", "rectangles"),
-    ("cuda_edges", "flags"),
-    ("cuda_edges", "reset"),
-    ("cuda_edges", "reset-beside-allocation"),
-    ("cuda_edges", "launches"),
-    ("cuda_edges", "attributes"),
-    ("cuda_edges", "compiler-options"),
-    ("cuda_pools", "pools"),
-    ("cuda_pools", "graphs"),
-    ("cuda_pools", "threads"),
-)
-
-
-def program(host: Host, name: str, *arguments: str, **extra: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simgpu.cuda_programs", name, *arguments],
-        cwd=ROOT,
-        env={**host.env(), **extra},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def start(host: Host, name: str, *arguments: str) -> subprocess.Popen[str]:
@@ -69,23 +34,19 @@ def start(host: Host, name: str, *arguments: str) -> subprocess.Popen[str]:
     return child
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", cuda_programs.PROGRAMS)
 def test_cuda_bindings(driver_host: Host, name: str) -> None:
-    program(driver_host, name)
+    driver_host.program("cuda_programs", name)
 
 
-@pytest.mark.parametrize(("binary", "name"), CHECKS)
-def test_c(driver_host: Host, binary: str, name: str) -> None:
-    assert driver_host.build_dir is not None
-    done = driver_host.run(driver_host.build_dir / "bin" / binary, name)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("name", memory_programs.PROGRAMS)
+def test_memory_is_counted_as_documented(idle_host: Host, name: str) -> None:
+    idle_host.program("memory_programs", name)
 
 
-@pytest.mark.parametrize(("binary", "name"), CHECKS)
-def test_c_under_sanitizers(host: Host, binary: str, name: str) -> None:
-    host.build_dir = build("asan")
-    done = host.run(host.build_dir / "bin" / binary, name)
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize("name", interface_programs.PROGRAMS)
+def test_copies_of_boxes_and_what_has_no_effect(idle_host: Host, name: str) -> None:
+    idle_host.program("interface_programs", name)
 
 
 def test_no_argument_may_be_missing(driver_host: Host) -> None:
@@ -109,12 +70,12 @@ def test_no_argument_may_be_missing(driver_host: Host) -> None:
     ],
 )
 def test_visible_devices(driver_host: Host, visible: str, left: str) -> None:
-    program(driver_host, "visible_devices", left, CUDA_VISIBLE_DEVICES=visible)
+    driver_host.program("cuda_programs", "visible_devices", left, CUDA_VISIBLE_DEVICES=visible)
 
 
 def test_without_cards(build_dir: Path, tmp_path: Path) -> None:
     nowhere = Host(tmp_path / "absent", build_dir=build_dir)
-    program(nowhere, "no_device")
+    nowhere.program("cuda_programs", "no_device")
 
 
 def test_processes_share_one_pool_and_death_gives_back(driver_host: Host) -> None:
@@ -166,12 +127,4 @@ def test_an_unreachable_card_is_no_device(driver_host: Host, tmp_path: Path) -> 
     cards.mkdir()
     os.symlink(driver_host.socket(1), cards / "1.sock")
     (cards / "0.sock").write_text("not a socket")
-    one = subprocess.run(
-        [sys.executable, "-m", "tests.simgpu.cuda_programs", "visible_devices", "1"],
-        cwd=ROOT,
-        env={**driver_host.env(), "SIMGPU_DIR": str(tmp_path)},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert one.returncode == 0, one.stderr
+    driver_host.program("cuda_programs", "visible_devices", "1", SIMGPU_DIR=str(tmp_path))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simgpu.host import ROOT, Host
+from tests.simgpu.host import Host
+from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 

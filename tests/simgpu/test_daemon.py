@@ -22,20 +22,6 @@ from tests.simgpu.host import GIB, PLAIN, Host, simgpu
 TOTAL = 40 * GIB
 
 
-def test_two_processes_share_one_pool(host: Host) -> None:
-    watcher = host.connect(0)
-    one, _ = host.peer(f"alloc={10 * GIB}")
-    two, _ = host.peer(f"alloc={20 * GIB}")
-    assert watcher.free_bytes() == 10 * GIB
-    assert watcher.processes() == {one.pid: 10 * GIB, two.pid: 20 * GIB}
-    context = watcher.make(Op.CONTEXT_CREATE)
-    status, _ = watcher.call(Op.MEMORY_ALLOC, context, 10 * GIB + 1)
-    assert status is Status.OUT_OF_MEMORY
-    watcher.make(Op.MEMORY_ALLOC, context, 10 * GIB)
-    assert watcher.free_bytes() == 0
-    assert host.connect(1).free_bytes() == TOTAL
-
-
 def test_a_killed_process_gives_everything_back(host: Host) -> None:
     watcher = host.connect(0, Role.NVML)
     child, _ = host.peer(f"alloc={GIB}", f"alloc={GIB}")
@@ -43,13 +29,6 @@ def test_a_killed_process_gives_everything_back(host: Host) -> None:
     child.kill()
     watcher.wait_for_free(TOTAL)
     assert watcher.processes() == {}
-
-
-def test_a_process_that_ends_gives_everything_back(host: Host) -> None:
-    watcher = host.connect(0, Role.NVML)
-    child, _ = host.peer(f"alloc={GIB}")
-    child.communicate(timeout=30)
-    watcher.wait_for_free(TOTAL)
 
 
 def test_a_closed_connection_gives_everything_back(host: Host) -> None:
@@ -69,14 +48,6 @@ def test_a_fork_child_that_keeps_the_socket_keeps_no_memory(host: Host) -> None:
         os.kill(orphan, 0)
     finally:
         os.kill(orphan, signal.SIGKILL)
-
-
-def test_many_killed_processes_leave_nothing(host: Host) -> None:
-    watcher = host.connect(0, Role.NVML)
-    for _ in range(8):
-        child, _ = host.peer(f"alloc={GIB}")
-        child.kill()
-    watcher.wait_for_free(TOTAL)
 
 
 def test_memory_may_linger_as_a_real_drivers_teardown_does(sim_dir: Path, tmp_path: Path) -> None:
@@ -148,63 +119,8 @@ def test_one_process_may_not_take_every_descriptor(host: Host) -> None:
     assert child.poll() is None
 
 
-@pytest.mark.parametrize(
-    ("op", "fields", "status"),
-    [
-        (Op.CONTEXT_DESTROY, (999,), Status.NOT_FOUND),
-        (Op.MEMORY_ALLOC, (999, 1), Status.NOT_FOUND),
-        (Op.MEMORY_FREE, (999,), Status.NOT_FOUND),
-        (Op.LAUNCH, (999, 0, 1), Status.NOT_FOUND),
-        (Op.HELLO, (1, 1), Status.NOT_SUPPORTED),
-    ],
-)
-def test_refusals_have_their_codes(
-    shared_host: Host, op: Op, fields: tuple[int, ...], status: Status
-) -> None:
-    assert shared_host.connect(0).call(op, *fields) == (status, b"")
-
-
 def test_nvml_only_looks(shared_host: Host) -> None:
     assert shared_host.connect(0, Role.NVML).call(Op.CONTEXT_CREATE) == (Status.NOT_SUPPORTED, b"")
-
-
-def test_a_launch_is_done_when_the_engine_has_done_it(shared_host: Host) -> None:
-    client = shared_host.connect(0)
-    context = client.make(Op.CONTEXT_CREATE)
-    before_ns = time.monotonic_ns()
-    first = client.make(Op.LAUNCH, context, 0, 5_000_000)
-    second = client.make(Op.LAUNCH, context, 1, 7_000_000)
-    assert first >= before_ns + 5_000_000
-    assert second == first + 7_000_000
-
-
-def test_a_card_that_falls_off_the_bus(host: Host) -> None:
-    client, neighbour = host.connect(0), host.connect(1)
-    context = client.make(Op.CONTEXT_CREATE)
-    host.fault("lose")
-    assert client.call(Op.MEMORY_ALLOC, context, 1) == (Status.CARD_LOST, b"")
-    assert client.call(Op.MEMORY_INFO) == (Status.CARD_LOST, b"")
-    assert host.connect(0).call(Op.CONTEXT_CREATE) == (Status.CARD_LOST, b"")
-    assert neighbour.free_bytes() == TOTAL
-    host.fault("restore")
-    client.make(Op.MEMORY_ALLOC, context, 1)
-
-
-def test_allocations_fail_on_order(host: Host) -> None:
-    client = host.connect(0)
-    context = client.make(Op.CONTEXT_CREATE)
-    host.fault("fail-allocs", "2")
-    answers = [client.call(Op.MEMORY_ALLOC, context, 1)[0] for _ in range(3)]
-    assert answers == [Status.OUT_OF_MEMORY, Status.OUT_OF_MEMORY, Status.OK]
-
-
-def test_latency_on_order(host: Host) -> None:
-    client = host.connect(0)
-    host.fault("latency", "MEMORY_INFO", "20000000")
-    before_ns = time.monotonic_ns()
-    client.free_bytes()
-    assert time.monotonic_ns() - before_ns >= 20_000_000
-    host.fault("latency", "MEMORY_INFO", "0")
 
 
 @pytest.mark.parametrize(
@@ -317,19 +233,6 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     done = simgpu("up", "--dir", tmp_path / ("x" * 100))
     assert done.returncode == 1
     assert "too long" in done.stderr
-
-
-def test_help_teaches_with_an_example() -> None:
-    assert "python -m simgpu up --dir /tmp/sim" in simgpu("--help").stdout
-    assert "--card 24GiB" in simgpu("up", "--help").stdout
-    assert "MEMORY_ALLOC 1000000" in simgpu("fault", "--help").stdout
-
-
-def test_a_fault_of_an_unknown_operation_names_those_there_are(host: Host) -> None:
-    wrong = ["--card", "0", "latency", "alloc", "5"]
-    done = simgpu("fault", "--dir", host.directory, *wrong)
-    assert done.returncode == 1
-    assert "no operation 'alloc'" in done.stderr and "MEMORY_ALLOC" in done.stderr
 
 
 def test_status_tells_what_is_used(host: Host) -> None:

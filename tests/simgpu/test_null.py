@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simgpu.host import ROOT
+from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
@@ -68,23 +67,6 @@ ok(driver.cuLaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
     )
 
 
-def test_small_ones_share_blocks_by_size(build_dir: Path) -> None:
-    """Half a block is the largest that shares one."""
-    run(
-        build_dir,
-        """
-MIB = 2**20
-for size, blocks in ((1, 1), (4096, 4), (MIB // 2, 500), (MIB, 1000), (MIB + 1, 2000)):
-    held = [ok(driver.cuMemAlloc(size)) for _ in range(2000)]
-    free, total = ok(driver.cuMemGetInfo())
-    assert total - free == blocks * 2 * MIB, (size, total - free)
-    for pointer in held[::2] + held[1::2]:
-        ok(driver.cuMemFree(pointer))
-    assert ok(driver.cuMemGetInfo()) == (total, total)
-""",
-    )
-
-
 def test_a_pool_keeps_what_was_freed_until_the_next_synchronisation(build_dir: Path) -> None:
     run(
         build_dir,
@@ -111,73 +93,3 @@ assert ok(driver.cuMemGetInfo()) == (free, total)
 assert driver.cuMemFreeAsync(small, 0)[0] is R.CUDA_ERROR_INVALID_VALUE
 """,
     )
-
-
-def test_refuses_every_third(build_dir: Path) -> None:
-    run(
-        build_dir,
-        """
-codes = [driver.cuMemAlloc(1)[0] for _ in range(6)]
-full, fine = R.CUDA_ERROR_OUT_OF_MEMORY, R.CUDA_SUCCESS
-assert codes == [fine, fine, full] * 2
-assert ok(driver.cuMemGetInfo())[0] == 2**30 * 40 - 2 * 2**20
-""",
-        NULL_DRIVER_FAIL_EVERY="3",
-    )
-
-
-@pytest.mark.parametrize("how", ["sleep", "busy"])
-def test_takes_time(build_dir: Path, how: str) -> None:
-    run(
-        build_dir,
-        """
-import time
-before = time.monotonic()
-ok(driver.cuMemFree(ok(driver.cuMemAlloc(1))))
-assert time.monotonic() - before >= 0.002
-""",
-        NULL_DRIVER_LATENCY_NS="1000000",
-        NULL_DRIVER_LATENCY=how,
-    )
-
-
-def test_versions(build_dir: Path) -> None:
-    cuda = ctypes.CDLL(str(build_dir / "lib" / "null" / "libcuda.so.1"))
-    pointer, status = ctypes.c_void_p(), ctypes.c_int()
-    for base, version, code, wanted in (
-        (b"cuMemAlloc", 3020, 0, 0),
-        (b"cuMemAlloc", 3010, 500, 2),
-        (b"cuNothing", 12000, 500, 1),
-        (b"cuMemAllocAsync", 11010, 500, 2),
-    ):
-        got = cuda.cuGetProcAddress_v2(
-            base,
-            ctypes.byref(pointer),
-            version,
-            ctypes.c_uint64(0),
-            ctypes.byref(status),
-        )
-        assert (got, status.value) == (code, wanted)
-
-
-def test_threads_lose_nothing(build_dir: Path, tmp_path: Path) -> None:
-    """Eight threads at full speed: live allocations never overlap, and all comes back."""
-    binary = tmp_path / "null_race"
-    library = build_dir / "lib" / "null"
-    subprocess.run(
-        [
-            *("gcc", "-std=c11", "-O2", "-Wall", "-Werror", "-pthread", "-o", binary),
-            ROOT / "tests" / "simgpu" / "c" / "null_race.c",
-            *("-I", ROOT / "simgpu" / "src", "-I", ROOT / "simgpu" / "src" / "null"),
-            *(f"-L{library}", "-l:libcuda.so.1"),
-        ],
-        check=True,
-    )
-    done = subprocess.run(
-        [binary],
-        env={"LD_LIBRARY_PATH": str(library), "NULL_DRIVER_BYTES": str(32 << 20)},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr

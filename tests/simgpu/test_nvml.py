@@ -15,7 +15,8 @@ import pynvml
 import pytest
 
 from simgpu.wire import Op
-from tests.simgpu.host import GIB, ROOT, Host
+from tests.simgpu.host import GIB, Host
+from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
@@ -163,23 +164,6 @@ out = (memory.used, memory.free, rows(nvmlDeviceGetComputeRunningProcesses_v2(h)
     assert out[5].startswith("python")
 
 
-def test_the_first_layout_of_a_process_row(driver_host: Host) -> None:
-    child, _ = driver_host.peer(f"alloc={GIB}")
-    assert raw(
-        driver_host,
-        """
-nvmlInit()
-class Row(ctypes.Structure):
-    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong)]
-count, rows = ctypes.c_uint(2), (Row * 3)()
-rows[1].pid = rows[2].pid = 7
-result = lib.nvmlDeviceGetComputeRunningProcesses(
-    nvmlDeviceGetHandleByIndex(0), ctypes.byref(count), rows)
-out = (result, count.value, rows[0].pid, rows[0].used, rows[1].pid)
-""",
-    ) == (0, 1, child.pid, GIB, 7)
-
-
 def test_load_shows(driver_host: Host) -> None:
     client = driver_host.connect(0)
     client.make(Op.LAUNCH, client.make(Op.CONTEXT_CREATE), 0, 3600 * 10**9)
@@ -256,11 +240,6 @@ out = [*ask(), lib.nvmlShutdown(), lib.nvmlInit_v2(), lib.nvmlInit(), lib.nvmlSh
     ) == [1, 1, 0, 0, 0, 0, 0, 3, 0, 1, 1, 1, 2]
 
 
-def test_a_handle_outlives_a_shutdown(idle_host: Host) -> None:
-    out = evaluate(idle_host, "nvmlShutdown(); nvmlInit(); out = nvmlDeviceGetUUID(h)")
-    assert out == UUID_0
-
-
 def test_no_socket_no_driver(driver_host: Host) -> None:
     driver_host.directory.joinpath("empty", "cards").mkdir(parents=True)
     out = raw(
@@ -314,21 +293,6 @@ out = (nvmlDeviceGetCount(), code(nvmlDeviceGetHandleByIndex, 1),
     ) == (2, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_IS_LOST, 0)
 
 
-def test_a_card_lost_under_a_handle(driver_host: Host) -> None:
-    program = f"""{PRELUDE}
-import subprocess, sys
-nvmlInit()
-h = nvmlDeviceGetHandleByIndex(0)
-subprocess.run([sys.executable, "-m", "simgpu", "fault", "--card", "0", "lose"], check=True,
-               stdout=subprocess.DEVNULL)
-calls = [(nvmlDeviceGetMemoryInfo, h), (nvmlDeviceGetUtilizationRates, h),
-         (nvmlDeviceGetComputeRunningProcesses, h), (nvmlDeviceGetTemperature, h, 0),
-         (nvmlDeviceGetPowerUsage, h)]
-print([code(*call) for call in calls])
-"""
-    assert ast.literal_eval(driver_host.python(program)) == [pynvml.NVML_ERROR_GPU_IS_LOST] * 5
-
-
 def test_a_daemon_that_goes_away_is_a_lost_card(driver_host: Host) -> None:
     program = f"""{PRELUDE}
 import subprocess, sys
@@ -358,27 +322,6 @@ out = (right, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert out == (True, 0)
 
 
-def test_threads_ask_start_and_stop_at_once(idle_host: Host) -> None:
-    out = evaluate(
-        idle_host,
-        """
-import threading
-wrong = []
-def ask():
-    for _ in range(100):
-        nvmlInit()
-        if nvmlDeviceGetMemoryInfo(h).total != 40 << 30:
-            wrong.append(1)
-        nvmlShutdown()
-threads = [threading.Thread(target=ask) for _ in range(4)]
-[t.start() for t in threads]
-[t.join() for t in threads]
-out = wrong
-""",
-    )
-    assert out == []
-
-
 def exported_names(host: Host) -> set[str]:
     assert host.build_dir is not None
     printed = subprocess.run(
@@ -401,45 +344,6 @@ def test_no_card_reaches_anothers_memory(idle_host: Host) -> None:
     assert out == [*[not_supported] * 5, 0, pynvml.NVML_ERROR_INVALID_ARGUMENT]
 
 
-def test_every_code_has_its_text(idle_host: Host) -> None:
-    texts = evaluate(idle_host, "out = {c: nvmlErrorString(c) for c in (*range(30), 999, 30, -1)}")
-    assert texts[0] == "Success"
-    assert texts[3] == "Not Supported"
-    assert texts[9] == "Driver Not Loaded"
-    assert texts[15] == "GPU is lost"
-    assert texts[999] == texts[30] == texts[-1] == "Unknown Error"
-    assert len(set(texts.values())) == 30 + 1
-
-
-def test_no_argument_may_be_missing(idle_host: Host) -> None:
-    """Every simulated function, without init, device and place for the answer."""
-    listed = re.findall(
-        r"UNSUPPORTED\((\w+)\)", (ROOT / "simgpu/src/nvml_unsupported.def").read_text()
-    )
-    names = exported_names(idle_host)
-    names -= {*listed, "nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown"}
-    names -= {"nvmlErrorString", "nvmlInternalGetExportTable"}
-    uninitialised, without_device, without_place = raw(
-        idle_host,
-        f"""
-names, nothing = {sorted(names)}, [ctypes.c_void_p()] * 6
-before = {{name: lib[name](*nothing) for name in names}}
-nvmlInit()
-h = nvmlDeviceGetHandleByIndex(0)
-asked = [name for name in names if "Handle" not in name and "Count" not in name]
-asked = [name for name in asked if name.startswith("nvmlDevice")]
-out = (before, {{name: lib[name](*nothing) for name in names}},
-       {{name: lib[name](h, *nothing) for name in asked}})
-""",
-    )
-    # The library knows its own version without a driver.
-    assert uninitialised.pop("nvmlSystemGetNVMLVersion") == pynvml.NVML_ERROR_INVALID_ARGUMENT
-    assert {*uninitialised.values()} == {pynvml.NVML_ERROR_UNINITIALIZED}, uninitialised
-    assert {*without_device.values()} == {pynvml.NVML_ERROR_INVALID_ARGUMENT}, without_device
-    assert {*without_place.values()} == {pynvml.NVML_ERROR_INVALID_ARGUMENT}, without_place
-    assert len(without_place) > 50
-
-
 def test_every_name_that_the_client_knows_is_there(idle_host: Host) -> None:
     exported = exported_names(idle_host)
     assert all(name.startswith("nvml") and "_nvml" not in name for name in exported)
@@ -450,17 +354,6 @@ def test_every_name_that_the_client_knows_is_there(idle_host: Host) -> None:
         r"UNSUPPORTED\((\w+)\)", (ROOT / "simgpu/src/nvml_unsupported.def").read_text()
     )
     assert len(listed) == len(set(listed))
-
-
-def test_it_loads_in_images_since_2014(build_dir: Path) -> None:
-    printed = subprocess.run(
-        ["objdump", "-T", build_dir / "lib" / "simgpu" / "libnvidia-ml.so.1"],
-        check=True,
-        text=True,
-        capture_output=True,
-    ).stdout
-    needed = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([0-9.]+)", printed)}
-    assert max(needed) <= (2, 17)
 
 
 def test_layouts_are_nvidias(tmp_path: Path) -> None:
@@ -502,31 +395,3 @@ def test_layouts_are_nvidias(tmp_path: Path) -> None:
     for struct_name, member, value in map(json.loads, printed.splitlines()):
         found.setdefault(struct_name, {})[member] = value
     assert found == wanted
-
-
-_SANITIZED = ("client.c", "nvml.c", "nvml_device.c", "nvml_processes.c")
-
-
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_threads_and_forks_under_a_sanitizer(
-    shared_host: Host, tmp_path: Path, sanitizer: str
-) -> None:
-    program = tmp_path / "nvml_check"
-    sources = [ROOT / "simgpu/src" / name for name in _SANITIZED]
-    subprocess.run(
-        [
-            *("gcc", "-std=c11", "-g", "-O1", "-pthread", "-I", ROOT / "simgpu/src"),
-            *(f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-o", program),
-            *(ROOT / "tests/simgpu/c/nvml_check.c", *sources),
-        ],
-        check=True,
-    )
-    done = subprocess.run(
-        # A fork child of a program with threads is what a sanitizer dislikes in itself.
-        [program],
-        env={"SIMGPU_DIR": str(shared_host.directory), "TSAN_OPTIONS": "die_after_fork=0"},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr

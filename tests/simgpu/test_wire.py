@@ -11,7 +11,7 @@ import pytest
 
 from simgpu import wire
 from simgpu.wire import Op, Reader, Request, Role, Status, WireError
-from tests.simgpu.host import ROOT
+from tests.support import ROOT
 
 HEADER = ROOT / "simgpu" / "src" / "wire.h"
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.simgpu.driver import answers
-
-ROOT: Final = Path(__file__).resolve().parents[3]
+from tests.support import ROOT
 
 PACKAGES: Final = {
     "470": ("bookworm", ("libnvidia-tesla-470-cuda1", "libnvidia-tesla-470-ml1")),
