@@ -21,12 +21,12 @@ from hypothesis import HealthCheck, settings
 
 from simgpu.lab import kubernetes
 from tests import sanitizers
+from tests.support import ROOT
 
 _CLONE_NEWNS = 0x20000
 _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
 
-ROOT = Path(__file__).resolve().parent.parent
 
 # What an example takes, and what making it takes, says how busy the machine is: neither is a fault.
 settings.register_profile(

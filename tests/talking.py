@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+from tests.support import ROOT
+
 _DEADLINE_S: Final = 60.0
 TALKER: Final = (sys.executable, "-m", "tests.talker")
 UNPAUSING: Final = (*TALKER, "--unpausing")

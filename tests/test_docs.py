@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support import ROOT
+
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CALL = re.compile(r"`(cu[A-Z]\w+)(\.\.\.)?`")
 HOOK, END = r"HOOK\(", r"(_v\d)?,"

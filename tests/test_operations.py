@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from pathlib import Path
 
 from nri_plugin.doctor.checks import examine
 from nri_plugin.errors import Reason
 from nri_plugin.metrics import Metrics
 from tests.nri_plugin.test_doctor import WHOLE
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs/operations.md").read_text()
 
 

@@ -14,8 +14,8 @@ from scheduler.endpoint import PAGES
 from scheduler.events import REASONS
 from scheduler.metrics import Metrics
 from scheduler.settings import Settings
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs/scheduling.md").read_text()
 
 

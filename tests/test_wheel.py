@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support import ROOT
+
 PACKAGES = {"contract", "gpu", "kube", "nri_plugin", "scheduler", "shim", "simgpu"}
 # What is imported by another name than it is installed by.
 DISTRIBUTIONS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
@@ -15,10 +16,10 @@ from simgpu.lab.controlplane import ControlPlane
 from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE, debugger
 from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES, KOORD_SCHEDULER, RDMA, Json
 from tests.cluster.installing import MANIFESTS
-from tests.cluster.requested import asking, container, pod, workloads
+from tests.cluster.requested import asking, binding, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server
 from tests.cluster.test_admission_allocations import ALLOCATION
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
@@ -55,6 +56,16 @@ def gone(server: Server, raw: Json) -> None:
     server.ask("DELETE", f"{path}/{raw['metadata']['name']}?gracePeriodSeconds=0")
 
 
+@contextmanager
+def existing(server: Server, raw: Json) -> Iterator[None]:
+    """The pod is there meanwhile."""
+    assert made(server, raw).done
+    try:
+        yield
+    finally:
+        gone(server, raw)
+
+
 def koordinators(asks: Json, **metadata: Any) -> Json:
     return pod(asks, scheduler=KOORD_SCHEDULER, **metadata)
 
@@ -82,13 +93,10 @@ def test_a_pod_that_is_labelled_while_it_runs(
     server: Server, scheduler: str, provider: str
 ) -> None:
     raw = pod(container(), scheduler=scheduler, name="train")
-    assert made(server, raw).done
-    try:
+    with existing(server, raw):
         label = {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: provider}}}
         assert server.ask("PATCH", f"{_PODS}/train", label, MERGE_PATCH).done
         assert server.ask("PATCH", f"{_PODS}/train/status", label, MERGE_PATCH).done
-    finally:
-        gone(server, raw)
 
 
 # --- what is restored
@@ -101,17 +109,12 @@ def test_a_restored_share_is_scheduled_anew(plane: ControlPlane, server: Server)
     raw = pod(
         asking(HALF), name="restored", annotations=stale, labels={"velero.io/restore-name": "r"}
     )
-    assert made(server, raw).done
-    try:
-        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
-        metadata = {"name": "restored", "annotations": dict(ALLOCATION)}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+    with existing(server, raw):
+        allocated = binding("restored", NODE, ALLOCATION)
         with Server(plane, "scheduler") as scheduler:
-            assert scheduler.ask("POST", f"{_PODS}/restored/binding", binding).done
+            assert scheduler.ask("POST", f"{_PODS}/restored/binding", allocated).done
         bound = server.ask("GET", f"{_PODS}/restored").body
         assert bound["metadata"]["annotations"] == ALLOCATION
-    finally:
-        gone(server, raw)
 
 
 def test_what_cannot_be_restored_says_what_to_remove(server: Server) -> None:
@@ -149,31 +152,24 @@ def test_its_pods_are_taken(server: Server, what: str) -> None:
 def test_its_scheduler_writes_its_allocations(server: Server, allocated: str, status: str) -> None:
     """A patch before the Binding, as its PreBind has it; then others may change all else."""
     raw = koordinators(asking(HALF), name="koordinators")
-    assert made(server, raw).done
-    try:
+    with existing(server, raw):
         at = f"{_PODS}/koordinators{status}"
         annotated = {"metadata": {"annotations": {_ALLOCATED: allocated}}}
         answer = server.ask("PATCH", at, annotated, MERGE_PATCH, ACCOUNT)
         assert answer.done, answer.text
-        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
-        binding = {"metadata": {"name": "koordinators"}, "target": target}
-        assert server.ask("POST", f"{_PODS}/koordinators/binding", binding, user=ACCOUNT).done
+        bound = binding("koordinators", NODE)
+        assert server.ask("POST", f"{_PODS}/koordinators/binding", bound, user=ACCOUNT).done
         note = {"metadata": {"annotations": {"example.org/note": "mine"}}}
         assert server.ask("PATCH", at, note, MERGE_PATCH).done
-    finally:
-        gone(server, raw)
 
 
 def test_it_writes_none_of_ours(server: Server) -> None:
     raw = pod(asking(HALF), name="ours")
-    assert made(server, raw).done
-    try:
+    with existing(server, raw):
         for key, text in ((_ALLOCATED, RDMA), (names.ANNOTATION_GRANTS, "{}")):
             annotated = {"metadata": {"annotations": {key: text}}}
             answer = server.ask("PATCH", f"{_PODS}/ours", annotated, MERGE_PATCH, ACCOUNT)
             assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
-    finally:
-        gone(server, raw)
 
 
 @pytest.mark.parametrize("name", ["koordinator.sh/gpu-tiles", "kubernetes.io/gpu"])

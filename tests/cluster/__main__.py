@@ -29,7 +29,7 @@ from tests.cluster.installing import install
 from tests.cluster.running import running
 from tests.cluster.storm import PATIENCE_S, Figures, Storm, StormError
 from tests.cluster.weather import Weather, pass_over
-from tests.talking import ROOT
+from tests.support import ROOT
 
 _NODES: Final = 100
 _WEATHERS: Final = {

@@ -23,9 +23,10 @@ from simgpu.lab.controlplane import ControlPlane
 from tests.cluster import agent_side
 from tests.cluster.agent_side import Side
 from tests.cluster.installing import MANIFESTS
+from tests.cluster.requested import asking, binding, pod
 from tests.cluster.server import Server
-from tests.cluster.waiting import until
 from tests.simgpu.host import GIB, Host
+from tests.support import until
 
 Json = dict[str, Any]
 
@@ -145,26 +146,18 @@ class Pods:
     def make(self, node: str = "", annotations: Mapping[str, str] | None = None) -> str:
         """The path of a pod that asks for a share, on that node from the start."""
         name = f"p-{secrets.token_hex(4)}"
-        limits = {names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"}
-        container = {"name": "main", "image": "none", "resources": {"limits": limits}}
-        spec: Json = {"schedulerName": names.SCHEDULER_NAME, "containers": [container]}
+        half = asking({names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50})
+        asked = pod(half, name=name, annotations=dict(annotations or {}))
         if node:
-            spec["nodeName"] = node
-        metadata = {"name": name, "annotations": dict(annotations or {})}
-        asked = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            asked["spec"]["nodeName"] = node
         answer = self._server.ask("POST", self._path, asked)
         assert answer.done, answer.text
         return f"{self._path}/{name}"
 
     def bound(self, path: str, node: Node, annotations: Mapping[str, str]) -> None:
         """By the scheduler."""
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": path.rpartition("/")[2], "annotations": dict(annotations)},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node.name},
-        }
-        answer = self._scheduler.ask("POST", f"{path}/binding", binding)
+        body = binding(path.rpartition("/")[2], node.name, annotations)
+        answer = self._scheduler.ask("POST", f"{path}/binding", body)
         assert answer.done, answer.text
 
 

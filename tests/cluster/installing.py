@@ -11,7 +11,7 @@ from scheduler.naming import POLICY
 from scheduler.profiles import Profiles, manifest
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.server import Server
-from tests.cluster.waiting import until
+from tests.support import until
 
 MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
 _PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"

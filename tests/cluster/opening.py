@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from contract import names
 from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.requested import asking, pod
 from tests.cluster.server import MERGE_PATCH, Server
-from tests.cluster.waiting import until
+from tests.support import until
 
 _BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 _OPENED: Final = ("gpuslice-allocations", "gpuslice-scheduler-names")
@@ -38,20 +39,14 @@ def _act(plane: ControlPlane, namespace: str, action: str, passes: list[bool]) -
 
 
 def _lets_through(server: Server, namespace: str) -> list[bool]:
-    limits = {names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"}
-    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+    half = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
     tried: list[tuple[dict[str, str], str]] = [
         ({names.ANNOTATION_REQUIRED_PLUGINS: '["gpuslice", "other"]'}, names.SCHEDULER_NAME),
         ({}, "default-scheduler"),
     ]
     answers = []
     for written, scheduler in tried:
-        pod: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "trial", "annotations": written},
-            "spec": {"containers": [container], "schedulerName": scheduler},
-        }
+        asked = pod(asking(half), scheduler=scheduler, name="trial", annotations=written)
         path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
-        answers.append(server.ask("POST", path, pod).done)
+        answers.append(server.ask("POST", path, asked).done)
     return answers

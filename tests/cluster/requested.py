@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any, Final
 
 from contract import names
@@ -58,6 +59,15 @@ def pod(*containers: Json, scheduler: str = names.SCHEDULER_NAME, **metadata: An
             "containers": [each for each in containers if each not in inits] or [container()],
             "initContainers": inits,
         },
+    }
+
+
+def binding(name: str, node: str, annotations: Mapping[str, str] | None = None) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
 
 

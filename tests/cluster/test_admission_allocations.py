@@ -11,9 +11,10 @@ import pytest
 
 from contract import grants, names, required_plugins
 from simgpu.lab.controlplane import ControlPlane
+from tests.cluster import requested
 from tests.cluster.requested import workloads
 from tests.cluster.server import MERGE_PATCH, STRATEGIC_PATCH, Answer, Server
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
@@ -55,25 +56,12 @@ def pod(
     scheduler: str = names.SCHEDULER_NAME,
     ratio: int = 50,
 ) -> Json:
-    limits = {names.RESOURCE_MEMORY_RATIO: ratio}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations or {}},
-        "spec": {
-            "schedulerName": scheduler,
-            "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
-        },
-    }
+    asked = requested.asking({names.RESOURCE_MEMORY_RATIO: ratio})
+    return requested.pod(asked, scheduler=scheduler, name=name, annotations=annotations or {})
 
 
 def binding(name: str, annotations: dict[str, str] | None = None) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": name, "annotations": annotations or {}},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": _NODE},
-    }
+    return requested.binding(name, _NODE, annotations)
 
 
 def at(name: str = "", subresource: str = "") -> str:

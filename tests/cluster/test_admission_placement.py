@@ -17,9 +17,9 @@ from scheduler.profiles import KOORDINATOR, NAMES
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet_objects import Card, Node, device_json, lease_json, node_json
 from tests.cluster.installing import MANIFESTS, serve
-from tests.cluster.requested import asking, container, pod, workloads
+from tests.cluster.requested import asking, binding, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
@@ -217,21 +217,13 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
     held = {"spec": {"holderIdentity": "us", "leaseTransitions": 7, "leaseDurationSeconds": 8}}
     nobodys = {"spec": dict.fromkeys(held["spec"])}
     assert server.ask("POST", _PODS, pod(asking(HALF), name="bound")).done
-    binding: Json = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": "bound"},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
-    }
 
     def bind(writer: str) -> Answer:
         annotations = {
             names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":[]}',
             names.ANNOTATION_WRITER: writer,
         }
-        metadata = {**binding["metadata"], "annotations": annotations}
-        body = {**binding, "metadata": metadata}
-        return scheduler.ask("POST", f"{_PODS}/bound/binding", body)
+        return scheduler.ask("POST", f"{_PODS}/bound/binding", binding("bound", "n1", annotations))
 
     installed.apply(MANIFESTS / "22-scheduler-lease.yaml")
     with Server(installed, "scheduler") as scheduler:

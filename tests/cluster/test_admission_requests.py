@@ -14,7 +14,7 @@ from scheduler.dialects import RequestError
 from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.requested import any_pod, asking, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 

@@ -40,8 +40,8 @@ from tests.cluster.agent_node import (
     small_card,
 )
 from tests.cluster.server import MERGE_PATCH, Server
-from tests.cluster.waiting import until
 from tests.simgpu.host import GIB, Host
+from tests.support import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sim]
 

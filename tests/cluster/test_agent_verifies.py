@@ -35,8 +35,8 @@ from tests.cluster.agent_node import (
 from tests.cluster.agent_side import Side
 from tests.cluster.opening import opened
 from tests.cluster.server import MERGE_PATCH, Server
-from tests.cluster.waiting import until
 from tests.simgpu.host import GIB, Host
+from tests.support import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sim]
 

@@ -15,7 +15,7 @@ from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
 from tests.cluster.requested import asking, pod
 from tests.cluster.running import running
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 

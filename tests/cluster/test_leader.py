@@ -21,12 +21,12 @@ import pytest
 from contract import names
 from scheduler.lease import PATH
 from simgpu.lab.controlplane import ControlPlane
+from tests.cluster.requested import asking, pod
 from tests.cluster.server import Server
-from tests.cluster.waiting import until
+from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = ROOT / "manifests/22-scheduler-lease.yaml"
 LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
 
@@ -171,14 +171,7 @@ def node(plane: ControlPlane) -> Iterator[str]:
 
 def a_pod(plane: ControlPlane) -> str:
     name = f"pod-{secrets.token_hex(3)}"
-    limits = {names.RESOURCE_MEMORY_RATIO: "50"}
-    container = {"name": "c", "image": "none", "resources": {"limits": limits}}
-    made = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"schedulerName": names.SCHEDULER_NAME, "containers": [container]},
-    }
+    made = pod(asking({names.RESOURCE_MEMORY_RATIO: 50}), name=name)
     plane.kubectl("create", "-f", "-", given=json.dumps(made))
     return name
 

@@ -20,7 +20,7 @@ from simgpu.lab.controlplane import ControlPlane
 from tests.cluster.installing import MANIFESTS
 from tests.cluster.server import Server
 from tests.cluster.test_manifests import named
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 

@@ -17,6 +17,7 @@ from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Node, Shape
 from tests.cluster.installing import install
+from tests.cluster.requested import asking, pod
 from tests.cluster.running import running
 
 pytestmark = pytest.mark.cluster
@@ -50,11 +51,11 @@ async def _fill(plane: ControlPlane, nodes: list[Node]) -> None:
             sizes = [(card.uuid, card.minor, card.memory_bytes) for card in cards]
             shares = tuple(Share("main", *size, 100) for size in sizes)
             peaks = tuple(Peak(*size, 100, 100) for size in sizes)
-            pod = _pod(f"full-{number}", {names.RESOURCE_GPU: str(100 * len(cards))})
+            full = pod(asking({names.RESOURCE_GPU: 100 * len(cards)}), name=f"full-{number}")
             placement = Placement(node.name, shares, peaks)
-            pod["metadata"]["annotations"] = dict(written.annotations_of(placement))
-            pod["spec"]["nodeName"] = node.name
-            await api.ask("POST", "/api/v1/namespaces/default/pods", pod)
+            full["metadata"]["annotations"] = dict(written.annotations_of(placement))
+            full["spec"]["nodeName"] = node.name
+            await api.ask("POST", "/api/v1/namespaces/default/pods", full)
 
         await each(range(len(nodes)), make)
 
@@ -63,34 +64,21 @@ async def _one(plane: ControlPlane, number: int) -> tuple[str, list[str]]:
     """Where a pod went that fits one card alone, and what kube-scheduler said before it went."""
     path = f"/api/v1/namespaces/default/pods/asks-{number}"
     async with Api(plane) as api:
-        asked = {names.RESOURCE_CORE: "60", names.RESOURCE_MEMORY_RATIO: "60"}
-        await api.ask("POST", "/api/v1/namespaces/default/pods", _pod(f"asks-{number}", asked))
+        asks = asking({names.RESOURCE_CORE: 60, names.RESOURCE_MEMORY_RATIO: 60})
+        made = pod(asks, name=f"asks-{number}")
+        await api.ask("POST", "/api/v1/namespaces/default/pods", made)
         deadline = time.monotonic() + _DEADLINE_S
         while True:
-            pod = await api.ask("GET", path)
-            refused = _refusals(pod)
-            if pod["spec"].get("nodeName") or refused or time.monotonic() > deadline:
+            seen = await api.ask("GET", path)
+            refused = _refusals(seen)
+            if seen["spec"].get("nodeName") or refused or time.monotonic() > deadline:
                 break
             await asyncio.sleep(0.05)
         await api.ask("DELETE", path, {"gracePeriodSeconds": 0})
-        return pod["spec"].get("nodeName", ""), refused
+        return seen["spec"].get("nodeName", ""), refused
 
 
-def _refusals(pod: dict[str, Any]) -> list[str]:
+def _refusals(seen: dict[str, Any]) -> list[str]:
     """kube-scheduler writes one onto each pod that it could not place at the first try."""
-    conditions = pod["status"].get("conditions", ())
+    conditions = seen["status"].get("conditions", ())
     return [json.dumps(each) for each in conditions if each["status"] == "False"]
-
-
-def _pod(name: str, asked: dict[str, str]) -> dict[str, Any]:
-    resources = {"limits": asked, "requests": asked}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "schedulerName": names.SCHEDULER_NAME,
-            "automountServiceAccountToken": False,
-            "containers": [{"name": "main", "image": "busybox", "resources": resources}],
-        },
-    }

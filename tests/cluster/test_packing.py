@@ -17,7 +17,7 @@ from tests.cluster.installing import MANIFESTS
 from tests.cluster.requested import asking, container, pod
 from tests.cluster.running import running
 from tests.cluster.server import Server
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 

@@ -20,7 +20,7 @@ from tests.cluster.requested import asking, container, pod
 from tests.cluster.running import replica
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.cluster.test_service import LEASE, MANIFEST
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 

@@ -16,7 +16,7 @@ from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
 from tests.cluster.installing import serve
 from tests.cluster.running import running
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +20,13 @@ from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
 from simgpu.lab.installation import Installation
+from tests.cluster import requested
 from tests.cluster.running import holds, replica
-from tests.cluster.waiting import until
+from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
 
 LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
-ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = ROOT / "manifests/22-scheduler-lease.yaml"
 
 
@@ -62,14 +61,8 @@ class Pods:
         return name
 
     def manifest(self, ratio: int) -> dict[str, Any]:
-        limits = {names.RESOURCE_MEMORY_RATIO: str(ratio), names.RESOURCE_CORE: str(ratio)}
-        container = {"name": "c", "image": "none", "resources": {"limits": limits}}
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": f"pod-{secrets.token_hex(4)}"},
-            "spec": {"schedulerName": names.SCHEDULER_NAME, "containers": [container]},
-        }
+        asked = {names.RESOURCE_MEMORY_RATIO: ratio, names.RESOURCE_CORE: ratio}
+        return requested.pod(requested.asking(asked), name=f"pod-{secrets.token_hex(4)}")
 
     def get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._plane.kubectl("get", "pod", name, "-o=json"))

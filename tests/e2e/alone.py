@@ -21,7 +21,7 @@ from typing import Final
 from simgpu.lab.namespace import Namespace, NamespaceError, environment
 from simgpu.lab.scratch import scratch
 from tests.e2e.machine import FRESH, LAYERS
-from tests.talking import ROOT
+from tests.support import ROOT
 
 _COVERED: Final = ("/etc", "/home", "/opt", "/root", "/run", "/srv", "/usr", "/var")
 _PREFIX: Final = "gs-m-"

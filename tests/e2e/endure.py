@@ -36,7 +36,7 @@ from tests.e2e import alone, machine, report
 from tests.e2e.endurance import Endurance
 from tests.e2e.figures import EndureError
 from tests.e2e.whole import Whole
-from tests.talking import ROOT
+from tests.support import ROOT
 
 CARDS: Final = "8x23040Mi"
 _PHASES: Final = ("calm", "kills", "down", "some", "all", "early")

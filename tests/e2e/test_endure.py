@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.talking import ROOT
+from tests.support import ROOT
 
 pytestmark = pytest.mark.e2e
 

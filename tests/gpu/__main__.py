@@ -20,7 +20,7 @@ from typing import Final
 from tests.gpu import facts
 from tests.gpu.conftest import VARIABLE, machine
 from tests.gpu.frameworks import FRAMEWORKS
-from tests.talking import ROOT
+from tests.support import ROOT
 
 _FILES: Final = ("tests/gpu/test_rows.py", "tests/gpu/test_frameworks.py")
 

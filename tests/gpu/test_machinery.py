@@ -18,7 +18,7 @@ import pytest
 from tests.gpu.conftest import VARIABLE
 from tests.gpu.frameworks import FRAMEWORKS, Framework
 from tests.shim.conftest import AS_ON_A_CARD, CARDS, GIB, card_table, simulated
-from tests.talking import ROOT
+from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 

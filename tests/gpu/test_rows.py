@@ -19,7 +19,7 @@ from tests.gpu.conftest import Card
 from tests.gpu.programs import BEGIN, ON_GRAPHS, ON_PHYSICAL, VIEWS
 from tests.shim.clients import CUDA
 from tests.shim.conftest import MIB
-from tests.shim.core import until
+from tests.support import until
 from tests.talking import TALKER, Talk, talking
 
 pytestmark = pytest.mark.sim

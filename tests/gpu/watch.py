@@ -12,14 +12,11 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
 import pynvml
 
 from tests.gpu.facts import used_bytes
-
-_ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.support import ROOT
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ def start(uuid: str, environment: Mapping[str, str]) -> Watch:
     return Watch(
         subprocess.Popen(
             [sys.executable, "-m", "tests.gpu.watch", uuid],
-            cwd=_ROOT,
+            cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.node import cases, faults
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs/failures.md"
 
 

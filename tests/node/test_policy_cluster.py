@@ -20,8 +20,9 @@ from simgpu.lab.cri import Process, Sandbox
 from simgpu.lab.lab import Lab
 from tests.cluster.conftest import installed
 from tests.cluster.opening import opened
+from tests.cluster.requested import asking, binding, pod
 from tests.cluster.server import MERGE_PATCH, Server
-from tests.cluster.waiting import until
+from tests.support import until
 
 from .conftest import GIB, probe
 from .rows import HALF, OWN, one, refused
@@ -49,31 +50,20 @@ class Cluster:
     def pod(self, annotations: Mapping[str, str], made_there: bool = False) -> str:
         """The name of a pod that was bound to the node with these annotations, or made so."""
         name = f"p-{secrets.token_hex(4)}"
-        limits = {names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"}
-        container = {"name": "main", "image": "none", "resources": {"limits": limits}}
-        spec: Json = {"schedulerName": names.SCHEDULER_NAME, "containers": [container]}
-        metadata: Json = {"name": name}
+        half = asking({names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50})
+        asked = pod(half, name=name, annotations=dict(annotations if made_there else {}))
         if made_there:
-            spec["nodeName"], metadata["annotations"] = self.node, dict(annotations)
+            asked["spec"]["nodeName"] = self.node
         pods = f"/api/v1/namespaces/{self.namespace}/pods"
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-        asked = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         with Server(self.plane) as admin, Server(self.plane, "scheduler") as scheduler:
             assert (answer := admin.ask("POST", pods, asked)).done, answer.text
             if made_there:
                 return name
             lease = admin.ask("GET", f"{leases}/{names.LEASE_SCHEDULER}").body.get("spec", {})
             writer = f"{lease.get('holderIdentity', '')} {lease.get('leaseTransitions', 0)}"
-            binding = {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {
-                    "name": name,
-                    "annotations": {**annotations, names.ANNOTATION_WRITER: writer},
-                },
-                "target": {"apiVersion": "v1", "kind": "Node", "name": self.node},
-            }
-            answer = scheduler.ask("POST", f"{pods}/{name}/binding", binding)
+            body = binding(name, self.node, {**annotations, names.ANNOTATION_WRITER: writer})
+            answer = scheduler.ask("POST", f"{pods}/{name}/binding", body)
             assert answer.done, answer.text
         return name
 

@@ -16,6 +16,7 @@ from contract import grant_file, names
 from shim import region
 from tests import sanitizers
 from tests.shim.core import Box
+from tests.support import ROOT
 
 MIB = 2**20
 GIB = 2**30
@@ -23,8 +24,7 @@ CARDS = (
     ("GPU-5e1f0a70-0000-4000-8000-0000000000aa", 4 * GIB),
     ("GPU-5e1f0a70-0000-4000-8000-0000000000bb", 2 * GIB),
 )
-_ROOT = Path(__file__).resolve().parent.parent.parent
-PLAIN = (_ROOT / "tests" / "plain_host.toml").read_text()
+PLAIN = (ROOT / "tests" / "plain_host.toml").read_text()
 CONTEXT_BYTES = 300 * MIB
 AS_ON_A_CARD = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
 """What the driver of `card_host` takes; a context takes CONTEXT_BYTES."""
@@ -210,11 +210,11 @@ def simulated(
     )
     sim_dir = directory / "sim"
     simgpu = [sys.executable, "-m", "simgpu"]
-    subprocess.run([*simgpu, "up", "--dir", sim_dir, "--config", config], cwd=_ROOT, check=True)
+    subprocess.run([*simgpu, "up", "--dir", sim_dir, "--config", config], cwd=ROOT, check=True)
     try:
         yield Host(library, build_dir / "lib" / "simgpu", sim_dir)
     finally:
-        subprocess.run([*simgpu, "down", "--dir", sim_dir], cwd=_ROOT, check=True)
+        subprocess.run([*simgpu, "down", "--dir", sim_dir], cwd=ROOT, check=True)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,10 +249,3 @@ class Shell:
 def patch(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b", buffering=0) as file:
         os.pwrite(file.fileno(), data, offset)
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + ANSWER_DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.005)

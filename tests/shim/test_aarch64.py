@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.shim import test_counter
 from tests.shim.core import Box, patch
+from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 

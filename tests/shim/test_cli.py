@@ -15,11 +15,11 @@ from contract import grant_file, names
 from shim import region
 from tests.shim.clients import CUDA, NVML
 from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+from tests.support import ROOT
 from tests.talking import TALKER, talking
 
 pytestmark = pytest.mark.sim
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
 _TOTALS = NVML + "print([pynvml.nvmlDeviceGetMemoryInfo(card(i)).total for i in (0, 1)])"
 
 Shim = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -36,7 +36,7 @@ def shim(card_host: Host, tmp_path: Path) -> Shim:
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "shim", *arguments],
-            cwd=_ROOT,
+            cwd=ROOT,
             env={
                 **card_host.environment(preload=False),
                 "TMPDIR": str(temporary),
@@ -195,7 +195,7 @@ def test_run_forwards_signals(host: Host, sent: signal.Signals) -> None:
     program = f"trap 'echo got; exit 9' {sent.name[3:]}; echo ready; while :; do sleep 0.01; done"
     with subprocess.Popen(
         [sys.executable, "-m", "shim", "run", "--memory", "1GiB", "--", "sh", "-c", program],
-        cwd=_ROOT,
+        cwd=ROOT,
         env=host.environment(preload=False),
         stdout=subprocess.PIPE,
         text=True,

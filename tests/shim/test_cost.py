@@ -15,12 +15,12 @@ import pytest
 from contract import grant_file, names, region_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
 _NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _C = Path(__file__).parent / "c"
-_ROOT = Path(__file__).resolve().parents[2]
 _HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
 
 
@@ -128,7 +128,7 @@ def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
 ) -> None:
     """Nor do kernels' attributes and graphs' updates: what each costs is the driver's alone."""
     counter = _built(tmp_path, "count", _C / "count_system_calls.c")
-    include = f"-I{_ROOT / 'simgpu' / 'src'}"
+    include = f"-I{ROOT / 'simgpu' / 'src'}"
     driver = (f"-L{host.driver_dir}", "-l:libcuda.so.1")
     program = _built(tmp_path, "launches", include, _C / "launch_calls.c", *driver)
 

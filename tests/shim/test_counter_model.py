@@ -11,7 +11,6 @@ from functools import partial
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.shim.counter_model import (
     COUNTER,
     FIRST_GENERATION,
@@ -26,6 +25,7 @@ from tests.shim.counter_model import (
     successor,
 )
 from tests.shim.interleavings import Explored, Scenario, Wrong, explore
+from tests.support import ROOT
 
 Process = Callable[[Protocol], Steps]
 ROOMY = 9

@@ -19,8 +19,8 @@ from contract import names
 from gpu.account import Account
 from shim import region
 from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host, card_table, simulated
-from tests.shim.core import until
 from tests.shim.exact import PHYSICAL
+from tests.support import until
 
 pytestmark = pytest.mark.sim
 

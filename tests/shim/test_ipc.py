@@ -10,8 +10,8 @@ import pytest
 
 from shim import region
 from tests.shim.conftest import GIB, MIB, Grants, Host
-from tests.shim.core import until
 from tests.shim.exact import EXACT
+from tests.support import until
 from tests.talking import TALKER, Talk, talking
 
 pytestmark = pytest.mark.sim

@@ -19,9 +19,9 @@ import pytest
 from shim import region
 from tests import sanitizers
 from tests.shim.conftest import GIB, MIB, Grants, Host
-from tests.shim.core import until
 from tests.shim.exact import GRAPHS, PHYSICAL, POOLS
 from tests.simgpu.peer import Peer
+from tests.support import until
 from tests.talking import TALKER, UNPAUSING, Talk, talking
 
 pytestmark = pytest.mark.sim

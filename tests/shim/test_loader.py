@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.shim.conftest import Host
+from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
 Look = Callable[..., Sequence[str]]
-
-_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
@@ -345,9 +344,7 @@ def test_row_32_a_statically_linked_cuda_runtime(host: Host, tmp_path: Path) -> 
 
     Further it cannot come on a simulated driver, which has none of NVIDIA's private tables.
     """
-    archives = list(
-        Path(os.environ.get("VIRTUAL_ENV", _ROOT / ".venv")).rglob("libcudart_static.a")
-    )
+    archives = list(Path(os.environ.get("VIRTUAL_ENV", ROOT / ".venv")).rglob("libcudart_static.a"))
     if not archives:
         pytest.skip("no libcudart_static.a in the environment")
     program = _build(

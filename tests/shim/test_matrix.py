@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from tests.conftest import ROOT
+from tests.support import ROOT
 
 ROWS: Final = {
     1: "a limit of 1024m, 1g, 1048576k, 1073741824, upper or lower case, is 1 GiB",

@@ -18,7 +18,8 @@ from contract import grant_file
 from shim import region
 from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, MIB, Grants, Host
-from tests.shim.core import Box, patch, until
+from tests.shim.core import Box, patch
+from tests.support import until
 from tests.talking import TALKER, Talk, talking
 
 pytestmark = pytest.mark.sim

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from tests import sanitizers
-from tests.conftest import ROOT
+from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 

@@ -8,7 +8,8 @@ import struct
 import pytest
 
 from contract import names, region_file
-from tests.shim.core import Box, until
+from tests.shim.core import Box
+from tests.support import until
 
 pytestmark = pytest.mark.sim
 SHARED = 4000

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from contract import names, region_file
-from tests.shim.core import LIMIT_BYTES, Box, Shell, until
+from tests.shim.core import LIMIT_BYTES, Box, Shell
+from tests.support import until
 
 pytestmark = pytest.mark.sim
 HELD = 1000

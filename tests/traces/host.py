@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.support import ROOT
+
 UUID: Final = "GPU-5e1f0a70-0000-4000-8000-00000000007c"
 CONTEXT_BYTES: Final = 300 * 2**20
 MODULE_BYTES: Final = 2 * 2**20
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
-BUILD: Final = _ROOT / "build" / "dev"
+BUILD: Final = ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
 # Kernels are done at once, so that no event is behind the recording's; a kernel may have the shared
 # memory that any GPU offers, which the newest architecture allows.
@@ -52,7 +53,7 @@ def simulated(directory: Path, memory_bytes: int) -> Iterator[Mapping[str, str]]
     command = [sys.executable, "-m", "simgpu"]
 
     def run(*arguments: str | Path) -> None:
-        done = subprocess.run([*command, *arguments], cwd=_ROOT, capture_output=True, text=True)
+        done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"simgpu {arguments[0]}: {done.stderr.strip()}")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.talking import ROOT
+from tests.support import ROOT
 from tests.traces.conftest import Loaded
 from tests.traces.replay import load
 from tests.traces.test_replay import MOST_CHARGE_ERROR_BYTES, replayed

@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from tests.gpu.watch import watching
-from tests.talking import ROOT
+from tests.support import ROOT
 from tests.traces import host
 from tests.traces.conftest import Loaded
 from tests.traces.recordings import DATA, LETTERS, files
