@@ -6,22 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from simgpu.lab.kept import Process
-
-_DEADLINE_S = 60.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+from tests.support import until
 
 
 def lives(pid: int) -> bool:
@@ -35,41 +25,26 @@ def lives(pid: int) -> bool:
 def test_a_program_writes_its_log_and_gets_the_signal(tmp_path: Path) -> None:
     script = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     process = Process(["bash", "-c", script], tmp_path / "log")
-    until(lambda: process.log_tail() == "up\n")
+    until(lambda: process.log_tail() == "up\n", "it runs")
     assert process.running
     process.stop()
     assert not process.running
     assert process.log_tail() == "up\ntold\n"
-    process.stop()
 
 
-def test_one_that_ends_by_itself_is_seen_to(tmp_path: Path) -> None:
-    process = Process(["false"], tmp_path / "log")
-    until(lambda: not process.running)
-    process.send(signal.SIGTERM)
-    process.stop()
+def test_one_that_ignores_the_signal_or_is_stopped_ends_too(tmp_path: Path) -> None:
+    deaf = Process(["bash", "-c", "trap '' TERM; echo up; sleep 600"], tmp_path / "log")
+    until(lambda: deaf.log_tail() == "up\n", "it runs")
+    deaf.stop(within_s=0.1)
+    stopped = Process(["sleep", "600"], tmp_path / "other")
+    stopped.send(signal.SIGSTOP)
+    stopped.kill()
+    assert not lives(deaf.pid) and not lives(stopped.pid)
 
 
-def test_one_that_does_not_heed_the_signal_is_killed(tmp_path: Path) -> None:
-    process = Process(["bash", "-c", "trap '' TERM; echo up; sleep 600"], tmp_path / "log")
-    until(lambda: process.log_tail() == "up\n")
-    process.stop(within_s=0.1)
-    assert not lives(process.pid)
-
-
-def test_one_that_is_stopped_ends_too(tmp_path: Path) -> None:
-    process = Process(["sleep", "600"], tmp_path / "log")
-    process.send(signal.SIGSTOP)
-    process.kill()
-    assert not lives(process.pid)
-
-
-def test_a_program_that_is_not_there_is_an_error(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="/no/such cannot be started"):
         Process(["/no/such"], tmp_path / "log")
-    assert "No such file" in capfd.readouterr().err
 
 
 _OWNER = """
@@ -96,18 +71,12 @@ def test_it_ends_with_its_owner_and_its_directory_goes(
         assert owner.stdout is not None
         program, keeper = (int(pid) for pid in owner.stdout.readline().split())
         owner.send_signal(number)
-    until(lambda: not lives(program) and not lives(keeper))
+    until(lambda: not lives(program) and not lives(keeper), "both have ended")
     assert not directory.exists()
 
 
 def test_it_ends_with_its_keeper(tmp_path: Path) -> None:
     process = Process(["sleep", "600"], tmp_path / "log")
     os.kill(process._keeper.pid, signal.SIGKILL)
-    until(lambda: not lives(process.pid))
+    until(lambda: not lives(process.pid), "it has ended")
     process.stop()
-
-
-def test_a_terminals_interrupt_is_not_its(tmp_path: Path) -> None:
-    process = Process(["sleep", "600"], tmp_path / "log")
-    assert os.getsid(process.pid) != os.getsid(0)
-    process.kill()

@@ -1,4 +1,4 @@
-"""Where the programs in Go are looked for, and that a failed build leaves nothing."""
+"""Where containerd's and Kubernetes' programs are looked for, and how they are built."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.lab import building, programs
+from simgpu.lab import building, kubernetes, programs
 from simgpu.lab.building import ProgramsError
 from simgpu.lab.releases import DEFAULT, RELEASES, of_machine
 
@@ -49,15 +49,6 @@ def test_a_named_directory_without_the_programs_is_an_error(tmp_path: Path) -> N
         programs.find({"GPUSLICE_BIN": str(named)})
 
 
-def test_the_cache_counts_only_whole(tmp_path: Path) -> None:
-    version = tmp_path / "bin" / DEFAULT.directory
-    _fake(version, NAMES[:2])
-    environ = {"GPUSLICE_CACHE": str(tmp_path)}
-    assert programs.find(environ) is None
-    _fake(version)
-    assert programs.find(environ) == programs.Programs(version)
-
-
 _FAILING_GO = """#!/bin/sh
 case "$1" in
 env) echo go1.26.8 ;;
@@ -97,10 +88,6 @@ def test_a_build_appears_whole_and_is_found_again(tmp_path: Path) -> None:
     built = programs.ensure(environ)
     assert sorted(path.name for path in built.directory.iterdir()) == sorted(NAMES)
     assert programs.find(environ) == built
-
-
-def test_each_release_has_a_place_of_its_own_in_the_cache() -> None:
-    assert len({release.directory for release in RELEASES.values()}) == len(RELEASES)
 
 
 def test_a_release_may_be_given_a_newer_nri_than_its_own(tmp_path: Path) -> None:
@@ -155,3 +142,110 @@ def test_a_named_directory_serves_the_default_release_alone(tmp_path: Path) -> N
     environ = {"GPUSLICE_BIN": str(_fake(tmp_path)), "GPUSLICE_CACHE": str(tmp_path / "cache")}
     assert programs.find(environ) is not None
     assert programs.find(environ, RELEASES["1.7"]) is None
+
+
+# --- Kubernetes' programs
+
+BUILT = {
+    f"kubernetes-{kubernetes.VERSION}": ("kube-apiserver", "kube-scheduler", "kubectl"),
+    f"etcd-{kubernetes.ETCD_VERSION}": ("etcd",),
+}
+NODE = {
+    f"kubernetes-node-{kubernetes.VERSION}": ("kube-controller-manager", "kubelet"),
+    f"cni-{kubernetes.CNI_VERSION}": ("bridge", "host-local", "loopback"),
+}
+
+
+def _program(path: Path, says: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def _cache(tmp_path: Path) -> dict[str, str]:
+    for directory, names in {**BUILT, **NODE}.items():
+        _fake(tmp_path / "cache" / "bin" / directory, names)
+    return {"GPUSLICE_CACHE": str(tmp_path / "cache"), "PATH": ""}
+
+
+def test_the_assets_of_envtest_outrank_the_cache_each_program_by_itself(tmp_path: Path) -> None:
+    """They have no kube-scheduler."""
+    assets = _fake(tmp_path / "assets", ("etcd", "kube-apiserver"))
+    environ = _cache(tmp_path) | {"KUBEBUILDER_ASSETS": str(assets)}
+    found = kubernetes.find(environ)
+    assert found is not None
+    assert (found.etcd, found.kube_apiserver) == (assets / "etcd", assets / "kube-apiserver")
+    assert found.kube_scheduler.parent.name == f"kubernetes-{kubernetes.VERSION}"
+    found.kubectl.unlink()
+    assert kubernetes.find(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "will_do"),
+    [
+        ("kube-apiserver", "Kubernetes v1.36.0", True),
+        ("kube-apiserver", "Kubernetes v1.35.2", False),
+        ("kubectl", "Client Version: v1.36.12", True),
+        ("etcd", "etcd Version: 3.5.21", True),
+        ("etcd", "etcd Version: 3.4.23", False),
+        ("etcd", "", False),
+    ],
+)
+def test_a_program_on_path_serves_if_its_version_will_do(
+    tmp_path: Path, name: str, says: str, will_do: bool
+) -> None:
+    own = _program(tmp_path / "own" / name, says)
+    found = kubernetes.find(_cache(tmp_path) | {"PATH": str(own.parent)})
+    assert found is not None
+    assert (getattr(found, name.replace("-", "_")) == own) is will_do
+
+
+def test_what_path_calls_bridge_is_no_cni_plugin(tmp_path: Path) -> None:
+    own = _program(tmp_path / "own" / "bridge", "bridge utility, iproute2-6.1.0")
+    found = kubernetes.find_node(_cache(tmp_path) | {"PATH": str(own.parent)})
+    assert found is not None
+    assert found.cni["bridge"] != own
+
+
+_KUBERNETES_GO = """#!/bin/sh
+case "$1 $2" in
+"env GOVERSION") echo go1.26.8 ;;
+"mod download") echo '{"GoMod": "'$THEIRS'"}' ;;
+"mod tidy") cp go.mod $MADE ;;
+"install -v") for name in kube-apiserver kube-scheduler kubectl; do
+    echo x >"$GOBIN/$name"; chmod +x "$GOBIN/$name"; done ;;
+build*) $FAIL; for into in "$@"; do case "$into" in
+    */.building-*/etcd) echo x >"$into"; chmod +x "$into" ;; esac; done ;;
+esac
+"""
+_THEIRS = """module k8s.io/kubernetes
+godebug default=go1.26
+require k8s.io/api v0.0.0
+replace (
+	k8s.io/api => ./staging/src/k8s.io/api
+	k8s.io/kubelet => ./staging/src/k8s.io/kubelet
+)
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_kubernetes_is_built_where_it_is_missing(tmp_path: Path, fails: bool) -> None:
+    """A failed build leaves what was built before it alone."""
+    (tmp_path / "theirs").write_text(_THEIRS)
+    environ = _go(tmp_path, _KUBERNETES_GO) | {
+        "THEIRS": str(tmp_path / "theirs"),
+        "MADE": str(tmp_path / "made"),
+        "FAIL": "exit 3" if fails else "true",
+    }
+    if fails:
+        with pytest.raises(ProgramsError, match=r"go build .* failed"):
+            kubernetes.ensure(environ)
+        left = [path.name for path in (tmp_path / "cache" / "bin").iterdir()]
+        assert left == [f"kubernetes-{kubernetes.VERSION}"]
+        return
+    assert kubernetes.ensure(environ) == kubernetes.find(environ)
+    made = (tmp_path / "made").read_text().splitlines()
+    assert "replace k8s.io/kubelet => k8s.io/kubelet v0.36.3" in made
+    assert "godebug default=go1.26" in made
+    assert "tool k8s.io/kubernetes/cmd/kube-scheduler" in made

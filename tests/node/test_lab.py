@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from simgpu.lab.catalogue import PYTHON_IMAGE
-from simgpu.lab.cri import CriError, Process
+from simgpu.lab.cri import Process
 from simgpu.lab.lab import Lab
-from simgpu.lab.namespace import Namespace, children
+from simgpu.lab.namespace import Namespace
 
 from .conftest import probe
 
@@ -30,18 +30,6 @@ def test_a_pod_runs_and_no_card_is_in_it(bare_lab: Lab) -> None:
         assert container.exec(["id", "-u"]) == (0, "0\n", "")
         assert not probe(container).driver
         assert container.exec(["sh", "-c", "exit 3"]).code == 3
-
-
-def test_images_hold_no_driver(bare_lab: Lab) -> None:
-    with bare_lab.pod("plain") as pod:
-        container = pod.run("main", Process(PYTHON_IMAGE))
-        found = container.exec(["sh", "-c", "ls /usr/lib/*/libcuda* /usr/lib/*/libnvidia*"])
-        assert found.out == ""
-
-
-def test_the_runtimes_refusal_arrives_in_its_own_words(bare_lab: Lab) -> None:
-    with bare_lab.pod("plain") as pod, pytest.raises(CriError, match=r"docker\.io/local/absent:1"):
-        pod.create("main", Process("docker.io/local/absent:1"))
 
 
 _SYSTEM = ("/run", "/var", "/etc", "/opt")
@@ -87,21 +75,6 @@ def test_a_root_that_may_not_mount_is_told_and_leaves_nothing(build_dir: Path) -
     assert "must be a privileged one" in " ".join(done.stdout.split())
     assert "Traceback" not in done.stderr
     place.rmdir()
-
-
-def test_a_process_that_was_stopped_ends_when_it_is_told() -> None:
-    """Else one test's stopped agent would keep every later one from serving."""
-    namespace = Namespace()
-    try:
-        nowhere = subprocess.DEVNULL
-        process = namespace.start(["sleep", "infinity"], nowhere, nowhere)
-        while not children(process.entering.pid):
-            time.sleep(0.01)
-        process.signal(signal.SIGSTOP)
-        process.kill(signal.SIGTERM)
-        assert not process.running
-    finally:
-        namespace.close()
 
 
 def test_what_tests_mount_is_not_seen_outside() -> None:

@@ -17,19 +17,6 @@ from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
 pytestmark = pytest.mark.sim
 
 
-_FAULTS = (
-    CUDA
-    + """
-import json, os, socket
-def fault(**request):
-    with socket.socket(socket.AF_UNIX) as control:
-        control.connect(os.environ["SIMGPU_DIR"] + "/control.sock")
-        control.sendall(json.dumps(request).encode() + bytes([10]))
-        assert "ok" in json.loads(control.makefile().readline())
-"""
-)
-
-
 def _used(directory: Path, card: int = 0) -> int:
     return region.status(directory)[card].use.used_bytes
 
@@ -153,26 +140,6 @@ assert must(d.cuMemGetInfo()) == (0, 4 * GIB)
     assert region.status(directory)[0].use.refused_count == 0
 
 
-def test_a_free_that_the_driver_refuses_is_not_refunded(host: Host, grants: Grants) -> None:
-    """The card falls off the bus: while the driver holds the memory, the charge stays."""
-    directory = grants.make(2 * GIB)
-    host.python(
-        _FAULTS
-        + """
-fault(op="fail_allocs", card=0, count=1)
-assert d.cuMemAlloc(GIB)[0] == OOM
-assert must(d.cuMemGetInfo())[0] == 2 * GIB
-pointer = must(d.cuMemAlloc(GIB))
-fault(op="lose", card=0)
-codes = [d.cuMemFree(pointer)[0] for _ in range(3)]
-fault(op="restore", card=0)
-assert OK not in codes
-assert must(d.cuMemGetInfo())[0] == GIB
-""",
-        directory,
-    )
-
-
 def test_free_memory_is_no_more_than_the_neighbours_leave(host: Host, grants: Grants) -> None:
     host.python(
         CUDA
@@ -281,38 +248,6 @@ memory = pynvml.nvmlDeviceGetMemoryInfo(card(1)); print(memory.total, memory.fre
     assert host.python(program).stdout == host.python(program, preload=False).stdout
 
 
-def test_many_threads_allocate_and_free(host: Host, grants: Grants) -> None:
-    directory = grants.make(64 * MIB)
-    host.python(
-        CUDA
-        + """
-import random, threading
-context = must(d.cuCtxGetCurrent())
-def work(seed):
-    pick, held = random.Random(seed), []
-    must(d.cuCtxSetCurrent(context))
-    for _ in range(400):
-        if held and pick.random() < 0.5:
-            must(d.cuMemFree(held.pop(pick.randrange(len(held)))))
-        else:
-            answer = d.cuMemAlloc(pick.randrange(1, MIB))
-            if answer[0] == OK:
-                held.append(answer[1])
-            else:
-                assert answer[0] == OOM
-        free, total = must(d.cuMemGetInfo())
-        assert 0 <= free <= total == 64 * MIB
-    for pointer in held:
-        must(d.cuMemFree(pointer))
-threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-[thread.start() for thread in threads]; [thread.join() for thread in threads]
-assert must(d.cuMemGetInfo()) == (64 * MIB, 64 * MIB)
-print("done")
-""",
-        directory,
-    )
-
-
 def test_a_fork_child_frees_nothing_of_its_parents(host: Host, grants: Grants) -> None:
     host.python(
         CUDA
@@ -333,13 +268,6 @@ assert must(d.cuMemGetInfo()) == (GIB, GIB)
 """,
         grants.make(GIB),
     )
-
-
-def test_a_killed_process_gives_its_memory_back(host: Host, grants: Grants) -> None:
-    directory = grants.make(GIB)
-    killed = CUDA + "import os; must(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
-    host.run([sys.executable, "-c", killed], directory, status=-9)
-    host.python(CUDA + "must(d.cuMemAlloc(GIB))", directory)
 
 
 def test_memory_that_the_card_frees_late_is_waited_for(slow_host: Host, grants: Grants) -> None:

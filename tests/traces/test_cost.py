@@ -15,34 +15,6 @@ pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 Loader = Callable[[str], Loaded]
 
 
-def entries(part: cost.Part) -> list[str]:
-    calls = part.process.calls[part.first : part.last]
-    return [call.text.split(" ", 1)[0] for call in calls]
-
-
-def test_an_eager_step_is_one_without_a_burst(loaded: Loader) -> None:
-    (process,) = loaded("d").recording.processes
-    asked = entries(cost.shortest(process, "step"))
-    assert len(asked) == 2519
-    assert asked.count("cuLaunchKernel") == 142
-    assert "cuMemAlloc_v2" not in asked, "so it can be repeated"
-
-
-def test_a_burst_is_412_functions(loaded: Loader) -> None:
-    (process,) = loaded("d").recording.processes
-    part = cost.burst(process)
-    asked = entries(part)
-    assert len({call.thread for call in process.calls[part.first : part.last]}) == 1
-    assert asked.count("cuKernelGetFunction") == asked.count("cuKernelSetAttribute") == 412
-    assert len(asked) == 3 * 412
-
-
-def test_a_graph_replay_is_five_calls(loaded: Loader) -> None:
-    (process,) = loaded("e").recording.processes
-    asked = entries(cost.shortest(process, "replay"))
-    assert sorted(asked)[-1] == "cuGraphLaunch" and len(asked) == 5
-
-
 def test_it_is_the_library_that_costs(loaded: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     it = loaded("a")
     with_it = cost.added_ns_per_call(it.recording.processes, it.scripts)
