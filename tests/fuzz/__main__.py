@@ -1,7 +1,7 @@
 """`python -m tests.fuzz [TARGET...]`: targets side by side, then a table and one line of JSON.
 
 What libFuzzer learns stays in build/fuzz/TARGET for the next run; what breaks a promise is put
-into build/fuzz/findings, and belongs into tests/fuzz/corpus once it is mended.
+into build/fuzz/findings; once it is mended, `zip -jX tests/fuzz/corpus/TARGET.zip FILE` keeps it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz.targets import CORPUS, TARGETS
+from tests.fuzz.targets import TARGETS, archive
+from tests.support import ROOT
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
-WORK: Final = _ROOT / "build" / "fuzz"
+WORK: Final = ROOT / "build" / "fuzz"
 _MEMORY_DIR: Final = Path("/dev/shm")
 """A target that writes files writes them there; libFuzzer ends its process without cleaning up."""
 _HANG_S: Final = 20
@@ -50,44 +51,47 @@ class Outcome:
 
 def run(name: str, limits: Sequence[str]) -> Outcome:
     """One target in its own process; `limits` are libFuzzer's."""
-    findings, learnt = WORK / "findings", WORK / name
-    for directory in (findings, learnt):
+    findings, learnt, known = WORK / "findings", WORK / name, WORK / "corpus" / name
+    for directory in (findings, learnt, known):
         directory.mkdir(parents=True, exist_ok=True)
+    if name in TARGETS:
+        with zipfile.ZipFile(archive(name)) as inputs:
+            inputs.extractall(known)
     report = WORK / f"{name}.json"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tests.fuzz.one", name, str(report)]
     command += [*limits, f"-timeout={_HANG_S}", f"-rss_limit_mb={_MEMORY_MB}"]
-    command += [f"-artifact_prefix={findings}/{name}-", str(learnt), str(CORPUS / name)]
+    command += [f"-artifact_prefix={findings}/{name}-", str(learnt), str(known)]
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=_MEMORY_DIR if _MEMORY_DIR.is_dir() else None) as scratch:
         done = subprocess.run(
             command,
-            cwd=_ROOT,
+            cwd=ROOT,
             env={**os.environ, "TMPDIR": scratch},
             text=True,
             capture_output=True,
             errors="replace",
         )
     seconds = time.monotonic() - begun
-    known = json.loads(report.read_text()) if report.exists() else {}
+    grown = json.loads(report.read_text()) if report.exists() else {}
     counted = re.search(r"^Done (\d+) runs", done.stderr, re.MULTILINE)
-    executions = int(counted[1]) if counted else known.get("executions", 0)
-    blocks = known.get("blocks", 0) - known.get("first_blocks", 0)
-    resident = (known.get("resident_bytes", 0) - known.get("first_resident_bytes", 0)) / 1e6
+    executions = int(counted[1]) if counted else grown.get("executions", 0)
+    blocks = grown.get("blocks", 0) - grown.get("first_blocks", 0)
+    resident = (grown.get("resident_bytes", 0) - grown.get("first_resident_bytes", 0)) / 1e6
     finding = ""
     if done.returncode != 0:
         finding = "\n".join(done.stderr.splitlines()[-_TAIL_LINES:]) or f"ended: {done.returncode}"
     elif resident > _RESIDENT_MB_MOST:
         finding = f"memory grows: {resident:.0f} MB"
-    elif blocks > _BLOCKS_MOST and _grows_unwatched(name, learnt, executions):
+    elif blocks > _BLOCKS_MOST and _grows_unwatched(name, executions, learnt, known):
         finding = f"memory grows: {blocks} blocks"
     return Outcome(name, executions, round(seconds, 1), blocks, round(resident, 1), finding)
 
 
-def _grows_unwatched(name: str, learnt: Path, executions: int) -> bool:
+def _grows_unwatched(name: str, executions: int, *inputs: Path) -> bool:
     """Whether as many executions would add too much without the fuzzer, too; see `again`."""
-    command = [sys.executable, "-m", "tests.fuzz.again", name, str(learnt), str(CORPUS / name)]
-    done = subprocess.run(command, cwd=_ROOT, text=True, capture_output=True, check=True)
+    command = [sys.executable, "-m", "tests.fuzz.again", name, *map(str, inputs)]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True)
     grown = json.loads(done.stdout)
     return bool(grown["blocks"] * executions > _BLOCKS_MOST * grown["executions"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,17 @@ from typing import Final
 
 from tests.fuzz import documents, files, http, images, objects, wire
 
-CORPUS: Final = Path(__file__).parent / "corpus"
+_CORPUS: Final = Path(__file__).parent / "corpus"
+
+
+def archive(target: str) -> Path:
+    """What once broke a promise of the target, and inputs that reach far into its parser."""
+    return _CORPUS / f"{target}.zip"
+
+
+def corpus(target: str) -> Sequence[bytes]:
+    with zipfile.ZipFile(archive(target)) as inputs:
+        return [inputs.read(name) for name in sorted(inputs.namelist())]
 
 
 @dataclass(frozen=True)
