@@ -52,6 +52,9 @@ endure: setup  ## half an hour of pods that come and go on a whole cluster, part
 	@$(VENV)/python -m simgpu.lab.kubernetes node
 	@$(VENV)/python -m tests.e2e.endure $(ARGS)
 
+storm: setup  ## 1,000 pods at once on a real kube-scheduler, its programs killed: 20 minutes (ARGS=--help)
+	@$(VENV)/python -m tests.cluster $(ARGS)
+
 gpu: base  ## the library's rows and PyTorch, CuPy, vLLM on this machine's GPU (ARGS=--list)
 	@$(VENV)/python -m tests.gpu $(ARGS)
 

@@ -20,15 +20,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from contract import names
 from simgpu.lab.api import Api
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
 from tests.cluster.installing import install
 from tests.cluster.running import running
-from tests.cluster.storm import PATIENCE_S, Figures, Storm, StormError
-from tests.cluster.weather import Weather, pass_over
+from tests.load import report
+from tests.load.generator import Figures, LoadError
+from tests.load.report import say
+from tests.load.storm import Storm, Weather, pass_over
 from tests.support import ROOT
 
 _NODES: Final = 100
@@ -74,20 +75,18 @@ def main(arguments: Sequence[str]) -> int:
     rows = []
     for name in options.weather or _WEATHERS:
         weather = _WEATHERS[name]
-        _say(weather.about)
+        say(weather.about)
         try:
             rows.append(_row(weather, _whole(weather, options.seed, not options.patient)))
-        except (StormError, ExceptionGroup) as error:
-            _say(f"failed: {error!r}")
+        except (LoadError, ExceptionGroup) as error:
+            say(f"failed: {error!r}")
             return 1
     today = datetime.datetime.now(datetime.UTC).date()
     path = options.results / f"storm-{today}.md"
     conditions = _CONDITIONS.format(
         today=today, nodes=_NODES, cpus=os.cpu_count(), system=os.uname()
     )
-    table = [_HEAD, ("---",) * len(_HEAD), *rows]
-    lines = (f"| {' | '.join(cells)} |\n" for cells in table)
-    path.write_text(conditions + "".join(lines))
+    path.write_text(conditions + report.table(_HEAD, rows))
     sys.stdout.write(f"{path}\n")
     return 0
 
@@ -104,8 +103,8 @@ def _whole(weather: Weather, seed: int, strict: bool) -> Figures:
 
         async def blow() -> Figures:
             async with Api(plane) as api:
-                storm = Storm(api, "default", names.SCHEDULER_NAME, random.Random(seed), strict)
-                await pass_over(storm, weather, installation, say=_say)
+                storm = Storm(api, random.Random(seed), strict=strict)
+                await pass_over(storm, weather, installation, say=say)
                 return storm.figures
 
         return asyncio.run(blow())
@@ -115,19 +114,15 @@ def _row(weather: Weather, figures: Figures) -> Sequence[str]:
     """A storm in which a card was over has no row."""
     return (
         weather.about,
-        f"{figures.pods:,}",
+        f"{figures.made:,}",
         f"{figures.bound:,}",
-        str(figures.kills),
-        str(figures.looks),
+        str(figures.kills.total()),
+        str(figures.looks_at_books),
         "none",
-        f"{figures.longest_wait_s:.1f} s (at most {PATIENCE_S:.0f})",
+        f"{figures.longest_wait_s:.1f} s (at most {Storm.patience_s:.0f})",
         str(figures.woken),
         f"{figures.took_s:.0f} s",
     )
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S}  {text}\n")
 
 
 if __name__ == "__main__":

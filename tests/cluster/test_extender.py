@@ -31,9 +31,10 @@ from scheduler.verbs import Verbs
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
-from tests.cluster.accountant import Books, books
-from tests.cluster.waiting import until
+from tests.cluster.requested import asking, pod
+from tests.load.accounts import Books, books
 from tests.scheduler import calls
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
@@ -81,11 +82,8 @@ class World:
     ) -> dict[str, Any]:
         """A pod that asks for so much of a card."""
         asked = {names.RESOURCE_CORE: f"{percent}", names.RESOURCE_MEMORY_RATIO: f"{percent}"}
-        resources = {"requests": asked, "limits": asked} if percent else {}
-        container = {"name": "main", "image": "none", "resources": resources}
-        metadata = {"name": name, "finalizers": finalizers}
-        spec = {"schedulerName": names.SCHEDULER_NAME, "containers": [container], **more}
-        raw = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        raw = pod(asking(asked if percent else {}), name=name, finalizers=finalizers)
+        raw["spec"] |= more
         made: dict[str, Any] = await self._kube.post(self.pods, raw)
         return made
 

@@ -1,49 +1,111 @@
-"""A thousand pods at once on a hundred nodes, in calm weather and with the extender killed.
-
-The short form: `make storm` is the whole one.
+"""Storms of pods, in short (`make storm` is the whole form): a thousand pods at once on a hundred
+nodes, in calm weather and with the extender killed; and the lease holder halted in the middle of
+its work until another has taken over, then going on where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
-from contract import names
 from simgpu.lab.api import Api
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet
 from simgpu.lab.fleet_objects import Shape
 from simgpu.lab.installation import Installation
-from tests.cluster.running import running
-from tests.cluster.storm import Storm
-from tests.cluster.weather import Weather, pass_over
+from tests.cluster.running import holds, replica, running
+from tests.load.storm import Storm, Weather, pass_over
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(900)]
 
-SHAPE = Shape(nodes=100)
 WEATHERS = [
     Weather("calm"),
     Weather("the extender is killed", extender_kills=8, kill_after_s=(3.0, 9.0)),
 ]
+PODS, CHANGED, HALTS = 250, 30, 4
+WITHIN_S = 120.0
+
+
+@asynccontextmanager
+async def _storm(plane: ControlPlane, namespace: str, seed: int) -> AsyncIterator[Storm]:
+    async with Api(plane) as api:
+        await api.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        storm = Storm(api, random.Random(seed), namespace, strict=False)
+        yield storm
+        await storm.clear()
 
 
 @pytest.mark.parametrize("weather", WEATHERS, ids=lambda weather: weather.about)
 def test_in_a_storm_the_books_are_right_and_what_fits_is_bound(
     installed: ControlPlane, weather: Weather
 ) -> None:
-    with Fleet(installed, SHAPE.all_nodes()), running(installed) as installation:
-        storm = asyncio.run(_storm(installed, installation, weather))
+    async def run(installation: Installation) -> Storm:
+        async with _storm(installed, f"storm-{WEATHERS.index(weather)}", 6) as storm:
+            await pass_over(storm, weather, installation)
+            return storm
+
+    with Fleet(installed, Shape(nodes=100).all_nodes()), running(installed) as installation:
+        storm = asyncio.run(run(installation))
     assert storm.figures.bound >= 900
-    assert storm.figures.kills == weather.extender_kills
+    assert storm.figures.kills.total() == weather.extender_kills
 
 
-async def _storm(plane: ControlPlane, installation: Installation, weather: Weather) -> Storm:
-    namespace = f"storm-{WEATHERS.index(weather)}"
-    async with Api(plane) as api:
-        await api.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        storm = Storm(api, namespace, names.SCHEDULER_NAME, random.Random(6), strict=False)
-        await pass_over(storm, weather, installation)
-        await storm.clear()
-        return storm
+def test_who_is_halted_and_goes_on_gives_nothing_away_twice(installed: ControlPlane) -> None:
+    async def run(replicas: Sequence[Installation]) -> Storm:
+        async with _storm(installed, "halts", 7) as storm:
+            await storm.begin()
+            await storm.come(PODS)
+            for _ in range(HALTS):
+                await _halt(storm, replicas)
+            await storm.calm()
+            return storm
+
+    nodes = Fleet(installed, Shape(nodes=20, prefix="halt-").all_nodes())
+    with nodes, replica(installed, "a") as first, replica(installed, "b") as second:
+        storm = asyncio.run(run((first, second)))
+    assert storm.figures.kills.total() == HALTS
+    assert storm.figures.bound >= PODS // 2
+
+
+async def _halt(storm: Storm, replicas: Sequence[Installation]) -> None:
+    holder = await _holder(storm, replicas)
+    (other,) = (each for each in replicas if each is not holder)
+    processes = (holder.extender, holder.kube_scheduler)
+    await _churn(storm)
+    for process in processes:
+        process.send(signal.SIGSTOP)
+    storm.killed("lease holder")
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                await _churn(storm)
+                if await asyncio.to_thread(holds, other):
+                    break
+    finally:
+        for process in processes:
+            process.send(signal.SIGCONT)
+    for _ in range(5):
+        await _churn(storm)
+        for each in replicas:
+            each.tend_kube_scheduler()  # it ends by itself where it has lost its own Lease
+
+
+async def _holder(storm: Storm, replicas: Sequence[Installation]) -> Installation:
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            await _churn(storm)
+            for each in replicas:
+                if await asyncio.to_thread(holds, each):
+                    return each
+
+
+async def _churn(storm: Storm) -> None:
+    await storm.account()
+    await storm.go(CHANGED)
+    await storm.come(CHANGED)
+    await asyncio.sleep(0.5)

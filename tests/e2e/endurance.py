@@ -1,4 +1,4 @@
-"""A cluster and a crowd in it (crowd.py) while something happens to the cluster.
+"""A cluster and a crowd in it (tests/load/crowd.py) while something happens to the cluster.
 
 Pods come and go all the time; at the end all go, and the node is as it was before (node.py).
 """
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from simgpu.lab.api import Api
-from tests.cluster.waiting import until
-from tests.e2e.crowd import Crowd
-from tests.e2e.figures import EndureError, Figures
 from tests.e2e.node import Node
 from tests.e2e.whole import Whole
+from tests.load.crowd import Crowd
+from tests.load.generator import Figures, LoadError
+from tests.support import until
 
 KILLED: Final = ("containerd", "kubelet", "gpuslice node agent", "gpuslice extender")
 _PACE_S: Final = (0.3, 1.5)
@@ -156,7 +156,7 @@ class Endurance:
         try:
             until(clean, "the node is as it was", _CLEAN_S)
         except AssertionError as error:
-            raise EndureError("pods have left on the node:\n" + "\n".join(left)) from error
+            raise LoadError("pods have left on the node:\n" + "\n".join(left)) from error
 
     async def _come_and_go(self, crowd: Crowd) -> None:
         while True:

@@ -11,8 +11,9 @@ On a machine of its own (alone.py), so that what is left can be told exactly:
     all      a third one, and all of them
     early    a fourth one, killed while it comes up with the command that starts it
 
-Every pod's containers look at their limits all along, and what they say is judged (crowd.py). When
-all pods have gone the node is as it was before the first, and nobody says that a share is granted.
+Every pod's containers look at their limits all along, and what they say is judged
+(tests/load/crowd.py). When all pods have gone the node is as it was before the first, and no share
+is granted any more.
 Status 1 where anything of this is not so; the table is written where all of it is.
 """
 
@@ -32,10 +33,12 @@ from pathlib import Path
 from typing import Final
 
 from simgpu.lab.place import Place
-from tests.e2e import alone, machine, report
+from tests.e2e import alone, machine
 from tests.e2e.endurance import Endurance
-from tests.e2e.figures import EndureError
 from tests.e2e.whole import Whole
+from tests.load import report
+from tests.load.generator import LoadError
+from tests.load.report import say
 from tests.support import ROOT
 
 CARDS: Final = "8x23040Mi"
@@ -68,12 +71,12 @@ def main(arguments: Sequence[str]) -> int:
             today = datetime.datetime.now(datetime.UTC).date()
             (options.results / f"endurance-{today}.md").write_text(done.stdout)
         return done.returncode
-    _say(f"seed {options.seed}: {' '.join(arguments)}")
+    say(f"seed {options.seed}: {' '.join(arguments)}")
     run = _Run(options)
     try:
         run.all_phases()
     except AssertionError as error:
-        _say(f"failed: {error}")
+        say(f"failed: {error}")
         return 1
     finally:
         sys.stdout.write(run.told.text())
@@ -91,7 +94,7 @@ class _Run:
         self.told = report.Report(options.seed, options.pods, options.cards)
 
     def all_phases(self) -> None:
-        """Raises EndureError; what went well until then is told all the same."""
+        """Raises LoadError; what went well until then is told all the same."""
         options, told = self._options, self.told
         if {"calm", "kills", "down"} & set(self._phases):
             with self._up() as endurance:
@@ -115,9 +118,9 @@ class _Run:
     def _up(self) -> Iterator[Endurance]:
         whole = Whole(self._options.cards)
         whole.up()
-        _say(f"a cluster is up in {whole.directory}")
+        say(f"a cluster is up in {whole.directory}")
         try:
-            yield Endurance(whole, self._chance, self._options.pods, _say)
+            yield Endurance(whole, self._chance, self._options.pods, say)
         except BaseException:
             _keep(whole)
             whole.command("down")
@@ -137,10 +140,10 @@ class _Run:
         labs = [path.name for path in whole.directory.glob("gpuslice-lab-*")]
         done = whole.command("down")
         if done.returncode != 0:
-            raise EndureError(done.stderr)
+            raise LoadError(done.stderr)
         if left := machine.left(self._before, machine.look(labs)):
-            raise EndureError("left on the machine:\n" + "\n".join(left))
-        _say("the cluster is down, and the machine is as it was")
+            raise LoadError("left on the machine:\n" + "\n".join(left))
+        say("the cluster is down, and the machine is as it was")
 
 
 def _keep(whole: Whole) -> None:
@@ -152,11 +155,7 @@ def _keep(whole: Whole) -> None:
         (kept / log.name).write_bytes(log.read_bytes())
     for what in (("get", "pods", "-o", "json"), ("get", "events"), ("get", "nodes", "-o", "json")):
         (kept / f"{what[1]}.txt").write_text(whole.try_kubectl(*what).stdout)
-    _say(f"logs are kept in {kept}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{datetime.datetime.now(datetime.UTC):%H:%M:%S}  {text}\n")
+    say(f"logs are kept in {kept}")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from contract import names
-from tests.cluster.waiting import until
-from tests.e2e import machine, tenants
+from tests.e2e import machine
 from tests.e2e.machine import Found
 from tests.e2e.whole import Whole
+from tests.load import kinds
+from tests.support import until
 
 _KINDS: Final = ("process", "namespace", "mount", "interface", "unix socket")
 _GAUGES: Final[Mapping[str, Sequence[str]]] = {
@@ -45,7 +46,7 @@ class Node:
 
     def __init__(self, whole: Whole) -> None:
         self._whole = whole
-        whole.kubectl("create", "-f", "-", given=json.dumps(tenants.pod("first", "half")))
+        whole.kubectl("create", "-f", "-", given=json.dumps(kinds.pod("first", "half")))
         whole.ready("first")
         whole.kubectl("delete", "pod", "first")
         until(lambda: not self._of_pods(), "the first pod has left the node")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from simgpu.lab import holder, network, seed
-from tests.cluster.waiting import until
 from tests.e2e.whole import HALF, WHOLE_CARD, Whole
+from tests.support import until
 
 pytestmark = pytest.mark.e2e
 

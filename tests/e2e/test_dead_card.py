@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from contract import names
-from tests.cluster.waiting import until
 from tests.e2e import node
 from tests.e2e.whole import HALF, WHOLE_CARD, Whole, running
+from tests.support import until
 
 pytestmark = pytest.mark.e2e
 

@@ -16,7 +16,7 @@ import pytest
 
 from simgpu.lab import demo, story
 from simgpu.lab.place import Place, Seen
-from tests.cluster.waiting import until
+from tests.support import until
 
 pytestmark = pytest.mark.e2e
 

@@ -1,4 +1,4 @@
-"""Adds up who holds what of which card, and says what is wrong. The storms' judge.
+"""Adds up what each pod holds of which GPU, and says what is wrong: the judge of every load.
 
 Knows nothing of the scheduler: it reads what the API server has, as JSON, and adds with plain
 loops. Its pods have main containers only, each of which asks in Koordinator's percentages, or for
@@ -29,16 +29,16 @@ class Card:
     held_core: int = 0
 
 
-@dataclass(frozen=True)
-class Ask:
-    """One container's: of each of `cards` cards, so many percent of memory and core."""
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one container asks for: of each of `cards` GPUs, so many percent."""
 
     cards: int
     memory_percent: int
     core_percent: int
 
 
-_NOTHING: Final = Ask(0, 0, 0)
+_NOTHING: Final = Share(0, 0, 0)
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Books:
 
     cards: dict[str, Card] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    pending: dict[str, Sequence[Ask]] = field(default_factory=dict)
+    pending: dict[str, Sequence[Share]] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
 
     @property
@@ -58,7 +58,7 @@ class Books:
         for card in self.cards.values():
             nodes[card.node].append(card)
         # Few kinds of pods and many that are alike.
-        fits: dict[Sequence[Ask], bool] = {}
+        fits: dict[Sequence[Share], bool] = {}
         for asks in self.pending.values():
             if asks not in fits:
                 fits[asks] = any(_fits(cards, asks) for cards in nodes.values())
@@ -92,7 +92,7 @@ def books(pods: Sequence[Json], devices: Sequence[Json]) -> Books:
     return made
 
 
-def asks_of(pod: Json) -> Sequence[Ask]:
+def asks_of(pod: Json) -> Sequence[Share]:
     asks = []
     for container in pod["spec"]["containers"]:
         asked = container.get("resources", {}).get("requests", {})
@@ -102,7 +102,7 @@ def asks_of(pod: Json) -> Sequence[Ask]:
             asks.append(_NOTHING)
             continue
         cards = int(asked.get("koordinator.sh/gpu.shared", max(1, percent // 100)))
-        asks.append(Ask(cards, percent // cards, core // cards))
+        asks.append(Share(cards, percent // cards, core // cards))
     return tuple(asks)
 
 
@@ -144,13 +144,13 @@ def _enter(into: Books, pod: Json) -> None:
         into.wrong.append(f"{_name(pod)}: its allocation {said} is not its grants' sum {by_card}")
 
 
-def _fits(cards: Sequence[Card], asks: Sequence[Ask]) -> bool:
+def _fits(cards: Sequence[Card], asks: Sequence[Share]) -> bool:
     """Whether the node has room for all the containers at once: each way is tried."""
     ways = product(*(combinations(cards, ask.cards) for ask in asks))
     return any(_has_room(way, asks) for way in ways)
 
 
-def _has_room(way: Sequence[Sequence[Card]], asks: Sequence[Ask]) -> bool:
+def _has_room(way: Sequence[Sequence[Card]], asks: Sequence[Share]) -> bool:
     size: dict[str, int] = defaultdict(int)
     core: dict[str, int] = defaultdict(int)
     for chosen, ask in zip(way, asks, strict=True):

@@ -1,13 +1,14 @@
-"""The tables of an endurance run."""
+"""The tables of a load's run, in Markdown, and progress on standard error."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from tests.e2e.figures import Figures
+from tests.load.generator import Figures
 
 _CONDITIONS: Final = """# Pods that come and go on a whole cluster
 
@@ -103,7 +104,13 @@ def _rank(values: Sequence[float], share: float) -> float:
 
 def _table(about: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Nothing where there are no rows."""
-    if not rows:
-        return ""
+    return about + table(head, rows) if rows else ""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
-    return about + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S}  {text}\n")

@@ -1,8 +1,7 @@
-"""Pods that ask for shares and look again and again, from inside, at what they have; and the judge
-of what they say.
+"""What a container sees of its share: the script that prints one line per look, and its judge.
 
-Pure. What a container shall see follows from what its pod asks for, of cards that are all of one
-size; which cards, from its grants. A container says one line per look, which `verdict` judges.
+Pure. What a container shall see follows from what its pod asks for, of GPUs that are all of one
+size; which GPUs, from its grants. `verdict` judges a line.
 """
 
 from __future__ import annotations
@@ -16,35 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from contract import grant_file, names
+from tests.load.accounts import Share
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one container asks for: of each of `cards` cards, so many percent."""
-
-    cards: int
-    memory_percent: int
-    core_percent: int
-
-
-KINDS: Final[Mapping[str, tuple[int, Sequence[Share | None]]]] = {
-    "tenth": (30, [Share(1, 10, 10)]),
-    "odd": (14, [Share(1, 7, 13)]),
-    "third": (14, [Share(1, 33, 20)]),
-    "half": (10, [Share(1, 50, 50)]),
-    "whole": (5, [Share(1, 100, 100)]),
-    "halves": (5, [Share(1, 20, 10), Share(1, 30, 20)]),
-    "beside": (6, [Share(1, 10, 10), None]),
-    "two-cards": (6, [Share(2, 25, 30)]),
-    "plain": (10, [None]),
-}
-"""By kind: how many of a hundred pods, and of each container what it asks for."""
-
-LOOK_S: Final = 4
-"""From the end of one look to the next."""
-_SCRIPT: Final = """\
+SCRIPT: Final = """\
 n=0
 while :; do
     n=$((n + 1))
@@ -53,7 +29,7 @@ while :; do
     brought=$(ls -d /dev/simgpu* /.gpuslice 2>/dev/null | wc -l)
     grant=$(gzip -c /.gpuslice/grant 2>/dev/null | base64 | tr -d '\\n')
     echo "look $n|$CUDA_DEVICE_SM_LIMIT_0|$smi|$brought|$grant|$(cuda-probe)"
-    sleep PAUSE
+    sleep 4
 done
 """
 """`cuda-probe` takes all that it may of its first card, is refused 512 bytes more, and ends."""
@@ -61,40 +37,6 @@ _LINE: Final = re.compile(r"look (\d+)\|(.*)\|(.*)\|(\d+)\|(.*)\|(.*)")
 _BLOCK_BYTES: Final = 2 << 20
 _OUT_OF_MEMORY: Final = 2
 """CUDA_ERROR_OUT_OF_MEMORY."""
-
-
-def pod(name: str, kind: str) -> Json:
-    containers = []
-    for number, share in enumerate(KINDS[kind][1]):
-        limits = {"memory": "60Mi"} if share is None else {"memory": "60Mi", **_asked(share)}
-        container = {
-            "name": f"c{number}",
-            "image": "busybox",
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["sh", "-c", _SCRIPT.replace("PAUSE", str(LOOK_S))],
-            "resources": {"limits": limits, "requests": {**limits, "cpu": "5m", "memory": "10Mi"}},
-        }
-        containers.append(container)
-    scheduler = {"schedulerName": names.SCHEDULER_NAME} if kind != "plain" else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"kind": kind}},
-        "spec": {
-            "containers": containers,
-            "terminationGracePeriodSeconds": 1,
-            "automountServiceAccountToken": False,
-            **scheduler,
-        },
-    }
-
-
-def _asked(share: Share) -> Json:
-    return {
-        names.RESOURCE_SHARED: str(share.cards),
-        names.RESOURCE_CORE: str(share.cards * share.core_percent),
-        names.RESOURCE_MEMORY_RATIO: str(share.cards * share.memory_percent),
-    }
 
 
 def uuids(pod: Json, container: str) -> Sequence[str]:

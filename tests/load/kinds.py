@@ -1,0 +1,84 @@
+"""The pods of a load, by kind: what each asks for, and how often it is made."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from contract import names
+from tests.load.accounts import Share
+from tests.load.inside import SCRIPT
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """containers: what each asks for. storm, crowd: how many of a hundred pods of that load."""
+
+    containers: Sequence[Share | None]
+    storm: int = 0
+    crowd: int = 0
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "whole": Kind([Share(1, 100, 100)], storm=30, crowd=5),
+    "large": Kind([Share(1, 60, 60)], storm=35),
+    "small": Kind([Share(1, 40, 40)], storm=20),
+    "halves": Kind([Share(1, 50, 50), Share(1, 50, 50)], storm=10),
+    "two-whole": Kind([Share(2, 100, 100)], storm=5),
+    "tenth": Kind([Share(1, 10, 10)], crowd=30),
+    "odd": Kind([Share(1, 7, 13)], crowd=14),
+    "third": Kind([Share(1, 33, 20)], crowd=14),
+    "half": Kind([Share(1, 50, 50)], crowd=10),
+    "two-containers": Kind([Share(1, 20, 10), Share(1, 30, 20)], crowd=5),
+    "beside": Kind([Share(1, 10, 10), None], crowd=6),
+    "two-cards": Kind([Share(2, 25, 30)], crowd=6),
+    "plain": Kind([None], crowd=10),
+}
+"""A hundred pods of a storm want 85 GPUs; those of a crowd, 25."""
+
+
+def drawn(chance: random.Random, count: int, of: str) -> Sequence[str]:
+    """Kinds at random; of: "storm" or "crowd"."""
+    weights = [getattr(kind, of) for kind in KINDS.values()]
+    return chance.choices(list(KINDS), weights, k=count)
+
+
+def pod(name: str, kind: str) -> Json:
+    """Its containers print what they see of their shares (inside.py) where they run."""
+    scheduler = {"schedulerName": names.SCHEDULER_NAME} if any(KINDS[kind].containers) else {}
+    containers = []
+    for number, share in enumerate(KINDS[kind].containers):
+        limits = {"memory": "60Mi", **_asked(share)}
+        container = {
+            "name": f"c{number}",
+            "image": "busybox",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", SCRIPT],
+            "resources": {"limits": limits, "requests": {**limits, "cpu": "5m", "memory": "10Mi"}},
+        }
+        containers.append(container)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"kind": kind}},
+        "spec": {
+            "containers": containers,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            **scheduler,
+        },
+    }
+
+
+def _asked(share: Share | None) -> Json:
+    if share is None:
+        return {}
+    return {
+        names.RESOURCE_SHARED: str(share.cards),
+        names.RESOURCE_CORE: str(share.cards * share.core_percent),
+        names.RESOURCE_MEMORY_RATIO: str(share.cards * share.memory_percent),
+    }

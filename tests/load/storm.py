@@ -1,0 +1,224 @@
+"""A storm of pods over a real kube-scheduler and us, on nodes that only exist as objects.
+
+A thousand pods at once, more than the GPUs bear; then some go and others come, while programs of
+the scheduler are killed. It ends when all killing is over and no pod that fits anywhere is waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simgpu.lab.api import Api, each
+from simgpu.lab.installation import Installation
+from tests.load.accounts import Books
+from tests.load.generator import Load, LoadError
+
+_LOOK_S: Final = 1.0
+_UP_S: Final = 120.0
+_CHURN: Final = 40
+_CHURN_EVERY_S: Final = 1.0
+_TEND_EVERY_S: Final = 1.0
+_PAGE: Final = 20_000
+"""Characters of each of the extender's pages, where a storm failed."""
+
+
+class Storm(Load):
+    """strict: patience_s is of each pod; else it begins anew whenever any pod is bound, for
+    machines that have other things to do."""
+
+    mix = "storm"
+    patience_s = 30.0
+
+    def __init__(
+        self, api: Api, chance: random.Random, namespace: str = "default", strict: bool = True
+    ) -> None:
+        super().__init__(api, chance, namespace)
+        self._strict = strict
+        self._progress_s = time.monotonic()
+        self._fitting_since: dict[str, float] = {}
+
+    async def begin(self) -> None:
+        """Until a first pod is bound: then all that runs is up."""
+        await self.come(1)
+        deadline_s = time.monotonic() + _UP_S
+        while not (await self.account()).bound:
+            if time.monotonic() > deadline_s:
+                raise LoadError(f"nothing is bound within {_UP_S:.0f} s, before the storm")
+            await asyncio.sleep(_LOOK_S)
+
+    async def go(self, count: int) -> int:
+        """So many of those that are bound are deleted, or all of them; how many."""
+        await self.account()
+        bound = [name for name, pod in self.pods.items() if pod["spec"].get("nodeName")]
+        chosen = self.chance.sample(bound, min(count, len(bound)))
+        await self._delete(chosen)
+        return len(chosen)
+
+    async def clear(self) -> None:
+        await self.account()
+        await self._delete(list(self.pods))
+
+    async def account(self) -> Books:
+        before = len(self._bound)
+        made = await super().account()
+        if len(self._bound) > before:
+            self._progress_s = time.monotonic()
+        return made
+
+    async def calm(self) -> Books:
+        """Until no pod that fits is waiting. Raises LoadError where one does for too long."""
+        while True:
+            now_s = time.monotonic()
+            made = await self.account()
+            fitting = made.fitting
+            since = {uid: self._fitting_since.get(uid, now_s) for uid in fitting}
+            self._fitting_since = since
+            if not fitting:
+                return made
+            waits = [self.waited_s(at) for at in since.values()]
+            self.figures.longest_wait_s = max(self.figures.longest_wait_s, *waits)
+            late = sum(wait > self.patience_s for wait in waits)
+            if late and (self._strict or self.waited_s(self._progress_s) > self.patience_s):
+                said = "\n".join(self._said(fitting))
+                raise LoadError(f"{late} pods fit and wait, for {max(waits):.0f} s:\n{said}")
+            await asyncio.sleep(_LOOK_S)
+
+    def _said(self, uids: Set[str]) -> Sequence[str]:
+        """What kube-scheduler says of them, most said first."""
+        pods = [pod for pod in self.pods.values() if pod["metadata"]["uid"] in uids]
+        conditions = [each for pod in pods for each in pod["status"].get("conditions", [{}])]
+        said = Counter(
+            f"{each.get('message', 'never tried')} ({each.get('lastTransitionTime')})"
+            for each in conditions
+        )
+        return [f"{count}: {text}" for text, count in said.most_common(20)]
+
+    async def _delete(self, pods: Sequence[str]) -> None:
+        """No kubelet confirms that they have ended."""
+        await each(pods, lambda name: self.delete(name, grace_period_s=0))
+
+
+@dataclass(frozen=True)
+class Weather:
+    """extender_kills: so often, each `kill_after_s` after it was ready, at random between the two.
+    kube_scheduler_every_s: 0 for never. lasts_s: at least. second: another installation runs.
+    lease_s: kube-scheduler's."""
+
+    about: str
+    extender_kills: int = 0
+    kill_after_s: tuple[float, float] = (1.0, 10.0)
+    kube_scheduler_every_s: float = 0.0
+    lasts_s: float = 0.0
+    second: bool = False
+    lease_s: int = 15
+
+
+async def pass_over(
+    storm: Storm,
+    weather: Weather,
+    installation: Installation,
+    pods: int = 1000,
+    changed: int = 300,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """The whole storm: so many pods at once, until calm; then so many go, and as many come.
+
+    While programs are killed, a few pods go and as many come all the time, so that each kill meets
+    work. Raises LoadError.
+    """
+    tending = asyncio.create_task(_tend(installation))
+    try:
+        await storm.begin()
+        begun_s = time.monotonic()
+        await storm.come(pods)
+        if weather.extender_kills or weather.kube_scheduler_every_s:
+            await _kill(storm, weather, installation, say)
+        await _until_calm(storm, "all have come", say)
+        await storm.go(changed)
+        await storm.come(changed)
+        await _until_calm(storm, f"{changed} have gone, {changed} have come", say)
+        storm.figures.took_s = time.monotonic() - begun_s
+        storm.figures.woken = _woken(installation)
+    except LoadError as error:
+        for path in ("/readyz", "/metrics", "/debug/fleet"):
+            error.add_note(f"{path}: {installation.ask(path)[1][:_PAGE]}")
+        error.add_note(installation.extender.log_tail())
+        raise
+    finally:
+        tending.cancel()
+        await asyncio.wait([tending])
+
+
+def _woken(installation: Installation) -> int:
+    """By the extender as it runs now."""
+    page = installation.ask("/metrics")[1]
+    found = re.search(r"^gpuslice_scheduler_woken_pods_total (\S+)", page, re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+async def _until_calm(storm: Storm, what: str, say: Callable[[str], None]) -> None:
+    made = await storm.calm()
+    say(f"{what}: {len(made.bound)} bound, {len(made.pending)} fit nowhere")
+
+
+async def _tend(installation: Installation) -> None:
+    while True:
+        await asyncio.sleep(_TEND_EVERY_S)
+        await asyncio.to_thread(installation.tend)
+
+
+async def _kill(
+    storm: Storm, weather: Weather, installation: Installation, say: Callable[[str], None]
+) -> None:
+    over = asyncio.Event()
+
+    async def churn() -> None:
+        while not await _comes(over, _CHURN_EVERY_S):
+            await storm.account()
+            await storm.come(await storm.go(_CHURN))
+
+    async def kill(process: Any, name: str) -> None:
+        await asyncio.to_thread(process.kill)
+        storm.killed(name)
+        await asyncio.to_thread(installation.tend)
+
+    async def kill_kube_scheduler() -> None:
+        while not await _comes(over, weather.kube_scheduler_every_s or None):
+            await kill(installation.kube_scheduler, "kube-scheduler")
+
+    async def kill_extender() -> None:
+        for number in range(weather.extender_kills):
+            await asyncio.to_thread(installation.wait_ready)
+            await asyncio.sleep(storm.chance.uniform(*weather.kill_after_s))
+            await kill(installation.extender, "extender")
+            bound = f"{storm.figures.bound} bound so far"
+            say(f"kill {number + 1} of {weather.extender_kills}: {bound}")
+
+    async def blow() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(kill_extender())
+            group.create_task(asyncio.sleep(weather.lasts_s))
+        over.set()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for task in (blow(), kill_kube_scheduler(), churn()):
+                group.create_task(task)
+    except* LoadError as errors:
+        raise LoadError("\n".join(map(str, errors.exceptions))) from errors
+
+
+async def _comes(event: asyncio.Event, within_s: float | None) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
