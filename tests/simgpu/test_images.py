@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import build
-from tests.simgpu.host import ROOT, Host
+from tests.simgpu.host import Host
 from tests.simgpu.image_programs import PROGRAMS
+from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
