@@ -1,24 +1,29 @@
 """The pods of this node as the API server has them: what they were granted, in the order of their
-binding, and which of them were bound to a GPU that was full.
+binding, which of them were bound to a GPU that was full, and which grants no scheduler wrote.
 
-Pure: told by the watch, asked by whoever creates containers and writes totals. Kept is what says
-what a pod was granted and what it asks for, of a node's pods, so its size is bounded by them. It
-refuses by what it knows, and refuses nothing for what it does not know: the ledger does without.
+Pure: filled by the watch; its size is bounded by the node's pods. What is not known refutes
+nothing: the ledger decides without it.
 
-The order in which pods were bound is that in which the watch told of them: a pod comes to it with
+The order in which pods were bound is that in which the watch reported them: a pod comes to it with
 its binding. Of a list's pods, which come in no order, the time of their binding is known to the
-second; a pod that was bound by nobody, but came with its node, is behind those.
+second; a pod without a Binding, created with its node, is behind those.
+
+A scheduler's part is written once, before the pod comes to its node: ours writes it in the Binding,
+Koordinator's just before it. So neither writes it into a pod that has no Binding, nor changes it
+later, and ours adds its name. A grant that is written at a pod's creation, and bound by another
+scheduler, is not found here, but held to the order of binding. docs/adr/0027 has the reasons.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from contract import allocation
-from nri_plugin import ledger, origins, policy
+from contract import allocation, names
+from nri_plugin import ledger, policy
 from nri_plugin.errors import Reason, Refusal, Refused, refuse
 from nri_plugin.ledger import Hold
 from nri_plugin.model import Card, Pod
@@ -34,67 +39,62 @@ _CARDS_MAY_TELL: Final = frozenset(
 )
 """What cannot be judged by the cards as they are: one has failed, or was replaced."""
 _REMEMBERED: Final = 256
+_CHANGED: Final = "annotation {key} was changed after the pod was bound"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """In the order of binding: of which batch, and within it when and who."""
+class _Known:
+    """A pod of the watch. place: in the order of binding, of which batch, when, and its UID.
+    foreign: why no scheduler wrote its grant; None: nothing shows that."""
 
-    batch: int
-    scheduled: str
-    uid: str
+    bound: Bound
+    place: tuple[int, str, str]
+    gpus: Sequence[allocation.DeviceEntry]
+    foreign: Refusal | None
 
 
 class Bounds:
-    """Empty, until somebody tells."""
+    """Empty until the watch has listed pods."""
 
     def __init__(self) -> None:
-        self.version = 0
-        """Another one where what was granted to whom may have changed."""
-        self._pods: dict[str, Bound] = {}
-        self._places: dict[str, Place] = {}
-        self._granted: dict[str, tuple[allocation.DeviceEntry, ...]] = {}
+        self._version = 0  # of all that was granted to pods
+        self._pods: dict[str, _Known] = {}
         self._batch = 0
         self._listing = False
         self.ask: Callable[[Pod], Awaitable[None]] | None = None
-        """Finds out about a pod that the watch has not told of, and calls `vouch` or `deny`, or,
-        where nobody answers, neither. None: nobody is there to be asked."""
+        """Finds out about a pod that the watch has not reported, and calls `vouch` or `deny`, or,
+        without an answer, neither. None: there is no API server to ask."""
         self._vouched: dict[str, Bound] = {}
         self._denied: dict[str, str] = {}
         self._gone: dict[str, None] = {}
-        self._foreign: dict[str, Refusal] = {}
-        self._claims: dict[str, tuple[Pod, tuple[Card, ...], Hold | None]] = {}
         self._over_for: object = None
         self._over: Mapping[str, Refusal] = {}
 
     def put(self, bound: Bound, listing: bool) -> None:
-        """It is there, as it is now. listing: told by a list. One that has finished is gone."""
+        """It is there, as it is now. listing: of a list. One that has finished is gone."""
         uid = bound.pod.uid
         if bound.finished:
             self.lost(uid)
             return
-        before = self._pods.get(uid)
-        self._judge_origin(bound, before)
+        before, asked = self._pods.get(uid), self._vouched.pop(uid, None)
         self._denied.pop(uid, None)
-        self._pods[uid] = bound
-        if before is not None and before.pod == bound.pod:
-            self._pods[uid] = replace(bound, pod=before.pod)
-            return
-        if uid not in self._places:
-            if not (listing and self._listing):
-                self._batch += 1
+        if before is None:
+            self._batch += not (listing and self._listing)
             self._listing = listing
-            self._places[uid] = Place(self._batch, bound.scheduled or _NEVER, uid)
-        self._granted[uid] = origins.gpus(bound.pod.annotations)
-        self.version += 1
+        place = before.place if before else (self._batch, bound.scheduled or _NEVER, uid)
+        foreign = before.foreign if before else None
+        # Once it was found foreign, it stays so: what showed it may be put right afterwards.
+        foreign = foreign or _foreign(bound, before.bound if before else None)
+        foreign = foreign or (_foreign(bound, asked) if asked else None)
+        now = _Known(bound, place, policy.gpus(bound.pod.annotations), foreign)
+        self._pods[uid] = now
+        if before is None or before.bound.pod != bound.pod or before.foreign != foreign:
+            self._version += 1
 
     def lost(self, uid: str) -> None:
         if self._pods.pop(uid, None) is not None:
             _remember(self._gone, uid, None)
-            del self._places[uid], self._granted[uid]
-            self._claims.pop(uid, None)
-            self._foreign.pop(uid, None)
-            self.version += 1
+            self._version += 1
 
     def keep(self, uids: AbstractSet[str]) -> None:
         """No others are there; a list has ended."""
@@ -105,33 +105,26 @@ class Bounds:
 
     def asked(self) -> Mapping[str, int]:
         """By resource, what all of them ask for together."""
-        total: dict[str, int] = {}
-        for bound in self._pods.values():
-            for key, amount in bound.asked.items():
-                total[key] = total.get(key, 0) + amount
+        total: Counter[str] = Counter()
+        for known in self._pods.values():
+            total.update(known.bound.asked)
         return total
 
     def granted(self, listed: Iterable[Entry]) -> AbstractSet[str]:
         """The cards of which they were granted a share. listed: the Device's, since Koordinator may
         name a card by its minor alone."""
         by_minor = {entry.card.minor: entry.card.uuid for entry in listed}
-        found = {
-            entry.id or by_minor.get(entry.minor)
-            for entries in self._granted.values()
-            for entry in entries
-        }
-        return frozenset(uuid for uuid in found if uuid)
+        entries = (entry for known in self._pods.values() for entry in known.gpus)
+        return frozenset({each.id or by_minor.get(each.minor, "") for each in entries} - {""})
 
     def allocated(self) -> Mapping[str, Sequence[allocation.DeviceEntry]]:
         """By UID, what they were granted, if a scheduler may have written it."""
-        return {uid: each for uid, each in self._granted.items() if uid not in self._foreign}
-
-    # --- who is told a pod by the runtime
+        return {uid: known.gpus for uid, known in self._pods.items() if not known.foreign}
 
     def unknown(self, pod: Pod) -> bool:
-        """Whether somebody can be asked about it, and has not been."""
+        """Whether the API server can be asked about it, and has not been."""
         uid = pod.uid
-        known = uid in self._pods or uid in self._vouched or uid in self._denied
+        known = uid in self._denied or self.heard(uid) is not None
         return self.ask is not None and not known
 
     def vouch(self, bound: Bound) -> None:
@@ -151,12 +144,13 @@ class Bounds:
         return uid in self._gone
 
     def pod(self, uid: str) -> Bound | None:
-        """As the watch tells it."""
-        return self._pods.get(uid)
+        """As the watch reported it."""
+        known = self._pods.get(uid)
+        return known.bound if known else None
 
     def heard(self, uid: str) -> Bound | None:
-        """As the watch tells it, or who was asked."""
-        return self._pods.get(uid) or self._vouched.get(uid)
+        """As the watch reported it, or as the API server answered."""
+        return self.pod(uid) or self._vouched.get(uid)
 
     def objection(
         self, pod: Pod, cards: Sequence[Card], holding: AbstractSet[str]
@@ -167,34 +161,21 @@ class Bounds:
         bound = self.heard(pod.uid)
         if bound is None:
             return None
-        foreign = self._origin(pod.uid)
-        if foreign is not None:
+        if foreign := self._origin(bound):
             return foreign
-        other = origins.differing(bound.pod.annotations, pod.annotations)
+        other = _differing(bound.pod.annotations, pod.annotations)
         if other:
             return refuse(Reason.GRANT_UNCONFIRMED, problem=f"annotation {other} differs there")
         return self.over(cards, holding).get(pod.uid)
 
     def foreign(self) -> Mapping[str, Refusal]:
-        """By UID, pods whose grant no scheduler wrote; they are in nobody's way."""
-        return self._foreign
+        """By UID, pods whose grant no scheduler wrote; they take no room from others."""
+        return {uid: known.foreign for uid, known in self._pods.items() if known.foreign}
 
-    def _origin(self, uid: str) -> Refusal | None:
-        """Why no scheduler wrote its grant; None: nothing says so."""
-        if uid in self._pods:
-            return self._foreign.get(uid)
-        asked = self._vouched.get(uid)
-        return _foreign(asked, None) if asked is not None else None
-
-    def _judge_origin(self, bound: Bound, before: Bound | None) -> None:
-        """Once it was found foreign, it stays so: what showed it may be put right afterwards."""
-        uid, asked = bound.pod.uid, self._vouched.pop(bound.pod.uid, None)
-        found = _foreign(bound, before) or (_foreign(bound, asked) if asked else None)
-        if found is not None and uid not in self._foreign:
-            self._foreign[uid] = found
-            self.version += 1
-
-    # --- what cannot be
+    def _origin(self, bound: Bound) -> Refusal | None:
+        """Why no scheduler wrote the pod's grant; None: nothing shows that."""
+        known = self._pods.get(bound.pod.uid)
+        return known.foreign if known else _foreign(bound, None)
 
     def over(self, cards: Sequence[Card], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
         """By UID, the pods for which there was no room left when they were bound. holding: of whom
@@ -202,24 +183,26 @@ class Bounds:
 
         A pod that has none has none of those that come behind it in its way.
         """
-        asked_for = (self.version, tuple(cards), holding)
+        asked_for = (self._version, tuple(cards), holding)
         if self._over_for != asked_for:
-            self._over = self._find_over(cards, holding)
-            self._over_for = asked_for
+            self._over_for, self._over = asked_for, self._find_over(cards, holding)
         return self._over
 
     def _find_over(self, cards: Sequence[Card], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
-        def in_order(uid: str) -> tuple[int, str, bool, str]:
-            place = self._places[uid]
-            return place.batch, place.scheduled, uid not in holding, uid
+        def in_order(known: _Known) -> tuple[int, str, bool, str]:
+            batch, scheduled, uid = known.place
+            return batch, scheduled, uid not in holding, uid
 
         whole = ledger.whole(cards)
         held = dict.fromkeys(whole, ledger.NOTHING)
         before: list[Hold] = []
         found: dict[str, Refusal] = {}
-        for uid in sorted(self._granted.keys() - self._foreign.keys(), key=in_order):
-            hold = self._claimed(uid, cards)
-            if hold is None:
+        granted = (known for known in self._pods.values() if known.gpus and not known.foreign)
+        for known in sorted(granted, key=in_order):
+            pod = known.bound.pod
+            try:
+                hold = ledger.hold(pod.uid, pod.uid, True, pod, "", policy.allocated(pod, cards))
+            except Refused:  # a container of it is not made, whatever the reason
                 continue
             if all(held[card].plus(part).within(whole[card]) for card, part in hold.parts.items()):
                 held.update((card, held[card].plus(part)) for card, part in hold.parts.items())
@@ -227,23 +210,8 @@ class Bounds:
                 continue
             shortage = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)
             assert shortage is not None
-            found[uid] = shortage.refusal()
+            found[pod.uid] = shortage.refusal()
         return found
-
-    def _claimed(self, uid: str, cards: Sequence[Card]) -> Hold | None:
-        """What the pod was granted; None: nothing that can be had. Remembered: reading it takes
-        most of the time that a container waits here."""
-        pod, key = self._pods[uid].pod, tuple(cards)
-        seen = self._claims.get(uid)
-        if seen is not None and seen[0] is pod and seen[1] == key:
-            return seen[2]
-        try:
-            shares = policy.allocated(pod, cards) if self._granted[uid] else ()
-        except Refused:  # a container of it is not made, whatever the reason
-            shares = ()
-        hold = ledger.hold(uid, uid, True, pod, "", shares) if shares else None
-        self._claims[uid] = (pod, key, hold)
-        return hold
 
     def doubt(self, hold: Hold, cards: Sequence[Card]) -> Refusal | None:
         """Why what a container holds is not what its pod was granted; None: it is, or it is not
@@ -251,8 +219,7 @@ class Bounds:
         bound = self.heard(hold.pod_uid)
         if bound is None:
             return None
-        foreign = self._origin(hold.pod_uid) or _since(bound, hold)
-        if foreign is not None:
+        if foreign := self._origin(bound) or _since(bound, hold):
             return foreign
         try:
             # A label that was put on a running pod changes nothing that it was granted.
@@ -260,7 +227,7 @@ class Bounds:
             claimed = policy.claim(pod, hold.container, cards)
         except Refused as refused:
             if refused.refusal.reason in _CARDS_MAY_TELL:
-                return _unnamed(hold, origins.gpus(bound.pod.annotations))
+                return _unnamed(hold, policy.gpus(pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
         granted = ledger.parts(claimed.shares if claimed else ())
         for uuid, part in hold.parts.items():
@@ -278,10 +245,9 @@ class Bounds:
 def _since(bound: Bound, hold: Hold) -> Refusal | None:
     """Why the grant was changed since the container was made; None: it was not, or the runtime has
     not told what it was."""
-    problem = origins.changed(bound.pod.annotations, hold.pod.annotations)
-    if not problem or not origins.granted(hold.pod.annotations):
-        return None
-    return refuse(Reason.GRANT_FOREIGN, problem=problem)
+    then = hold.pod.annotations
+    key = _differing(bound.pod.annotations, then) if _granted(then) else ""
+    return refuse(Reason.GRANT_FOREIGN, problem=_CHANGED.format(key=key)) if key else None
 
 
 def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:
@@ -295,8 +261,35 @@ def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal |
 
 
 def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
-    problem = origins.foreign(bound, before)
+    """Why no scheduler wrote its grant; None: nothing shows that, or it was granted no GPU. before:
+    as the API server had it when it was last reported. Each rule is a fact, no guess."""
+    now, problem = bound.pod.annotations, ""
+    if before is not None:
+        key = _differing(now, before.pod.annotations)
+        if not key and _granted(now) and bound.writer != before.writer:
+            key = names.ANNOTATION_WRITER
+        problem = _CHANGED.format(key=key) if key else ""
+    elif _granted(now) and not bound.scheduled:
+        # A Binding writes node and condition in one step.
+        no_condition = "(it has no condition PodScheduled)"
+        problem = f"it was made with its node, and bound by nobody {no_condition}"
+    elif _granted(now) and not bound.writer and (bound.asks_us or names.ANNOTATION_GRANTS in now):
+        key = names.ANNOTATION_WRITER
+        problem = f"annotation {key}, which our scheduler writes with it, is not there"
     return refuse(Reason.GRANT_FOREIGN, problem=problem) if problem else None
+
+
+def _granted(annotations: Mapping[str, str]) -> bool:
+    """Whether they grant the pod a part of a GPU; other devices do not matter here."""
+    return names.ANNOTATION_GRANTS in annotations or bool(policy.gpus(annotations))
+
+
+def _differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
+    """The annotation in which two versions of a pod's grant differ; empty: none."""
+    if policy.gpus(now) != policy.gpus(then):
+        return names.ANNOTATION_DEVICE_ALLOCATED
+    grants = names.ANNOTATION_GRANTS
+    return grants if now.get(grants) != then.get(grants) else ""
 
 
 def _remember(kept: dict[str, _T], uid: str, what: _T) -> None:

@@ -18,19 +18,18 @@ from kube import access
 from kube.access import Access, AccessError
 from kube.client import Kube
 from kube.follow import UNLISTED, Follower
-from nri_plugin import casualties, objects
+from nri_plugin import objects, totals
 from nri_plugin.bounds import Bounds
 from nri_plugin.events import Events
 from nri_plugin.heartbeat import Heartbeat
-from nri_plugin.inquiry import Inquiry
 from nri_plugin.inventory import Inventory, pace_s
 from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
+from nri_plugin.node_status import DEVICES, NODES, NodeStatus
 from nri_plugin.notices import Notices
+from nri_plugin.pod_requests import PodRequests
 from nri_plugin.readiness import Readiness
-from nri_plugin.removal import Removal
 from nri_plugin.settings import Settings
-from nri_plugin.upkeep import DEVICES, NODES, Upkeep
 from nri_plugin.verification import Verification
 
 _LOG: Final = logging.getLogger(__name__)
@@ -104,7 +103,7 @@ class Cluster:
 
     async def _run(self, kube: Kube) -> None:
         node_name = self._settings.node_name
-        upkeep = Upkeep(
+        node_status = NodeStatus(
             kube,
             node_name,
             self._inventory,
@@ -117,7 +116,7 @@ class Cluster:
         heartbeat = Heartbeat(
             kube,
             node_name,
-            lambda: upkeep.node_uid,
+            lambda: node_status.node_uid,
             lambda: self._readiness.problems,
             self._metrics,
         )
@@ -128,8 +127,8 @@ class Cluster:
         }
         pods = _Pods(self._bounds)
         followers = {
-            "node": Follower(kube, NODES, upkeep.node, query=own),
-            "Device": Follower(kube, DEVICES, upkeep.device, query=own),
+            "node": Follower(kube, NODES, node_status.node, query=own),
+            "Device": Follower(kube, DEVICES, node_status.device, query=own),
             "pods": Follower(kube, _PODS, pods, query=here, page=_PAGE),
         }
         pods.follower = followers["pods"]
@@ -140,47 +139,48 @@ class Cluster:
         def heard() -> bool:
             return followers["pods"].synced and not followers["pods"].problem
 
-        events = Events(kube, node_name, lambda: upkeep.node_uid, self._metrics)
-        inquiry = Inquiry(
+        events = Events(kube, node_name, lambda: node_status.node_uid, self._metrics)
+        requests = PodRequests(
             kube,
             node_name,
             self._bounds,
+            events,
+            self._metrics,
             lambda: followers["pods"].problem not in ("", UNLISTED),
         )
-        removal = Removal(kube, events, self._bounds, self._metrics)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._verify(heard, inquiry, removal), name="verify")
+                group.create_task(self._verify(heard, requests), name="verify")
                 group.create_task(events.run(self._notices), name="events")
                 for name, follower in followers.items():
                     group.create_task(follower.run(), name=f"follow {name}")
-                group.create_task(upkeep.run(known), name="upkeep")
+                group.create_task(node_status.run(known), name="node status")
                 group.create_task(heartbeat.run(), name="heartbeat")
                 group.create_task(self._tell(followers), name="state of the API server")
         except asyncio.CancelledError:
             await heartbeat.farewell()
             raise
 
-    async def _verify(self, heard: Callable[[], bool], inquiry: Inquiry, removal: Removal) -> None:
+    async def _verify(self, heard: Callable[[], bool], requests: PodRequests) -> None:
         """Judged is always, by what is known; asked and removed while the watch is connected."""
-        verification, self._bounds.ask = self._verification, inquiry.ask
+        verification, self._bounds.ask = self._verification, requests.ask
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     verification.look()
-                    self._look_for_casualties()
+                    self._tell_of_failed_cards()
                     if heard():
-                        inquiry.begin(group, verification.unknown)
+                        requests.look_up(group, verification.unknown)
                         if self._settings.remove_unverified:
-                            removal.begin(group, verification.over)
+                            requests.delete(group, verification.over)
                     await asyncio.sleep(_LOOK_S)
         finally:
             self._bounds.ask = None
 
-    def _look_for_casualties(self) -> None:
+    def _tell_of_failed_cards(self) -> None:
         """Until NVML has answered once, nothing is known of any card."""
         if self._inventory.seen or self._inventory.problem is None:
-            for notice in casualties.notices(self._holds(), self._inventory.seen):
+            for notice in totals.failed_card_notices(self._holds(), self._inventory.seen):
                 self._notices.add(notice)
 
     async def _tell(self, followers: Mapping[str, Follower]) -> None:

@@ -19,7 +19,6 @@ from contract.log_lines import Line, printable
 from kube.client import Kube, KubeError
 from nri_plugin import objects
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Pod
 from nri_plugin.notices import Notice, Notices
 
 _LOG: Final = logging.getLogger(__name__)
@@ -47,32 +46,19 @@ class Events:
             notice = notices.first()
             if notice is None:
                 await asyncio.sleep(_LOOK_S)
-            elif await self._notify(notice):
+            elif await self.write(notice):
                 notices.done(notice)
             else:
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _notify(self, notice: Notice) -> bool:
-        pod = notice.pod
-        if notice.of_node:
-            of = objects.about_node(self._node_name, self._node_uid(), pod)
-        else:
-            of = objects.about_pod(pod)
-        return await self._post(
-            of, pod, notice.container, notice.reason, notice.action, notice.text
-        )
-
-    async def tell(self, pod: Pod, reason: str, action: str, text: str) -> bool:
+    async def write(self, notice: Notice) -> bool:
         """Whether it is written, or never can be: the namespace goes, or the server refuses it."""
-        return await self._post(objects.about_pod(pod), pod, "", reason, action, text)
-
-    async def _post(
-        self, of: objects.Json, pod: Pod, container: str, reason: str, action: str, text: str
-    ) -> bool:
+        pod, reason = notice.pod, notice.reason
         at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        said = "\0".join((self._node_name, pod.uid, container, reason, action)).encode()
-        name = f"gpuslice.{hashlib.sha256(said).hexdigest()[:16]}"
-        body = objects.event(of, reason, action, printable(text), self._node_name, name, at)
+        said = (self._node_name, pod.uid, notice.container, reason, notice.action)
+        name = f"gpuslice.{hashlib.sha256(chr(0).join(said).encode()).hexdigest()[:16]}"
+        text = printable(notice.text)
+        body = objects.event(notice, text, self._node_name, self._node_uid(), name, at)
         path = f"/apis/events.k8s.io/v1/namespaces/{body['metadata']['namespace']}/events"
         try:
             await self._kube.post(path, body, timeout_s=_ANSWER_S)

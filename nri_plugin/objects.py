@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from contract import names, quantity
 from nri_plugin.model import Card, Pod
+from nri_plugin.notices import Notice
 from nri_plugin.totals import PERCENT, RESOURCES, Entry
 
 Json = Mapping[str, Any]
@@ -206,7 +207,7 @@ def device(
     Entries of other kinds, which Koordinator's agent writes, stay. So does the version, so that
     what was changed meanwhile is not overwritten.
     """
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid}
+    owner = _node(node_name, node_uid)
     metadata = _at(current, "metadata")
     is_now = _list(_at(current, "spec"), "devices")
     others = [each for each in is_now if each.get("type") != names.DEVICE_TYPE_GPU]
@@ -280,7 +281,7 @@ def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
 def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
     """The agent's sign of life, gone with its node. renewed: RFC 3339 with microseconds. ready:
     "true", or why not."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid}
+    owner = _node(node_name, node_uid)
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -298,44 +299,37 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
     }
 
 
-def event(
-    of: Json, reason: str, action: str, text: str, node_name: str, name: str, at: str
-) -> Json:
-    """events.k8s.io/v1. of: whose it is, as `about_pod` or `about_node` has it. at: RFC 3339 with
-    microseconds."""
+def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, at: str) -> Json:
+    """events.k8s.io/v1, of the notice's pod or of the node. text: the notice's, printable. at: RFC
+    3339 with microseconds."""
+    of = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": notice.pod.namespace,
+        "name": notice.pod.name,
+        "uid": notice.pod.uid,
+    }
+    if notice.of_node:
+        about = {"regarding": _node(node_name, node_uid), "related": of}
+    else:
+        about = {"regarding": of}
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"namespace": of["regarding"].get("namespace", _NO_NAMESPACE), "name": name},
+        "metadata": {"namespace": about["regarding"].get("namespace", _NO_NAMESPACE), "name": name},
         "eventTime": at,
         "reportingController": "gpuslice.io/agent",
         "reportingInstance": node_name[:_INSTANCE_MOST],
-        "action": action,
-        "reason": reason,
+        "action": notice.action,
+        "reason": notice.reason,
         "type": "Warning",
         "note": text[:_NOTE_MOST],
-        **of,
+        **about,
     }
 
 
-def about_pod(pod: Pod) -> Json:
-    return {"regarding": _reference(pod)}
-
-
-def about_node(node_name: str, node_uid: str, pod: Pod) -> Json:
-    """Of a pod that the API server does not have."""
-    node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid}
-    return {"regarding": node, "related": _reference(pod)}
-
-
-def _reference(pod: Pod) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": pod.uid,
-    }
+def _node(name: str, uid: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
 
 
 def deletion(pod: Pod) -> Json:

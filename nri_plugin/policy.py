@@ -12,7 +12,7 @@ container never runs without the limit it was granted.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -86,6 +86,15 @@ def claim(pod: Pod, container_name: str, cards: Sequence[Card]) -> Claim | None:
         return Claim(warning=_LABEL_ALONE) if _has_label(pod) else None
     pool = _resolve(_sharable(pod, entries), cards)
     return Claim(pool, shared=True, allocated=pool)
+
+
+def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
+    """The GPUs of a pod's allocation; an annotation that cannot be read names none."""
+    text = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
+    try:
+        return _allocation(text).gpus if text is not None else ()
+    except allocation.AllocationError:
+        return ()
 
 
 def allocated(pod: Pod, cards: Sequence[Card]) -> Sequence[Share]:
@@ -206,9 +215,9 @@ def _grants(pod: Pod) -> grants.Grants | None:
         raise Refused(refuse(Reason.GRANTS_MALFORMED, problem=error)) from error
 
 
-# Containers of a pod and replicas of it say the same, and reading it costs more than deciding.
-_allocation: Final = lru_cache(maxsize=16)(allocation.decode)
-_granted: Final = lru_cache(maxsize=16)(grants.decode)
+# Reading them costs more than deciding; a node's pods are compared with their grants all along.
+_allocation: Final = lru_cache(maxsize=256)(allocation.decode)
+_granted: Final = lru_cache(maxsize=256)(grants.decode)
 
 
 def _resolve(entries: Sequence[allocation.DeviceEntry], cards: Sequence[Card]) -> Sequence[Share]:

@@ -1,6 +1,6 @@
 """Whether this agent can bring containers their share now, and if not, why: in words for people.
 
-Plain state, set by the event loop (observer.py, watch.py, upkeep.py, verification.py) and read by
+Plain state, set by the event loop (observer.py, watch.py, node_status.py, verification.py), read by
 the endpoint's threads; each field is replaced whole, never changed in place. Ready means all of:
 registered with the runtime and synchronized, cards known, one of them usable, and the library
 there. A card that cannot be used is unhealthy in the Device object, and the node stays ready.

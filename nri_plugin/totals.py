@@ -1,4 +1,5 @@
-"""What this node says it has: the cards of its Device object, and the totals in its capacity.
+"""What this node says it has: the cards of its Device object, the totals in its capacity, and the
+pods that hold a share of a failed card.
 
 Pure. The kubelet admits running pods anew when it restarts, against the totals: were they to shrink
 with a card that fails, tenants on the other cards would be thrown out. So a card counts while it is
@@ -7,13 +8,16 @@ healthy or somebody holds a share of it, and no total is ever below what the nod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from contract import names
+from contract import allocation, names
+from nri_plugin.ledger import Hold
 from nri_plugin.model import Card
+from nri_plugin.notices import Notice
 
 PERCENT: Final = 100
 """Of one card, of each resource that is a part of it; also how many may share one."""
@@ -45,8 +49,8 @@ def entries(
     told: Iterable[Card] = (),
 ) -> Sequence[Entry]:
     """What the Device shall list. seen: as NVML tells, those in trouble too; before: what it lists
-    now, or did; granted: the cards that somebody holds a share of; told: as those tell of them
-    (bygone.py).
+    now, or did; granted: the cards that somebody holds a share of; told: as the grants tell of them
+    (`granted_cards`).
 
     A card in trouble is listed with the memory that it has or had, and never with less than is
     granted of it. One that is gone is listed, unhealthy, while it is granted: its size is needed to
@@ -88,3 +92,47 @@ def totals(
     parts = dict.fromkeys(RESOURCES, PERCENT * len(counted))
     parts[names.RESOURCE_MEMORY] = sum(card.memory_bytes for card in counted)
     return {key: max(total, asked.get(key, 0)) for key, total in parts.items()}
+
+
+def granted_cards(
+    holds: Iterable[Hold], allocated: Mapping[str, Sequence[allocation.DeviceEntry]]
+) -> Sequence[Card]:
+    """Cards as their grants tell of them: all that is known of one that neither NVML nor a Device
+    lists any more. holds: of the containers that live. allocated: by UID, what pods were granted,
+    also those of which no container lives; a pod's containers hold no more than it was granted.
+
+    The memory is what is granted: the card had that much at least, and more would be room on a card
+    that is not there. A card whose share is given in percent alone, and not held, is left out.
+    """
+    minors: dict[str, int] = {}
+    of_pods: Counter[tuple[str, str]] = Counter()
+    for hold in {hold.key: hold for hold in holds}.values():
+        for uuid, minor in hold.minors.items():
+            minors.setdefault(uuid, minor)
+            of_pods[uuid, hold.pod_uid] += hold.parts[uuid].memory_bytes
+    for pod_uid, listed in allocated.items():
+        for entry in listed:
+            if entry.id is not None:
+                minors.setdefault(entry.id, entry.minor)
+                memory_bytes = entry.resources.get(names.RESOURCE_MEMORY, 0)
+                of_pods[entry.id, pod_uid] = max(of_pods[entry.id, pod_uid], memory_bytes)
+    total: Counter[str] = Counter()
+    for (uuid, _), memory_bytes in of_pods.items():
+        total[uuid] += memory_bytes
+    return [Card(uuid, minors[uuid], each) for uuid, each in total.items() if each]
+
+
+def failed_card_notices(holds: Iterable[Hold], seen: Sequence[Card]) -> Iterator[Notice]:
+    """For each pod and failed card of which it holds a share: its programs fail, and nothing else
+    tells why. What it holds stays counted. seen: all that NVML tells, those in trouble too."""
+    cards = {card.uuid: card for card in seen}
+    for hold in holds:
+        for uuid in hold.parts:
+            card = cards.get(uuid)
+            problem = GONE if card is None else card.problem
+            if problem:
+                text = (
+                    f"card {uuid}, of which {hold.whose} has a share, is in trouble: {problem}; its"
+                    f" programs fail until the card is back; delete the pod to have it placed anew"
+                )
+                yield Notice(hold.pod, uuid, names.EVENT_CARD_FAILED, text, action="Run")

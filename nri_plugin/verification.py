@@ -1,16 +1,15 @@
 """Compares each running grant with what the API server has for its pod, twice a second.
 
-No I/O but the log: what is known comes from bounds.py, what runs from the
-ledger. A grant that is refuted goes on, and shows in a metric, the log and an event; its next
-container is refused at creation. inquiry.py asks about pods that the API server has not told of.
-What is not known refutes nothing.
+No I/O but the log: what is known comes from bounds.py, what runs from the ledger. A grant that is
+refuted goes on, and shows in a metric, the log and an event; its next container is refused at
+creation. pod_requests.py asks about pods that the watch has not reported. What is not known refutes
+nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -31,6 +30,7 @@ WITHIN_S: Final = 2.0
 _ENDING_S: Final = 60.0
 """For a pod whose object was removed by force while its containers go."""
 _NAMED_AT_MOST: Final = 4
+_ABSENT: Final = "container whose pod the API server does not have: find out who made it"
 
 
 class Standing(StrEnum):
@@ -43,21 +43,6 @@ class Standing(StrEnum):
     """The API server has no such pod here: nothing can be removed there."""
     UNHEARD = "unheard"
     """It has not answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A verdict, and all that it rests on."""
-
-    hold: Hold
-    pod: Pod
-    cards: Sequence[Card]
-    doubt: Refusal | None
-
-    @property
-    def of(self) -> tuple[int, int, int]:
-        """Whose verdict it is: what it rests on is replaced, and never changed."""
-        return id(self.hold), id(self.pod), id(self.cards)
 
 
 class Verification:
@@ -80,7 +65,6 @@ class Verification:
         self._readiness = readiness
         self._metrics = metrics
         self._clock = clock
-        self._judged: dict[str, _Judged] = {}
         self._since: dict[str, float] = {}
         """By container, when its pod was first found to be unknown."""
         self._said = False
@@ -97,23 +81,12 @@ class Verification:
         refuted = {**self.over, **self._bounds.foreign()}
         standings: dict[str, Standing] = {}
         for hold in holds:
-            doubt = self._doubt(hold, cards)
-            refusal = refuted.get(hold.pod_uid, doubt)
+            refusal = refuted.get(hold.pod_uid) or self._bounds.doubt(hold, cards)
             standings[hold.container_id] = self._standing(hold, refusal)
-            if refusal is not None:
-                self._say_refuted(hold, refusal)
-        self._judged = {i: judged for i, judged in self._judged.items() if i in standings}
+            if refusal is not None:  # it goes on: nothing is stopped for it
+                text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
+                self._say("grant refuted", names.EVENT_GRANT_REFUSED, hold, text, refusal.text)
         self._note(holds, standings, now_s)
-
-    def _doubt(self, hold: Hold, cards: Sequence[Card]) -> Refusal | None:
-        bound = self._bounds.heard(hold.pod_uid)
-        if bound is None:
-            return None
-        seen = self._judged.get(hold.container_id)
-        if seen is None or seen.of != (id(hold), id(bound.pod), id(cards)):
-            seen = _Judged(hold, bound.pod, cards, self._bounds.doubt(hold, cards))
-            self._judged[hold.container_id] = seen
-        return seen.doubt
 
     def _standing(self, hold: Hold, refusal: Refusal | None) -> Standing:
         if self._bounds.denied(hold.pod_uid):
@@ -133,7 +106,12 @@ class Verification:
         self._say_unheard([h for h in unheard if now_s - self._since[h.container_id] >= WITHIN_S])
         for hold in holds:
             if standings[hold.container_id] is Standing.ABSENT:
-                self._say_absent(hold)
+                problem = self._bounds.denied(hold.pod_uid)
+                text = (
+                    f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a card, but"
+                    f" the API server does not have its pod here: {problem}; find out who made it"
+                )
+                self._say(_ABSENT, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
 
     def _is_due(self, hold: Hold, now_s: float) -> bool:
         """Whose object has just gone is asked about when its containers should have gone, too."""
@@ -152,35 +130,14 @@ class Verification:
             _LOG.info(Line("all grants are confirmed, or refuted"))
         self._said = bool(late)
 
-    def _say_refuted(self, hold: Hold, refusal: Refusal) -> None:
-        """It goes on: nothing is stopped for it."""
-        text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
-        reason = names.EVENT_GRANT_REFUSED
-        if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, action="Run")):
+    def _say(self, said: str, reason: str, hold: Hold, text: str, problem: str) -> None:
+        """Once, in the log and in an event; of the node's, where the pod is not there."""
+        of_node = reason == names.EVENT_GRANT_UNCONFIRMED
+        action = "Start" if of_node else "Run"
+        if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, of_node, action)):
             _LOG.error(
                 Line(
-                    "grant refuted",
-                    namespace=hold.pod.namespace,
-                    pod=hold.pod.name,
-                    uid=hold.pod_uid,
-                    container=hold.container,
-                    container_id=hold.container_id,
-                    problem=refusal.text,
-                )
-            )
-
-    def _say_absent(self, hold: Hold) -> None:
-        """Somebody made it past the API server, or took its object away while it runs."""
-        problem = self._bounds.denied(hold.pod_uid)
-        text = (
-            f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a card, but the API"
-            f" server does not have its pod here: {problem}; find out who made it"
-        )
-        reason = names.EVENT_GRANT_UNCONFIRMED
-        if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, of_node=True)):
-            _LOG.error(
-                Line(
-                    "container whose pod the API server does not have: find out who made it",
+                    said,
                     namespace=hold.pod.namespace,
                     pod=hold.pod.name,
                     uid=hold.pod_uid,

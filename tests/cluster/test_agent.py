@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from contract import names
-from nri_plugin.contest import MOST
 from nri_plugin.heartbeat import STOPPED
 from nri_plugin.model import Pod
+from nri_plugin.node_status import CONTEST_WRITES
 from nri_plugin.notices import Notice
 from nri_plugin.totals import RESOURCES
 from scheduler import translate
@@ -91,7 +91,7 @@ def test_a_gpu_that_cannot_be_brought_is_unhealthy_and_the_others_are_not(
 
 def test_another_writer_of_the_totals_is_left_alone(side: Side, node: Node, server: Server) -> None:
     zeros: Json = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
-    for _ in range(MOST):
+    for _ in range(CONTEST_WRITES):
         node.have(of_cards(8 * GIB, 4 * GIB))
         assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
     until(lambda: "changes what this agent writes" in node.ready(), "it is said")

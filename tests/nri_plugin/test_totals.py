@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import names
-from nri_plugin.model import Card
-from nri_plugin.totals import RESOURCES, Entry, entries, totals
+from contract import allocation, names
+from nri_plugin import ledger
+from nri_plugin.ledger import Hold
+from nri_plugin.model import Card, Pod, Share
+from nri_plugin.totals import (
+    RESOURCES,
+    Entry,
+    entries,
+    failed_card_notices,
+    granted_cards,
+    totals,
+)
 
 GIB = 1 << 30
 UUIDS = st.sampled_from([f"GPU-{n}" for n in range(5)])
@@ -102,3 +112,52 @@ def test_a_card_that_fails_counts_while_it_is_granted() -> None:
         found = totals(listed, granted, frozenset(), {})
         assert found[names.RESOURCE_GPU] == 100 * cards_counted
         assert found[names.RESOURCE_MEMORY] == 10 * GIB * cards_counted
+
+
+def hold(key: str, *shares: Share) -> Hold:
+    return ledger.hold(f"c-{key}", key, False, Pod("a", "team", "train"), "main", shares)
+
+
+def entry(uuid: str | None, minor: int, memory_bytes: int | None = None) -> allocation.DeviceEntry:
+    amount = {} if memory_bytes is None else {names.RESOURCE_MEMORY: memory_bytes}
+    return allocation.DeviceEntry(minor, {names.RESOURCE_CORE: 10, **amount}, uuid)
+
+
+ZERO, ONE = Share("GPU-0", 3, GIB, 10), Share("GPU-1", 4, GIB, 10)
+
+
+def test_a_card_as_its_grants_tell_of_it() -> None:
+    allocated = {"b": [entry("GPU-0", 3, 2 * GIB)], "c": [entry("GPU-2", 5, GIB)]}
+    assert granted_cards([hold("x", ZERO, ONE)], allocated) == [
+        Card("GPU-0", 3, 3 * GIB),
+        Card("GPU-1", 4, GIB),
+        Card("GPU-2", 5, GIB),
+    ]
+    # What a pod's containers hold is part of what it was granted.
+    for granted_gib in (2, 3):
+        allocated = {"a": [entry("GPU-0", 3, granted_gib * GIB)]}
+        found = granted_cards([hold("x", ZERO), hold("y", ZERO)], allocated)
+        assert found == [Card("GPU-0", 3, granted_gib * GIB)]
+    shared = hold("pod-a", ZERO)
+    assert granted_cards([shared, shared], {}) == [Card("GPU-0", 3, GIB)]
+
+
+def test_what_the_annotation_leaves_out_the_containers_tell() -> None:
+    held = hold("x", ZERO)
+    for told in (entry(None, 3, GIB), entry("GPU-0", 3)):
+        assert granted_cards([held], {"a": [told]}) == [Card("GPU-0", 3, GIB)]
+        assert granted_cards([], {"a": [told]}) == []
+    assert granted_cards([replace(held, minors={})], {}) == []
+
+
+def test_pods_with_a_share_of_a_failed_card_are_told() -> None:
+    good, bad = Card("GPU-0", 3, GIB), Card("GPU-1", 4, 0, problem="GPU is lost")
+    holds = [hold("x", ZERO, ONE), hold("y", ZERO)]
+    (told,) = failed_card_notices(holds, [good, bad])
+    assert (told.pod.uid, told.reason) == ("a", names.EVENT_CARD_FAILED)
+    assert "card GPU-1, of which team/train/main has a share, is in trouble: GPU is lost" in (
+        told.text
+    )
+    (told,) = failed_card_notices([hold("x", ONE)], [good])
+    assert "is in trouble: NVML does not list it" in told.text
+    assert not list(failed_card_notices(holds, [good, replace(bad, problem="")]))

@@ -85,33 +85,6 @@ def test_each_has_its_standing(bench: Bench) -> None:
     assert bench.look() == {}
 
 
-def test_a_verdict_is_kept_while_what_it_rests_on_is(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judged: list[str] = []
-    doubt = Bounds.doubt
-
-    def counted(self: Bounds, hold: Hold, cards: object) -> object:
-        judged.append(hold.pod_uid)
-        return doubt(self, hold, CARDS)
-
-    monkeypatch.setattr(Bounds, "doubt", counted)
-    bench.bounds.put(bound("a"), listing=False)
-    bench.runs("a")
-    for version in "234":
-        bench.look()
-        bench.bounds.put(bound("a"), listing=False)
-        assert version
-    assert judged == ["a"]
-    bench.bounds.put(bound("a", GIB // 2), listing=False)
-    bench.look()
-    assert judged == ["a", "a"]
-    bench.holds.clear()
-    bench.runs("a")
-    bench.look()
-    assert judged == ["a", "a", "a"]
-
-
 def test_what_nobody_answers_for_is_told_after_a_while(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,16 +1,21 @@
 """Keeps what the API server says of this node true: its Device, its totals, its label.
 
 Compares what is there, which a watch tells, with what shall be, and writes the difference, whatever
-changed it: the kubelet sets totals to zero when it starts. Where another program takes that back
-again and again, the agent yields (contest.py). Writes nothing while it does not know all that goes
-in. Decides nothing: totals.py has the rules.
+changed it: the kubelet sets totals to zero when it starts. Writes nothing while it does not know
+all that goes in. Decides nothing: totals.py has the rules.
+
+Two programs that each put right what the other wrote load the API server without end, and the
+node's totals mean nothing meanwhile. So the agent counts how often what it wrote was taken back,
+and stops writing for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,16 +24,15 @@ from typing import Any, Final
 from contract import names
 from contract.log_lines import Line
 from kube.client import Kube, KubeError
-from nri_plugin import bygone, objects
+from nri_plugin import objects
 from nri_plugin.bounds import Bounds
-from nri_plugin.contest import Contest, other_writer
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Card
 from nri_plugin.objects import NodeFacts
 from nri_plugin.readiness import Readiness
-from nri_plugin.totals import Entry, entries, totals
+from nri_plugin.totals import Entry, entries, granted_cards, totals
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -41,8 +45,16 @@ _BETWEEN_S: Final = 0.5
 """After a write, until the watch has told of it."""
 _FAILED_S: Final = 5.0
 
+CONTEST_WRITES: Final = 5
+"""More than a kubelet does, which sets totals to zero when it starts."""
+CONTEST_S: Final = 600.0
+"""In which so many are a contest; for as long the agent then writes nothing."""
+_MANAGER: Final = "gpuslice-agent"
+"""The agent's name in managedFields: the first part of its user agent."""
+_FIELDS: Final = re.compile("f:devices|f:koordinator.sh/gpu")
 
-class Upkeep:
+
+class NodeStatus:
     """holds: what containers that live hold. readiness: the agent's; told of a contest. look_s: how
     old what NVML said may be. Its `node` and `device` are the watches' sinks. now: a monotonic
     clock in seconds.
@@ -118,7 +130,7 @@ class Upkeep:
         before = [*{each.card.uuid: each for each in (*self._listed, *now)}.values()]
         holds = self._holds()
         granted = {uuid for hold in holds for uuid in hold.parts} | self._bounds.granted(before)
-        told = bygone.cards(holds, self._bounds.allocated())
+        told = granted_cards(holds, self._bounds.allocated())
         # Until NVML has answered once, what is listed is all that is known.
         known = self._inventory.problem is None or self._inventory.seen
         listed = entries(self._cards(), before, granted, told) if known else now
@@ -224,3 +236,47 @@ class One:
         if not keys:
             self.raw = {}
             self._changed.set()
+
+
+class Contest:
+    """Whether another program writes the same fields of one object. now: a monotonic clock in
+    seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._taken_back: deque[float] = deque(maxlen=CONTEST_WRITES)
+        self._wanted: object = None
+        self._version = ""
+        self._silent_until = self._over_at = now()
+
+    def may_write(self, wanted: object, version: str) -> bool:
+        """Called where the object differs from what is wanted. version: its resourceVersion."""
+        now = self._now()
+        if now < self._silent_until:
+            return False
+        if self._wanted == wanted and version != self._version:
+            self._taken_back.append(now)
+            if self._over_at > now:
+                self._over_at = now + CONTEST_S
+        self._wanted, self._version = wanted, version
+        if len(self._taken_back) < CONTEST_WRITES or now - self._taken_back[0] > CONTEST_S:
+            return True
+        self._taken_back.clear()
+        self._wanted = None
+        self._silent_until, self._over_at = now + CONTEST_S, now + 2 * CONTEST_S
+        return False
+
+    @property
+    def lasts(self) -> bool:
+        """Whether there was a contest, and nothing tells yet that it is over."""
+        return self._now() < self._over_at
+
+
+def other_writer(raw: Json) -> str:
+    """By managedFields, which program beside the agent wrote the object last; "": not known."""
+    others = [
+        (str(entry.get("time", "")), str(entry.get("manager", "")))
+        for entry in raw.get("metadata", {}).get("managedFields") or ()
+        if entry.get("manager") != _MANAGER and _FIELDS.search(str(entry.get("fieldsV1")))
+    ]
+    return max(others)[1] if others else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nri_plugin.contest import MOST, WINDOW_S, Contest, other_writer
+from nri_plugin.node_status import CONTEST_S, CONTEST_WRITES, Contest, other_writer
 
 
 class Clock:
@@ -25,12 +25,12 @@ def test_who_takes_it_back_again_and_again_gets_it() -> None:
     clock = Clock()
     contest = Contest(clock)
     assert not contest.lasts
-    assert fight(contest, clock, 1, MOST + 2) == [True] * MOST + [False] * 2
+    assert fight(contest, clock, 1, CONTEST_WRITES + 2) == [True] * CONTEST_WRITES + [False] * 2
     assert contest.lasts
-    clock.seconds += WINDOW_S
+    clock.seconds += CONTEST_S
     assert contest.may_write("80Gi", "x"), "it is tried again"
     assert contest.lasts, "and not yet known to be over"
-    clock.seconds += WINDOW_S
+    clock.seconds += CONTEST_S
     assert not contest.lasts
 
 
@@ -38,14 +38,14 @@ def test_a_contest_that_goes_on_is_not_forgotten() -> None:
     clock = Clock()
     contest = Contest(clock)
     for _ in range(20):
-        fight(contest, clock, WINDOW_S / (2 * MOST), MOST)
+        fight(contest, clock, CONTEST_S / (2 * CONTEST_WRITES), CONTEST_WRITES)
     assert contest.lasts
 
 
 def test_what_a_kubelet_does_at_its_starts_is_none() -> None:
     clock = Clock()
     contest = Contest(clock)
-    assert all(fight(contest, clock, WINDOW_S / (MOST - 1) + 1, 50))
+    assert all(fight(contest, clock, CONTEST_S / (CONTEST_WRITES - 1) + 1, 50))
     assert not contest.lasts
 
 
