@@ -74,12 +74,12 @@ class Store:
 
 def publish(library: Path, directory: Path) -> Path:
     """Put a copy of `library` into the store, unless it is there; returns the store's path."""
-    return _publish(_read(library), names.FILE_LIBRARY, directory)
+    return _publish(read(library), names.FILE_LIBRARY, directory)
 
 
 def publish_forwarders(template: Path, directory: Path) -> Mapping[str, Path]:
     """Fill the template in for each library of the driver, as containers see them."""
-    data = _read(template)
+    data = read(template)
     published = {}
     for soname in names.DRIVER_SONAMES:
         driver = f"{names.CONTAINER_DRIVER_DIR}/{soname}"
@@ -91,7 +91,7 @@ def publish_forwarders(template: Path, directory: Path) -> Mapping[str, Path]:
     return published
 
 
-def _read(library: Path) -> bytes:
+def read(library: Path) -> bytes:
     try:
         data = library.read_bytes()
     except OSError as error:
@@ -101,8 +101,13 @@ def _read(library: Path) -> bytes:
     return data
 
 
+def place(data: bytes, name: str, directory: Path) -> Path:
+    """Where the store has a file of this content."""
+    return directory / hashlib.sha256(data).hexdigest() / name
+
+
 def _publish(data: bytes, name: str, directory: Path) -> Path:
-    target = directory / hashlib.sha256(data).hexdigest() / name
+    target = place(data, name, directory)
     try:
         if not _holds(target, data):
             _place(target, data)

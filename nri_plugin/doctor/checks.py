@@ -5,12 +5,12 @@ CHECKS is the whole list, in the order in which it is printed; docs/operations.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from nri_plugin.capabilities import beyond
 from nri_plugin.doctor import runtime_checks
-from nri_plugin.doctor.facts import Facts, Finding, Level
+from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
 
 _ROOM_BYTES: Final = 8 << 20
 _ROOM_INODES: Final = 1000
@@ -20,100 +20,86 @@ _ACCEPT_ENV: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _ACCEPT_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 
 
-def root(facts: Facts) -> Finding:
+def root(facts: Facts) -> Answer:
     if not facts.root:
         do = "run it as root: much of what follows cannot be seen otherwise"
-        return Finding("root", Level.FAIL, "the doctor does not run as root", do)
+        return fail("the doctor does not run as root", do)
     if not facts.kernel.host_pids:
-        return Finding(
-            "root",
-            Level.WARN,
+        return warn(
             "this is not the host's PID namespace: other processes and the driver's list of them"
             " are not seen",
             "set hostPID: true in the agent's pod",
         )
-    return Finding("root", Level.OK, "root, in the host's PID namespace")
+    return ok("root, in the host's PID namespace")
 
 
-def library(facts: Facts) -> Finding:
+def library(facts: Facts) -> Answer:
     found, store = facts.library, facts.settings.store_dir
     if found.problem is not None:
         do = "name it by --library, or GPUSLICE_AGENT_LIBRARY: containers with a share are refused"
-        return Finding("library", Level.FAIL, found.problem, do)
+        return fail(found.problem, do)
     if found.store_noexec:
-        return Finding(
-            "library",
-            Level.FAIL,
+        return fail(
             f"{store} lies on a file system mounted noexec: no program could load the library",
             f"remount it with exec, or give --store-dir another place than {store}",
         )
     if not found.published:
-        return Finding(
-            "library", Level.WARN, f"not in {store} yet", "the agent puts it there at its start"
-        )
-    return Finding("library", Level.OK, f"in {store}, as it is in {facts.settings.library}")
+        return warn(f"not in {store} yet", "the agent puts it there at its start")
+    return ok(f"in {store}, as it is in {facts.settings.library}")
 
 
-def driver(facts: Facts) -> Finding:
+def driver(facts: Facts) -> Answer:
     if facts.cards_problem is not None:
-        return Finding(
-            "driver",
-            Level.FAIL,
+        return fail(
             f"NVML does not tell the cards: {facts.cards_problem}",
             "see that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here",
         )
     if facts.in_trouble:
         found = "; ".join(f"{card.uuid}: {card.problem}" for card in facts.in_trouble)
-        level = Level.WARN if facts.cards else Level.FAIL
-        return Finding("driver", level, found, "mend these GPUs; the agent shares the others")
+        say = warn if facts.cards else fail
+        return say(found, "mend these GPUs; the agent shares the others")
     if not facts.cards:
         do = "run the agent on nodes with a card alone"
-        return Finding("driver", Level.FAIL, "the driver shows no card", do)
+        return fail("the driver shows no card", do)
     cards = ", ".join(f"{card.uuid} ({card.memory_bytes >> 20} MiB)" for card in facts.cards)
-    return Finding("driver", Level.OK, cards)
+    return ok(cards)
 
 
-def cdi(facts: Facts) -> Sequence[Finding]:
+def cdi(facts: Facts) -> Sequence[Answer]:
     return [_cdi_of(facts, card.uuid) for card in facts.cards]
 
 
-def _cdi_of(facts: Facts, uuid: str) -> Finding:
+def _cdi_of(facts: Facts, uuid: str) -> Answer:
     device, directories = facts.specs.devices.get(uuid), facts.settings.cdi_dirs
     if device is None:
         unread = "".join(f"; unreadable: {problem}" for problem in facts.specs.problems)
-        level = Level.WARN if facts.settings.nvidia_ctk else Level.FAIL
-        return Finding(
-            "cdi",
-            level,
+        say = warn if facts.settings.nvidia_ctk else fail
+        return say(
             f"{uuid} has no device of its name in {', '.join(map(str, directories))}{unread}",
             "the agent generates it at its start where it can run nvidia-ctk; else: nvidia-ctk cdi"
             f" generate --device-name-strategy=uuid --output={directories[0]}/nvidia.yaml",
         )
     if device.problem is not None:
         do = "generate it anew, and keep one file that describes the card"
-        return Finding("cdi", Level.FAIL, f"{uuid} in {device.file}: {device.problem}", do)
+        return fail(f"{uuid} in {device.file}: {device.problem}", do)
     gone = facts.missing.get(uuid, ())
     if gone:
-        return Finding(
-            "cdi",
-            Level.FAIL,
+        return fail(
             f"{uuid} in {device.file} names files that are not here: {', '.join(gone[:3])}",
             "it was made for another driver: generate it anew, or restart the agent that did",
         )
     allowed = facts.settings.driver_capabilities
     parts = sorted({*beyond(device.common, allowed), *beyond(device.own, allowed)})
     if parts and facts.settings.cdi_by_name:
-        return Finding(
-            "cdi",
-            Level.FAIL,
+        return fail(
             f"{uuid} in {device.file} brings files of {', '.join(parts)}, and by name the runtime"
             " applies it whole: containers are refused",
             "remove these files from it, or allow them by --driver-capabilities",
         )
-    return Finding("cdi", Level.OK, f"{uuid} in {device.file}")
+    return ok(f"{uuid} in {device.file}")
 
 
-def nvidia_runtime(facts: Facts) -> Finding:
+def nvidia_runtime(facts: Facts) -> Answer:
     """A card by an environment variable alone comes without a limit."""
     known = runtime_checks.handlers(facts.runtime)
     theirs = [name for name, table in known.items() if "nvidia" in str(table).lower()]
@@ -124,9 +110,9 @@ def nvidia_runtime(facts: Facts) -> Finding:
     if not theirs and facts.runtime.config is None:
         found = "neither containerd's configuration is known, nor one of NVIDIA's toolkit"
         do = "run the doctor as root with hostPID, while containerd runs"
-        return Finding("nvidia-runtime", Level.WARN, found, do)
+        return warn(found, do)
     if not theirs:
-        return Finding("nvidia-runtime", Level.OK, "no runtime handler is NVIDIA's")
+        return ok("no runtime handler is NVIDIA's")
     # What is not said is the toolkit's default.
     said = toolkit.config or {}
     open_ways = [
@@ -136,21 +122,20 @@ def nvidia_runtime(facts: Facts) -> Finding:
     ]
     if not open_ways:
         found = "NVIDIA's runtime gives unprivileged pods no card on their own demand"
-        return Finding("nvidia-runtime", Level.OK, found)
+        return ok(found)
     is_default = default in theirs
     who = "every pod" if is_default else f"a pod whose RuntimeClass leads to {', '.join(theirs)}"
     lines = "\n".join(f"{key} = false" for key in open_ways)
     unread = f" ({toolkit.problem})" if toolkit.problem else ""
-    return Finding(
-        "nvidia-runtime",
-        Level.FAIL if is_default else Level.WARN,
+    say = fail if is_default else warn
+    return say(
         f"{who} gets cards, without a limit, by what it says itself{unread}",
         f"at the top of {toolkit.file}:\n{lines}"
         + ("\nor make runc containerd's default_runtime_name" if is_default else ""),
     )
 
 
-def device_plugins(facts: Facts) -> Finding:
+def device_plugins(facts: Facts) -> Answer:
     seen = facts.plugins
     uuids = [card.uuid for card in facts.cards]
     offering = [
@@ -167,22 +152,19 @@ def device_plugins(facts: Facts) -> Finding:
     if offering or holding:
         what = [f"a device plugin offers {', '.join(offering)}"] if offering else []
         what += [f"{', '.join(holding[:3])} got a card from it"] if holding else []
-        return Finding("device-plugins", Level.FAIL, "; ".join(what), do)
+        return fail("; ".join(what), do)
     if seen.problem is not None:
         do = (
             "give the doctor's pod hostPID, or see by kubectl describe node that no nvidia.com/"
             " resource is offered"
         )
-        return Finding("device-plugins", Level.WARN, seen.problem, do)
+        return warn(seen.problem, do)
     theirs = [name for name in seen.sockets if "nvidia" in name.lower() or "gpu" in name.lower()]
     if theirs:
-        return Finding(
-            "device-plugins",
-            Level.WARN,
-            f"sockets of other plugins for cards: {', '.join(theirs)}; they offer nothing now",
-            do,
+        return warn(
+            f"sockets of other plugins for cards: {', '.join(theirs)}; they offer nothing now", do
         )
-    return Finding("device-plugins", Level.OK, "no other plugin offers these cards")
+    return ok("no other plugin offers these cards")
 
 
 def _names_a_card(ids: Sequence[str], uuids: Sequence[str]) -> bool:
@@ -190,76 +172,71 @@ def _names_a_card(ids: Sequence[str], uuids: Sequence[str]) -> bool:
     return any(each.startswith(uuid) for each in ids for uuid in uuids)
 
 
-def run_dir(facts: Facts) -> Finding:
+def run_dir(facts: Facts) -> Answer:
     path, seen = facts.settings.run_dir, facts.run_dir
     if seen.problem is not None:
-        return Finding("run-dir", Level.FAIL, seen.problem, "give --run-dir a place that is there")
+        return fail(seen.problem, "give --run-dir a place that is there")
     if seen.free_bytes < _ROOM_BYTES or seen.free_inodes < _ROOM_INODES:
-        return Finding(
-            "run-dir",
-            Level.FAIL,
+        return fail(
             f"{path}: {seen.free_bytes >> 10} KiB and {seen.free_inodes} inodes are free, wanted"
             f" are {_ROOM_BYTES >> 10} KiB and {_ROOM_INODES}",
             "make room in its file system (/run), or mount a larger one",
         )
     if seen.open_to:
-        return Finding(
-            "run-dir",
-            Level.FAIL,
+        return fail(
             f"{path}: {seen.open_to}: must be the agent's user and mode 700, since every user of"
             " this host could write the containers' counters otherwise",
             f"chown and chmod 700 {path}; the agent sets the mode at its start",
         )
     if not seen.tmpfs:
-        return Finding(
-            "run-dir",
-            Level.WARN,
+        return warn(
             f"{path} is not on a tmpfs: what it holds outlives a reboot, and is swept then",
             "give --run-dir a place under /run",
         )
-    return Finding("run-dir", Level.OK, f"{path}, on a tmpfs with {seen.free_bytes >> 20} MiB free")
+    return ok(f"{path}, on a tmpfs with {seen.free_bytes >> 20} MiB free")
 
 
-def kernel(facts: Facts) -> Finding:
+def kernel(facts: Facts) -> Answer:
     seen = facts.kernel
     if seen.lacks:
         lacking = "; ".join(f"{name}, for {what}" for name, what in seen.lacks.items())
         do = "run a newer kernel, or see what seccomp profile forbids it"
-        return Finding("kernel", Level.FAIL, f"{seen.release} does not offer {lacking}", do)
-    return Finding("kernel", Level.OK, seen.release)
+        return fail(f"{seen.release} does not offer {lacking}", do)
+    return ok(seen.release)
 
 
-def agent(facts: Facts) -> Finding:
+def agent(facts: Facts) -> Answer:
     """What it says of itself, where it runs."""
     seen = facts.agent
     if seen.ready is None:
         do = "start it: python -m nri_plugin"
-        return Finding("agent", Level.WARN, f"it does not answer: {seen.problem}", do)
+        return warn(f"it does not answer: {seen.problem}", do)
     if not seen.ready:
-        return Finding("agent", Level.FAIL, f"not ready: {seen.text}", "see the checks above")
-    return Finding("agent", Level.OK, "ready")
+        return fail(f"not ready: {seen.text}", "see the checks above")
+    return ok("ready")
 
 
-Check = Callable[[Facts], Finding | Sequence[Finding]]
+Check = Callable[[Facts], Answer | Sequence[Answer]]
 
-CHECKS: Final[Sequence[Check]] = (
-    root,
-    *runtime_checks.CHECKS,
-    library,
-    driver,
-    cdi,
-    nvidia_runtime,
-    device_plugins,
-    run_dir,
-    kernel,
-    agent,
-)
+CHECKS: Final[Mapping[str, Check]] = {
+    "root": root,
+    **runtime_checks.CHECKS,
+    "library": library,
+    "driver": driver,
+    "cdi": cdi,
+    "nvidia-runtime": nvidia_runtime,
+    "device-plugins": device_plugins,
+    "run-dir": run_dir,
+    "kernel": kernel,
+    "agent": agent,
+}
 
 
 def examine(facts: Facts) -> Sequence[Finding]:
     """Every check's finding, in order."""
     found: list[Finding] = []
-    for check in CHECKS:
+    for name, check in CHECKS.items():
         result = check(facts)
-        found += [result] if isinstance(result, Finding) else result
+        answers = [result] if isinstance(result, tuple) else result
+        found += [Finding(name, *answer) for answer in answers]
     return found

@@ -29,6 +29,22 @@ class Finding:
     do: str = ""
 
 
+Answer = tuple[Level, str, str]
+"""A check's: level, what was found, and what to do."""
+
+
+def ok(found: str) -> Answer:
+    return Level.OK, found, ""
+
+
+def warn(found: str, do: str) -> Answer:
+    return Level.WARN, found, do
+
+
+def fail(found: str, do: str) -> Answer:
+    return Level.FAIL, found, do
+
+
 @dataclass(frozen=True, slots=True)
 class Socket:
     """The runtime's NRI socket, as the file system and the kernel's list of sockets have it."""

@@ -1,6 +1,8 @@
 """The look itself: everything that the checks want to know of this host, once.
 
 Reads files and the kernel, asks the driver in a child and the agent over HTTP. Changes nothing.
+NVIDIA's runtime, other device plugins and DRA drivers could inject GPUs too: the toolkit's
+configuration, the kubelet's sockets and its checkpoint tell which do.
 """
 
 from __future__ import annotations
@@ -8,21 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import hashlib
 import http.client
+import json
 import mmap
 import os
 import socket
+import stat
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from contract import names
-from nri_plugin import cdi, inside
-from nri_plugin.doctor import containerd, neighbours
-from nri_plugin.doctor.facts import Agent, Facts, Kernel, Library, RunDir
+from nri_plugin import cdi, inside, store
+from nri_plugin.doctor import containerd
+from nri_plugin.doctor.facts import (
+    Agent,
+    DevicePlugins,
+    Facts,
+    Kernel,
+    Library,
+    NvidiaRuntime,
+    RunDir,
+)
+from nri_plugin.errors import StoreError
 from nri_plugin.inventory import Inventory
 from nri_plugin.model import Card, Specs
 from nri_plugin.settings import Settings
@@ -32,6 +45,8 @@ _TMPFS_MAGIC: Final = 0x01021994
 _HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of /proc/self/ns/pid in the first PID namespace, whatever the machine."""
 _MADV_WIPEONFORK: Final = 18
+_CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
+_KUBELETS_OWN: Final = "kubelet.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +75,8 @@ def look(settings: Settings, library: Path | None, places: Places) -> Facts:
         in_trouble=[card for card in inventory.seen if card.problem],
         specs=specs,
         missing={card.uuid: missing(card, specs, root) for card in cards},
-        nvidia=neighbours.look_at_nvidia(root, places.nvidia_config),
-        plugins=neighbours.look_at_device_plugins(root, places.kubelet),
+        nvidia=look_at_nvidia(root, places.nvidia_config),
+        plugins=look_at_device_plugins(root, places.kubelet),
         run_dir=_run_dir(settings.run_dir),
         kernel=_kernel(),
         agent=_agent(settings),
@@ -125,12 +140,9 @@ def _library(settings: Settings, library: Path | None) -> Library:
     if library is None:
         return Library("nobody said which it is")
     try:
-        data = library.read_bytes()
-    except OSError as error:
-        return Library(f"{library}: {error.strerror}")
-    if not data.startswith(b"\x7fELF"):
-        return Library(f"{library}: not a shared library")
-    stored = settings.store_dir / hashlib.sha256(data).hexdigest() / names.FILE_LIBRARY
+        stored = store.place(store.read(library), names.FILE_LIBRARY, settings.store_dir)
+    except StoreError as error:
+        return Library(str(error))
     flags = os.statvfs(_existing(settings.store_dir)).f_flag
     return Library(None, stored.is_file(), bool(flags & os.ST_NOEXEC))
 
@@ -208,3 +220,65 @@ def _agent(settings: Settings) -> Agent:
             return Agent(answer.status == http.HTTPStatus.OK, "; ".join(text.splitlines()))
     except (OSError, http.client.HTTPException) as error:
         return Agent(None, problem=str(error))
+
+
+def look_at_nvidia(root: Path, file: Path) -> NvidiaRuntime:
+    """root: the host's, as it is seen here."""
+    try:
+        return NvidiaRuntime(tomllib.loads(_under(root, file).read_text()), str(file))
+    except FileNotFoundError:
+        return NvidiaRuntime(None, str(file))
+    except (OSError, ValueError) as error:
+        return NvidiaRuntime(None, str(file), f"{file}: {error}")
+
+
+def look_at_device_plugins(root: Path, directory: Path) -> DevicePlugins:
+    """root: the host's, as it is seen here; directory: the kubelet's."""
+    kubelet = _under(root, directory)
+    if not (kubelet / "device-plugins").is_dir():
+        return DevicePlugins(problem=f"{directory}/device-plugins is not there, or not seen")
+    sockets = [
+        str(path.relative_to(kubelet))
+        for folder in ("device-plugins", "plugins_registry")
+        for path in _sockets(kubelet / folder)
+    ]
+    file = kubelet / _CHECKPOINT
+    try:
+        data = json.loads(file.read_text())["Data"]
+        return DevicePlugins(
+            {str(name): _ids(listed) for name, listed in _table(data, "RegisteredDevices").items()},
+            [_entry(each) for each in data.get("PodDeviceEntries") or ()],
+            sockets,
+        )
+    except FileNotFoundError:
+        return DevicePlugins(sockets=sockets)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return DevicePlugins(sockets=sockets, problem=f"{file}: {error!r}")
+
+
+def _under(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return data.get(name) or {}
+
+
+def _ids(listed: Sequence[object] | None) -> Sequence[str]:
+    return [str(each) for each in listed or ()]
+
+
+def _entry(raw: Mapping[str, Any]) -> tuple[str, str, str]:
+    return str(raw["PodUID"]), str(raw["ContainerName"]), str(raw["ResourceName"])
+
+
+def _sockets(directory: Path) -> Sequence[Path]:
+    """Plugins' sockets; the kubelet's own is none."""
+    try:
+        return [
+            path
+            for path in sorted(directory.iterdir())
+            if path.name != _KUBELETS_OWN and stat.S_ISSOCK(path.lstat().st_mode)
+        ]
+    except OSError:
+        return ()

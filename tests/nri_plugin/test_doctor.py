@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nri_plugin.command_line import from_arguments
-from nri_plugin.doctor import host, neighbours
+from nri_plugin.doctor import host
 from nri_plugin.doctor.checks import CHECKS, examine
 from nri_plugin.doctor.command import as_json, as_text
 from nri_plugin.doctor.facts import (
@@ -403,7 +403,7 @@ CHECKPOINT = {
 def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlugins) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    found = neighbours.look_at_device_plugins(Path("/"), tmp_path)
+    found = host.look_at_device_plugins(Path("/"), tmp_path)
     assert (found.registered, found.allocated) == (expected.registered, list(expected.allocated))
     assert found.problem is None
 
@@ -414,14 +414,14 @@ def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlug
 def test_a_strange_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    assert neighbours.look_at_device_plugins(Path("/"), tmp_path).problem is not None
+    assert host.look_at_device_plugins(Path("/"), tmp_path).problem is not None
 
 
 def test_no_kubelet_at_all(tmp_path: Path) -> None:
-    found = neighbours.look_at_device_plugins(Path("/"), tmp_path)
+    found = host.look_at_device_plugins(Path("/"), tmp_path)
     assert found.problem == f"{tmp_path}/device-plugins is not there, or not seen"
     (tmp_path / "device-plugins").mkdir()
-    found = neighbours.look_at_device_plugins(Path("/"), tmp_path)
+    found = host.look_at_device_plugins(Path("/"), tmp_path)
     assert found == DevicePlugins(sockets=[])
 
 
@@ -433,8 +433,8 @@ def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     (tmp_path / "lib").symlink_to("/usr")
     (tmp_path / "usr").mkdir()
     (tmp_path / "usr/libcuda.so").touch()
-    assert neighbours.look_at_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
-    assert neighbours.look_at_nvidia(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
+    assert host.look_at_device_plugins(tmp_path, Path("/var/lib/kubelet")).problem is None
+    assert host.look_at_nvidia(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
     names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
     mounts = tuple(Mount(name, name) for name in names)
     specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
@@ -450,6 +450,6 @@ def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) 
     file = tmp_path / "config.toml"
     if text is not None:
         file.write_text(text)
-    found = neighbours.look_at_nvidia(Path("/"), file)
+    found = host.look_at_nvidia(Path("/"), file)
     assert found.config == known
     assert (found.problem is not None) is (text == "a = \n")
