@@ -20,9 +20,9 @@ from contract.log_lines import Formatter, Line
 from nri_plugin import agent, command_line
 from nri_plugin.doctor import command as doctor
 from nri_plugin.errors import StoreError
+from nri_plugin.readiness import Watchdog
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
-from nri_plugin.watchdog import Watchdog
 
 _LOG = logging.getLogger("nri_plugin")
 

@@ -14,7 +14,7 @@ import re
 from typing import Final
 
 from nri_plugin import cards
-from nri_plugin.errors import Reason, Refused, refuse
+from nri_plugin.errors import Reason, refused
 from nri_plugin.injection import is_below, normal
 from nri_plugin.model import Container, Paths, Pod, Rules
 
@@ -40,16 +40,11 @@ def check_volumes(container: Container, paths: Paths) -> None:
             continue
         source = _on_host(mount.source)
         if is_below(source, run_dir):
-            raise Refused(refuse(Reason.RESTORED, mount=mount.destination, source=mount.source))
+            raise refused(Reason.RESTORED, mount=mount.destination, source=mount.source)
         for place in never if "ro" in mount.options else never_written:
             if place == source or is_below(place, source):
-                raise Refused(
-                    refuse(
-                        Reason.HOST_VOLUME,
-                        mount=mount.destination,
-                        source=mount.source,
-                        place=place,
-                    )
+                raise refused(
+                    Reason.HOST_VOLUME, mount=mount.destination, source=mount.source, place=place
                 )
 
 
@@ -63,21 +58,21 @@ def check_grant(pod: Pod, container: Container, rules: Rules) -> None:
     """Raise Refused where no share could be limited."""
     if pod.runtime_handler not in rules.runtime_handlers:
         allowed = ", ".join(handler for handler in rules.runtime_handlers if handler)
-        raise Refused(refuse(Reason.HANDLER_UNKNOWN, handler=pod.runtime_handler, allowed=allowed))
+        raise refused(Reason.HANDLER_UNKNOWN, handler=pod.runtime_handler, allowed=allowed)
     if container.privileged:
-        raise Refused(refuse(Reason.PRIVILEGED))
+        raise refused(Reason.PRIVILEGED)
     for line in container.env:
         name, _, value = line.partition("=")
         if name == _AUDIT and value:
-            raise Refused(refuse(Reason.ENV_AUDITS, key=name, value=value))
+            raise refused(Reason.ENV_AUDITS, key=name, value=value)
         library = _put_first(value) if name == _PRELOAD else ""
         if library:
             never = ", ".join(_NEVER_FIRST)
             reason = Reason.ENV_PRELOADS
-            raise Refused(refuse(reason, key=name, value=value, library=library, names=never))
+            raise refused(reason, key=name, value=value, library=library, names=never)
     given = given_card(container)
     if given:
-        raise Refused(refuse(Reason.CARD_GIVEN, given=given))
+        raise refused(Reason.CARD_GIVEN, given=given)
 
 
 def _put_first(preload: str) -> str:

@@ -1,4 +1,5 @@
-"""What the runtime has written of a container that stands: the OCI bundle's config.json.
+"""What the runtime has written of a container that stands, the OCI bundle's config.json; and with
+which capabilities a process in it takes limits away, its own or those of processes that it sees.
 
 It is what will really run: image, pod, and all that NRI plugins made of it. Blocks: belongs in a
 thread. Source: containerd's bundle layout, and the OCI runtime specification (process).
@@ -7,13 +8,14 @@ thread. Source: containerd's bundle layout, and the OCI runtime specification (p
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
-from nri_plugin import entrypoint, privileges
+from nri_plugin import entrypoint
 
 _TASKS: Final = "io.containerd.runtime.v2.task/k8s.io"
 _CONFIG_BYTES: Final = 16 << 20
@@ -23,6 +25,24 @@ STATES: Final = (
     Path("/var/snap/microk8s/common/run/containerd"),
 )
 """Where containerd keeps its state: its own default, that of k3s and RKE2, and MicroK8s'."""
+
+_PREFIX: Final = "CAP_"
+_OVER_HOST: Final = "SYS_PTRACE"
+
+LOOSENING: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "SYS_ADMIN": "unmounts what holds the limit",
+        "SYS_MODULE": "loads code into the kernel",
+        "SYS_RAWIO": "reaches the card past its driver",
+        "DAC_READ_SEARCH": "opens files by their numbers, the grant to be written among them",
+        _OVER_HOST: "reaches the host's files through its processes (hostPID)",
+    }
+)
+"""By name, without CAP_: what a process with it does to the limit, which is mounts over a tenant's
+files, and device nodes that its cgroup allows. Not among them: MKNOD makes nodes, which the cgroup
+keeps shut; BPF and PERFMON read what others do, and to write to their memory, or to detach the
+cgroup's device program, takes SYS_ADMIN; SYS_PTRACE reaches the pod's own processes, unless the
+host's are among them, and a debugger there gets no further by it than root without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +97,20 @@ def config(bundle: Path) -> Config:
 
 def _held(sets: dict[str, Any]) -> AbstractSet[str]:
     """Of all the sets: what is only in the bounding one a setuid program still gets."""
-    return frozenset(privileges.plain(name) for names in sets.values() for name in names or ())
+    return frozenset(plain(name) for names in sets.values() for name in names or ())
+
+
+def plain(name: str) -> str:
+    """The name as LOOSENING has it, of the OCI's (CAP_SYS_ADMIN) and of Kubernetes' (SYS_ADMIN)."""
+    return name.upper().removeprefix(_PREFIX)
+
+
+def loosening(held: AbstractSet[str], host_pid: bool, allowed: AbstractSet[str]) -> str:
+    """The first of the held capabilities that loosens a limit and is not allowed; empty: none.
+
+    Plain names. host_pid: the container sees the host's processes.
+    """
+    for name in LOOSENING:
+        if name in held and name not in allowed and (host_pid or name != _OVER_HOST):
+            return name
+    return ""

@@ -19,10 +19,10 @@ from contract import names, quantity
 from contract.log_lines import Format
 from contract.overhead import CODE_BYTES
 from nri_plugin import bundle
+from nri_plugin.bundle import LOOSENING, plain
 from nri_plugin.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.endpoint import Address
 from nri_plugin.model import Rules
-from nri_plugin.privileges import LOOSENING, plain
 from nri_plugin.settings import Settings
 
 _DESCRIPTION: Final = """\

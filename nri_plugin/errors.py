@@ -175,6 +175,10 @@ class Refused(AgentError):
         self.refusal = refusal
 
 
+def refused(reason: Reason, **fields: object) -> Refused:
+    return Refused(Refusal(reason, fields))
+
+
 class FilesError(AgentError):
     """The run directory cannot be prepared or cleaned; the text says what failed."""
 

@@ -162,23 +162,10 @@ class Answer:
 
 
 def decode(reply: bytes) -> Answer:
-    """The child's line; raises InventoryError for anything else."""
+    """The child's line, where GPUs have Card's fields; raises InventoryError for anything else."""
     try:
         told = json.loads(reply)
-        cards = tuple(
-            Card(
-                c["uuid"],
-                c["minor"],
-                c["memory_bytes"],
-                c.get("numa"),
-                c.get("root", ""),
-                c.get("link", ""),
-                c.get("problem", ""),
-                c.get("reserved_bytes", 0),
-                c.get("bus_id", ""),
-            )
-            for c in told["gpus"]
-        )
+        cards = tuple(Card(**gpu) for gpu in told["gpus"])
         xids = tuple((uuid, xid) for uuid, xid in told.get("xids", ()))
         return Answer(told.get("driver", ""), cards, xids, tuple(told.get("silent", ())))
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ from contract.log_lines import Line
 from contract.overhead import PERIOD_S, WINDOW
 from gpu import processes
 from gpu.account import Account, Measured, RegionError
-from nri_plugin.cgroups import container_of
 from nri_plugin.child import Child, Server
 from nri_plugin.errors import ChildError
 from nri_plugin.ledger import Hold
@@ -38,6 +38,7 @@ _IDLE_SAMPLES_MOST: Final = 60
 """Without a container that holds a GPU, before the child ends: pods that come and go would start
 one each second."""
 
+_SEPARATORS: Final = re.compile("[/:.-]")
 
 _Found = Mapping[str, Mapping[str, int | None]]
 """By key and GPU UUID: the overhead in bytes, None where NVML has no figure; nothing for a key
@@ -181,3 +182,20 @@ class _Look:
             if container_id is not None:
                 found[self._keys[container_id]].add(pid)
         return found
+
+
+def container_of(cgroup: str, known: Container[str]) -> str | None:
+    """Which container a process is in. cgroup: the text of its /proc/PID/cgroup. known: container
+    IDs, of which one is returned.
+
+    Runtimes name the group of a container by the container's ID: `ID` (cgroupfs),
+    `cri-containerd-ID.scope` (systemd), `SLICE:cri-containerd:ID` (systemd names, made by
+    cgroupfs). Programs may make groups below it. Version 1 has a line per hierarchy, version 2 one.
+    """
+    for line in cgroup.splitlines():
+        path = line.split(":", 2)[-1]
+        for part in path.split("/"):
+            for name in (part, *_SEPARATORS.split(part)):
+                if name and name in known:
+                    return name
+    return None

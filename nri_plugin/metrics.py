@@ -31,6 +31,13 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=self.registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, registry=self.registry)
+
         self.request_duration = Histogram(
             "gpuslice_nri_request_duration_seconds",
             "Time from a request of the container runtime to our answer, by request and outcome"
@@ -39,31 +46,27 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
-        self.refusals = Counter(
+        self.refusals = counter(
             "gpuslice_nri_refusals_total",
             "Requests refused on purpose, by reason. The pod's events have the words, and"
             " docs/operations.md says what to do about each reason.",
-            ("reason",),
-            registry=self.registry,
+            "reason",
         )
-        self.session_up = Gauge(
+        self.session_up = gauge(
             "gpuslice_nri_session_up",
             "1 while the agent is registered with the container runtime and synchronized; at 0 pods"
             " with a share of a card cannot start on this node.",
-            registry=self.registry,
         )
-        self.sessions = Counter(
+        self.sessions = counter(
             "gpuslice_nri_sessions_total",
             "Sessions with the container runtime that came so far that containers were adjusted;"
             " more than one since the start means reconnects.",
-            registry=self.registry,
         )
-        self.connections_lost = Counter(
+        self.connections_lost = counter(
             "gpuslice_nri_reconnects_total",
             "Times the agent had to connect anew, by cause: ended (the runtime stopped, or dropped"
             " us), absent (nobody listens), failed (the protocol or the socket broke).",
-            ("cause",),
-            registry=self.registry,
+            "cause",
         )
         self.runtime = Info(
             "gpuslice_nri_runtime",
@@ -71,111 +74,89 @@ class Metrics:
             " the first.",
             registry=self.registry,
         )
-        self.synchronized_pods = Gauge(
+        self.synchronized_pods = gauge(
             "gpuslice_nri_synchronize_pods",
             "Pods that the runtime told of when the last session began.",
-            registry=self.registry,
         )
-        self.synchronized_containers = Gauge(
+        self.synchronized_containers = gauge(
             "gpuslice_nri_synchronize_containers",
             "Containers that the runtime told of when the last session began.",
-            registry=self.registry,
         )
-        self.strays = Gauge(
+        self.strays = gauge(
             "gpuslice_stray_containers",
             "Containers found at the last Synchronize that are not as this agent makes them:"
             " not_adjusted (granted a share, made without this agent: no card), files_lost (the"
             " grant is gone from this host), foreign_card (a card, and no limit). The log names"
             " them.",
-            ("kind",),
-            registry=self.registry,
+            "kind",
         )
-        self.with_grant = Gauge(
-            "gpuslice_containers_with_grant",
-            "Containers that hold a share of a card now.",
-            registry=self.registry,
+        self.with_grant = gauge(
+            "gpuslice_containers_with_grant", "Containers that hold a share of a card now."
         )
-        self.not_enforceable = Counter(
+        self.not_enforceable = counter(
             "gpuslice_limit_not_enforceable_total",
             "Containers started whose program the limit may not reach (LimitNotEnforceable):"
             " static, 32 bit, or not of glibc. --unenforceable refuse does not start them; --strict"
             " covers those of musl.",
-            registry=self.registry,
         )
-        self.not_in_place = Counter(
+        self.not_in_place = counter(
             "gpuslice_limit_not_in_place_total",
             "Containers with a share in which, once they ran, library, preload line or grant were"
             " not what this agent mounted, or could not be looked at. The log names them.",
-            registry=self.registry,
         )
-        self.unlimited = Counter(
+        self.unlimited = counter(
             "gpuslice_containers_unlimited_total",
             "Containers without a share that were created with GPUs, and so without a limit, by"
             " source: nvidia_runtime (NVIDIA_VISIBLE_DEVICES under NVIDIA's runtime), nri_plugin"
             " (another NRI plugin).",
-            ("source",),
-            registry=self.registry,
+            "source",
         )
-        self.cards = Gauge(
-            "gpuslice_cards",
-            "Cards of this node, as the driver tells them.",
-            registry=self.registry,
-        )
-        self.unusable = Gauge(
+        self.cards = gauge("gpuslice_cards", "Cards of this node, as the driver tells them.")
+        self.unusable = gauge(
             "gpuslice_unusable_gpus",
             "GPUs that the driver shows and that cannot be brought to containers, as they have no"
             " usable CDI device; /readyz and the Device object say why.",
-            registry=self.registry,
         )
-        self.overhead = Gauge(
+        self.overhead = gauge(
             "gpuslice_overhead_bytes",
             "What the driver holds of a GPU for the containers with a share, beyond what they are"
             " charged at once: code, local memory, larger contexts. Measured every second; a"
             " container's limit is less by its part.",
-            ("uuid",),
-            registry=self.registry,
+            "uuid",
         )
-        self.not_measured = Gauge(
+        self.not_measured = gauge(
             "gpuslice_containers_not_measured",
             "Containers with a share for which NVML had no figure at the last look (MPS, some MIG"
             " drivers, a driver that does not answer): the last measurement stands for them.",
-            registry=self.registry,
         )
-        self.api_up = Gauge(
+        self.api_up = gauge(
             "gpuslice_api_up",
             "1 while the agent knows what the API server says of this node, its Device and its"
             " pods; always 0 where the agent is told of no cluster.",
-            registry=self.registry,
         )
-        self.api_writes = Counter(
+        self.api_writes = counter(
             "gpuslice_api_writes_total",
             "Writes to the API server, by object (node, device, lease, event, pod) and outcome"
             " (written, failed). Those that fail are tried again; the log has the server's words.",
-            ("object", "outcome"),
-            registry=self.registry,
+            "object",
+            "outcome",
         )
-        self.pods_removed = Counter(
+        self.pods_removed = counter(
             "gpuslice_pods_removed_total",
             "Pods that the agent deleted, by reason: GRANT_OVERFILLS (bound to a GPU that was full;"
             " with --remove-unverified alone). The pod's event (GrantRefused) and the log have the"
             " words.",
-            ("reason",),
-            registry=self.registry,
+            "reason",
         )
-        self.grants = Gauge(
+        self.grants = gauge(
             "gpuslice_grants",
             "Containers that hold a share, by what the API server says of it, while the agent is"
             " told of a cluster: confirmed; refuted (not what its pod was granted, or of a GPU that"
             " was full); absent (it has no such pod: made past the API server); unheard (it has not"
             " answered).",
-            ("standing",),
-            registry=self.registry,
+            "standing",
         )
-        self.ready = Gauge(
-            "gpuslice_ready",
-            "1 while /readyz says ok.",
-            registry=self.registry,
-        )
+        self.ready = gauge("gpuslice_ready", "1 while /readyz says ok.")
 
     def render(self) -> bytes:
         """The text format; called from the endpoint's threads."""

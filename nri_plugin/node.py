@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from contract.log_lines import Line
-from nri_plugin import brought, by_name
+from nri_plugin import brought
 from nri_plugin.cdi_reader import Reader
 from nri_plugin.errors import StoreError
 from nri_plugin.generator import Generator
 from nri_plugin.injection import is_below
 from nri_plugin.inventory import Inventory
 from nri_plugin.model import Bringing, Card, Paths, Specs
+from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.settings import Settings
 from nri_plugin.store import Store
@@ -157,8 +158,27 @@ class Node:
             return Bringing(capabilities)
         if self.runtime is None:
             return Bringing(capabilities, True, "the runtime has not said yet which one it is")
-        problem = by_name.problem(self.runtime.name, self.runtime.version)
+        problem = cdi_by_name_problem(self.runtime.name, self.runtime.version)
         return Bringing(capabilities, True, problem)
 
     async def _work(self, job: Callable[[], _T]) -> _T:
         return await self._worker.run(job, self._settings.work_deadline_s)
+
+
+def cdi_by_name_problem(runtime: str, version: str) -> str | None:
+    """Why this runtime cannot be asked for a CDI device by its name; None: it can.
+
+    The operator may choose that instead of applying the spec, for nodes whose default validator
+    rejects the OCI hooks of NVIDIA's specs. Then the runtime applies the spec whole, of its own
+    directories. Runtimes before these drop the request and say nothing, so that a container would
+    run without its card; there it is refused.
+    """
+    if runtimes.parse(version) is None:
+        return f"the version of {runtime}, {version!r}, is not understood"
+    release = runtimes.find(runtime, version)
+    if release is not None and release.carries_cdi:
+        return None
+    return (
+        f"{runtime} {version} drops CDI devices that a plugin asks for; 1.7.30 or later of 1.7,"
+        " or 2.1 or later, is needed"
+    )

@@ -3,7 +3,8 @@
 Run as `python -m nri_plugin.nvml`; writes one line of JSON for each line that it reads, and exits
 at the end of its input. It keeps NVML initialised, so that a look neither starts a process nor
 wakes a GPU, and so that the driver reports XID errors to it. It exits where NVML fails as a whole:
-only a new process loads the driver's library again.
+only a new process loads the driver's library again. Where a GPU is on its board, Linux says: sysfs,
+which answers from memory.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Final
 
 import pynvml
-
-from nri_plugin import board
 
 _AT_ONCE_MS: Final = 0
 _EVENTS_MOST: Final = 1000
 """Of one look: a GPU in trouble may report more than can be read."""
 _FIRST_OF_REMAPPED: Final = 2
+_SYSFS: Final = Path("/sys")
+_DOMAIN_DIGITS: Final = 4
+"""NVML writes the PCI domain with eight digits, Linux with four, or more where it needs them."""
 
 
 class Gpus:
@@ -52,7 +55,7 @@ class Gpus:
                 handles.append(handle)
             except pynvml.NVMLError as error:
                 silent.append(f"GPU {index}: {error}")
-        for index, link in enumerate(board.links(len(handles), _linked(handles))):
+        for index, link in enumerate(links(len(handles), _linked(handles))):
             gpus[index]["link"] = link
         self._listen(handles, [gpu["uuid"] for gpu in gpus])
         self._incomplete = bool(silent) or not all(gpu["memory_bytes"] for gpu in gpus)
@@ -110,8 +113,36 @@ def _gpu(handle: object) -> dict[str, Any]:
         bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
     except pynvml.NVMLError:  # a GPU in trouble may not say where it is
         return gpu
-    place = board.place(bus_id)
-    return {**gpu, "numa": place.numa, "root": place.root, "bus_id": board.name(bus_id)}
+    return {**gpu, **place(bus_id), "bus_id": pci_address(bus_id)}
+
+
+def pci_address(bus_id: str | bytes) -> str:
+    """As Linux writes that bus id of NVML's: 0000:3b:00.0."""
+    text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id
+    domain, _, rest = text.lower().partition(":")
+    return f"{domain.lstrip('0').rjust(_DOMAIN_DIGITS, '0')}:{rest}"
+
+
+def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
+    """Of the GPU with that bus id, as NVML writes it: numa, None where the board has one node or
+    does not say; root, as in pci0000:3a."""
+    try:
+        device = (sysfs / "bus/pci/devices" / pci_address(bus_id)).resolve(strict=True)
+        numa = int((device / "numa_node").read_text())
+    except (OSError, ValueError):
+        return {"numa": None, "root": ""}
+    roots = [part for part in device.parts if part.startswith("pci")]
+    return {"numa": numa if numa >= 0 else None, "root": roots[0] if roots else ""}
+
+
+def links(cards: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
+    """For each card the name of its group: those that reach each other by NVLink, by way of others
+    too; "" where it reaches none."""
+    group = list(range(cards))
+    for one, other in linked:
+        old, new = max(group[one], group[other]), min(group[one], group[other])
+        group = [new if each == old else each for each in group]
+    return [f"nvlink-{each}" if group.count(each) > 1 else "" for each in group]
 
 
 def _memory(handle: object) -> Mapping[str, int]:

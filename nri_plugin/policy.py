@@ -19,7 +19,7 @@ from typing import Final
 
 from contract import allocation, grants, names, quantity
 from nri_plugin import beforehand, injection
-from nri_plugin.errors import Reason, Refusal, Refused, refuse
+from nri_plugin.errors import Reason, Refusal, Refused, refused
 from nri_plugin.model import (
     Adjustment,
     Card,
@@ -61,8 +61,8 @@ def decide(
     """What becomes of `container`; never raises."""
     try:
         return _decide(pod, container, cards, specs, paths, rules)
-    except Refused as refused:
-        return refused.refusal
+    except Refused as error:
+        return error.refusal
 
 
 def wants_card(pod: Pod) -> bool:
@@ -111,7 +111,7 @@ def _of_container(
 ) -> Claim:
     entries = _sharable(pod, _entries(pod))
     if not entries:
-        raise Refused(refuse(Reason.GRANTS_ALONE))
+        raise refused(Reason.GRANTS_ALONE)
     # Another card of the pod may have failed: that is for the containers that have a part of it.
     used = [
         (index, entry)
@@ -170,7 +170,7 @@ def with_share(
     beforehand.check_volumes(container, paths)
     beforehand.check_grant(pod, container, rules)
     if paths.library is None:
-        raise Refused(refuse(Reason.LIBRARY_MISSING, problem=paths.library_problem))
+        raise refused(Reason.LIBRARY_MISSING, problem=paths.library_problem)
     key = grant_key(pod, container, claimed.shared)
     made = injection.adjustment(container, key, claimed.shared, claimed.shares, specs, paths)
     return replace(made, allocated=claimed.allocated)
@@ -184,9 +184,9 @@ def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
     try:
         entries = _allocation(text).gpus
     except allocation.AllocationError as error:
-        raise Refused(refuse(Reason.ALLOCATION_MALFORMED, problem=error)) from error
+        raise refused(Reason.ALLOCATION_MALFORMED, problem=error) from error
     if len(entries) > names.MAX_CARDS:
-        raise Refused(refuse(Reason.TOO_MANY_CARDS, count=len(entries)))
+        raise refused(Reason.TOO_MANY_CARDS, count=len(entries))
     return entries
 
 
@@ -196,7 +196,7 @@ def _sharable(
     """The entries, if another provider than ours is not named to isolate them."""
     label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER)
     if entries and label is not None and label.lower() != names.ISOLATION_PROVIDER:
-        raise Refused(refuse(Reason.PROVIDER_UNKNOWN, value=label))
+        raise refused(Reason.PROVIDER_UNKNOWN, value=label)
     return entries
 
 
@@ -212,7 +212,7 @@ def _grants(pod: Pod) -> grants.Grants | None:
     try:
         return _granted(text)
     except grants.GrantsError as error:
-        raise Refused(refuse(Reason.GRANTS_MALFORMED, problem=error)) from error
+        raise refused(Reason.GRANTS_MALFORMED, problem=error) from error
 
 
 # Reading them costs more than deciding; a node's pods are compared with their grants all along.
@@ -233,7 +233,7 @@ def _resolve_each(
         where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {names.DEVICE_TYPE_GPU}[{index}]"
         card = _find(where, cards, entry.id, entry.minor)
         if any(share.uuid == card.uuid for share in shares):
-            raise Refused(refuse(Reason.CARD_TWICE, where=where, uuid=card.uuid))
+            raise refused(Reason.CARD_TWICE, where=where, uuid=card.uuid)
         memory, core = _memory(where, entry, card), _core(where, entry)
         shares.append(Share(card.uuid, card.minor, memory, core, _is_uncapped(entry)))
     return tuple(shares)
@@ -244,19 +244,17 @@ def _find(where: str, cards: Sequence[Card], uuid: str | None, minor: int) -> Ca
     for card in cards:
         if card.uuid == uuid or (uuid is None and card.minor == minor):
             if card.minor != minor:
-                raise Refused(
-                    refuse(
-                        Reason.CARD_MISMATCH,
-                        where=where,
-                        uuid=card.uuid,
-                        actual=card.minor,
-                        minor=minor,
-                    )
+                raise refused(
+                    Reason.CARD_MISMATCH,
+                    where=where,
+                    uuid=card.uuid,
+                    actual=card.minor,
+                    minor=minor,
                 )
             return card
     known = ", ".join(f"{card.uuid} as minor {card.minor}" for card in cards) or "none"
     wanted = f"with minor {minor}" if uuid is None else uuid
-    raise Refused(refuse(Reason.CARD_UNKNOWN, where=where, card=wanted, known=known))
+    raise refused(Reason.CARD_UNKNOWN, where=where, card=wanted, known=known)
 
 
 def _memory(where: str, entry: allocation.DeviceEntry, card: Card) -> int:
@@ -264,19 +262,17 @@ def _memory(where: str, entry: allocation.DeviceEntry, card: Card) -> int:
     if amount is None:
         ratio = entry.resources.get(names.RESOURCE_MEMORY_RATIO)
         if ratio is None:
-            raise Refused(refuse(Reason.MEMORY_MISSING, where=where))
+            raise refused(Reason.MEMORY_MISSING, where=where)
         amount = quantity.share_of(card.memory_bytes, ratio)
     if not 1 <= amount <= card.most_bytes:
-        raise Refused(
-            refuse(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=card.most_bytes)
-        )
+        raise refused(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=card.most_bytes)
     return amount
 
 
 def _core(where: str, entry: allocation.DeviceEntry) -> int:
     percent = entry.resources.get(names.RESOURCE_CORE, _DEFAULT_CORE_PERCENT)
     if percent > 100:
-        raise Refused(refuse(Reason.CORE_OUT_OF_RANGE, where=where, value=percent))
+        raise refused(Reason.CORE_OUT_OF_RANGE, where=where, value=percent)
     return percent
 
 
@@ -294,21 +290,19 @@ def _shares(
         share = by_uuid.get(card.id)
         if share is None or share.minor != card.minor:
             card_text = f"{card.id} as minor {card.minor}"
-            raise Refused(refuse(Reason.GRANT_NOT_ALLOCATED, where=where, card=card_text))
+            raise refused(Reason.GRANT_NOT_ALLOCATED, where=where, card=card_text)
         for what, value, allowed in (
             ("memory", card.memory_bytes, share.memory_bytes),
             ("core", card.core_percent, share.core_percent),
         ):
             if value > allowed:
-                raise Refused(
-                    refuse(
-                        Reason.GRANT_OVER_ALLOCATION,
-                        where=where,
-                        uuid=card.id,
-                        what=what,
-                        value=value,
-                        allowed=allowed,
-                    )
+                raise refused(
+                    Reason.GRANT_OVER_ALLOCATION,
+                    where=where,
+                    uuid=card.id,
+                    what=what,
+                    value=value,
+                    allowed=allowed,
                 )
     return tuple(
         Share(card.id, card.minor, card.memory_bytes, card.core_percent, by_uuid[card.id].uncapped)
@@ -321,5 +315,5 @@ def grant_key(pod: Pod, container: Container, shared: bool) -> str:
     used = {"pod uid": pod.uid, "container name": container.name}
     for what, name in (used if shared else {"container id": container.id}).items():
         if not _FILE_NAME.fullmatch(name):
-            raise Refused(refuse(Reason.IDENTITY_INVALID, what=what, value=name))
+            raise refused(Reason.IDENTITY_INVALID, what=what, value=name)
     return POD_KEY_PREFIX + pod.uid if shared else container.id

@@ -24,7 +24,7 @@ from typing import Final
 from contract import names
 from contract.log_lines import Line
 from nri_plugin import rootfs
-from nri_plugin.errors import Reason, Refused, refuse
+from nri_plugin.errors import Reason, Refused, refused
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Mount, Pod
 from nri_plugin.notices import Notice, Notices
@@ -113,7 +113,7 @@ class Proofs:
 
     async def _look(self, one: Started) -> Proof:
         if one.standing is None:
-            raise Refused(refuse(Reason.NOT_ADJUSTED))
+            raise refused(Reason.NOT_ADJUSTED)
         job = partial(
             rootfs.prove,
             *(self._state, one.id, one.standing, self._kept, one.waits_in),

@@ -4,10 +4,17 @@ Plain state, set by the event loop (observer.py, watch.py, node_status.py, verif
 the endpoint's threads; each field is replaced whole, never changed in place. Ready means all of:
 registered with the runtime and synchronized, cards known, one of them usable, and the library
 there. A card that cannot be used is unhealthy in the Device object, and the node stays ready.
+
+The watchdog ends the process where its event loop has been silent for too long: an agent that hangs
+keeps the lock (lock.py), and no other can serve the node. The liveness probe has it killed sooner;
+this is for nodes without one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -15,6 +22,7 @@ BEAT_S: Final = 1.0
 """How often the event loop says that it lives."""
 BEAT_LATE_S: Final = 10.0
 """Silent for longer, it is taken to hang."""
+_STDERR: Final = 2
 
 
 class Readiness:
@@ -57,3 +65,32 @@ class Readiness:
     def notes(self) -> Sequence[str]:
         """What people should know of an agent that is ready all the same."""
         return (*self.unusable.values(), *self.grants)
+
+
+class Watchdog:
+    """From the first `feed` on, until `close`. Says where the loop hangs.
+
+    Python's faulthandler waits in a thread of C, which needs neither the event loop nor the
+    interpreter. A process that was stopped (SIGSTOP) is beyond it.
+    """
+
+    def __init__(self, silent_s: float) -> None:
+        self._silent_s = silent_s
+        self._out = _open_stderr()
+
+    def feed(self) -> None:
+        """The event loop lives."""
+        faulthandler.dump_traceback_later(self._silent_s, exit=True, file=self._out)
+
+    def close(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        if self._out != _STDERR:
+            os.close(self._out)
+
+
+def _open_stderr() -> int:
+    """One that never blocks: a reader of the log that hangs may be why we do."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+    with contextlib.suppress(OSError):
+        return os.open(f"/proc/self/fd/{_STDERR}", flags)
+    return _STDERR

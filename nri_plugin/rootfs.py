@@ -32,9 +32,8 @@ from nri_plugin import (
     inside,
     mountinfo,
     preload_list,
-    privileges,
 )
-from nri_plugin.errors import Reason, Refused, refuse
+from nri_plugin.errors import Reason, Refused, refused
 from nri_plugin.inside import kind
 from nri_plugin.model import Mount
 
@@ -94,7 +93,7 @@ def examine(
             why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
         waits_in = _runs(process)
     except (OSError, ValueError) as error:
-        raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
+        raise refused(Reason.ROOTFS_UNKNOWN, problem=error) from error
     return Found(preloads, why, waits_in)
 
 
@@ -162,7 +161,7 @@ def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
     with _at(root, names.CONTAINER_DIR) as found:
         mode = stat.S_IFDIR if found is None else os.fstat(found).st_mode
     if not stat.S_ISDIR(mode):
-        raise Refused(refuse(Reason.IMAGE_PATH, what=kind(mode), path=names.CONTAINER_DIR))
+        raise refused(Reason.IMAGE_PATH, what=kind(mode), path=names.CONTAINER_DIR)
     return {place: entries for place, entries in preloads.items() if entries}
 
 
@@ -172,9 +171,9 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
             return ()
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode):
-            raise Refused(refuse(Reason.IMAGE_PRELOAD, place=place, what=kind(status.st_mode)))
+            raise refused(Reason.IMAGE_PRELOAD, place=place, what=kind(status.st_mode))
         if status.st_size > preload_list.MAX_BYTES:
-            raise Refused(refuse(Reason.IMAGE_PRELOAD, place=place, what=f"{status.st_size} bytes"))
+            raise refused(Reason.IMAGE_PRELOAD, place=place, what=f"{status.st_size} bytes")
         return preload_list.entries(inside.read_all(found, preload_list.MAX_BYTES))
 
 
@@ -194,14 +193,14 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
                 if _file(there) == _file(ours):
                     continue
                 problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
-        raise Refused(refuse(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem))
+        raise refused(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem)
 
 
 def _config(place: Path) -> bundle.Config:
     try:
         return bundle.config(place)
     except ValueError as error:
-        raise Refused(refuse(Reason.ROOTFS_UNKNOWN, problem=error)) from error
+        raise refused(Reason.ROOTFS_UNKNOWN, problem=error) from error
 
 
 def check_capabilities(
@@ -210,21 +209,19 @@ def check_capabilities(
     """Raise Refused where a program in the container could take a limit away."""
     name = _loosening(config, process, allowed)
     if name:
-        raise Refused(refuse(Reason.CAPABILITY, name=name, does=privileges.LOOSENING[name]))
+        raise refused(Reason.CAPABILITY, name=name, does=bundle.LOOSENING[name])
 
 
 def _loosening(config: bundle.Config, process: Path, allowed: AbstractSet[str]) -> str:
     host_pid = _file(os.stat(process / "ns/pid")) == _file(os.stat("/proc/self/ns/pid"))
-    return privileges.loosening(config.capabilities, host_pid, allowed)
+    return bundle.loosening(config.capabilities, host_pid, allowed)
 
 
 def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
     """Raise Refused where a mount of the process shows the host's limits, beside `ours`."""
     point = mountinfo.shown(_mounts(process), ours, _limits(kept))
     if point:
-        raise Refused(
-            refuse(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
-        )
+        raise refused(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
 
 
 def _limits(kept: Kept) -> mountinfo.Limits:
@@ -290,7 +287,7 @@ def _at(root: int, path: str) -> Iterator[int | None]:
             except NotADirectoryError as error:
                 what = kind(os.stat(part, dir_fd=current, follow_symlinks=False).st_mode)
                 place = "/" + "/".join(parents[: depth + 1])
-                raise Refused(refuse(Reason.IMAGE_PATH, what=what, path=place)) from error
+                raise refused(Reason.IMAGE_PATH, what=what, path=place) from error
             os.close(current)
             current = below
         yield current

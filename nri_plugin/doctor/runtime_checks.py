@@ -6,8 +6,9 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from nri_plugin import bundle, by_name
+from nri_plugin import bundle
 from nri_plugin.doctor.facts import Answer, Facts, Runtime, fail, ok, warn
+from nri_plugin.node import cdi_by_name_problem
 from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.runtimes import Version
 
@@ -112,7 +113,7 @@ def cdi_by_name(facts: Facts) -> Answer:
     settings, runtime = facts.settings, facts.runtime
     if not settings.cdi_by_name:
         return ok("not chosen: the agent applies the specs itself")
-    problem = by_name.problem(runtime.name or "", runtime.version or "")
+    problem = cdi_by_name_problem(runtime.name or "", runtime.version or "")
     if problem is not None:
         do = "start the agent without --cdi-by-name, or upgrade containerd"
         return fail(problem, do)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from nri_plugin import by_name
+from nri_plugin.node import cdi_by_name_problem
 
 
 @pytest.mark.parametrize(
     "version", ["v1.7.30", "1.7.35", "v2.1.0", "v2.4.2", "2.2.1+debian1", "v3.0.0-rc.1"]
 )
 def test_these_can(version: str) -> None:
-    assert by_name.problem("containerd", version) is None
+    assert cdi_by_name_problem("containerd", version) is None
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ def test_these_can(version: str) -> None:
     ],
 )
 def test_these_cannot(runtime: str, version: str, text: str) -> None:
-    assert text in (by_name.problem(runtime, version) or "")
+    assert text in (cdi_by_name_problem(runtime, version) or "")

@@ -19,7 +19,7 @@ import pytest
 
 from contract import grant_file, names, region_file
 from nri_plugin.ledger import Hold
-from nri_plugin.measuring import COMMAND, Measuring
+from nri_plugin.measuring import COMMAND, Measuring, container_of
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Pod
 from tests.shim.conftest import CARDS, CONTEXT_BYTES, GIB, MIB, Host, card_host, library
@@ -317,3 +317,45 @@ def test_it_measures_real_programs(card_host: Host, tmp_path: Path) -> None:
         process.communicate(b"\n")
     # Nothing in this grant says what a context takes.
     assert node.overhead("key-1") == CONTEXT_BYTES + 80 * MIB
+
+
+ID = "4f0d" * 16
+OTHER = "5e1c" * 16
+POD = "kubepods-burstable-pod3b6c9d1e_0f2a_4c55_9d7e_1a2b3c4d5e6f.slice"
+UID = "pod3b6c9d1e-0f2a-4c55-9d7e-1a2b3c4d5e6f"
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        f"0::/kubepods.slice/kubepods-burstable.slice/{POD}/cri-containerd-{ID}.scope",
+        f"0::/../../{POD}/cri-containerd-{ID}.scope",
+        f"0::/kubepods/burstable/{UID}/{ID}",
+        f"0::/kubepods/burstable/{UID}/{ID}/jobs/one",
+        f"0::/system.slice/{POD}:cri-containerd:{ID}",
+        f"0::/{POD}/crio-{ID}.scope",
+        f"12:pids:/user.slice\n4:memory:/kubepods/burstable/{UID}/{ID}\n1:name=systemd:/init.scope",
+        f"9:devices:/kubepods.slice/{POD}/cri-containerd-{ID}.scope",
+    ],
+    ids=[
+        "systemd",
+        "systemd, seen from another cgroup namespace",
+        "cgroupfs",
+        "groups of the container's own",
+        "systemd's names by cgroupfs",
+        "CRI-O",
+        "version 1, cgroupfs",
+        "version 1, systemd",
+    ],
+)
+def test_the_container_is_found(cgroup: str) -> None:
+    assert container_of(cgroup, {ID, OTHER}) == ID
+
+
+@pytest.mark.parametrize("cgroup", ["", "0::/\n", f"0::/system.slice/{POD}", f"0::/x/{ID}x", "::"])
+def test_what_is_in_none_of_them(cgroup: str) -> None:
+    assert container_of(cgroup, {ID}) is None
+
+
+def test_an_id_may_have_dashes() -> None:
+    assert container_of("0::/kubepods/pod1/my-container-1", {"my-container-1"}) == "my-container-1"

@@ -16,7 +16,7 @@ HANGS = {
     "with the interpreter's lock": "import ctypes; ctypes.PyDLL(None).sleep(600)",
     "in its own log": "import os\nwhile True: os.write(2, bytes(4096))",
 }
-FED = "from nri_plugin.watchdog import Watchdog\nwatchdog = Watchdog({})\nwatchdog.feed()\n"
+FED = "from nri_plugin.readiness import Watchdog\nwatchdog = Watchdog({})\nwatchdog.feed()\n"
 
 
 @pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
