@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from contract import names
 from contract.log_lines import Line
@@ -36,9 +36,16 @@ from nri_plugin.settings import Settings
 from nri_plugin.store import Store
 from nri_plugin.watch import look, tell, watch
 
+if TYPE_CHECKING:
+    from nri_plugin.cluster import Cluster
+
 _LOG: Final = logging.getLogger(__name__)
 
 _SOCKET_LOOK_S: Final = 1.0
+_NO_CLUSTER: Final = (
+    "no cluster: no kubeconfig is named, and this is not a pod; containers are served all the same,"
+    " and nobody is told of this node's cards"
+)
 
 
 async def run(
@@ -54,18 +61,7 @@ async def run(
     this node are told of this one. alive: told every second that the event loop runs.
     """
     metrics, readiness = Metrics(), Readiness(time.monotonic, alive)
-    inventory = Inventory(
-        settings.environment,
-        deadline_s=settings.inventory_deadline_s,
-        min_interval_s=settings.inventory_min_interval_s,
-        now=time.monotonic,
-    )
-    contexts = Contexts(
-        settings.environment,
-        deadline_s=settings.context_deadline_s,
-        min_interval_s=settings.context_min_interval_s,
-        now=time.monotonic,
-    )
+    inventory, contexts = Inventory(settings.environment), Contexts(settings.environment)
     files = RunDirectory(settings.run_dir, lambda: random.SystemRandom().randrange(1, 1 << 64))
     store = Store(settings.store_dir, settings.library)
     bounds = Bounds()
@@ -77,20 +73,11 @@ async def run(
     watching = asyncio.create_task(
         watch(service.node, lambda: service.containers_with_grant, readiness, metrics), name="watch"
     )
-    measuring = asyncio.create_task(
-        Measuring(
-            settings.run_dir,
-            lambda: service.holds,
-            settings.environment,
-            metrics,
-            deadline_s=settings.measuring_deadline_s,
-            min_interval_s=settings.measuring_min_interval_s,
-            now=time.monotonic,
-        ).run(),
-        name="measuring",
-    )
+    measure = Measuring(settings.run_dir, lambda: service.holds, settings.environment, metrics)
+    measuring = asyncio.create_task(measure.run(), name="measuring")
     observer = Observer(metrics, readiness)
     lock = Lock(settings.run_dir, identity)
+    side: Cluster | None = None
     joined: asyncio.Task[None] | None = None
 
     async def prepare() -> None:
@@ -105,15 +92,19 @@ async def run(
         await _unless(leaving, prepare())
         # What is here by now stays: the garbage collector need not look at it while containers
         # wait for their answers.
-        side = (
-            None
-            if leaving.is_set()
-            else _api_side(settings, inventory, service, bounds, notices, readiness, metrics)
-        )
+        if not settings.in_cluster:
+            _LOG.info(Line(_NO_CLUSTER))
+        elif not leaving.is_set():
+            # It takes 9 MiB that an agent without a cluster does not need.
+            from nri_plugin.cluster import Cluster
+
+            side = Cluster(
+                settings, inventory, bounds, notices, lambda: service.holds, readiness, metrics
+            )
         gc.collect()
         gc.freeze()
         if side is not None:
-            joined = asyncio.create_task(side, name="API server")
+            joined = asyncio.create_task(side.run(), name="API server")
         await _serve(settings, service, observer, announce, leaving)
     finally:
         watching.cancel()
@@ -127,32 +118,6 @@ async def run(
             endpoint.close()
         await contexts.close()
         await inventory.close()
-
-
-def _api_side(
-    settings: Settings,
-    inventory: Inventory,
-    service: Service,
-    bounds: Bounds,
-    notices: Notices,
-    readiness: Readiness,
-    metrics: Metrics,
-) -> Coroutine[Any, Any, None] | None:
-    """The agent's work for the API server; None: there is none to speak to."""
-    if not settings.in_cluster:
-        _LOG.info(
-            Line(
-                "no cluster: no kubeconfig is named, and this is not a pod; containers are"
-                " served all the same, and nobody is told of this node's cards"
-            )
-        )
-        return None
-    # It takes 9 MiB that an agent without a cluster does not need.
-    from nri_plugin.cluster import Cluster
-
-    return Cluster(
-        settings, inventory, bounds, notices, lambda: service.holds, readiness, metrics
-    ).run()
 
 
 async def _serve(

@@ -1,4 +1,4 @@
-"""CDI specs of this node's cards, read from directories into plain values.
+"""CDI specs of this node's cards, read from directories into plain values; again where one changed.
 
 Holds the reading of the Container Device Interface, versions 0.3 to 1.x, for one kind of device.
 Decides nothing: what cannot be used as described becomes a problem of its device, what cannot be
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,53 @@ _UNSUPPORTED: Final = ("additionalGids", "intelRdt", "netDevices")
 _DEFAULT_MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 
 Stat = Callable[[str], os.stat_result]
+
+
+class Reader:
+    """The specs of some directories: every creation with a grant asks for them, and the runtime
+    waits meanwhile. Belongs to one thread.
+
+    What was read last is given again while files and device nodes are those that were looked at.
+    """
+
+    def __init__(
+        self, directories: Iterable[Path], kind: str = names.CDI_KIND, status: Stat = os.stat
+    ) -> None:
+        self._directories = tuple(directories)
+        self._kind = kind
+        self._status = status
+        self._files: object = None
+        self._nodes: dict[str, object] = {}
+        self._specs = Specs()
+
+    def load(self) -> Specs:
+        files = [_listing(directory) for directory in self._directories]
+        nodes = {path: _seen(self._status, path) for path in self._nodes}
+        if files != self._files or nodes != self._nodes:
+            self._files, self._nodes = files, {}
+            self._specs = load(self._directories, self._kind, self._looked_at)
+        return self._specs
+
+    def _looked_at(self, path: str) -> os.stat_result:
+        self._nodes[path] = _seen(self._status, path)
+        return self._status(path)
+
+
+def _listing(directory: Path) -> object:
+    try:
+        there = [name for name in os.listdir(directory) if name.endswith(SUFFIXES)]
+    except OSError as error:
+        return error.errno
+    return {name: _seen(os.stat, f"{directory}/{name}") for name in there}
+
+
+def _seen(status: Stat, path: str) -> object:
+    """What tells whether a file or device node is still the one that was looked at."""
+    try:
+        found = status(path)
+    except OSError as error:
+        return error.errno
+    return found.st_mode, found.st_rdev, state(found)
 
 
 class SpecError(Exception):
@@ -120,72 +167,56 @@ def document(path: Path) -> Any:
 
 
 def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
-    spec = _object("the spec", document(path))
-    if spec.get("kind") != kind:
+    spec = _Object("", document(path))
+    if spec.raw.get("kind") != kind:
         return ()
-    version = _string("cdiVersion", spec.get("cdiVersion"))
+    version = spec.text("cdiVersion")
     if version.partition(".")[0] not in {"0", "1"}:
         raise SpecError(f"cdiVersion {_shown(version)}, this agent reads 0.3 to 1.x")
-    common, common_problem = _try_edits("containerEdits", spec.get("containerEdits"), status)
+    common, common_problem = _try_edits(spec, status)
     devices = []
-    for index, raw in enumerate(_list("devices", spec.get("devices"))):
-        where = f"devices[{index}]"
-        entry = _object(where, raw)
-        name = _string(f"{where}.name", entry.get("name"))
-        own, problem = _try_edits(f"{where}.containerEdits", entry.get("containerEdits"), status)
+    for entry in spec.objects("devices"):
+        own, problem = _try_edits(entry, status)
+        name = entry.text("name")
         devices.append(CdiDevice(name, str(path), own, common, problem or common_problem))
     return devices
 
 
-def _try_edits(where: str, raw: object, status: Stat) -> tuple[Edits, str | None]:
+def _try_edits(parent: _Object, status: Stat) -> tuple[Edits, str | None]:
     """The edits, or why they cannot be used; one broken card leaves the others usable."""
     try:
-        return _edits(where, raw, status), None
+        raw = parent.raw.get("containerEdits")
+        edits = _Object(parent.at("containerEdits"), {} if raw is None else raw)
+        for name in _UNSUPPORTED:
+            if edits.raw.get(name):
+                raise SpecError(f"{edits.at(name)} is not supported")
+        return Edits(
+            env=tuple(_variable(edits.at("env"), line) for line in edits.texts("env")),
+            devices=tuple(_device(each, status) for each in edits.objects("deviceNodes")),
+            mounts=tuple(map(_mount, edits.objects("mounts"))),
+            hooks=tuple(map(_hook, edits.objects("hooks"))),
+        ), None
     except SpecError as error:
         return Edits(), str(error)
 
 
-def _edits(where: str, raw: object, status: Stat) -> Edits:
-    edits = _object(where, {} if raw is None else raw)
-    for name in _UNSUPPORTED:
-        if edits.get(name):
-            raise SpecError(f"{where}.{name} is not supported")
-
-    def each(field: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        for index, item in enumerate(_list(f"{where}.{field}", edits.get(field))):
-            place = f"{where}.{field}[{index}]"
-            yield place, _object(place, item)
-
-    return Edits(
-        env=tuple(_variable(f"{where}.env", v) for v in _list(f"{where}.env", edits.get("env"))),
-        devices=tuple(_device(place, item, status) for place, item in each("deviceNodes")),
-        mounts=tuple(_mount(place, item) for place, item in each("mounts")),
-        hooks=tuple(_hook(place, item) for place, item in each("hooks")),
-    )
-
-
-def _variable(where: str, raw: object) -> tuple[str, str]:
-    key, equals, value = _string(where, raw).partition("=")
+def _variable(where: str, line: str) -> tuple[str, str]:
+    key, equals, value = line.partition("=")
     if not key or not equals:
-        raise SpecError(f"{where}: {_shown(raw)}, expected KEY=VALUE")
+        raise SpecError(f"{where}: {_shown(line)}, expected KEY=VALUE")
     return key, value
 
 
-def _device(where: str, raw: Mapping[str, Any], status: Stat) -> Device:
-    path = _absolute(f"{where}.path", raw.get("path"))
-    kind, major, minor = raw.get("type"), raw.get("major"), raw.get("minor")
-    if not kind or major is None or minor is None:
+def _device(node: _Object, status: Stat) -> Device:
+    path, raw = node.path("path"), node.raw
+    major, minor = node.whole("major"), node.whole("minor")
+    if not raw.get("type") or major is None or minor is None:
         # nvidia-ctk writes the path alone: the numbers are those of the host's node, today.
-        kind, major, minor = _numbers(where, str(raw.get("hostPath") or path), status)
-    return Device(
-        path,
-        _string(f"{where}.type", kind),
-        _whole(f"{where}.major", major) or 0,
-        _whole(f"{where}.minor", minor) or 0,
-        _whole(f"{where}.fileMode", raw.get("fileMode")),
-        _whole(f"{where}.uid", raw.get("uid")),
-        _whole(f"{where}.gid", raw.get("gid")),
-    )
+        kind, major, minor = _numbers(node.where, str(raw.get("hostPath") or path), status)
+    else:
+        kind = node.text("type")
+    mode, uid, gid = map(node.whole, ("fileMode", "uid", "gid"))
+    return Device(path, kind, major, minor, mode, uid, gid)
 
 
 def _numbers(where: str, path: str, status: Stat) -> tuple[str, int, int]:
@@ -199,63 +230,71 @@ def _numbers(where: str, path: str, status: Stat) -> tuple[str, int, int]:
     raise SpecError(f"{where}: {path} is not a device node")
 
 
-def _mount(where: str, raw: Mapping[str, Any]) -> Mount:
-    options = _list(f"{where}.options", raw.get("options"))
+def _mount(mount: _Object) -> Mount:
     return Mount(
-        _absolute(f"{where}.containerPath", raw.get("containerPath")),
-        _absolute(f"{where}.hostPath", raw.get("hostPath")),
-        tuple(_string(f"{where}.options", o) for o in options) or _DEFAULT_MOUNT_OPTIONS,
-        _string(f"{where}.type", raw.get("type") or "bind"),
+        mount.path("containerPath"),
+        mount.path("hostPath"),
+        mount.texts("options") or _DEFAULT_MOUNT_OPTIONS,
+        mount.text("type") if mount.raw.get("type") else "bind",
     )
 
 
-def _hook(where: str, raw: Mapping[str, Any]) -> Hook:
-    name = _string(f"{where}.hookName", raw.get("hookName"))
+def _hook(hook: _Object) -> Hook:
+    name = hook.text("hookName")
     if name not in _STAGES:
-        raise SpecError(f"{where}.hookName: {_shown(name)}, allowed are {', '.join(_STAGES)}")
-    return Hook(
-        _STAGES[name],
-        _absolute(f"{where}.path", raw.get("path")),
-        tuple(_string(f"{where}.args", a) for a in _list(f"{where}.args", raw.get("args"))),
-        tuple(_string(f"{where}.env", v) for v in _list(f"{where}.env", raw.get("env"))),
-        _whole(f"{where}.timeout", raw.get("timeout")),
-    )
+        at = hook.at("hookName")
+        raise SpecError(f"{at}: {_shown(name)}, allowed are {', '.join(_STAGES)}")
+    args, env = hook.texts("args"), hook.texts("env")
+    return Hook(_STAGES[name], hook.path("path"), args, env, hook.whole("timeout"))
 
 
 def _shown(raw: object) -> str:
     return repr(raw)[:_SHOWN_CHARS]
 
 
-def _object(where: str, raw: object) -> Mapping[str, Any]:
-    if not isinstance(raw, dict):
-        raise SpecError(f"{where}: expected an object, got {type(raw).__name__}")
-    return raw
+class _Object:
+    """A JSON object of a spec, and where it is. Its methods read one field; they raise SpecError
+    for another type than they say."""
 
+    def __init__(self, where: str, raw: object) -> None:
+        if not isinstance(raw, dict):
+            place = where or "the spec"
+            raise SpecError(f"{place}: expected an object, got {type(raw).__name__}")
+        self.where = where
+        self.raw: Mapping[str, Any] = raw
 
-def _list(where: str, raw: object) -> Sequence[Any]:
-    if raw is None:
-        return ()
-    if not isinstance(raw, list):
-        raise SpecError(f"{where}: expected a list, got {type(raw).__name__}")
-    return raw
+    def at(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
 
+    def text(self, key: str) -> str:
+        return self._text(key, self.raw.get(key))
 
-def _string(where: str, raw: object) -> str:
-    if not isinstance(raw, str) or not raw:
-        raise SpecError(f"{where}: {_shown(raw)}, expected a text")
-    return raw
+    def path(self, key: str) -> str:
+        path = self.text(key)
+        if not path.startswith("/"):
+            raise SpecError(f"{self.at(key)}: {_shown(path)}, expected an absolute path")
+        return path
 
+    def whole(self, key: str) -> int | None:
+        raw = self.raw.get(key)
+        if raw is not None and (not isinstance(raw, int) or isinstance(raw, bool) or raw < 0):
+            raise SpecError(f"{self.at(key)}: {_shown(raw)}, expected a whole number")
+        return raw
 
-def _absolute(where: str, raw: object) -> str:
-    path = _string(where, raw)
-    if not path.startswith("/"):
-        raise SpecError(f"{where}: {_shown(path)}, expected an absolute path")
-    return path
+    def texts(self, key: str) -> Sequence[str]:
+        return tuple(self._text(key, each) for each in self._list(key))
 
+    def objects(self, key: str) -> Iterator[_Object]:
+        for index, each in enumerate(self._list(key)):
+            yield _Object(f"{self.at(key)}[{index}]", each)
 
-def _whole(where: str, raw: object) -> int | None:
-    if raw is None:
-        return None
-    if not isinstance(raw, int) or isinstance(raw, bool) or raw < 0:
-        raise SpecError(f"{where}: {_shown(raw)}, expected a whole number")
-    return raw
+    def _text(self, key: str, raw: object) -> str:
+        if not isinstance(raw, str) or not raw:
+            raise SpecError(f"{self.at(key)}: {_shown(raw)}, expected a text")
+        return raw
+
+    def _list(self, key: str) -> Sequence[Any]:
+        raw = self.raw.get(key)
+        if raw is None or isinstance(raw, list):
+            return raw or ()
+        raise SpecError(f"{self.at(key)}: expected a list, got {type(raw).__name__}")

@@ -12,6 +12,7 @@ import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -244,32 +245,20 @@ def parse(
 
 
 def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
-    return Settings(
-        nri_socket=given.nri_socket,
-        index=given.index,
-        run_dir=given.run_dir,
-        store_dir=given.store_dir,
-        library=given.library,
-        cdi_dirs=_extended(_CDI_DIRS, given.cdi_dir or ()),
-        containerd_state=given.containerd_state or bundle.find_state(),
-        environment=dict(environment),
-        remove_unverified=given.remove_unverified,
-        strict=given.strict,
-        refuse_unenforceable=given.unenforceable == "refuse",
-        rules=Rules(
-            (*Rules().runtime_handlers, *given.runtime_handler), frozenset(given.allow_capability)
-        ),
-        verbose=given.verbose,
-        log_format=given.log_format,
-        http=given.http,
-        kubeconfig=str(given.kubeconfig or ""),
-        node_name=given.node_name,
-        driver_capabilities=given.driver_capabilities,
-        cdi_by_name=given.cdi_by_name,
-        nvidia_ctk=given.nvidia_ctk,
-        code_bytes=given.code_bytes,
-        managed_free=given.managed_memory == "free",
-    )
+    """Most flags have a setting's name and value; the others are translated."""
+    known = {field.name for field in fields(Settings)}
+    settings = {name: value for name, value in vars(given).items() if name in known}
+    handlers = (*Rules().runtime_handlers, *given.runtime_handler)
+    settings |= {
+        "cdi_dirs": _extended(_CDI_DIRS, given.cdi_dir or ()),
+        "containerd_state": given.containerd_state or bundle.find_state(),
+        "environment": dict(environment),
+        "kubeconfig": str(given.kubeconfig or ""),
+        "managed_free": given.managed_memory == "free",
+        "refuse_unenforceable": given.unenforceable == "refuse",
+        "rules": Rules(handlers, frozenset(given.allow_capability)),
+    }
+    return Settings(**settings)
 
 
 def _extended(defaults: Sequence[Path], given: Sequence[Path]) -> Sequence[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -24,16 +25,16 @@ _LOG: Final = logging.getLogger(__name__)
 class Contexts:
     """The sizes, kept; each card is asked at most once in `min_interval_s`, until it has answered.
 
-    now: a monotonic clock in seconds.
+    deadline_s: of one look; the agent waits for it at its start. now: a monotonic clock in seconds.
     """
 
     def __init__(
         self,
         environment: Mapping[str, str],
         *,
-        deadline_s: float,
-        min_interval_s: float,
-        now: Callable[[], float],
+        deadline_s: float = 10.0,
+        min_interval_s: float = 30.0,
+        now: Callable[[], float] = time.monotonic,
         command: Sequence[str] = (sys.executable, "-m", "gpu.context_size"),
     ) -> None:
         self._environment = environment

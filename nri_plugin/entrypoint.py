@@ -5,24 +5,63 @@ to where they lead inside; all of it through the root of the container's process
 and mounts. Says why no limit reaches the program, or that one does. Programs that are started
 later, by it or by `kubectl exec`, are not seen.
 
-Blocks: see inside.py, which opens what is opened here.
+Of a file are read an ELF's headers or the line of a script, as much of them as Linux looks at;
+garbage is never an error, only no program. Blocks: see inside.py, which opens what is opened here.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import posixpath
+import re
 import stat
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nri_plugin import elf, inside
+from nri_plugin import inside
 
 _SCRIPTS_MAX: Final = 6
 """Linux follows fewer scripts that are read by scripts."""
 _PATH_PARTS_MAX: Final = 256
 _READ_MOST: Final = 1 << 62
+
+
+Read = Callable[[int, int], bytes]
+"""Read(offset, size): at most `size` bytes of the file, fewer at its end."""
+
+MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+"""ELF's number of a machine, by the kernel's name of it."""
+
+_LINE_BYTES: Final = 256
+"""The kernel looks at no more of a script."""
+_HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
+_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_WIDE: Final = 2
+_LITTLE: Final = 1
+_INTERPRETER: Final = 3
+_SEGMENTS_MAX: Final = 128
+_PATH_BYTES: Final = 4096
+_GLIBC: Final = re.compile(r"ld-linux[\w.-]*\.so\.\d+|ld64\.so\.\d+|ld-2\.\d+\.so")
+_MUSL: Final = re.compile(r"ld-musl-.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An ELF program; interpreter: its dynamic loader, None where it names none."""
+
+    wide: bool
+    machine: int
+    interpreter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A text that names the program that reads it."""
+
+    interpreter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +76,7 @@ class Process:
 def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> str:
     """Why no limit reaches the entry point, for people; empty where one does.
 
-    root: descriptor of the process's own root. machine: as elf.MACHINES. forwarded: strict mode.
+    root: descriptor of the process's own root. machine: as MACHINES. forwarded: strict mode.
     What cannot be found or read is out of reach: nothing is known of it.
     """
     if not process.args:
@@ -48,12 +87,12 @@ def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> 
         for _ in range(_SCRIPTS_MAX):
             with inside.found(root, place) as descriptor:
                 match _parse(descriptor):
-                    case elf.Script(interpreter):
+                    case Script(interpreter):
                         name, place = interpreter, _from(process.cwd, interpreter)
-                    case elf.Program() as program:
+                    case Program() as program:
                         loader = _loader(root, process, program)
                         own_name = inside.name_of(descriptor)
-                        why = elf.out_of_reach(program, own_name, loader, machine, forwarded)
+                        why = program_out_of_reach(program, own_name, loader, machine, forwarded)
                         return f"{name!r} {why}" if why else ""
                     case None:
                         return f"{name!r} is neither an ELF program nor a script"
@@ -64,7 +103,7 @@ def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> 
     return f"{name!r} is read by a script that is read by a script, and so on"
 
 
-def _loader(root: int, process: Process, program: elf.Program) -> str:
+def _loader(root: int, process: Process, program: Program) -> str:
     """The name of the program's dynamic loader, behind all links."""
     if program.interpreter is None:
         return ""
@@ -72,13 +111,13 @@ def _loader(root: int, process: Process, program: elf.Program) -> str:
         return inside.name_of(descriptor)
 
 
-def _parse(descriptor: int) -> elf.Program | elf.Script | None:
+def _parse(descriptor: int) -> Program | Script | None:
     with inside.readable(descriptor) as file:
 
         def read(offset: int, size: int) -> bytes:
             return os.pread(file, size, offset) if offset < _READ_MOST else b""
 
-        return elf.parse(read)
+        return parse(read)
 
 
 def _place(root: int, process: Process, name: str) -> str:
@@ -101,3 +140,51 @@ def _place(root: int, process: Process, name: str) -> str:
 
 def _from(cwd: str, path: str) -> str:
     return path if path.startswith("/") else f"{cwd}/{path}"
+
+
+def parse(read: Read) -> Program | Script | None:
+    """What the kernel would take the file for; None: nothing that it starts by itself."""
+    start = read(0, _LINE_BYTES)
+    if start[:2] == b"#!":
+        named = re.match(rb"[ \t]*([^ \t\n\0]*)", start[2:])
+        return Script(os.fsdecode(named[1])) if named and named[1] else None
+    if len(start) < _HEADER.size:
+        return None
+    magic, width, order, _, _, machine, _, _, segments_at, _, _, _, size, count, *_ = (
+        _HEADER.unpack_from(start)
+    )
+    if magic != b"\x7fELF":
+        return None
+    if (width, order) != (_WIDE, _LITTLE):
+        return Program(False, machine, None)
+    if size != _SEGMENT.size or count > _SEGMENTS_MAX:
+        return None
+    table = read(segments_at, size * count)
+    for at in range(0, len(table) - size + 1, size):
+        kind, _, offset, _, _, file_bytes, _, _ = _SEGMENT.unpack_from(table, at)
+        if kind == _INTERPRETER:
+            name = read(offset, min(file_bytes, _PATH_BYTES)).partition(b"\0")[0]
+            return Program(True, machine, os.fsdecode(name))
+    return Program(True, machine, None)
+
+
+def program_out_of_reach(
+    program: Program, name: str, loader: str, machine: int, forwarded: bool
+) -> str:
+    """Why no limit of ours reaches the program; empty where one does.
+
+    name: the program's file; loader: its dynamic loader's file behind all links; machine: that of
+    our library; forwarded: the driver's libraries are forwarders, which any dynamic program meets.
+    """
+    if not program.wide or program.machine != machine:
+        return "is built for another machine than the library, which is not loaded into it"
+    if program.interpreter is None:
+        # glibc's loader, run as a program, does what it does for others.
+        own = _GLIBC.fullmatch(posixpath.basename(name))
+        return "" if own else "is statically linked, and loads no library before it starts"
+    names = {posixpath.basename(program.interpreter), posixpath.basename(loader)}
+    if any(_MUSL.fullmatch(each) for each in names):
+        return "" if forwarded else "is a program of musl, whose loader reads no preload file"
+    if any(_GLIBC.fullmatch(each) for each in names):
+        return ""
+    return f"is started by {program.interpreter}, which is not known to read a preload file"

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -34,8 +35,9 @@ OPTIONS: Final = ("cdi", "generate", "--format=json", "--device-name-strategy=uu
 class Generator:
     """Makes `directory`/FILE; at most one attempt in `min_interval_s`.
 
-    command: nvidia-ctk, and what must stand before it to run it on this host. now: a monotonic
-    clock in seconds. `present`, `write` and `discard` block: they belong in a worker thread.
+    command: nvidia-ctk, and what must stand before it to run it on this host. deadline_s: the agent
+    waits for it at its start if a spec is missing. now: a monotonic clock in seconds. `present`,
+    `write` and `discard` block: they belong in a worker thread.
     """
 
     def __init__(
@@ -44,9 +46,9 @@ class Generator:
         directory: Path,
         environment: Mapping[str, str],
         *,
-        deadline_s: float,
-        min_interval_s: float,
-        now: Callable[[], float],
+        deadline_s: float = 20.0,
+        min_interval_s: float = 30.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = directory / FILE
         self._child = Child(

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -46,16 +47,16 @@ def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
 class Inventory:
     """The cards, kept; asked anew on demand, at most once in `min_interval_s`.
 
-    now: a monotonic clock in seconds.
+    deadline_s: NVML takes seconds where persistence mode is off. now: a monotonic clock in seconds.
     """
 
     def __init__(
         self,
         environment: Mapping[str, str],
         *,
-        deadline_s: float,
-        min_interval_s: float,
-        now: Callable[[], float],
+        deadline_s: float = 10.0,
+        min_interval_s: float = 5.0,
+        now: Callable[[], float] = time.monotonic,
         command: Sequence[str] = (sys.executable, "-m", "nri_plugin.nvml"),
     ) -> None:
         self._child = Child(command, environment, deadline_s=deadline_s, whom="NVML")

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import re
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,7 +47,9 @@ whose files cannot be read."""
 
 
 class Measuring:
-    """root: the run directory. holds: what containers that live hold. proc: where /proc is."""
+    """root: the run directory. holds: what containers that live hold. deadline_s: for NVML's list,
+    and for files. min_interval_s: how long NVML is let alone after it did not answer. proc: where
+    /proc is."""
 
     def __init__(
         self,
@@ -55,9 +58,9 @@ class Measuring:
         environment: Mapping[str, str],
         metrics: Metrics,
         *,
-        deadline_s: float,
-        min_interval_s: float,
-        now: Callable[[], float],
+        deadline_s: float = 5.0,
+        min_interval_s: float = 10.0,
+        now: Callable[[], float] = time.monotonic,
         command: Sequence[str] = COMMAND,
         proc: Path = Path("/proc"),
     ) -> None:

@@ -7,7 +7,6 @@ through the worker or a child, under a deadline. Where a card has no CDI spec, o
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final, TypeVar
 
 from contract.log_lines import Line
 from nri_plugin import brought
-from nri_plugin.cdi_reader import Reader
+from nri_plugin.cdi import Reader
 from nri_plugin.errors import StoreError
 from nri_plugin.generator import Generator
 from nri_plugin.injection import is_below
@@ -49,9 +48,6 @@ class Node:
             settings.nvidia_ctk,
             settings.generated_cdi_dir,
             settings.environment,
-            deadline_s=settings.generator_deadline_s,
-            min_interval_s=settings.generator_min_interval_s,
-            now=time.monotonic,
         )
         self._specs = Reader(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
         self._renewed_for: str | None = None

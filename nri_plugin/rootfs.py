@@ -27,7 +27,6 @@ from typing import Final
 from contract import names
 from nri_plugin import (
     bundle,
-    elf,
     entrypoint,
     inside,
     mountinfo,
@@ -89,7 +88,7 @@ def examine(
         check_volumes(process, {mount.destination for mount in mounts}, kept)
         with _directory(process / "root") as root:
             check_view(root, mounts)
-            machine = elf.MACHINES[os.uname().machine]
+            machine = entrypoint.MACHINES[os.uname().machine]
             why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
         waits_in = _runs(process)
     except (OSError, ValueError) as error:

@@ -68,28 +68,12 @@ class Settings:
     node_name: str = ""
     """This node's name at the API server."""
 
-    inventory_deadline_s: float = 10.0
-    """How long NVML may take; it takes seconds where persistence mode is off."""
-    inventory_min_interval_s: float = 5.0
-    """How often NVML is asked at most, however many unknown cards are named."""
     inventory_max_age_s: float = 15.0
     """How old what NVML said may be when a container gets a card; older, it is asked meanwhile."""
     inventory_look_s: float = 5.0
     """How often NVML is asked in a cluster, so that the scheduler hears of a card that fails."""
     inventory_look_most_s: float = 30.0
     """How long it is let alone at most, where it takes its time to answer."""
-    context_deadline_s: float = 10.0
-    """How long a look at what a context takes may last; the agent waits for it at its start."""
-    context_min_interval_s: float = 30.0
-    """How often such a look is made at most, while a card has not told."""
-    measuring_deadline_s: float = 5.0
-    """How long NVML may take to list the processes, and files may take to be read."""
-    measuring_min_interval_s: float = 10.0
-    """How long NVML is let alone after it did not list them."""
-    generator_deadline_s: float = 20.0
-    """How long nvidia-ctk may take; the agent waits for it at its start if a spec is missing."""
-    generator_min_interval_s: float = 30.0
-    """How often it is run at most, while a card has no spec."""
     work_deadline_s: float = 1.2
     """How long files or a look at a container may take; below 75 % of NRI's default of 2 s."""
     making_s: float = 120.0

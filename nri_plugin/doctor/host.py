@@ -16,7 +16,6 @@ import mmap
 import os
 import socket
 import stat
-import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,12 +96,7 @@ def _in_hosts_pids() -> bool:
 
 
 def _inventory(settings: Settings) -> Inventory:
-    inventory = Inventory(
-        settings.environment,
-        deadline_s=settings.inventory_deadline_s,
-        min_interval_s=0,
-        now=time.monotonic,
-    )
+    inventory = Inventory(settings.environment)
 
     async def look_once() -> None:
         await inventory.refresh()

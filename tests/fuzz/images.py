@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nri_plugin import elf, preload_list
+from nri_plugin import entrypoint, preload_list
 
 _OURS: Final = b"/.gpuslice/libvgpu.so\n"
 _READ_MOST: Final = 16 << 10
@@ -24,10 +24,10 @@ def programs(data: bytes) -> None:
         asked += size
         return data[offset : offset + size]
 
-    found = elf.parse(read)
+    found = entrypoint.parse(read)
     assert asked <= _READ_MOST
-    if isinstance(found, elf.Program):
-        why = elf.out_of_reach(found, "program", "loader", _MACHINE, forwarded=False)
+    if isinstance(found, entrypoint.Program):
+        why = entrypoint.program_out_of_reach(found, "program", "loader", _MACHINE, forwarded=False)
         assert why or (found.wide and found.machine == _MACHINE and found.interpreter)
 
 

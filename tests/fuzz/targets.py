@@ -60,7 +60,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     ),
     "quantity": Target("contract/quantity.py", "nothing", documents.quantities, 256),
     "region": Target("contract/region_file.py", "RegionError", files.regions),
-    "program": Target("nri_plugin/elf.py", "nothing", images.programs, words=("ELF", "#!")),
+    "program": Target("nri_plugin/entrypoint.py", "nothing", images.programs, words=("ELF", "#!")),
     "preload": Target("nri_plugin/preload_list.py", "nothing", images.preload_files, 512),
     "requests": Target(
         "kube/http1.py, scheduler/server.py", "nothing", http.requests, words=http.WORDS

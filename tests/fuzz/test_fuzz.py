@@ -73,7 +73,7 @@ def test_a_parser_that_breaks_its_promise_is_seen(
         "quantity": "contract.quantity.parse",
         "region": "contract.region_file.uses",
         "grant": "contract.grant_file.decode",
-        "program": "nri_plugin.elf.parse",
+        "program": "nri_plugin.entrypoint.parse",
         "requests": "kube.http1.Requests.feed",
         "answers": "kube.http1.Answers.feed",
         "preload": "nri_plugin.preload_list.entries",

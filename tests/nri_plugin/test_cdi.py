@@ -13,7 +13,7 @@ import pytest
 
 from contract import names
 from nri_plugin import cdi
-from nri_plugin.cdi_reader import Reader
+from nri_plugin.cdi import Reader
 from nri_plugin.model import Device, Edits, Hook, HookStage, Mount, Specs
 
 CTK = """\

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin import elf
+from nri_plugin import entrypoint
 
-HERE = elf.MACHINES["x86_64"]
+HERE = entrypoint.MACHINES["x86_64"]
 GLIBC = "/lib64/ld-linux-x86-64.so.2"
 MUSL = "/lib/ld-musl-x86_64.so.1"
 LOAD, INTERPRETER = 1, 3
@@ -41,64 +41,93 @@ def program(
     return ident + head + b"".join(segments) + text + bytes(200)
 
 
-def reader(data: bytes) -> elf.Read:
+def reader(data: bytes) -> entrypoint.Read:
     return lambda offset, size: data[offset : offset + size]
 
 
-FILES: dict[str, tuple[bytes, elf.Program | elf.Script | None]] = {
-    "dynamic": (program(GLIBC.encode() + b"\0"), elf.Program(True, HERE, GLIBC)),
-    "behind many segments": (program(b"/x\0", loads=60), elf.Program(True, HERE, "/x")),
-    "static": (program(), elf.Program(True, HERE, None)),
-    "of 32 bits": (program(width=1, machine=3), elf.Program(False, 3, None)),
-    "of the other byte order": (program(order=2), elf.Program(False, HERE, None)),
-    "of another machine": (program(machine=183), elf.Program(True, 183, None)),
+FILES: dict[str, tuple[bytes, entrypoint.Program | entrypoint.Script | None]] = {
+    "dynamic": (program(GLIBC.encode() + b"\0"), entrypoint.Program(True, HERE, GLIBC)),
+    "behind many segments": (program(b"/x\0", loads=60), entrypoint.Program(True, HERE, "/x")),
+    "static": (program(), entrypoint.Program(True, HERE, None)),
+    "of 32 bits": (program(width=1, machine=3), entrypoint.Program(False, 3, None)),
+    "of the other byte order": (program(order=2), entrypoint.Program(False, HERE, None)),
+    "of another machine": (program(machine=183), entrypoint.Program(True, 183, None)),
     "strange segments": (program(entry_bytes=57), None),
     "too many segments": (program(loads=129), None),
     "cut off": (program()[:63], None),
     "another magic": (b"\x7fELG" + program()[4:], None),
-    "a script": (b"#!/bin/sh\necho", elf.Script("/bin/sh")),
-    "a script with blanks and an argument": (b"#! \t/bin/env python3\n", elf.Script("/bin/env")),
+    "a script": (b"#!/bin/sh\necho", entrypoint.Script("/bin/sh")),
+    "a script with blanks and an argument": (
+        b"#! \t/bin/env python3\n",
+        entrypoint.Script("/bin/env"),
+    ),
     "a script without an interpreter": (b"#! \n/bin/sh", None),
-    "a script without an end": (b"#!/bin/sh", elf.Script("/bin/sh")),
-    "a script of somebody's windows": (b"#!/bin/sh\r\n", elf.Script("/bin/sh\r")),
+    "a script without an end": (b"#!/bin/sh", entrypoint.Script("/bin/sh")),
+    "a script of somebody's windows": (b"#!/bin/sh\r\n", entrypoint.Script("/bin/sh\r")),
     "empty": (b"", None),
     "text": (b"hello world", None),
 }
 
 
 @pytest.mark.parametrize(("data", "found"), FILES.values(), ids=FILES)
-def test_parse(data: bytes, found: elf.Program | elf.Script | None) -> None:
-    assert elf.parse(reader(data)) == found
+def test_parse(data: bytes, found: entrypoint.Program | entrypoint.Script | None) -> None:
+    assert entrypoint.parse(reader(data)) == found
 
 
 @pytest.mark.parametrize(
     ("name", "dynamic"), [("bash", True), ("busybox", False)], ids=["bash", "busybox"]
 )
 def test_this_machines_programs(name: str, dynamic: bool) -> None:
-    found = elf.parse(reader(Path(shutil.which(name) or "").read_bytes()))
-    assert isinstance(found, elf.Program) and found.wide
+    found = entrypoint.parse(reader(Path(shutil.which(name) or "").read_bytes()))
+    assert isinstance(found, entrypoint.Program) and found.wide
     assert (found.interpreter is not None) == dynamic
 
 
-JUDGED: dict[str, tuple[elf.Program, str, str, bool, str]] = {
-    "glibc": (elf.Program(True, HERE, GLIBC), "sh", "ld-linux-x86-64.so.2", False, ""),
-    "an old glibc": (elf.Program(True, HERE, "/lib64/l.so.3"), "sh", "ld-2.17.so", False, ""),
+JUDGED: dict[str, tuple[entrypoint.Program, str, str, bool, str]] = {
+    "glibc": (entrypoint.Program(True, HERE, GLIBC), "sh", "ld-linux-x86-64.so.2", False, ""),
+    "an old glibc": (
+        entrypoint.Program(True, HERE, "/lib64/l.so.3"),
+        "sh",
+        "ld-2.17.so",
+        False,
+        "",
+    ),
     "glibc's loader itself": (
-        *(elf.Program(True, HERE, None), "ld-linux-x86-64.so.2", "", False, ""),
+        *(entrypoint.Program(True, HERE, None), "ld-linux-x86-64.so.2", "", False, ""),
     ),
-    "static": (elf.Program(True, HERE, None), "tini", "", False, "statically linked"),
-    "static, forwarded": (elf.Program(True, HERE, None), "tini", "", True, "statically linked"),
-    "musl": (elf.Program(True, HERE, MUSL), "sh", "libc.so", False, "a program of musl"),
-    "musl, forwarded": (elf.Program(True, HERE, MUSL), "sh", "libc.so", True, ""),
+    "static": (entrypoint.Program(True, HERE, None), "tini", "", False, "statically linked"),
+    "static, forwarded": (
+        entrypoint.Program(True, HERE, None),
+        "tini",
+        "",
+        True,
+        "statically linked",
+    ),
+    "musl": (entrypoint.Program(True, HERE, MUSL), "sh", "libc.so", False, "a program of musl"),
+    "musl, forwarded": (entrypoint.Program(True, HERE, MUSL), "sh", "libc.so", True, ""),
     "musl behind glibc's name": (
-        *(elf.Program(True, HERE, GLIBC), "sh", "ld-musl-x86_64.so.1", False, "musl"),
+        *(entrypoint.Program(True, HERE, GLIBC), "sh", "ld-musl-x86_64.so.1", False, "musl"),
     ),
-    "of 32 bits": (*(elf.Program(False, 3, None), "sh", "ld-linux.so.2", True, "another machine"),),
+    "of 32 bits": (
+        *(entrypoint.Program(False, 3, None), "sh", "ld-linux.so.2", True, "another machine"),
+    ),
     "of another machine": (
-        *(elf.Program(True, 183, GLIBC), "sh", "ld-linux-x86-64.so.2", True, "another machine"),
+        *(
+            entrypoint.Program(True, 183, GLIBC),
+            "sh",
+            "ld-linux-x86-64.so.2",
+            True,
+            "another machine",
+        ),
     ),
     "another loader": (
-        *(elf.Program(True, HERE, "/system/bin/linker64"), "sh", "linker64", False, "linker64"),
+        *(
+            entrypoint.Program(True, HERE, "/system/bin/linker64"),
+            "sh",
+            "linker64",
+            False,
+            "linker64",
+        ),
     ),
 }
 
@@ -106,8 +135,10 @@ JUDGED: dict[str, tuple[elf.Program, str, str, bool, str]] = {
 @pytest.mark.parametrize(
     ("found", "name", "loader", "forwarded", "why"), JUDGED.values(), ids=JUDGED
 )
-def test_reach(found: elf.Program, name: str, loader: str, forwarded: bool, why: str) -> None:
-    said = elf.out_of_reach(found, name, loader, HERE, forwarded)
+def test_reach(
+    found: entrypoint.Program, name: str, loader: str, forwarded: bool, why: str
+) -> None:
+    said = entrypoint.program_out_of_reach(found, name, loader, HERE, forwarded)
     assert why in said and bool(why) == bool(said)
 
 
@@ -126,11 +157,11 @@ class Counting:
 @given(st.one_of(st.binary(), st.binary().map(lambda tail: program()[:40] + tail)))
 def test_garbage_is_read_within_bounds_and_raises_nothing(data: bytes) -> None:
     read = Counting(data)
-    elf.parse(read)
+    entrypoint.parse(read)
     assert read.asked <= 256 + 128 * 56 + 4096
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=500))
 def test_an_interpreters_name_is_read_as_it_was_written(name: str) -> None:
-    found = elf.parse(reader(program(name.encode() + b"\0more")))
-    assert isinstance(found, elf.Program) and found.interpreter == name
+    found = entrypoint.parse(reader(program(name.encode() + b"\0more")))
+    assert isinstance(found, entrypoint.Program) and found.interpreter == name
