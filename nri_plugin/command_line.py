@@ -55,6 +55,7 @@ examples:
 _ENVIRONMENT_PREFIX: Final = "GPUSLICE_AGENT_"
 _MOST_CODE_BYTES: Final = 64 << 30
 _CDI_DIRS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
+_Flag = tuple[str, Mapping[str, Any]]
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -65,147 +66,10 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-
-    def add(flag: str, default: str | None, what: str) -> None:
-        parser.add_argument(
-            flag,
-            type=absolute,
-            default=default,
-            required=default is None,
-            metavar="PATH",
-            help=what if default is None else f"{what} (default: {default})",
-        )
-
-    add("--library", None, "libvgpu.so of this release, published into the store")
-    add("--nri-socket", "/var/run/nri/nri.sock", "containerd's NRI socket")
-    add("--run-dir", names.HOST_RUN_DIR, "where containers' grants and regions live")
-    add("--store-dir", names.HOST_STORE_DIR, "where the library is kept, by content hash")
-    parser.add_argument(
-        "--containerd-state",
-        type=absolute,
-        metavar="PATH",
-        help="containerd's state directory (default: that of these which has containers of"
-        f" Kubernetes: {', '.join(map(str, bundle.STATES))})",
-    )
-    parser.add_argument(
-        "--cdi-dir",
-        action="append",
-        type=absolute,
-        metavar="DIR",
-        help="directory of CDI specs beside /etc/cdi and /var/run/cdi, repeatable; the last"
-        " outranks the others, and these two",
-    )
-    parser.add_argument(
-        "--index",
-        type=_index,
-        default="50",
-        help="two digits, place among NRI plugins (default: 50)",
-    )
-    parser.add_argument(
-        "--remove-unverified",
-        action="store_true",
-        help="delete pods that do not fit on their GPU in the order of binding, instead of refusing"
-        " their containers; needs manifests/optional/agent-deletes-pods.yaml",
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="mount a forwarder over each driver library, so that programs of musl, and libraries"
-        " opened by dlmopen, meet the limit too; needs forwarder.so beside --library",
-    )
-    parser.add_argument(
-        "--driver-capabilities",
-        type=_capabilities,
-        default=ALWAYS,
-        metavar="LIST",
-        help="what containers may ask for by NVIDIA_DRIVER_CAPABILITIES: compute and utility,"
-        f" always, and any of {', '.join(c for c in CAPABILITIES if c not in ALWAYS)}, or all;"
-        " memory taken through others than compute is not limited (default: compute,utility)",
-    )
-    parser.add_argument(
-        "--cdi-by-name",
-        action="store_true",
-        help="ask containerd for the card's CDI device, instead of applying its spec: for nodes"
-        " whose default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not"
-        " --strict",
-    )
-    parser.add_argument(
-        "--code-bytes",
-        type=_bytes,
-        default=CODE_BYTES,
-        metavar="SIZE",
-        help="what a process is charged for code beside its CUDA context, until the second in which"
-        f" a measurement has seen it: bytes, or 256Mi (default: {CODE_BYTES >> 20}Mi)",
-    )
-    parser.add_argument(
-        "--managed-memory",
-        choices=("charged", "free"),
-        default="charged",
-        help="free: containers may have more managed memory (cudaMallocManaged) than their limit,"
-        " and than the GPU; what of it lies on the GPU is measured (default: charged in full)",
-    )
-    parser.add_argument(
-        "--nvidia-ctk",
-        type=_command,
-        default=("nvidia-ctk",),
-        metavar="COMMAND",
-        help="makes CDI specs for cards that have none, e.g. 'chroot /host nvidia-ctk'; off:"
-        " nothing does (default: nvidia-ctk)",
-    )
-    parser.add_argument(
-        "--kubeconfig",
-        type=absolute,
-        metavar="PATH",
-        help="how to reach the API server, which is told this node's cards and totals (default: as"
-        " a pod of the cluster; outside of one the agent works without)",
-    )
-    parser.add_argument(
-        "--node-name",
-        type=_node_name,
-        default=socket.gethostname().lower(),
-        metavar="NAME",
-        help="this node's name at the API server (default: the host's)",
-    )
-    parser.add_argument(
-        "--http",
-        type=_address,
-        default="127.0.0.1:10275",
-        metavar="ADDRESS",
-        help="HOST:PORT, unix:PATH or off, where /healthz, /readyz and /metrics are served"
-        " (default: 127.0.0.1:10275)",
-    )
-    parser.add_argument(
-        "--log-format",
-        type=Format,
-        choices=tuple(Format),
-        default=Format.LOGFMT,
-        help="how the lines of the log are written (default: logfmt)",
-    )
-    parser.add_argument(
-        "--unenforceable",
-        choices=("report", "refuse"),
-        default="report",
-        help="what becomes of a container with a grant whose entry point no limit reaches (static,"
-        " musl, 32 bit): report it (LimitNotEnforceable), or refuse to start it (default: report)",
-    )
-    parser.add_argument(
-        "--runtime-handler",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="another runtime handler that runs containers on this kernel, repeatable; grants are"
-        " refused under all but these and the default, runc, crun and NVIDIA's",
-    )
-    parser.add_argument(
-        "--allow-capability",
-        action="append",
-        default=[],
-        type=_loosening,
-        metavar="NAME",
-        help="Linux capability that a container with a grant may have, though it can take its limit"
-        f" away with it, repeatable: {', '.join(LOOSENING)} (default: none)",
-    )
-    parser.add_argument("--verbose", action="store_true", help="log what is routine, too")
+    for flag, (what, more) in _FLAGS.items():
+        said = "(default: " in what or not isinstance(more.get("default"), str)
+        text = what if said else f"{what} (default: {more['default']})"
+        parser.add_argument(flag, help=text, **more)
     return parser
 
 
@@ -352,3 +216,130 @@ def _index(text: str) -> str:
     if not re.fullmatch("[0-9]{2}", text):
         raise argparse.ArgumentTypeError(f"{text!r}, expected two digits from 00 to 99")
     return text
+
+
+def _value(what: str, convert: Any, metavar: str | None, default: Any = None, **more: Any) -> _Flag:
+    return what, {"type": convert, "metavar": metavar, "default": default, **more}
+
+
+def _choice(what: str, *choices: str) -> _Flag:
+    """The first is the default."""
+    return what, {"choices": choices, "default": choices[0]}
+
+
+def _list(what: str, convert: Any, metavar: str) -> _Flag:
+    return what, {"action": "append", "type": convert, "default": [], "metavar": metavar}
+
+
+def _switch(what: str) -> _Flag:
+    return what, {"action": "store_true"}
+
+
+_MORE_CAPABILITIES: Final = ", ".join(each for each in CAPABILITIES if each not in ALWAYS)
+
+_FLAGS: Final[Mapping[str, _Flag]] = {
+    "--library": _value(
+        "libvgpu.so of this release, published into the store", absolute, "PATH", required=True
+    ),
+    "--nri-socket": _value("containerd's NRI socket", absolute, "PATH", "/var/run/nri/nri.sock"),
+    "--run-dir": _value(
+        "where containers' grants and regions live", absolute, "PATH", names.HOST_RUN_DIR
+    ),
+    "--store-dir": _value(
+        "where the library is kept, by content hash", absolute, "PATH", names.HOST_STORE_DIR
+    ),
+    "--containerd-state": _value(
+        "containerd's state directory (default: that of these which has containers of Kubernetes:"
+        f" {', '.join(map(str, bundle.STATES))})",
+        absolute,
+        "PATH",
+    ),
+    "--cdi-dir": _list(
+        "directory of CDI specs beside /etc/cdi and /var/run/cdi, repeatable; the last outranks the"
+        " others, and these two",
+        absolute,
+        "DIR",
+    ),
+    "--index": _value("two digits, place among NRI plugins", _index, None, "50"),
+    "--remove-unverified": _switch(
+        "delete pods that do not fit on their GPU in the order of binding, instead of refusing"
+        " their containers; needs manifests/optional/agent-deletes-pods.yaml"
+    ),
+    "--strict": _switch(
+        "mount a forwarder over each driver library, so that programs of musl, and libraries opened"
+        " by dlmopen, meet the limit too; needs forwarder.so beside --library"
+    ),
+    "--driver-capabilities": _value(
+        "what containers may ask for by NVIDIA_DRIVER_CAPABILITIES: compute and utility, always,"
+        f" and any of {_MORE_CAPABILITIES}, or all; memory taken through others than compute is not"
+        " limited",
+        _capabilities,
+        "LIST",
+        "compute,utility",
+    ),
+    "--cdi-by-name": _switch(
+        "ask containerd for the card's CDI device, instead of applying its spec: for nodes whose"
+        " default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not --strict"
+    ),
+    "--code-bytes": _value(
+        "what a process is charged for code beside its CUDA context, until the second in which a"
+        " measurement has seen it: bytes, or 256Mi",
+        _bytes,
+        "SIZE",
+        f"{CODE_BYTES >> 20}Mi",
+    ),
+    "--managed-memory": _choice(
+        "free: containers may have more managed memory (cudaMallocManaged) than their limit, and"
+        " than the GPU; what of it lies on the GPU is measured (default: charged in full)",
+        "charged",
+        "free",
+    ),
+    "--nvidia-ctk": _value(
+        "makes CDI specs for cards that have none, e.g. 'chroot /host nvidia-ctk'; off: nothing"
+        " does",
+        _command,
+        "COMMAND",
+        "nvidia-ctk",
+    ),
+    "--kubeconfig": _value(
+        "how to reach the API server, which is told this node's cards and totals (default: as a pod"
+        " of the cluster; outside of one the agent works without)",
+        absolute,
+        "PATH",
+    ),
+    "--node-name": _value(
+        "this node's name at the API server (default: the host's)",
+        _node_name,
+        "NAME",
+        socket.gethostname().lower(),
+    ),
+    "--http": _value(
+        "HOST:PORT, unix:PATH or off, where /healthz, /readyz and /metrics are served",
+        _address,
+        "ADDRESS",
+        "127.0.0.1:10275",
+    ),
+    "--log-format": _value(
+        "how the lines of the log are written", Format, None, "logfmt", choices=tuple(Format)
+    ),
+    "--unenforceable": _choice(
+        "what becomes of a container with a grant whose entry point no limit reaches (static, musl,"
+        " 32 bit): report it (LimitNotEnforceable), or refuse to start it",
+        "report",
+        "refuse",
+    ),
+    "--runtime-handler": _list(
+        "another runtime handler that runs containers on this kernel, repeatable; grants are"
+        " refused under all but these and the default, runc, crun and NVIDIA's",
+        str,
+        "NAME",
+    ),
+    "--allow-capability": _list(
+        "Linux capability that a container with a grant may have, though it can take its limit away"
+        f" with it, repeatable: {', '.join(LOOSENING)} (default: none)",
+        _loosening,
+        "NAME",
+    ),
+    "--verbose": _switch("log what is routine, too"),
+}
+"""What each flag is for, and how argparse reads it. Texts are read as its type; so are defaults."""

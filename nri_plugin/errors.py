@@ -4,9 +4,7 @@
       Refused           a container may not be made or started as asked; carries a Refusal
       FilesError        the run directory cannot be prepared (this host's fault)
       StoreError        the library cannot be published (this host's fault)
-      ChildError        the driver did not answer a child of ours (this host's fault, retryable)
-      GeneratorError    nvidia-ctk did not describe a card (this host's fault, retryable)
-      InventoryError    NVML did not tell the cards in time (this host's fault, retryable)
+      ChildError        NVML, CUDA or nvidia-ctk gave no answer of use (this host's, retryable)
 
 A reason's value is its text for people; the fields in braces are filled where it is used. The
 texts name the field, the value and what is allowed, and are what `kubectl describe pod` shows.
@@ -188,12 +186,4 @@ class StoreError(AgentError):
 
 
 class ChildError(AgentError):
-    """A child that asks the driver ended badly, or not in time; the text says how."""
-
-
-class GeneratorError(AgentError):
-    """nvidia-ctk's answer describes no card that we asked for; the text says what it does."""
-
-
-class InventoryError(AgentError):
-    """NVML did not answer, or answered that there is no driver; the text says which."""
+    """A child that asks the driver ended badly, or not in time, or gave no answer of use."""

@@ -23,7 +23,7 @@ from contract import names
 from contract.log_lines import Line
 from nri_plugin import cdi
 from nri_plugin.child import Child
-from nri_plugin.errors import ChildError, GeneratorError
+from nri_plugin.errors import ChildError
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Generator:
         wanted = sorted(uuids)
         try:
             text, problem = render(await self._child.ask(), wanted)
-        except (ChildError, GeneratorError) as error:
+        except ChildError as error:
             text, problem = None, str(error)
         if problem and problem != self.problem:
             _LOG.warning(Line("no CDI spec generated", cards=",".join(wanted), error=problem))
@@ -115,7 +115,7 @@ class Generator:
 def render(reply: bytes, uuids: Sequence[str]) -> tuple[str, str]:
     """Of nvidia-ctk's answer the devices of these cards, and what is missing of them; "": nothing.
 
-    A card without a device costs the others nothing. Raises GeneratorError where none has one.
+    A card without a device costs the others nothing. Raises ChildError where none has one.
     """
     found: list[str] = []
     best: Mapping[str, Any] = {}
@@ -133,7 +133,7 @@ def render(reply: bytes, uuids: Sequence[str]) -> tuple[str, str]:
     had = f"(it has: {', '.join(found) or 'none'})"
     problem = f"nvidia-ctk does not describe {missing} {had}" if missing else ""
     if not kept:
-        raise GeneratorError(problem)
+        raise ChildError(problem)
     return json.dumps({**best, "devices": list(kept.values())}, indent=1) + "\n", problem
 
 
@@ -148,7 +148,7 @@ def _documents(reply: bytes) -> Iterable[Mapping[str, Any]]:
         try:
             document, at = json.JSONDecoder().raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise GeneratorError(f"nvidia-ctk printed no JSON: {error}") from error
+            raise ChildError(f"nvidia-ctk printed no JSON: {error}") from error
         if isinstance(document, dict):
             yield document
         while at < len(text) and text[at].isspace():

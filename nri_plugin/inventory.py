@@ -18,7 +18,7 @@ from typing import Final
 
 from contract.log_lines import Line
 from nri_plugin.child import Child, Server
-from nri_plugin.errors import ChildError, InventoryError
+from nri_plugin.errors import ChildError
 from nri_plugin.model import Card
 
 _LOG: Final = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Inventory:
         began_s = self._now()
         try:
             answer = decode(await self._server.ask())
-        except (ChildError, InventoryError) as error:
+        except ChildError as error:
             level = logging.DEBUG if str(error) == self._problem else logging.ERROR
             self._problem = str(error)
             _LOG.log(level, Line("inventory failed", error=error, cards=len(self._cards)))
@@ -163,11 +163,11 @@ class Answer:
 
 
 def decode(reply: bytes) -> Answer:
-    """The child's line, where GPUs have Card's fields; raises InventoryError for anything else."""
+    """The child's line, where GPUs have Card's fields; raises ChildError for anything else."""
     try:
         told = json.loads(reply)
         cards = tuple(Card(**gpu) for gpu in told["gpus"])
         xids = tuple((uuid, xid) for uuid, xid in told.get("xids", ()))
         return Answer(told.get("driver", ""), cards, xids, tuple(told.get("silent", ())))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InventoryError(f"unreadable answer: {error!r}") from error
+        raise ChildError(f"unreadable answer: {error!r}") from error

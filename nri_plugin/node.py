@@ -19,7 +19,7 @@ from nri_plugin.errors import StoreError
 from nri_plugin.generator import Generator
 from nri_plugin.injection import is_below
 from nri_plugin.inventory import Inventory
-from nri_plugin.model import Bringing, Card, Paths, Specs
+from nri_plugin.model import Bringing, Paths, Specs
 from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.events import RuntimeInfo
 from nri_plugin.settings import Settings
@@ -41,10 +41,10 @@ class Node:
         self, settings: Settings, inventory: Inventory, store: Store, worker: Worker
     ) -> None:
         self._settings = settings
-        self._inventory = inventory
+        self.inventory = inventory
         self._store = store
         self._worker = worker
-        self._generator = Generator(
+        self.generator = Generator(
             settings.nvidia_ctk,
             settings.generated_cdi_dir,
             settings.environment,
@@ -56,30 +56,6 @@ class Node:
         """Why containers without a share may get GPUs without a limit; empty: none is known."""
         self.runtime: RuntimeInfo | None = None
         """Who asks us; set when its session is ready."""
-
-    @property
-    def cards(self) -> Sequence[Card]:
-        return self._inventory.cards
-
-    @property
-    def cards_in_trouble(self) -> Sequence[str]:
-        return [f"{card.uuid}: {card.problem}" for card in self._inventory.seen if card.problem]
-
-    @property
-    def cards_problem(self) -> str | None:
-        return self._inventory.problem
-
-    @property
-    def generated(self) -> str:
-        """The file of the specs that this agent generates."""
-        return str(self._generator.file)
-
-    @property
-    def generator_problem(self) -> str | None:
-        return self._generator.problem
-
-    async def ask_for_cards(self) -> None:
-        await self._inventory.refresh()
 
     def collect_releases(self, mounts: Iterable[str]) -> None:
         """Have releases of the library removed that no container has mounted; returns at once.
@@ -108,11 +84,11 @@ class Node:
 
         Raises OSError where they cannot be written.
         """
-        if not self._settings.nvidia_ctk or not self._generator.due:
+        if not self._settings.nvidia_ctk or not self.generator.due:
             return False
-        text = await self._generator.ask(uuids)
+        text = await self.generator.ask(uuids)
         if text is not None:
-            await self._work(partial(self._generator.write, text))
+            await self._work(partial(self.generator.write, text))
         return text is not None
 
     async def renew_specs(self) -> None:
@@ -120,17 +96,17 @@ class Node:
 
         Until it is done the earlier ones stay; if it fails, they go. Raises OSError.
         """
-        driver = self._inventory.driver
+        driver = self.inventory.driver
         if driver == self._renewed_for:
             return
         self._renewed_for = driver
-        uuids = await self._work(self._generator.present)
+        uuids = await self._work(self.generator.present)
         if uuids and not await self.generate_specs(uuids):
             await self.discard_specs()
 
     async def discard_specs(self) -> bool:
         """Take away what was generated; False: there was nothing. Raises OSError."""
-        return await self._work(self._generator.discard)
+        return await self._work(self.generator.discard)
 
     def look_now(self) -> Look:
         """CDI specs and library as they are now; runs in the worker."""

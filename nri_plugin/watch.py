@@ -51,7 +51,7 @@ async def watch(
             if looking is None and due:
                 asked_by = node.runtime
                 looking = asyncio.create_task(look(node), name="look at the node")
-            metrics.cards.set(len(node.cards))
+            metrics.cards.set(len(node.inventory.cards))
             metrics.unusable.set(len(readiness.unusable))
             problems = readiness.problems
             metrics.ready.set(not problems)
@@ -77,12 +77,12 @@ def tell(found: Found, readiness: Readiness) -> None:
 
 async def look(node: Node) -> Found:
     """What the node lacks, after what could be repaired was."""
-    if node.cards_problem is not None or not node.cards:
-        await node.ask_for_cards()
-    if node.cards_problem is not None:
-        return Found([f"this node's cards are not known: {node.cards_problem}"])
-    if not node.cards:
-        troubles = node.cards_in_trouble
+    if node.inventory.problem is not None or not node.inventory.cards:
+        await node.inventory.refresh()
+    if node.inventory.problem is not None:
+        return Found([f"this node's cards are not known: {node.inventory.problem}"])
+    if not node.inventory.cards:
+        troubles = [f"{card.uuid}: {card.problem}" for card in node.inventory.seen if card.problem]
         return Found(
             [f"no card of this node can be shared: {'; '.join(troubles)}"]
             if troubles
@@ -91,14 +91,18 @@ async def look(node: Node) -> Found:
     try:
         await node.renew_specs()
         specs, paths = await node.look_at_host()
-        found = [specs.devices.get(card.uuid) for card in node.cards]
+        found = [specs.devices.get(card.uuid) for card in node.inventory.cards]
         # Somebody may have described the card since we did, in the same directory: then neither
         # description counts, and ours gives way.
         if any(device and device.problem for device in found) and await node.discard_specs():
             specs, paths = await node.look_at_host()
-        missing = {card.uuid for card in node.cards} - specs.devices.keys()
+        missing = {card.uuid for card in node.inventory.cards} - specs.devices.keys()
         # One file has them all, so those that it describes already are generated with the others.
-        ours = {uuid for uuid, device in specs.devices.items() if device.file == node.generated}
+        ours = {
+            uuid
+            for uuid, device in specs.devices.items()
+            if device.file == str(node.generator.file)
+        }
         if missing and await node.generate_specs([*missing, *ours]):
             specs, paths = await node.look_at_host()
     except TimeoutError:
@@ -107,7 +111,7 @@ async def look(node: Node) -> Found:
         )
     except OSError as error:
         return Found([f"no CDI spec can be written: {error}"])
-    judged = judge(node.cards, specs, paths, node.generator_problem)
+    judged = judge(node.inventory.cards, specs, paths, node.generator.problem)
     unprotected = [node.unprotected] if node.unprotected else []
     return Found([*unprotected, *judged.lacks], judged.unusable)
 

@@ -14,7 +14,7 @@ import pytest
 
 from contract import names
 from nri_plugin import cdi
-from nri_plugin.errors import GeneratorError
+from nri_plugin.errors import ChildError
 from nri_plugin.generator import FILE, OPTIONS, Generator, render
 
 UUID, OTHER = "GPU-a", "GPU-b"
@@ -67,7 +67,7 @@ def test_several_specs_may_be_printed() -> None:
     ],
 )
 def test_an_answer_without_the_card(printed: bytes, text: str) -> None:
-    with pytest.raises(GeneratorError) as raised:
+    with pytest.raises(ChildError) as raised:
         render(printed, [UUID])
     assert text in str(raised.value)
 

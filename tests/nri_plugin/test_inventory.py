@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import InventoryError
+from nri_plugin.errors import ChildError
 from nri_plugin.inventory import Inventory, decode, pace_s
 from nri_plugin.model import Card
 from tests.simgpu.host import GIB, Host
@@ -289,7 +289,7 @@ def test_without_a_driver_the_child_says_so() -> None:
 
 def test_decode() -> None:
     assert decode(b'{"gpus": []}').cards == ()
-    with pytest.raises(InventoryError):
+    with pytest.raises(ChildError):
         decode(b"\xff")
 
 

@@ -76,8 +76,8 @@ class Host:
 
 
 async def ask(node: Node) -> None:
-    await node.ask_for_cards()
-    await node._inventory.close()
+    await node.inventory.refresh()
+    await node.inventory.close()
 
 
 async def look(node: Node) -> module.Found:
@@ -85,7 +85,7 @@ async def look(node: Node) -> module.Found:
     try:
         return await module.look(node)
     finally:
-        await node._inventory.close()
+        await node.inventory.close()
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -155,7 +155,7 @@ def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
     host.show(CARD, {**CARD, "uuid": other, "minor": 1})
     host.ctk.write_text(spec(other))
     node = host.node()
-    node._generator._min_interval_s = 0
+    node.generator._min_interval_s = 0
     found = run(lambda: look(node))
     assert found.lacks == []
     assert list(found.unusable) == [UUID]
@@ -218,7 +218,7 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
     host.spec.unlink()
     host.ctk.write_text(spec(UUID))
     node = host.node()
-    node._generator._min_interval_s = 0
+    node.generator._min_interval_s = 0
     assert host.lacks(node) == []
     generated = host.settings.generated_cdi_dir / FILE
     for driver, path in (("1", "/host/x"), ("2", "/host/newer")):
@@ -264,7 +264,7 @@ def test_it_goes_on_looking(
         await until(lambda: value("gpuslice_ready") == 1)
         watching.cancel()
         await asyncio.wait([watching])
-        await node._inventory.close()
+        await node.inventory.close()
 
     asyncio.run(test())
     assert value("gpuslice_cards") == 1
