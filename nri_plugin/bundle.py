@@ -77,11 +77,11 @@ def init(bundle: Path) -> Path:
 
 
 def config(bundle: Path) -> Config:
-    """Raises OSError, and ValueError where it is not as the runtime reads it."""
+    """Raises OSError, also where it is not as the runtime reads it."""
     with (bundle / "config.json").open("rb") as file:
         data = file.read(_CONFIG_BYTES + 1)
     if len(data) > _CONFIG_BYTES:
-        raise ValueError(f"config.json has more than {_CONFIG_BYTES} bytes")
+        raise OSError(f"config.json has more than {_CONFIG_BYTES} bytes")
     try:
         written = json.loads(data)
         process = written["process"]
@@ -91,8 +91,8 @@ def config(bundle: Path) -> Config:
         namespaces = (written.get("linux") or {}).get("namespaces") or ()
         own = any(each["type"] == "pid" and not each.get("path") for each in namespaces)
         return Config(starts, held, not own)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"config.json is not as the runtime reads it: {error!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise OSError(f"config.json is not as the runtime reads it: {error!r}") from error
 
 
 def _held(sets: dict[str, Any]) -> AbstractSet[str]:

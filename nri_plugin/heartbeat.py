@@ -55,7 +55,7 @@ class Heartbeat:
         loop = asyncio.get_running_loop()
         told, due_s = "", 0.0
         while True:
-            text = self._text()
+            text = "; ".join(self._problems())[:_TEXT_MOST] or "true"
             if loop.time() >= due_s or (told and text != told):
                 done = await self._say(text, _ANSWER_S)
                 told = text if done else ""
@@ -65,9 +65,6 @@ class Heartbeat:
     async def farewell(self) -> None:
         """Nobody shall be sent here in the seconds that a Lease is believed for."""
         await self._say(STOPPED, _FAREWELL_S)
-
-    def _text(self) -> str:
-        return "; ".join(self._problems())[:_TEXT_MOST] or "true"
 
     async def _say(self, ready: str, within_s: float) -> bool:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

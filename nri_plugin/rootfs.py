@@ -100,7 +100,7 @@ def strong_beside(
     containerd_state: Path, container_id: str, allowed: AbstractSet[str] = frozenset()
 ) -> str:
     """The capability with which a container without a share takes away the limits of containers
-    whose processes it sees; empty: none. Raises OSError, and ValueError for a malformed bundle."""
+    whose processes it sees; empty: none. Raises OSError."""
     place = bundle.of(containerd_state, container_id)
     config = bundle.config(place)
     return _loosening(config, bundle.init(place), allowed) if config.sees_others else ""
@@ -140,7 +140,7 @@ def prove(
         try:
             check_volumes(process, {mount.destination for mount in mounts}, kept)
             check_view(stack.enter_context(_directory(process / "root")), mounts)
-            check_capabilities(_config(place), process, allowed)
+            check_capabilities(bundle.config(place), process, allowed)
         except (OSError, Refused):
             try:
                 _runs(process)
@@ -193,13 +193,6 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
                     continue
                 problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
         raise refused(Reason.VIEW_DIFFERS, path=mount.destination, problem=problem)
-
-
-def _config(place: Path) -> bundle.Config:
-    try:
-        return bundle.config(place)
-    except ValueError as error:
-        raise refused(Reason.ROOTFS_UNKNOWN, problem=error) from error
 
 
 def check_capabilities(

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 
 from contract import names
 from nri_plugin import cards
@@ -70,14 +72,8 @@ class ForeignCard:
 
 def lost(wanted: Adjustment, merged: Merged, me: str) -> str | None:
     """What of ours is gone, changed, hidden, or another plugin's now; None if all of it stands."""
-    return next(
-        (
-            problem
-            for check in (_lost_env, _lost_mounts, _lost_devices, _lost_hooks)
-            for problem in check(wanted, merged, me)
-        ),
-        None,
-    )
+    checks = (_lost_env, _lost_mounts, _lost_devices, _lost_hooks)
+    return next(chain.from_iterable(check(wanted, merged, me) for check in checks), None)
 
 
 def _lost_env(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
@@ -114,12 +110,9 @@ def _lost_devices(wanted: Adjustment, merged: Merged, me: str) -> Iterator[str]:
     last = {device.path: device for device in merged.devices}
     for device in wanted.devices:
         what = f"device {device.path}"
+        number = attrgetter("type", "major", "minor")
         found = last.get(device.path)
-        if found is None or (found.type, found.major, found.minor) != (
-            device.type,
-            device.major,
-            device.minor,
-        ):
+        if found is None or number(found) != number(device):
             yield f"{what} is gone or another one"
         yield from _not_mine(what, merged.owners.devices.get(device.path), me)
 

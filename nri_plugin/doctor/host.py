@@ -196,17 +196,14 @@ def _agent(settings: Settings) -> Agent:
     address = settings.http
     if address is None:
         return Agent(None, problem="its endpoint is off")
-    if isinstance(address, Path):
-        connection = http.client.HTTPConnection("localhost", timeout=_AGENT_S)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(_AGENT_S)
-    else:
-        host, port = address
-        reached: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-        connection = http.client.HTTPConnection(reached.get(host, host), port, timeout=_AGENT_S)
+    host, port = ("localhost", None) if isinstance(address, Path) else address
+    reached: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    connection = http.client.HTTPConnection(reached.get(host, host), port, timeout=_AGENT_S)
     try:
         with contextlib.closing(connection):
             if isinstance(address, Path):
+                connection.sock = socket.socket(socket.AF_UNIX)
+                connection.sock.settimeout(_AGENT_S)
                 connection.sock.connect(str(address))
             connection.request("GET", "/readyz")
             answer = connection.getresponse()
