@@ -22,9 +22,8 @@ from kube.client import KubeError
 from kube.follow import Backoff
 from scheduler import written
 from scheduler.arguments import BindingArguments
-from scheduler.core.explain import why_not
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.fit import why_not
+from scheduler.core.place import Placement, place
 from scheduler.core.request import Request
 from scheduler.core.search import MOST_STEPS
 from scheduler.gate import POST_S, Gate

@@ -14,10 +14,8 @@ from typing import Any, Final
 
 from contract import names
 from scheduler import requests, translate
-from scheduler.core.explain import texts
-from scheduler.core.fit import fit
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.fit import fit, texts
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import best, score

@@ -16,13 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from scheduler.core.budget import Budget
 from scheduler.core.fit import Known
 from scheduler.core.fleet import NO_ROW, Card, Fleet
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.reservations import NOMINATED_S, Reservations, Taken
+from scheduler.core.search import Budget
 from scheduler.facts import (
     DeviceFacts,
     Held,

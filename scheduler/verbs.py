@@ -17,11 +17,9 @@ import orjson
 
 from scheduler import arguments
 from scheduler.arguments import Reader, Victims
-from scheduler.core.explain import texts
-from scheduler.core.fit import feasible, fit
+from scheduler.core.fit import feasible, fit, texts
 from scheduler.core.fleet import Rows
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import Scores, best, first, levels, score

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from contract import allocation, grants, names, required_plugins
-from scheduler.core.placement import Peak, Placement
+from scheduler.core.place import Peak, Placement
 
 _REMEMBERED: Final = 256
 """Placements: from when one is sent until the watch tells it."""

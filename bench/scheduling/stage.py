@@ -21,7 +21,7 @@ from kube import access
 from kube.client import METADATA_ONLY, Kube
 from scheduler import written
 from scheduler.cache import DEVICES, LEASES, NODES
-from scheduler.core.placement import Peak, Placement, Share
+from scheduler.core.place import Peak, Placement, Share
 from simgpu.lab.api import each
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import now

@@ -4,10 +4,14 @@ For one asking container the columns decide. For several they rule nodes out, a 
 nodes in, and `place` decides for those that are left. Pass and search are bounded by steps; what
 they have found of a node is remembered until the node changes (`Known`), so that the next call goes
 on where this one ended. A node that was not reached is UNFINISHED.
+
+Why nodes have none is told by a text for each reason: kube-scheduler counts equal texts, and cuts
+off the rest of a long message, so how near it was is told where it is the same on all nodes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,8 +21,8 @@ from numpy.typing import NDArray
 from scheduler.core.columns import Columns, Reasons
 from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.place import place
-from scheduler.core.reasons import Reason
-from scheduler.core.request import Request, Shape
+from scheduler.core.reasons import TEXTS, Reason
+from scheduler.core.request import Ask, Request, Shape
 from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.core.together import together
 
@@ -33,6 +37,8 @@ _NODES_PER_STEP: Final = 6
 MAX_ALIKE: Final = 64
 MAX_KNOWN: Final = 512
 """Requests whose results are remembered: 9 bytes a node and request."""
+_GIB: Final = 2**30
+_MIB: Final = 2**20
 _SEARCH_DUE: Final = 255
 """In place of a Reason: the greedy pass has found nothing, and `place` was not asked yet."""
 
@@ -174,3 +180,58 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
     if request.whole_cards > 1:
         reason[columns.partitioned & (reason != Reason.NOT_ISOLATING)] = Reason.PARTITIONED
     return np.where(columns.bar > 0, columns.bar, reason)
+
+
+# --- for people
+
+
+def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mapping[Reason, str]:
+    """By each reason that occurs, its text. rows, reasons: [R], as `fit` was asked and answered."""
+    said = {}
+    for value in np.unique(reasons):
+        reason = Reason(int(value))
+        near = ""
+        if len(request.asks) == 1 and reason in (Reason.MEMORY, Reason.CORE):
+            near = _near(fleet, request, rows[reasons == value], reason)
+        said[reason] = TEXTS[reason] + (f" ({near})" if near else "")
+    return said
+
+
+def why_not(fleet: Fleet, request: Request, row: int) -> str:
+    """Of one node on which there is no room."""
+    rows = np.array([row], np.intp)
+    _, reasons = fit(fleet, request, rows)
+    (text,) = texts(fleet, request, rows, reasons).values()
+    return text
+
+
+def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
+    (ask,) = request.asks
+    column, asked = _asked(ask, reason)
+    if not asked:
+        return ""
+    columns = Columns(fleet, request, rows, gather=True)
+    free = np.maximum.reduce(np.where(columns.selected(), columns.card(column), 0), axis=0)
+    if free.min() != free.max():
+        return ""
+    # Rounded down and up, so that what is free never looks like what is asked.
+    left, wanted = int(free[0]), asked
+    if column == "free_bytes":
+        return f"largest free slice {_size(left)} of the {_size(wanted, 1)} asked"
+    # No percent sign: kube-scheduler writes its Event with our text as Go's format.
+    return f"largest free slice {left} of the {wanted} percent asked"
+
+
+def _asked(ask: Ask, reason: Reason) -> tuple[str, int]:
+    """The column of what is left, and what is asked of it; 0 for nothing."""
+    if reason is Reason.CORE:
+        return "free_core", ask.core_percent or 0
+    if ask.memory_percent is not None:
+        return "free_percent", ask.memory_percent
+    return "free_bytes", ask.memory_bytes or 0
+
+
+def _size(size_bytes: int, up: int = 0) -> str:
+    unit, name = (_GIB, "GiB") if size_bytes >= _GIB else (_MIB, "MiB")
+    tenths = (size_bytes * 10 + up * (unit - 1)) // unit
+    return f"{tenths / 10:g} {name}"

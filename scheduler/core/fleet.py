@@ -82,62 +82,58 @@ _PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
     "packing": (np.float64, 0),
 }
 """Columns, with their type and what stands where there is no card."""
-_LIKENESS: Final = (
-    *("total_bytes", "used_bytes", "used_core", "coreless", "usable"),
-    *("reserved_bytes", "reserved_core", "reserved_coreless"),
-    *("link", "root", "numa"),
-)
-"""Of these all others are made by which cards are chosen."""
+_PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
+    "bar": (np.uint8, Reason.NODE_UNKNOWN),
+    "isolates": (np.bool_, 0),
+    "partitioned": (np.bool_, 0),
+    "tie": (np.uint64, 0),
+    "version": (np.int64, 0),
+    "room_version": (np.int64, 0),
+    "added": (np.int64, 0),
+}
 _HELD: Final = {
     "used": ("used_bytes", "used_core", "coreless"),
     "reserved": ("reserved_bytes", "reserved_core", "reserved_coreless"),
 }
+_LIKENESS: Final = (
+    *("total_bytes", "usable", "link", "root", "numa"),
+    *(*_HELD["used"], *_HELD["reserved"]),
+)
+"""Of these all others are made by which cards are chosen."""
 
 
 class Fleet:
-    """Columns over all nodes. N: rows, G: cards of a node at most (contract.names.MAX_CARDS).
+    """Columns over all nodes. N: rows, G: cards of a node at most (contract.names.MAX_CARDS)."""
 
-    Per card, [N, G], the cards of one minor lying together in memory:
-    total_bytes, used_bytes  int64, bytes.
-    used_core     int32, percent held by shares that ask for core.
-    coreless      int32, shares that ask for none.
-    reserved_bytes, reserved_core, reserved_coreless: the same of reservations.
-    usable        bool.
-    numa, root, link  int8, groups within the node, -1 where not known.
-    label_set     int32, which of `label_sets`.
-    free_bytes    int64, bytes left.
-    free_percent  uint8, the largest percent of memory that a share may ask for.
-    free_core     uint8, the largest percent of core that a share may ask for.
-    takes_coreless  bool: a share that asks for no core may come.
-    is_open       bool: something is held of it.
-    fullness      float64, 0 to 1: the mean of how much memory and core is given out.
-    packing       float64: IN_USE where something is held of it, and FULL times its fullness.
-
-    Per node, [N]: bar uint8 (why nothing may be placed: a Reason, 0 for none), isolates bool,
-    partitioned bool (no several whole cards of one pod), tie uint64 (of the name; decides between
-    equals). int64, values of `changes`: version (the last
-    change of the node), room_version (the last one after which it may have more room), added.
-    """
-
+    # [N, G], the cards of one minor lying together in memory; used_*, and reserved_* beside it:
     total_bytes: NDArray[np.int64]
     used_bytes: NDArray[np.int64]
-    used_core: NDArray[np.int32]
-    coreless: NDArray[np.int32]
+    used_core: NDArray[np.int32]  # percent held by shares that ask for core
+    coreless: NDArray[np.int32]  # shares that ask for none
     reserved_bytes: NDArray[np.int64]
     reserved_core: NDArray[np.int32]
     reserved_coreless: NDArray[np.int32]
     usable: Bools
-    numa: NDArray[np.int8]
+    numa: NDArray[np.int8]  # groups within the node, NO_GROUP where not known
     root: NDArray[np.int8]
     link: NDArray[np.int8]
-    label_set: NDArray[np.int32]
+    label_set: NDArray[np.int32]  # which of `LabelSets`
+    # What follows from these:
     free_bytes: NDArray[np.int64]
-    free_percent: NDArray[np.uint8]
-    free_core: NDArray[np.uint8]
-    takes_coreless: Bools
-    is_open: Bools
-    fullness: NDArray[np.float64]
-    packing: NDArray[np.float64]
+    free_percent: NDArray[np.uint8]  # the largest percent of memory that a share may ask for
+    free_core: NDArray[np.uint8]  # the largest percent of core that a share may ask for
+    takes_coreless: Bools  # a share that asks for no core may come
+    is_open: Bools  # something is held of it
+    fullness: NDArray[np.float64]  # 0 to 1: the mean of how much memory and core is given out
+    packing: NDArray[np.float64]  # IN_USE where something is held, and FULL times its fullness
+    # [N]; the last three are values of `changes`:
+    bar: NDArray[np.uint8]  # why nothing may be placed: a Reason, 0 for none
+    isolates: Bools
+    partitioned: Bools  # no several whole cards of one pod
+    tie: NDArray[np.uint64]  # of the name; decides between equals
+    version: NDArray[np.int64]  # the last change of the node
+    room_version: NDArray[np.int64]  # the last one after which it may have more room
+    added: NDArray[np.int64]
 
     def __init__(self, nodes: int = 64, cards: int = 8) -> None:
         """Room for so many, to begin with; it grows."""
@@ -149,15 +145,6 @@ class Fleet:
         self._unused: list[int] = []
         self.changes = 0
         """Counts the changes of all that decides what fits and what is better."""
-        self.bar = np.zeros(0, np.uint8)
-        self.isolates = np.zeros(0, np.bool_)
-        self.partitioned = np.zeros(0, np.bool_)
-        self.tie = np.zeros(0, np.uint64)
-        self.version = np.zeros(0, np.int64)
-        self.room_version = np.zeros(0, np.int64)
-        self.added = np.zeros(0, np.int64)
-        for name, (dtype, _) in _PER_CARD.items():
-            setattr(self, name, np.zeros((0, 0), dtype, order="F"))
         self._grow(max(nodes, 1), cards)
 
     # --- nodes
@@ -336,23 +323,13 @@ class Fleet:
         self.takes_coreless[at] = used_core < WHOLE_PERCENT
 
     def _grow(self, nodes: int, cards: int) -> None:
-        had = len(self.bar)
-        self.bar = np.concatenate(
-            [self.bar, np.full(nodes - had, Reason.NODE_UNKNOWN, np.uint8)], dtype=np.uint8
-        )
-        self.isolates = np.concatenate([self.isolates, np.zeros(nodes - had, np.bool_)])
-        self.partitioned = np.concatenate([self.partitioned, np.zeros(nodes - had, np.bool_)])
-        self.tie = np.concatenate([self.tie, np.zeros(nodes - had, np.uint64)])
-        for name in ("version", "room_version", "added"):
-            setattr(
-                self, name, np.concatenate([getattr(self, name), np.zeros(nodes - had, np.int64)])
-            )
-        for name, (dtype, nothing) in _PER_CARD.items():
-            old = getattr(self, name)
-            # One minor of all nodes lies together, so that a pass over the nodes is a run.
-            new = np.full((nodes, cards), nothing, dtype, order="F")
-            new[: old.shape[0], : old.shape[1]] = old
-            setattr(self, name, new)
+        for columns, shape in ((_PER_NODE, (nodes,)), (_PER_CARD, (nodes, cards))):
+            for name, (dtype, nothing) in columns.items():
+                # One minor of all nodes lies together, so that a pass over the nodes is a run.
+                new = np.full(shape, nothing, dtype, order="F")
+                if (old := getattr(self, name, None)) is not None:
+                    new[tuple(map(slice, old.shape))] = old
+                setattr(self, name, new)
 
 
 def _tie(name: str) -> int:

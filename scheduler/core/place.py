@@ -17,10 +17,10 @@ core limit per card and pod, or none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.core.fleet import NO_GROUP, Fleet
-from scheduler.core.placement import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Policy, Request, Scope
 from scheduler.core.search import GaveUp, Search, Slot, Steps, unused_near
@@ -43,6 +43,42 @@ _PART_OF: Final[Mapping[Scope, Callable[[Slot], int]]] = {
     Scope.PCIE: lambda slot: slot.groups[1],
     Scope.DEVICE: lambda slot: slot.index,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A container's share of one card; core_percent None: none was asked for."""
+
+    container: str
+    uuid: str
+    minor: int
+    memory_bytes: int
+    core_percent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most that a pod has of one card in any moment of its life, which it holds all along.
+
+    memory_percent: what was asked for in percent, and the floor of what was asked for in bytes;
+    at most 100. core_percent None: none of its shares of this card asks for core.
+    """
+
+    uuid: str
+    minor: int
+    memory_bytes: int
+    memory_percent: int
+    core_percent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What was chosen for a pod. shares: in the order of the request's asks, each by minor. peaks:
+    by minor."""
+
+    node: str
+    shares: Sequence[Share]
+    peaks: Sequence[Peak]
 
 
 def place(

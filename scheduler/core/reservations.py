@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from scheduler.core.fleet import Fleet, Rows
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement
 from scheduler.core.request import Request
 
 NOMINATED_S: Final = 2.0

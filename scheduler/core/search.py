@@ -1,13 +1,15 @@
 """The search for cards of one node: containers on slots, one by one, then all ways.
 
 Plain integers: a node has few cards. Fed by `scheduler.core.place`, which says between which slots.
-The search is bounded, or a pod could halt the scheduler: where it gives up, it says so.
+The search is bounded, or a pod could halt the scheduler: where it gives up, it says so. All callers
+together take their steps from one `Budget`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
@@ -17,6 +19,11 @@ from scheduler.core.request import Ask, Policy, Request, by_greed
 
 MOST_STEPS: Final = 250
 """Of the search on one node: some 8 ms."""
+PER_SECOND: Final = 4_000
+"""Steps of some 30 us each: an eighth of a core."""
+MAX_A_CALL: Final = 2 * MOST_STEPS
+"""Enough for the search on one node, however many containers and moments the request has."""
+MIN_A_CALL: Final = 100
 
 
 @dataclass(slots=True)
@@ -25,6 +32,32 @@ class Steps:
 
     most: int = MOST_STEPS
     taken: int = 0
+
+
+class Budget:
+    """How much all callers together may search in a second; full at first.
+
+    Requests of several containers need searches, whose cost tenants choose. A call gets MAX_A_CALL
+    at most, so that none holds the event loop for long, and PER_SECOND in the long run. A call of
+    kube-scheduler gets MIN_A_CALL however little is left, so that the searches of one tenant never
+    take away those of others; kube-scheduler makes one such call at a time.
+    """
+
+    def __init__(self) -> None:
+        self._left = float(PER_SECOND)
+
+    def refill(self, seconds: float) -> None:
+        """So much time has passed."""
+        self._left = min(PER_SECOND, self._left + max(0.0, seconds) * PER_SECOND)
+
+    @contextmanager
+    def steps(self, at_most: int = MAX_A_CALL, at_least: int = MIN_A_CALL) -> Iterator[Steps]:
+        """For one call; what it has taken is counted at its end."""
+        given = Steps(min(at_most, max(at_least, int(self._left))))
+        try:
+            yield given
+        finally:
+            self._left = max(0.0, self._left - given.taken)
 
 
 @dataclass(slots=True)

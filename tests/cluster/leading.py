@@ -18,7 +18,7 @@ from typing import Any
 from kube import access
 from kube.client import Kube, KubeError
 from scheduler import written
-from scheduler.core.placement import Peak, Placement, Share
+from scheduler.core.place import Peak, Placement, Share
 from scheduler.gate import POST_S
 from scheduler.incarnation import Incarnation
 from scheduler.leader import Leader

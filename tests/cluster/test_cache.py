@@ -19,8 +19,7 @@ from kube import access
 from kube.client import Kube, KubeError
 from scheduler import written
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
 from scheduler.state import State

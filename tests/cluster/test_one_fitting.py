@@ -11,7 +11,7 @@ import pytest
 
 from contract import names
 from scheduler import written
-from scheduler.core.placement import Peak, Placement, Share
+from scheduler.core.place import Peak, Placement, Share
 from simgpu.lab.api import Api, each
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import Fleet

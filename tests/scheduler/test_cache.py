@@ -16,7 +16,7 @@ from aiohttp import web
 from contract import names
 from kube.follow import Backoff
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
-from scheduler.core.placement import Peak, Placement, Share
+from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.retry_queue import RetryQueue
 from scheduler.state import SILENT_AFTER_S, State

@@ -8,8 +8,7 @@ from typing import Any
 from contract import names
 from scheduler import requests, translate, written
 from scheduler.core.fit import fit
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement, place
 from scheduler.state import State
 
 Mi = 2**20

@@ -15,8 +15,7 @@ from contract import names
 from scheduler import requests, translate, written
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
 from scheduler.facts import PodFacts

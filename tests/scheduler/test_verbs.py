@@ -10,8 +10,7 @@ import pytest
 
 from contract import names as words
 from scheduler.core.fit import feasible
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score

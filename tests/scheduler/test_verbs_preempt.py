@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from contract import names as words
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement, place
 from scheduler.requests import request
 from scheduler.state import State
 from scheduler.translate import lease, node, pod

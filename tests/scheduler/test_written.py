@@ -6,7 +6,7 @@ import json
 
 from contract import names
 from scheduler import written
-from scheduler.core.placement import Peak, Placement, Share
+from scheduler.core.place import Peak, Placement, Share
 
 PLACEMENT = Placement(
     "n1",

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Card, Fleet
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request
 

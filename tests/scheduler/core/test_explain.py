@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.core.explain import texts
-from scheduler.core.fit import fit
+from scheduler.core.fit import fit, texts
 from scheduler.core.fleet import Card, Fleet
 from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
 from scheduler.core.request import Ask, Request, Requirement

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from scheduler.core.fit import feasible, fit
-from scheduler.core.place import place
-from scheduler.core.placement import Placement
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import score

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.core.fleet import Card
-from scheduler.core.place import place
-from scheduler.core.placement import Peak, Placement, Share
+from scheduler.core.place import Peak, Placement, Share, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope
 from scheduler.core.search import Steps
