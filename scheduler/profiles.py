@@ -1,20 +1,20 @@
-"""kube-scheduler's configuration: a profile for each schedulerName served, and the extender.
+"""kube-scheduler's configuration, and the admission policy of the names served.
 
-Pure; `python -m scheduler profiles` prints it, and manifests/30-profiles.yaml is what it prints.
-The names served stand in two objects, the configuration and the admission policy that refuses
-shares under any other name (scheduler.naming), so both are printed together.
+Pure but for its template, profiles.yaml beside it. `python -m scheduler profiles` prints both, with
+a profile for each schedulerName served, and manifests/30-profiles.yaml is what it prints.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from string import Template
 from typing import Any, Final
 
 import yaml
 
 from contract import names
-from scheduler import naming
 
 Json = Mapping[str, Any]
 
@@ -27,22 +27,13 @@ CONFIG_FILE: Final = "kube-scheduler.yaml"
 """Of the ConfigMap; the Deployment mounts it."""
 LEASE: Final = "gpuslice-kube-scheduler"
 """kube-scheduler's own Lease; the extender's is names.LEASE_SCHEDULER."""
-
 EXTENDER_PORT: Final = 9444
 """On 127.0.0.1, within the pod."""
+POLICY: Final = "gpuslice-scheduler-names"
+STOCK: Final = "default-scheduler"
+"""Also of pods that name no scheduler."""
 
-PACKING_WEIGHT: Final = 31
-"""Of the extender's scores, 0 to 10, each worth 10 points of kube-scheduler's and multiplied by
-this. One step is 310 points: more than LeastAllocated, BalancedAllocation and ImageLocality, of 100
-each, can say against it together."""
-PREFERENCE_WEIGHTS: Final = {
-    "NodeAffinity": 32,
-    "InterPodAffinity": 32,
-    "PodTopologySpread": 32,
-    "TaintToleration": 48,
-}
-"""Of what pods and nodes prefer by themselves, each 0 to 100 points: 3200 outweigh our 3100. To
-each other they are as kube-scheduler has them."""
+_TEMPLATE: Final = Template((pkgutil.get_data("scheduler", "profiles.yaml") or b"").decode())
 
 
 class ProfilesError(ValueError):
@@ -59,7 +50,7 @@ class Profiles:
     served: Sequence[str] = (names.SCHEDULER_NAME,)
     extender: str = f"http://127.0.0.1:{EXTENDER_PORT}"
     lease_s: int = 15
-    namespace: str = field(default=names.NAMESPACE)
+    namespace: str = names.NAMESPACE
 
     def __post_init__(self) -> None:
         for name in self.served:
@@ -76,83 +67,30 @@ class Profiles:
             raise ProfilesError(f"a lease of {self.lease_s} s; allowed are 3 s and more")
 
 
-# --- kube-scheduler's configuration --------------------------------------------------------------
+def _documents(profiles: Profiles) -> Sequence[dict[str, Any]]:
+    """KubeSchedulerConfiguration, policy and its binding."""
+    filled = _TEMPLATE.substitute(
+        namespace=profiles.namespace,
+        lease=LEASE,
+        policy=POLICY,
+        stock=STOCK,
+        extender=profiles.extender,
+        lease_s=profiles.lease_s,
+        renew_s=profiles.lease_s * 2 // 3,
+        retry_s=max(1, profiles.lease_s * 2 // 15),
+        served=", ".join(f"'{name}'" for name in profiles.served),
+        allowed=" or ".join(profiles.served),
+    )
+    found = list(yaml.safe_load_all(filled))
+    (profile,) = found[0]["profiles"]
+    found[0]["profiles"] = [{**profile, "schedulerName": name} for name in profiles.served]
+    return found
 
 
 def configuration(profiles: Profiles) -> Json:
     """KubeSchedulerConfiguration."""
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {
-            "leaderElect": True,
-            "resourceLock": "leases",
-            "resourceNamespace": profiles.namespace,
-            "resourceName": LEASE,
-            "leaseDuration": f"{profiles.lease_s}s",
-            "renewDeadline": f"{profiles.lease_s * 2 // 3}s",
-            "retryPeriod": f"{max(1, profiles.lease_s * 2 // 15)}s",
-        },
-        # It binds nothing itself; what it writes are events and the conditions of pending pods.
-        "clientConnection": {"qps": 500, "burst": 1000},
-        "podInitialBackoffSeconds": 1,
-        "podMaxBackoffSeconds": 10,
-        # Fewer, and the one node with room is not among those that the extender is asked about.
-        "percentageOfNodesToScore": 100,
-        "profiles": [_profile(name) for name in profiles.served],
-        "extenders": [
-            {
-                "urlPrefix": profiles.extender,
-                "filterVerb": "filter",
-                "prioritizeVerb": "prioritize",
-                # Else it deletes pods that free no card, and those of nodes that we leave out.
-                "preemptVerb": "preempt",
-                "bindVerb": "bind",
-                "weight": PACKING_WEIGHT,
-                "nodeCacheCapable": True,
-                # Else kube-scheduler binds by itself, without an allocation, when we are away.
-                "ignorable": False,
-                # A bind may take 12 s where the API server does not answer (ADR 19).
-                "httpTimeout": "15s",
-            }
-        ],
-    }
+    return _documents(profiles)[0]
 
-
-def _profile(name: str) -> Json:
-    return {
-        "schedulerName": name,
-        "percentageOfNodesToScore": 100,
-        "plugins": {
-            "multiPoint": {
-                "enabled": [
-                    {"name": plugin, "weight": weight}
-                    for plugin, weight in PREFERENCE_WEIGHTS.items()
-                ]
-            }
-        },
-        "pluginConfig": [
-            # Without it every Deployment is spread over the nodes, whatever its pods say.
-            {
-                "name": "PodTopologySpread",
-                "args": {"defaultingType": "List", "defaultConstraints": []},
-            },
-            # Fewer, and the one node where victims free a card is not among those asked about.
-            {"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}},
-        ],
-    }
-
-
-def config_map(profiles: Profiles) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": CONFIG_MAP, "namespace": profiles.namespace, "labels": naming.LABELS},
-        "data": {CONFIG_FILE: _yaml(configuration(profiles))},
-    }
-
-
-# --- as text -------------------------------------------------------------------------------------
 
 _HEADER: Final = """\
 # Printed by `python -m scheduler profiles`, with its --serve for other names: kube-scheduler's
@@ -162,8 +100,18 @@ _HEADER: Final = """\
 
 def manifest(profiles: Profiles) -> str:
     """What is applied to the cluster, as YAML."""
-    documents = (config_map(profiles), naming.policy(profiles.served), naming.binding())
-    return _HEADER + "---\n".join(_yaml(each) for each in documents)
+    config, policy, binding = _documents(profiles)
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": CONFIG_MAP,
+            "namespace": profiles.namespace,
+            "labels": policy["metadata"]["labels"],
+        },
+        "data": {CONFIG_FILE: _yaml(config)},
+    }
+    return _HEADER + "---\n".join(map(_yaml, (config_map, policy, binding)))
 
 
 class _Dumper(yaml.SafeDumper):

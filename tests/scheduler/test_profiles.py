@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from contract import names
+from scheduler.dialects import RESOURCES
 from scheduler.profiles import (
     CONFIG_FILE,
     KOORDINATOR,
     NAMES,
-    PACKING_WEIGHT,
-    PREFERENCE_WEIGHTS,
     Profiles,
     ProfilesError,
     configuration,
@@ -53,13 +53,15 @@ def test_every_node_is_asked_about_before_pods_are_preempted() -> None:
 
 def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
     """Its plugins say 0 to 100 points; it multiplies an extender's 0 to 10 by 10."""
-    one_step, all_steps = 10 * PACKING_WEIGHT, 100 * PACKING_WEIGHT
-    assert one_step > 3 * 100
-    assert all_steps < 100 * min(PREFERENCE_WEIGHTS.values())
-    (profile,) = configuration(Profiles())["profiles"]
+    whole = configuration(Profiles())
+    (profile,), (extender,) = whole["profiles"], whole["extenders"]
     weights = {each["name"]: each["weight"] for each in profile["plugins"]["multiPoint"]["enabled"]}
-    assert weights == PREFERENCE_WEIGHTS
-    assert "NodeResourcesFit" not in weights
+    assert weights.keys() == {
+        *("NodeAffinity", "InterPodAffinity", "PodTopologySpread", "TaintToleration")
+    }
+    one_step, all_steps = 10 * extender["weight"], 100 * extender["weight"]
+    assert one_step > 3 * 100
+    assert all_steps < 100 * min(weights.values())
 
 
 def test_nothing_is_spread_that_does_not_ask_for_it() -> None:
@@ -86,6 +88,13 @@ def test_what_is_printed_is_read_back() -> None:
     assert "['gpuslice-scheduler', 'koord-scheduler']" in served["expression"]
     assert "must be gpuslice-scheduler or koord-scheduler" in served["messageExpression"]
     assert "must be gpuslice-scheduler" in manifest(Profiles())
+
+
+def test_a_share_is_asked_for_by_the_contracts_names_old_ones_too() -> None:
+    _, policy, _ = yaml.safe_load_all(manifest(Profiles()))
+    asks = policy["spec"]["matchConditions"][0]["expression"]
+    old = (o for o, new in names.DEPRECATED_RESOURCES.items() if new in RESOURCES)
+    assert set(re.findall(r"'(\w+\.\w+/[\w.-]+)'", asks)) == {*RESOURCES, *old}
 
 
 @pytest.mark.parametrize(
