@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import orjson
 
-from scheduler import pending
-from scheduler.pending import Pending
+from scheduler import requests
+from scheduler.requests import Pending
 
 Json = Mapping[str, Any]
 
@@ -107,7 +107,7 @@ def _read(said: Json) -> Pending:
     pod = said.get("Pod")
     if not isinstance(pod, dict):
         raise ArgumentsError("Pod: expected an object")
-    return pending.read(pod)
+    return requests.pending(pod)
 
 
 def _victims(found: object) -> Victims:

@@ -20,16 +20,17 @@ from urllib.parse import quote
 
 from kube.client import KubeError
 from kube.follow import Backoff
-from scheduler import written
+from scheduler import binding
 from scheduler.arguments import BindingArguments
+from scheduler.binding import Seen, Verdict, verdict
+from scheduler.binding import seen as seen_as
 from scheduler.core.fit import why_not
 from scheduler.core.place import Placement, place
 from scheduler.core.request import Request
 from scheduler.core.search import MOST_STEPS
-from scheduler.gate import POST_S, Gate
-from scheduler.outcome import Seen, Verdict, verdict
-from scheduler.outcome import seen as seen_as
-from scheduler.pending import Pending
+from scheduler.election import POST_S
+from scheduler.leader import Gate
+from scheduler.requests import Pending
 from scheduler.state import State
 from scheduler.verbs import Verbs
 
@@ -258,7 +259,7 @@ class Binder:
         """None: the pod is bound."""
         wanted, uid = attempt.wanted, attempt.wanted.uid
         before = self._sent.get(uid)
-        body = written.binding(
+        body = binding.binding(
             wanted.namespace,
             wanted.name,
             uid,

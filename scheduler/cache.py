@@ -17,10 +17,10 @@ from typing import Any, Final
 from contract import names
 from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
-from scheduler import pending, translate
+from scheduler import requests, translate
+from scheduler.binding import annotations_of
 from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
-from scheduler.written import annotations_of
 
 Json = Mapping[str, Any]
 
@@ -181,9 +181,9 @@ class _Pods:
             return uid
         self._marks[uid] = mark
         if mark == translate.UNBOUND:
-            if pending.was_refused(raw):
+            if requests.was_refused(raw):
                 # By kube-scheduler while another process was its extender.
-                self._retries.restore(pending.read(raw))
+                self._retries.restore(requests.pending(raw))
             return uid
         self._retries.forget(uid)
         chosen = self._state.assumed(uid)

@@ -28,9 +28,9 @@ from scheduler import service
 from scheduler.asking import asking, everything
 from scheduler.cache import PODS
 from scheduler.core.request import Policy
-from scheduler.incarnation import IncarnationError
+from scheduler.endpoint import Address
 from scheduler.profiles import KOORDINATOR, Profiles, ProfilesError, manifest, refuse_taken
-from scheduler.settings import Address, Settings
+from scheduler.service import IdentityError, Settings
 
 _LOG: Final = logging.getLogger("scheduler")
 
@@ -193,7 +193,7 @@ def serve(
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
-    except (AccessError, IncarnationError, OSError) as error:
+    except (AccessError, IdentityError, OSError) as error:
         _LOG.error(Line("cannot serve", error=error))
         raise typer.Exit(1) from None
     except Exception:

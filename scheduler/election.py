@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from scheduler.gate import POST_S
 from scheduler.lease import Campaign, Record, given_back
+
+POST_S: Final = 4.0
+"""A POST of a Binding is over by then, at the client and, as its query `timeout`, at the server."""
 
 
 @dataclass(frozen=True, slots=True)

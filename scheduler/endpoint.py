@@ -21,8 +21,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from contract.log_lines import Line
 from scheduler import view
 from scheduler.metrics import Metrics
-from scheduler.settings import Address
 from scheduler.state import State
+
+Address = tuple[str, int]
 
 _LOG: Final = logging.getLogger(__name__)
 

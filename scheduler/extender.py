@@ -17,7 +17,7 @@ from kube.http1 import TEXT, Request, Response
 from scheduler import arguments
 from scheduler.arguments import ArgumentsError
 from scheduler.binder import Binder
-from scheduler.gate import Gate
+from scheduler.leader import Gate
 from scheduler.metrics import Metrics
 from scheduler.server import Server
 from scheduler.verbs import Verbs, error

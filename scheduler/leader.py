@@ -18,8 +18,7 @@ from typing import Any, Final, Protocol
 from contract.log_lines import Line
 from kube.client import KubeError
 from scheduler import lease
-from scheduler.election import Candidate, Do, Election, Role, Terms
-from scheduler.gate import POST_S
+from scheduler.election import POST_S, Candidate, Do, Election, Role, Terms
 from scheduler.lease import Record
 from scheduler.metrics import Metrics
 
@@ -41,13 +40,41 @@ class Client(Protocol):
     async def patch(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
 
 
+class Gate(Protocol):
+    """The right to bind, as extender and binder see it: held by one process of all, and for a while
+    only. All in one thread, that of the event loop. After the check in `may_write` nothing may be
+    awaited before the POST, which goes by POST_S."""
+
+    def asked(self) -> bool:
+        """A verb has come, so our kube-scheduler leads, and we should write. Whether we may now:
+        else `admit` has the answer."""
+
+    async def admit(self) -> str:
+        """As `asked`; waits, for a short while, where the right is on its way. "": we may; else the
+        verb's error, for people."""
+
+    def may_write(self) -> bool:
+        """Whether a POST may leave now. Asked within `writing`, right before it."""
+
+    def refusal(self) -> str:
+        """Why not, and who may; "" where we may."""
+
+    @property
+    def writer(self) -> str:
+        """What each Binding says in the annotation contract.names.ANNOTATION_WRITER: the API server
+        refuses those of a writer that is not the Lease's holder any more."""
+
+    def writing(self) -> contextlib.AbstractContextManager[None]:
+        """Around a POST, until its outcome is known: who yields waits for those under way."""
+
+
 def boot_clock() -> float:
     """Seconds that go on while the host sleeps, and that nobody can set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Leader:
-    """Keeps the Gate (`scheduler.gate`). `run` until it is left, or cancelled: then nothing is
+    """Keeps the Gate. `run` until it is left, or cancelled: then nothing is
     given back, and the others wait the Lease out.
 
     relist: lists all that is there afresh; awaited before the first write of each term.
@@ -101,10 +128,7 @@ class Leader:
         return self._election.may_write(self._clock())
 
     def refusal(self) -> str:
-        election, now_s = self._election, self._clock()
-        if election.may_write(now_s):
-            return ""
-        return f"gpuslice does not bind here: {self.standing}"
+        return "" if self.may_write() else f"gpuslice does not bind here: {self.standing}"
 
     @property
     def writer(self) -> str:
@@ -263,9 +287,9 @@ class Leader:
         election, now_s = self._election, self._clock()
         election.settle(now_s)
         if election.role is not self._role:
-            _LOG.info(
-                Line("lease", role=election.role.value, was=self._role.value, holder=self._holder)
-            )
+            role, was = election.role.value, self._role.value
+            holder = election.record.holder if election.record else ""
+            _LOG.info(Line("lease", role=role, was=was, holder=holder))
             self._metrics.lease_changes.labels(election.role.value).inc()
             self._role = election.role
         self._metrics.lease_held.set(election.holds)
@@ -273,7 +297,11 @@ class Leader:
             self._open.set()
         else:
             self._open.clear()
-        self._tell_of_rivals()
+        rival = self.rival
+        self._metrics.lease_rival.set(bool(rival))
+        if rival and rival != self._rival:
+            _LOG.warning(Line("second installation", standing=self.standing))
+        self._rival = rival
         if election.must_list(now_s) and self._listing is None:
             self._listing = asyncio.create_task(self._list(), name="list for the new term")
         elif election.role is not Role.TAKING and self._listing is not None:
@@ -295,15 +323,3 @@ class Leader:
         if self._listing is not None:
             self._listing.cancel()
             await asyncio.wait([self._listing])
-
-    def _tell_of_rivals(self) -> None:
-        rival = self.rival
-        self._metrics.lease_rival.set(bool(rival))
-        if rival and rival != self._rival:
-            _LOG.warning(Line("second installation", standing=self.standing))
-        self._rival = rival
-
-    @property
-    def _holder(self) -> str:
-        record = self._election.record
-        return record.holder if record else ""

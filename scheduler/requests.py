@@ -1,22 +1,25 @@
-"""What a pod asks for, from its JSON: a Request, or why it cannot be granted as it is written.
+"""A pod that is to be placed, from its JSON: its name, and a Request, or why it is refused.
 
-Pure. RequestError's text is for the pod's author. Pods of one owner ask for the same: what was read
-lately is remembered, by all that it was read from.
+Pure. With `scheduler.translate`, what knows a pod's fields. RequestError's text is for the pod's
+author. Pods of one owner ask for the same: what was read lately is remembered, by all that it was
+read from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from contract import names, quantity
 from scheduler import dialects
 from scheduler.core.request import Phase, Policy, Request
-from scheduler.dialects import Container, RequestError
-from scheduler.fields import Json, at, objects, texts
-from scheduler.hints import read_hints
+from scheduler.dialects import Container, RequestError, read_hints
 
+Json = Mapping[str, Any]
+
+_NOTHING: Final[Json] = {}
 _FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 _REMEMBERED: Final = 256
 MAX_CONTAINERS: Final = 32
@@ -25,8 +28,34 @@ does it."""
 _MOST_CHARACTERS: Final = 8192
 """Of the annotations of one that is remembered: all of them together are a few megabytes."""
 
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
+
 Items = tuple[tuple[str, object], ...]
 """Of a JSON object, in their order."""
+
+
+# --- fields of Kubernetes' JSON: what is not of its kind is not there
+
+
+def at(raw: Json, key: str) -> Json:
+    """The object there; an empty one where there is none."""
+    found = raw.get(key)
+    return found if isinstance(found, dict) else _NOTHING
+
+
+def objects(raw: Json, key: str) -> Sequence[Json]:
+    """Those in the list there."""
+    found = raw.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def texts(raw: Json, key: str) -> Mapping[str, str]:
+    """Those of the object there."""
+    return {name: text for name, text in at(raw, key).items() if isinstance(text, str)}
+
+
+# --- what it asks for
 
 
 class _Written(NamedTuple):
@@ -191,3 +220,67 @@ def _policy(annotations: Mapping[str, str]) -> Policy | None:
         raise RequestError(
             f"annotation {names.ANNOTATION_POLICY}: {text!r}; allowed are {allowed}"
         ) from None
+
+
+# --- and which pod it is
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """version: the pod's resourceVersion when it was read. profile: its schedulerName. priority:
+    the number that kube-scheduler orders its queue by.
+    prefers: it likes some nodes better than others, which is kube-scheduler's to weigh.
+    request: None for a pod that asks for no share, or for what is refused; refusal: why.
+    """
+
+    uid: str
+    version: str
+    profile: str
+    prefers: bool
+    request: Request | None
+    refusal: str = ""
+    namespace: str = ""
+    name: str = ""
+    priority: int = 0
+
+    @property
+    def whose(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def pending(pod: Json) -> Pending:
+    """Never raises for what the pod's author wrote."""
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    asked, refusal = None, ""
+    try:
+        asked = request(pod)
+    except RequestError as error:
+        refusal = str(error)
+    return Pending(
+        uid=str(metadata.get("uid", "")),
+        version=str(metadata.get("resourceVersion", "")),
+        profile=str(spec.get("schedulerName", "")),
+        prefers=any(_preferences(spec)),
+        request=asked,
+        refusal=refusal,
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        priority=int(spec.get("priority") or 0),
+    )
+
+
+def was_refused(pod: Json) -> bool:
+    """Whether kube-scheduler found no node for it when it tried last."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(
+        each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable"
+        for each in conditions
+    )
+
+
+def _preferences(spec: Json) -> Iterator[object]:
+    affinity = spec.get("affinity") or {}
+    for kind in _AFFINITIES:
+        yield (affinity.get(kind) or {}).get(_PREFERRED)
+    for constraint in spec.get("topologySpreadConstraints") or ():
+        yield constraint.get("whenUnsatisfiable") == "ScheduleAnyway"

@@ -20,7 +20,7 @@ from contract import names
 from contract.log_lines import Line
 from kube.client import KubeError
 from scheduler.metrics import Metrics
-from scheduler.pending import Pending
+from scheduler.requests import Pending
 from scheduler.retry_queue import RetryQueue
 
 _LOG: Final = logging.getLogger(__name__)

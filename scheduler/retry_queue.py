@@ -25,7 +25,7 @@ from scheduler.core.fit import look
 from scheduler.core.fleet import Rows
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request, Shape
-from scheduler.pending import Pending
+from scheduler.requests import Pending
 from scheduler.state import State
 
 PATIENCE_S: Final = 5.0

@@ -8,25 +8,32 @@ all that it knows is read from the API server again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import gc
 import logging
-from collections.abc import Awaitable, Callable
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from contract import names
-from contract.log_lines import Line
+from contract.log_lines import Format, Line
 from kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.cache import Cache
-from scheduler.endpoint import Endpoint
+from scheduler.core.request import Policy
+from scheduler.election import Candidate, Terms
+from scheduler.endpoint import Address, Endpoint
 from scheduler.events import Events
 from scheduler.extender import Extender
-from scheduler.incarnation import Incarnation
 from scheduler.leader import Leader, boot_clock
 from scheduler.metrics import Metrics
 from scheduler.retrier import Retrier
 from scheduler.retry_queue import RetryQueue
-from scheduler.settings import Settings
 from scheduler.state import State
 from scheduler.verbs import Verbs
 
@@ -37,6 +44,68 @@ _COLLECTED_AFTER: Final = (10_000, 20, 50)
 list's time, and pauses of 0.2 s. What is kept has no cycles; of what has, megabytes may wait."""
 
 _RETRY_S: Final = 1.0
+_MAX_IDENTITIES: Final = 8
+"""Of processes before this one: some may have exited before they held the Lease."""
+_IDENTITY_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that can be set. The flags' help (scheduler.command_line) says what each is."""
+
+    kubeconfig: str = ""
+    """An empty one: as a pod of the cluster, or else as kubectl finds it."""
+    listen: Address = ("127.0.0.1", 9444)
+    http: Address | None = ("0.0.0.0", 9445)
+    """None: not served."""
+    installation: str = "default"
+    state_dir: Path | None = None
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    """By schedulerName, for pods that name no policy; others are packed."""
+    log_format: Format = Format.LOGFMT
+    verbose: bool = False
+
+    terms: Terms = field(default_factory=Terms)
+    """The times of the Lease; changing one needs docs/adr/0018."""
+    tend_s: float = 5.0
+    """How often bindings of unknown outcome are looked at."""
+    tell_s: float = 20.0
+    """How often what is wrong in the cluster is looked for, to write Events of."""
+    leave_s: float = 20.0
+    """How long it may take to finish what is under way and to give the Lease back."""
+
+
+class IdentityError(RuntimeError):
+    """The directory cannot be used; the text says why."""
+
+
+@contextlib.contextmanager
+def identity(installation: str, directory: Path | None = None) -> Iterator[Candidate]:
+    """Who this process is, and which it certainly replaces. Raises IdentityError.
+
+    directory: outlives the process, and no two share it (an emptyDir of the pod). A lock on a file
+    in it is the kernel's word that the process which held it before has exited; the names of the
+    last ones stand in the file. Then their Lease need not be waited out.
+    """
+    name = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
+    if directory is None:
+        yield Candidate(name, installation)
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(directory / "identity", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            before = os.pread(file, _IDENTITY_BYTES, 0).decode("utf-8", "replace").split()
+            # One write: a process killed in it leaves names that are no one's, at worst.
+            written = "\n".join((name, *before[: _MAX_IDENTITIES - 1])).encode()
+            os.pwrite(file, written.ljust(_IDENTITY_BYTES), 0)
+        except OSError as error:
+            busy = isinstance(error, BlockingIOError)
+            why = "another scheduler that runs uses it" if busy else error.strerror
+            raise IdentityError(f"{directory}: {why}") from error
+        yield Candidate(name, installation, frozenset(before))
 
 
 async def run(
@@ -47,34 +116,24 @@ async def run(
 ) -> None:
     """Until `leaving`, and what is under way is done. announce: a line for whoever started us.
 
-    Raises IncarnationError, OSError where kube-scheduler's address is taken, and what is a fault
+    Raises IdentityError, OSError where kube-scheduler's address is taken, and what is a fault
     of ours: then nobody may go on as if all were kept.
     """
-    who = Incarnation(settings.installation, settings.state_dir)
-    try:
-        await _run(settings, kube, who, leaving, announce)
-    finally:
-        who.close()
+    with identity(settings.installation, settings.state_dir) as me:
+        await _run(settings, kube, me, leaving, announce)
 
 
 async def _run(
     settings: Settings,
     kube: Kube,
-    who: Incarnation,
+    me: Candidate,
     leaving: asyncio.Event,
     announce: Callable[[str], None],
 ) -> None:
     gc.set_threshold(*_COLLECTED_AFTER)
     metrics, state = Metrics(), State()
-    me = who.candidate
-    _LOG.info(
-        Line(
-            "start",
-            identity=me.identity,
-            installation=me.installation,
-            after=len(me.dead) or None,
-        )
-    )
+    after = len(me.dead) or None
+    _LOG.info(Line("start", identity=me.identity, installation=me.installation, after=after))
     retries = RetryQueue(state, {names.SCHEDULER_NAME, *settings.policies})
     cache = Cache(kube, state, boot_clock, retries=retries)
     leader = Leader(kube, me, cache.relist, metrics)

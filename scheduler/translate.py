@@ -1,5 +1,5 @@
 """Between Kubernetes' JSON and the core: what is there, and what pods hold of it. With
-`scheduler.requests` and `scheduler.pending` the only ones that know field paths.
+`scheduler.requests` the only one that knows field paths.
 
 Pure. What others wrote of nodes, cards and bound pods is read tolerantly: what cannot be read is
 left out and told, and what may be held stays held.
@@ -26,7 +26,7 @@ from scheduler.facts import (
     PodFacts,
     Unreadable,
 )
-from scheduler.fields import Json, at, objects, texts
+from scheduler.requests import Json, at, objects, texts
 
 UNBOUND: Final = 0
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})

@@ -24,7 +24,7 @@ from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import Scores, best, first, levels, score
 from scheduler.core.search import MOST_STEPS, Steps
-from scheduler.pending import Pending
+from scheduler.requests import Pending
 from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
 

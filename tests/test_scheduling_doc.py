@@ -13,7 +13,7 @@ from scheduler.core.reasons import TEXTS, Reason
 from scheduler.endpoint import PAGES
 from scheduler.events import REASONS
 from scheduler.metrics import Metrics
-from scheduler.settings import Settings
+from scheduler.service import Settings
 from tests.support import ROOT
 
 TEXT = (ROOT / "docs/scheduling.md").read_text()

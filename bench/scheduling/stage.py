@@ -19,7 +19,7 @@ from bench.scheduling.figures import say
 from contract import names
 from kube import access
 from kube.client import METADATA_ONLY, Kube
-from scheduler import written
+from scheduler import binding
 from scheduler.cache import DEVICES, LEASES, NODES
 from scheduler.core.place import Peak, Placement, Share
 from simgpu.lab.api import each
@@ -85,7 +85,7 @@ def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> J
     peak = Peak(uuid, minor, size_bytes, percent, percent)
     body = asking_pod(f"p{number}", (percent,))
     body["metadata"]["annotations"] = dict(
-        written.annotations_of(Placement(node, (share,), (peak,)))
+        binding.annotations_of(Placement(node, (share,), (peak,)))
     )
     body["spec"]["nodeName"] = node
     return body

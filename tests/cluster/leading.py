@@ -17,12 +17,12 @@ from typing import Any
 
 from kube import access
 from kube.client import Kube, KubeError
-from scheduler import written
+from scheduler import binding
 from scheduler.core.place import Peak, Placement, Share
-from scheduler.gate import POST_S
-from scheduler.incarnation import Incarnation
+from scheduler.election import POST_S
 from scheduler.leader import Leader
 from scheduler.metrics import Metrics
+from scheduler.service import identity
 
 
 def placement(node: str) -> Placement:
@@ -58,7 +58,7 @@ class Told:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         uid = (await self._kube.get(path))["metadata"]["uid"]
         writer = self._leader.writer
-        body = written.binding(namespace, name, uid, node, placement(node), writer)
+        body = binding.binding(namespace, name, uid, node, placement(node), writer)
         with contextlib.suppress(KubeError), self._leader.writing():
             if not self._leader.may_write():
                 return {"error": self._leader.refusal()}
@@ -76,29 +76,29 @@ class Told:
 
 
 async def main(kubeconfig: str, installation: str, state_dir: str) -> None:
-    who = Incarnation(installation, Path(state_dir) if state_dir else None)
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async with Kube(access.load(kubeconfig)) as kube:
-        listed = 0
+    with identity(installation, Path(state_dir) if state_dir else None) as me:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        async with Kube(access.load(kubeconfig)) as kube:
+            listed = 0
 
-        async def relist() -> None:
-            nonlocal listed
-            listed += 1
+            async def relist() -> None:
+                nonlocal listed
+                listed += 1
 
-        leader = Leader(kube, who.candidate, relist, Metrics())
-        running = asyncio.create_task(leader.run())
-        told = Told(kube, leader)
-        print(json.dumps({"identity": who.candidate.identity}), flush=True)  # noqa: T201
-        while line := await reader.readline():
-            command, *arguments = json.loads(line)
-            answer = await getattr(told, command)(*arguments)
-            print(json.dumps({**answer, "listed": listed}), flush=True)  # noqa: T201
-            if command == "leave":
-                await running
-                return
-        running.cancel()
+            leader = Leader(kube, me, relist, Metrics())
+            running = asyncio.create_task(leader.run())
+            told = Told(kube, leader)
+            print(json.dumps({"identity": me.identity}), flush=True)  # noqa: T201
+            while line := await reader.readline():
+                command, *arguments = json.loads(line)
+                answer = await getattr(told, command)(*arguments)
+                print(json.dumps({**answer, "listed": listed}), flush=True)  # noqa: T201
+                if command == "leave":
+                    await running
+                    return
+            running.cancel()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pytest
 from contract import names
 from kube import access
 from kube.client import Kube, KubeError
-from scheduler import written
+from scheduler import binding
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
@@ -102,7 +102,7 @@ class World:
 
     async def bind(self, name: str, uid: str, placement: Placement) -> None:
         namespace = self._pods.split("/")[4]
-        body = written.binding(namespace, name, uid, self.node, placement)
+        body = binding.binding(namespace, name, uid, self.node, placement)
         await self.ours.post(f"{self._pods}/{name}/binding", body)
 
     async def finish_pod(self, name: str) -> None:

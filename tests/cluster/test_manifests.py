@@ -13,7 +13,7 @@ from contract import names
 from scheduler import profiles
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.profiles import Profiles
-from scheduler.settings import Settings
+from scheduler.service import Settings
 from tests.cluster.installing import MANIFESTS, PROBES
 from tests.cluster.test_admission_placement import DENIED
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contract import names
-from scheduler import written
+from scheduler import binding
 from scheduler.core.place import Peak, Placement, Share
 from simgpu.lab.api import Api, each
 from simgpu.lab.controlplane import ControlPlane
@@ -53,7 +53,7 @@ async def _fill(plane: ControlPlane, nodes: list[Node]) -> None:
             peaks = tuple(Peak(*size, 100, 100) for size in sizes)
             full = pod(asking({names.RESOURCE_GPU: 100 * len(cards)}), name=f"full-{number}")
             placement = Placement(node.name, shares, peaks)
-            full["metadata"]["annotations"] = dict(written.annotations_of(placement))
+            full["metadata"]["annotations"] = dict(binding.annotations_of(placement))
             full["spec"]["nodeName"] = node.name
             await api.ask("POST", "/api/v1/namespaces/default/pods", full)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from contract import names
-from scheduler import requests, translate, written
+from scheduler import binding, requests, translate
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
@@ -92,7 +92,7 @@ def _ask(state: State, choices: Choices) -> None:
     if not isinstance(found, Placement):
         return
     try:
-        annotations = written.annotations_of(found)
+        annotations = binding.annotations_of(found)
     except ValueError:
         # A container's name that the API server would not have let through.
         return

@@ -14,7 +14,7 @@ from contract.log_lines import Format
 from scheduler import command_line
 from scheduler.command_line import PREFIX, application, policies
 from scheduler.core.request import Policy
-from scheduler.settings import Settings
+from scheduler.service import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

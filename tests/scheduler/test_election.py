@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scheduler.election import MARGIN, Candidate, Do, Election, Role, Terms
-from scheduler.gate import POST_S
+from scheduler.election import MARGIN, POST_S, Candidate, Do, Election, Role, Terms
 from scheduler.lease import Campaign, Record
 
 TERMS = Terms()

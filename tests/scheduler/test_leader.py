@@ -17,8 +17,7 @@ from aiohttp import web
 
 from contract import names
 from kube.client import Kube, KubeError
-from scheduler.election import Candidate, Role, Terms
-from scheduler.gate import POST_S
+from scheduler.election import POST_S, Candidate, Role, Terms
 from scheduler.leader import Leader, boot_clock
 from scheduler.lease import PATH
 from scheduler.metrics import Metrics

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler import retry_queue
 from scheduler.metrics import Metrics
-from scheduler.pending import read
+from scheduler.requests import pending
 from scheduler.retrier import Retrier
 from scheduler.retry_queue import MAX_DUE, PATIENCE_S, RetryQueue
 from scheduler.state import State
@@ -215,10 +215,10 @@ def test_a_search_that_was_not_finished_goes_on_in_the_queue() -> None:
 
 def test_pods_that_were_refused_before_a_restart_are_restored(refusing: Refusing) -> None:
     queue = RetryQueue(refusing.state)
-    queue.restore(read(calls.pod("before")))
+    queue.restore(pending(calls.pod("before")))
     foreign = calls.pod("foreign")
     foreign["spec"]["schedulerName"] = "koord-scheduler"
-    queue.restore(read(foreign))
+    queue.restore(pending(foreign))
     refusing.queue = queue
     assert refusing.overdue(after_s=PATIENCE_S) == []
     refusing.free()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from contract import names
-from scheduler import requests, translate, written
+from scheduler import binding, requests, translate
 from scheduler.core.fit import fit
 from scheduler.core.place import Placement, place
 from scheduler.state import State
@@ -80,8 +80,8 @@ def test_the_pod_gets_the_annotation_that_the_document_shows() -> None:
     assert feasible.all(), reasons
     chosen = place(state.fleet, asked, state.fleet.row_of("n1"))
     assert isinstance(chosen, Placement)
-    binding = written.binding("default", "pod-example", "u-1", "n1", chosen)
-    annotations = binding["metadata"]["annotations"]
+    made = binding.binding("default", "pod-example", "u-1", "n1", chosen)
+    annotations = made["metadata"]["annotations"]
     assert annotations[names.ANNOTATION_DEVICE_ALLOCATED] == (
         '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory"'
         ':"11520Mi","koordinator.sh/gpu-memory-ratio":"50"},"id":"GPU-1"}]}'

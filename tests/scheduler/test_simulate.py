@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from scheduler import simulate
 from scheduler.asking import asking
+from scheduler.binding import annotations_of
 from scheduler.core.request import Policy
 from scheduler.simulate import SimulationError
-from scheduler.written import annotations_of
 from tests.scheduler.objects import card, container, device, lease, node, pod
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from contract import names
-from scheduler import requests, translate, written
+from scheduler import binding, requests, translate
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
@@ -116,7 +116,7 @@ def test_pods_bound_by_us_by_koordinator_and_by_hand_all_count() -> None:
         container("main", core=50, ratio=50),
         uid="ours",
         node="n1",
-        annotations={**written.annotations_of(chosen(state))},
+        annotations={**binding.annotations_of(chosen(state))},
     )
     state.see_pod(translate.pod(ours))
     state.see_pod(holding("koordinators", memory="6Gi", core=25, ratio=25))
@@ -582,7 +582,7 @@ def test_no_grant_ever_exceeds_a_card(seed: int) -> None:
             live[uid] = found
             if chance.random() < 0.8:
                 raw["spec"]["nodeName"] = found.node
-                raw["metadata"]["annotations"] = dict(written.annotations_of(found))
+                raw["metadata"]["annotations"] = dict(binding.annotations_of(found))
                 before = state.fleet.snapshot()
                 state.see_pod(translate.pod(raw))
                 for column in COLUMNS:

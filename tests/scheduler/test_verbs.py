@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from contract import names as words
+from scheduler.binding import annotations_of
 from scheduler.core.fit import feasible
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
@@ -18,7 +19,6 @@ from scheduler.requests import request
 from scheduler.state import State
 from scheduler.translate import device, node, pod
 from scheduler.verbs import MOST_NODES, Verbs
-from scheduler.written import annotations_of
 from tests.scheduler import calls, objects
 from tests.scheduler.calls import arguments, names
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from contract import names
-from scheduler import written
+from scheduler import binding
 from scheduler.core.place import Peak, Placement, Share
 
 PLACEMENT = Placement(
@@ -22,7 +22,7 @@ PLACEMENT = Placement(
 
 def test_the_allocation_has_the_most_that_the_pod_has_of_each_card() -> None:
     """And no core, where none is asked for."""
-    text = written.annotations_of(PLACEMENT)[names.ANNOTATION_DEVICE_ALLOCATED]
+    text = binding.annotations_of(PLACEMENT)[names.ANNOTATION_DEVICE_ALLOCATED]
     assert text == (
         '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"40",'
         '"koordinator.sh/gpu-memory":"3Ki","koordinator.sh/gpu-memory-ratio":"30"},"id":"GPU-a"},'
@@ -32,7 +32,7 @@ def test_the_allocation_has_the_most_that_the_pod_has_of_each_card() -> None:
 
 
 def test_the_grants_have_each_containers_own() -> None:
-    text = written.annotations_of(PLACEMENT)[names.ANNOTATION_GRANTS]
+    text = binding.annotations_of(PLACEMENT)[names.ANNOTATION_GRANTS]
     assert json.loads(text)["containers"] == {
         "first": [{"id": "GPU-a", "minor": 0, "memory": 3072, "core": 40}],
         "main": [
@@ -44,14 +44,14 @@ def test_the_grants_have_each_containers_own() -> None:
 
 
 def test_the_agent_is_required_of_the_pod_and_of_each_container_with_a_grant() -> None:
-    annotations = written.annotations_of(PLACEMENT)
+    annotations = binding.annotations_of(PLACEMENT)
     required = {key for key in annotations if key.startswith(names.ANNOTATION_REQUIRED_PLUGINS)}
     prefix = names.ANNOTATION_REQUIRED_PLUGINS
     assert required == {f"{prefix}/pod", f"{prefix}/container.first", f"{prefix}/container.main"}
 
 
 def test_the_binding_names_pod_uid_and_node() -> None:
-    made = written.binding("default", "pod", "u-1", "n1", PLACEMENT)
+    made = binding.binding("default", "pod", "u-1", "n1", PLACEMENT)
     assert made == {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -59,17 +59,17 @@ def test_the_binding_names_pod_uid_and_node() -> None:
             "namespace": "default",
             "name": "pod",
             "uid": "u-1",
-            "annotations": written.annotations_of(PLACEMENT),
+            "annotations": binding.annotations_of(PLACEMENT),
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
     }
-    plain = written.binding("default", "pod", "u-1", "n1", None)
+    plain = binding.binding("default", "pod", "u-1", "n1", None)
     assert "annotations" not in plain["metadata"]
 
 
 def test_the_binding_says_who_writes_it() -> None:
-    made = written.binding("default", "pod", "u-1", "n1", PLACEMENT, "somebody 7")
-    annotations = {**written.annotations_of(PLACEMENT), names.ANNOTATION_WRITER: "somebody 7"}
+    made = binding.binding("default", "pod", "u-1", "n1", PLACEMENT, "somebody 7")
+    annotations = {**binding.annotations_of(PLACEMENT), names.ANNOTATION_WRITER: "somebody 7"}
     assert made["metadata"]["annotations"] == annotations
-    plain = written.binding("default", "pod", "u-1", "n1", None, "somebody 7")
+    plain = binding.binding("default", "pod", "u-1", "n1", None, "somebody 7")
     assert "annotations" not in plain["metadata"]
