@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import orjson
 
@@ -27,12 +28,17 @@ class ArgumentsError(Exception):
     """Not what kube-scheduler sends to an extender that is configured as ours has to be."""
 
 
-@dataclass(frozen=True, slots=True)
-class BindingArguments:
+class BindingArguments(NamedTuple):
     namespace: str
     name: str
     uid: str
     node: str
+
+    @property
+    def path(self) -> str:
+        """Of the pod, at the API server."""
+        namespace, name = quote(self.namespace, safe=""), quote(self.name, safe="")
+        return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,7 +24,6 @@ from scheduler.core.request import Policy
 from scheduler.simulate import (
     Account,
     SimulationError,
-    as_json,
     fleet,
     names_shown,
     objects,
@@ -107,9 +107,11 @@ def asking(
     repeated = [pod for pod in asked for _ in range(copies)]
     accounts = [simulate(state, pod, n, policy) for n, pod in enumerate(repeated)]
     if json_:
-        sys.stdout.write(json.dumps([as_json(each) for each in accounts], indent=2) + "\n")
+        sys.stdout.write(json.dumps([asdict(each) for each in accounts], indent=2) + "\n")
     else:
-        _show(accounts)
+        console = Console(highlight=False, soft_wrap=True, width=_UNCUT)
+        for account in accounts:
+            _show(console, account)
     if not all(each.placed for each in accounts):
         raise typer.Exit(1)
 
@@ -134,13 +136,7 @@ async def everything(kubeconfig: str, paths: Iterable[str] = _KINDS) -> Sequence
     return found
 
 
-def _show(accounts: Sequence[Account]) -> None:
-    console = Console(highlight=False, soft_wrap=True, width=_UNCUT)
-    for account in accounts:
-        _show_one(console, account)
-
-
-def _show_one(console: Console, account: Account) -> None:
+def _show(console: Console, account: Account) -> None:
     if account.error:
         console.print(f"{account.pod}: refused, on every node", markup=False)
         console.print(f"  {account.error}", markup=False)
@@ -149,11 +145,11 @@ def _show_one(console: Console, account: Account) -> None:
         console.print(f"{account.pod}: asks for no share of a card; any node will do", markup=False)
         return
     if account.candidates:
-        console.print(f"{account.pod}: {account.candidates[0].node}", markup=False)
+        console.print(f"{account.pod}: {account.node}", markup=False)
         console.print(_candidates(account))
     else:
         console.print(f"{account.pod}: no node has room", markup=False)
-    for refusal in account.refusals:
+    for refusal in account.refused:
         count = f"{len(refusal.nodes)} node" + ("s" if len(refusal.nodes) > 1 else "")
         shown = names_shown(refusal.nodes)
         console.print(f"  {count}: {refusal.text}: {shown}", markup=False)
@@ -164,7 +160,7 @@ def _candidates(account: Account) -> Table:
     for heading in ("  node", "score", "container", "card", "memory", "core"):
         table.add_column(heading, no_wrap=True)
     for candidate in account.candidates[:_SHOWN]:
-        for number, share in enumerate(candidate.placement.shares):
+        for number, share in enumerate(candidate.containers):
             core = "no cap" if share.core_percent is None else f"{share.core_percent} %"
             table.add_row(
                 f"  {candidate.node}" if not number else "",

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
-from urllib.parse import quote
 
 from kube.client import KubeError
 from kube.follow import Backoff
@@ -259,39 +258,29 @@ class Binder:
         """None: the pod is bound."""
         wanted, uid = attempt.wanted, attempt.wanted.uid
         before = self._sent.get(uid)
-        body = binding.binding(
-            wanted.namespace,
-            wanted.name,
-            uid,
-            wanted.node,
-            attempt.placement,
-            self._gate.writer,
-            attempt.version,
-        )
+        placement, version = attempt.placement, attempt.version
+        body = binding.binding(*wanted, placement, self._gate.writer, version)
         try:
             with self._gate.writing():
                 if not self._gate.may_write():
                     return _SHUT
-                if attempt.placement is not None:
+                if placement is not None:
                     versions = before.versions if before else frozenset[str]()
-                    self._sent[uid] = _Sent(wanted, versions | {attempt.version})
+                    self._sent[uid] = _Sent(wanted, versions | {version})
                 try:
-                    await self._kube.post(f"{_path(wanted)}/binding", body, timeout_s=POST_S)
+                    await self._kube.post(f"{wanted.path}/binding", body, timeout_s=POST_S)
                 except KubeError as error:
                     if verdict(error) is Verdict.UNKNOWN:
                         raise
-                    self._put_back(uid, before)
+                    # It was not done.
+                    if before is None:
+                        self._sent.pop(uid, None)
+                    else:
+                        self._sent[uid] = before
                     return error
         except KubeError as error:
             return error
         return None
-
-    def _put_back(self, uid: str, before: _Sent | None) -> None:
-        """What was sent last was not done."""
-        if before is None:
-            self._sent.pop(uid, None)
-        else:
-            self._sent[uid] = before
 
     async def _look(self, wanted: BindingArguments, until_s: float) -> Seen | str:
         """The pod as it is; a text: why that could not be found out in time."""
@@ -300,7 +289,7 @@ class Binder:
             if self._clock() > until_s:
                 return "the pod could not be read in time"
             try:
-                return seen_as(await self._kube.get(_path(wanted), timeout_s=GET_S), wanted.uid)
+                return seen_as(await self._kube.get(wanted.path, timeout_s=GET_S), wanted.uid)
             except KubeError as error:
                 if error.status == 404:
                     return seen_as({}, wanted.uid)
@@ -350,8 +339,3 @@ class Binder:
 
 def _at(node: str | None, wanted: BindingArguments) -> str:
     return "" if node == wanted.node else f"the pod is bound to {node}"
-
-
-def _path(wanted: BindingArguments) -> str:
-    namespace, name = quote(wanted.namespace, safe=""), quote(wanted.name, safe="")
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"

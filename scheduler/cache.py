@@ -19,6 +19,7 @@ from kube.client import METADATA_ONLY, Kube
 from kube.follow import Follower
 from scheduler import requests, translate
 from scheduler.binding import annotations_of
+from scheduler.facts import LeaseFacts
 from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
 
@@ -50,11 +51,19 @@ class Cache:
         self._kube = kube
         self._state = state
         self._clock = clock
+
+        def see_lease(facts: LeaseFacts) -> None:
+            age_s = 0.0 if facts.renewed_s is None else wall() - facts.renewed_s
+            state.see_lease(facts, clock(), age_s)
+
+        nodes = _Objects(translate.node, state.see_node, state.lose_node)
+        devices = _Objects(translate.device, state.see_device, state.lose_device)
+        leases = _Objects(translate.lease, see_lease, state.lose_lease)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
         self._followers: Final[Mapping[str, Follower]] = {
-            "nodes": Follower(kube, NODES, _Nodes(state), only=METADATA_ONLY, **shared),
-            "devices": Follower(kube, DEVICES, _Devices(state), **shared),
-            "leases": Follower(kube, LEASES, _Leases(state, clock, wall), **shared),
+            "nodes": Follower(kube, NODES, nodes, only=METADATA_ONLY, **shared),
+            "devices": Follower(kube, DEVICES, devices, **shared),
+            "leases": Follower(kube, LEASES, leases, **shared),
             "pods": Follower(
                 kube,
                 PODS,
@@ -111,59 +120,42 @@ class Cache:
             self._state.tick(self._clock(), bool(self._followers["leases"].problem))
 
 
-class _Nodes:
-    def __init__(self, state: State) -> None:
-        self._state = state
+class _Objects:
+    """Objects of one kind, but pods. read: their facts, which have a name; None for one that is
+    nobody's business. see, lose: State's."""
+
+    def __init__(
+        self,
+        read: Callable[[Json], Any],
+        see: Callable[[Any], None],
+        lose: Callable[[str], None],
+    ) -> None:
+        self._read = read
+        self._see = see
+        self._lose = lose
+        self._there: set[str] = set()
 
     def seen(self, raw: Json) -> str:
-        facts = translate.node(raw)
-        self._state.see_node(facts)
-        return facts.name
-
-    def lost(self, raw: Json) -> None:
-        self._state.lose_node(translate.node(raw).name)
-
-    def listed(self, keys: set[str]) -> None:
-        self._state.keep_nodes(keys)
-
-
-class _Devices:
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def seen(self, raw: Json) -> str:
-        facts = translate.device(raw)
-        self._state.see_device(facts)
-        return facts.name
-
-    def lost(self, raw: Json) -> None:
-        self._state.lose_device(translate.device(raw).name)
-
-    def listed(self, keys: set[str]) -> None:
-        self._state.keep_devices(keys)
-
-
-class _Leases:
-    def __init__(self, state: State, clock: Callable[[], float], wall: Callable[[], float]) -> None:
-        self._state = state
-        self._clock = clock
-        self._wall = wall
-
-    def seen(self, raw: Json) -> str:
-        facts = translate.lease(raw)
+        facts = self._read(raw)
         if facts is None:
             return ""
-        age_s = 0.0 if facts.renewed_s is None else self._wall() - facts.renewed_s
-        self._state.see_lease(facts, self._clock(), age_s)
-        return facts.node
+        name: str = facts.name
+        self._there.add(name)
+        self._see(facts)
+        return name
 
     def lost(self, raw: Json) -> None:
-        facts = translate.lease(raw)
+        facts = self._read(raw)
         if facts is not None:
-            self._state.lose_lease(facts.node)
+            self._forget({facts.name})
 
     def listed(self, keys: set[str]) -> None:
-        self._state.keep_leases(keys)
+        self._forget(self._there - keys)
+
+    def _forget(self, names: set[str]) -> None:
+        self._there -= names
+        for name in names:
+            self._lose(name)
 
 
 class _Pods:

@@ -47,20 +47,6 @@ RESOURCES: Final = frozenset({_GPU, _CORE, _MEMORY, _RATIO, _SHARED})
 
 _OF_CARDS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
-_LEGAL: Final = frozenset(
-    frozenset(each)
-    for each in (
-        {_GPU},
-        {_MEMORY},
-        {_RATIO},
-        {_CORE, _MEMORY},
-        {_CORE, _RATIO},
-        {_SHARED, _MEMORY},
-        {_SHARED, _RATIO},
-        {_SHARED, _CORE, _MEMORY},
-        {_SHARED, _CORE, _RATIO},
-    )
-)
 _ALLOWED: Final = (
     f"allowed are {_GPU} by itself; or one of {_MEMORY} and {_RATIO}, with {_CORE} or without, and"
     f" with {_SHARED} or without"
@@ -104,7 +90,8 @@ def _amounts(container: Container) -> Mapping[str, int]:
 
 def _koordinator_ask(container: Container, asked: Mapping[str, int]) -> Ask:
     who = f"container {container.name}"
-    if frozenset(asked) not in _LEGAL:
+    one_memory = (_MEMORY in asked) != (_RATIO in asked)
+    if asked.keys() != {_GPU} and (_GPU in asked or not one_memory):
         written = ", ".join(f"{name}: {amount}" for name, amount in asked.items())
         raise RequestError(f"{who}: {written}; {_ALLOWED}")
     cards = _cards(asked)

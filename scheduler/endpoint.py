@@ -138,25 +138,14 @@ class Endpoint:
 
     def refresh(self) -> None:
         """Numbers that are read off, not counted as things happen."""
-        metrics, told = self._metrics, view.summary(self._state.fleet)
+        metrics = self._metrics
+        view.measure(self._state, metrics)
         metrics.ready.set(not self.problems)
         for kind, age_s in self._source.ages().items():
             metrics.watch_age.labels(kind).set(age_s)
         for kind, count in self._source.lists().items():
             metrics.lists.labels(kind).inc(count - self._listed.get(kind, 0))
             self._listed[kind] = count
-        metrics.nodes.clear()
-        for reason, count in told.nodes.items():
-            metrics.nodes.labels(reason.name).set(count)
-        metrics.cards.labels("usable").set(told.usable_cards)
-        metrics.cards.labels("unusable").set(told.unusable_cards)
-        metrics.memory_bytes.labels("total").set(told.total_bytes)
-        metrics.memory_bytes.labels("granted").set(told.granted_bytes)
-        metrics.memory_bytes.labels("free").set(told.free_bytes)
-        metrics.core_ratio.set(told.granted_core_ratio)
-        metrics.largest_free.set(told.largest_free_bytes)
-        metrics.assumed.set(self._state.assumed_count)
-        metrics.problems.set(len(self._state.problems()))
 
 
 def is_local(remote: str | None) -> bool:

@@ -93,11 +93,11 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """A node agent's sign of life. beat: changes whenever the agent renews. not_ready: why it can
-    serve no container, "" where it can. renewed_s: when, in seconds since the epoch by the agent's
-    clock; None: it does not say."""
+    """A node agent's sign of life. name: of the node. beat: changes whenever the agent renews.
+    not_ready: why it can serve no container, "" where it can. renewed_s: when, in seconds since the
+    epoch by the agent's clock; None: it does not say."""
 
-    node: str
+    name: str
     beat: str
     not_ready: str = ""
     renewed_s: float | None = None

@@ -13,10 +13,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from contract.log_lines import Line
-from kube.client import KubeError
+from kube.client import Kube, KubeError
 from scheduler import lease
 from scheduler.election import POST_S, Candidate, Do, Election, Role, Terms
 from scheduler.lease import Record
@@ -29,15 +29,6 @@ LEASE_CALL_S: Final = 2.0
 PATIENCE_S: Final = 2.5
 """How long a verb waits for the Lease, while kube-scheduler waits for the verb."""
 _RETRY_S: Final = 0.5
-
-
-class Client(Protocol):
-    """What is needed of `kube.Kube`."""
-
-    async def get(self, path: str, *, timeout_s: float = ...) -> Any: ...
-    async def post(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
-    async def put(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
-    async def patch(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
 
 
 class Gate(Protocol):
@@ -82,7 +73,7 @@ class Leader:
 
     def __init__(
         self,
-        kube: Client,
+        kube: Kube,
         me: Candidate,
         relist: Callable[[], Awaitable[None]],
         metrics: Metrics,

@@ -7,6 +7,7 @@ read from.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,15 +26,11 @@ _REMEMBERED: Final = 256
 MAX_CONTAINERS: Final = 32
 """That may ask for shares. The work for a pod grows with them, and all tenants share the loop that
 does it."""
-_MOST_CHARACTERS: Final = 8192
-"""Of the annotations of one that is remembered: all of them together are a few megabytes."""
+_MAX_CHARACTERS: Final = 16384
+"""Of what one that is remembered says: all of them together are a few megabytes."""
 
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
-
-Items = tuple[tuple[str, object], ...]
-"""Of a JSON object, in their order."""
-
 
 # --- fields of Kubernetes' JSON: what is not of its kind is not there
 
@@ -58,37 +55,24 @@ def texts(raw: Json, key: str) -> Mapping[str, str]:
 # --- what it asks for
 
 
-class _Written(NamedTuple):
-    """Of a container."""
-
-    name: str
-    phase: Phase
-    order: int
-    limits: Items
-    requests: Items
-
-
 class _Said(NamedTuple):
-    """All of a pod by which it says what it asks for. isolation: the label, None: not there."""
+    """All of a pod by which it says what it asks for, as JSON. isolation: the label, None: not
+    there. containers: name, phase, order, limits and requests of each."""
 
-    annotations: tuple[tuple[str, str], ...]
+    annotations: Json
     isolation: str | None
-    overhead: Items
-    containers: tuple[_Written, ...]
-
-    def amounts(self) -> Iterator[object]:
-        yield from (value for _, value in self.overhead)
-        for each in self.containers:
-            yield from (value for _, value in (*each.limits, *each.requests))
+    overhead: Json
+    containers: Sequence[tuple[str, str, int, Json, Json]]
 
 
 def request(pod: Json) -> Request | None:
     """What the pod asks for; None: no share, so that it may go anywhere. Raises RequestError."""
     said = _said(pod)
-    # As the API server writes them. Others, of files, may be equal and yet not the same: 1, true.
-    alike = all(isinstance(value, str) for value in said.amounts())
-    is_short = sum(len(text) for _, text in said.annotations) <= _MOST_CHARACTERS
-    return _remembered(said) if alike and is_short else _request(said)
+    try:
+        text = json.dumps(said)
+    except (TypeError, ValueError, RecursionError):
+        return _request(said)  # of a file: YAML has more than JSON
+    return _remembered(text) if len(text) <= _MAX_CHARACTERS else _request(said)
 
 
 def asked(pod: Json) -> Request | None:
@@ -111,31 +95,32 @@ def _said(pod: Json) -> _Said:
     written = []
     for name, phase, order, raw in lives(pod):
         resources = at(raw, "resources")
-        limits, requests = at(resources, "limits").items(), at(resources, "requests").items()
-        written.append(_Written(name, phase, order, tuple(limits), tuple(requests)))
+        amounts = at(resources, "limits"), at(resources, "requests")
+        written.append((name, phase.value, order, *amounts))
     return _Said(
-        tuple(texts(metadata, "annotations").items()),
+        texts(metadata, "annotations"),
         texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER),
-        tuple(at(at(pod, "spec"), "overhead").items()),
-        tuple(written),
+        at(at(pod, "spec"), "overhead"),
+        written,
     )
 
 
+@lru_cache(_REMEMBERED)
+def _remembered(text: str) -> Request | None:
+    return _request(_Said(*json.loads(text)))
+
+
 def _request(said: _Said) -> Request | None:
-    for container in said.containers:
-        for key, value in (*container.limits, *container.requests):
+    for name, _, _, limits, requests in said.containers:
+        for key, value in (*limits.items(), *requests.items()):
             if wrong := _wrong(key, value):
-                raise RequestError(f"container {container.name}: {key}: {value}{wrong}")
+                raise RequestError(f"container {name}: {key}: {value}{wrong}")
     return _asked(said)
 
 
-_remembered: Final = lru_cache(_REMEMBERED)(_request)
-
-
 def _asked(said: _Said) -> Request | None:
-    annotations = dict(said.annotations)
-    containers = tuple(map(_container, said.containers))
-    asks = dialects.read(annotations, containers)
+    containers = [_container(*each) for each in said.containers]
+    asks = dialects.read(said.annotations, containers)
     if not asks:
         return None
     isolation = _wants_isolation(said.isolation)
@@ -148,24 +133,22 @@ def _asked(said: _Said) -> Request | None:
         )
     if len(set(named)) < len(named):
         raise RequestError(f"containers {', '.join(named)}: a name is there twice")
-    selector, scope = read_hints(annotations, asks)
-    return Request(asks, _policy(annotations), selector, scope, isolation)
+    selector, scope = read_hints(said.annotations, asks)
+    return Request(asks, _policy(said.annotations), selector, scope, isolation)
 
 
-def _container(written: _Written) -> Container:
+def _container(name: str, phase: str, order: int, limits: Json, requests: Json) -> Container:
     """A request outranks a limit of the same name; the API server wants both to be equal."""
     amounts: dict[str, object] = {}
-    for kind, items in (("limits", written.limits), ("requests", written.requests)):
-        there = {key for key, _ in items}
-        for key, value in items:
+    for kind, there in (("limits", limits), ("requests", requests)):
+        for key, value in there.items():
             canonical = names.DEPRECATED_RESOURCES.get(key, key)
             if canonical != key and canonical in there:
                 raise RequestError(
-                    f"container {written.name}: {kind}: {key} and {canonical} are one; allowed is"
-                    " one"
+                    f"container {name}: {kind}: {key} and {canonical} are one; allowed is one"
                 )
             amounts[canonical] = value
-    return Container(written.name, written.phase, written.order, amounts)
+    return Container(name, Phase(phase), order, amounts)
 
 
 def _wrong(key: str, value: object) -> str:
@@ -178,9 +161,9 @@ def _wrong(key: str, value: object) -> str:
     return "; allowed are whole numbers" if rounded else ""
 
 
-def _refuse_foreign(overhead: Items, containers: Sequence[Container]) -> None:
+def _refuse_foreign(overhead: Json, containers: Sequence[Container]) -> None:
     """What somebody else allocates: bound by us the pod would run without it."""
-    for key, value in overhead:
+    for key, value in overhead.items():
         if key in dialects.RESOURCES:
             raise RequestError(f"spec.overhead: {key}: {value}; allowed is in containers alone")
     for container in containers:

@@ -15,9 +15,8 @@ from typing import Any, Final
 from contract import names
 from scheduler import requests, translate
 from scheduler.core.fit import fit, texts
-from scheduler.core.place import Placement, place
-from scheduler.core.reasons import Reason
-from scheduler.core.request import Policy, Request
+from scheduler.core.place import Placement, Share, place
+from scheduler.core.request import Policy
 from scheduler.core.score import best, score
 from scheduler.dialects import RequestError
 from scheduler.facts import LeaseFacts
@@ -25,16 +24,10 @@ from scheduler.state import State
 
 Json = Mapping[str, Any]
 
-_POD_KINDS: Final = frozenset({"Pod"})
 _TEMPLATE_KINDS: Final = frozenset(
     {
-        "Deployment",
-        "ReplicaSet",
-        "StatefulSet",
-        "DaemonSet",
-        "Job",
-        "ReplicationController",
-        "PodTemplate",
+        *("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"),
+        *("ReplicationController", "PodTemplate"),
     }
 )
 _SHOWN: Final = 10
@@ -47,11 +40,11 @@ class SimulationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that has room. score: 0 to 1."""
+    """A node that has room. score: 0 to 1. containers: their shares of its cards."""
 
     node: str
     score: float
-    placement: Placement
+    containers: Sequence[Share]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +57,17 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of one pod. error: it can go nowhere, as it asks for what it may not. asks False:
-    it asks for no share, and may go anywhere. candidates: the best first; it is placed on that."""
+    """What became of one pod. asks False: it asks for no share, and may go anywhere. error: it can
+    go nowhere, as it asks for what it may not. node: where it is placed, the best of the candidates
+    that have room; None: nowhere, or anywhere. As JSON it is printed for programs."""
 
     pod: str
     asks: bool
+    placed: bool
+    error: str | None = None
+    node: str | None = None
     candidates: Sequence[Candidate] = ()
-    refusals: Sequence[Refusal] = ()
-    error: str = ""
-
-    @property
-    def placed(self) -> bool:
-        return not self.error and (bool(self.candidates) or not self.asks)
+    refused: Sequence[Refusal] = ()
 
 
 # --- what is there -------------------------------------------------------------------------------
@@ -135,7 +127,7 @@ def pods(found: Iterable[Json]) -> Sequence[Json]:
     made: list[Json] = []
     for raw in found:
         kind = raw["kind"]
-        if kind in _POD_KINDS:
+        if kind == "Pod":
             made.append({**raw, "metadata": _part(raw, raw, "metadata")})
         elif kind in _TEMPLATE_KINDS:
             made.append(_of_template(raw, raw))
@@ -177,66 +169,30 @@ def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.B
     try:
         request = requests.request(pod)
     except RequestError as error:
-        return Account(whose, True, error=str(error))
+        return Account(whose, asks=True, placed=False, error=str(error))
     if request is None:
-        return Account(whose, False)
-    account = _look(state, whose, request, policy)
-    if account.candidates:
-        state.assume(f"simulated-{number}", account.candidates[0].placement, 0.0, whose)
-    return account
-
-
-def _look(state: State, whose: str, request: Request, policy: Policy) -> Account:
+        return Account(whose, asks=False, placed=True)
     fleet, rows = state.fleet, state.fleet.all_rows()
     fits, reasons = fit(fleet, request, rows)
-    fitting = rows[fits]
-    candidates = []
-    if len(fitting):
-        scores = score(fleet, request, fitting, policy)
-        for index in best(fleet, scores, fitting, len(fitting)).tolist():
-            row = int(fitting[index])
-            found = place(fleet, request, row, policy)
-            assert not isinstance(found, Reason)  # `fit` has said that there is room
-            candidates.append(Candidate(fleet.names[row], float(scores[index]), found))
-    left_out = rows[~fits]
-    refusals = []
-    if len(left_out):
-        for reason, text in texts(fleet, request, left_out, reasons[~fits]).items():
-            there = [fleet.names[row] for row in rows[reasons == reason].tolist()]
-            refusals.append(Refusal(text, there))
-    refusals.sort(key=lambda each: (-len(each.nodes), each.text))
-    return Account(whose, True, candidates, refusals)
+    scores = score(fleet, request, rows[fits], policy)
+    placements, candidates = [], []
+    for index in best(fleet, scores, rows[fits], len(scores)).tolist():
+        found = place(fleet, request, int(rows[fits][index]), policy)
+        assert isinstance(found, Placement)  # `fit` has said that there is room
+        placements.append(found)
+        candidates.append(Candidate(found.node, round(float(scores[index]), 4), found.shares))
+    refused = []
+    for reason, text in texts(fleet, request, rows[~fits], reasons[~fits]).items():
+        there = [fleet.names[row] for row in rows[reasons == reason].tolist()]
+        refused.append(Refusal(text, there))
+    refused.sort(key=lambda each: (-len(each.nodes), each.text))
+    if not placements:
+        return Account(whose, asks=True, placed=False, refused=refused)
+    state.assume(f"simulated-{number}", placements[0], 0.0, whose)
+    return Account(whose, True, True, None, placements[0].node, candidates, refused)
 
 
-# --- for people and programs ---------------------------------------------------------------------
-
-
-def as_json(account: Account) -> Json:
-    return {
-        "pod": account.pod,
-        "asks": account.asks,
-        "placed": account.placed,
-        "error": account.error or None,
-        "node": account.candidates[0].node if account.candidates else None,
-        "candidates": [
-            {
-                "node": each.node,
-                "score": round(each.score, 4),
-                "containers": [
-                    {
-                        "container": share.container,
-                        "minor": share.minor,
-                        "uuid": share.uuid,
-                        "memory_bytes": share.memory_bytes,
-                        "core_percent": share.core_percent,
-                    }
-                    for share in each.placement.shares
-                ],
-            }
-            for each in account.candidates
-        ],
-        "refused": [{"text": each.text, "nodes": list(each.nodes)} for each in account.refusals],
-    }
+# --- for people ----------------------------------------------------------------------------------
 
 
 def size(amount: int) -> str:
@@ -249,10 +205,10 @@ def size(amount: int) -> str:
 
 def names_shown(nodes: Sequence[str]) -> str:
     """A few names, and how many more there are; in the order of their numbers."""
-    ordered = sorted(nodes, key=lambda name: [int(t) if t.isdigit() else t for t in _parts(name)])
+
+    def numbers(name: str) -> list[int | str]:
+        return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", name)]
+
+    ordered = sorted(nodes, key=numbers)
     more = len(ordered) - _SHOWN
     return ", ".join(ordered[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _parts(name: str) -> list[str]:
-    return re.split("([0-9]+)", name)

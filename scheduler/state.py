@@ -112,14 +112,14 @@ class State:
         """The agent's Lease, as it was told at now_s. Only one that has moved is a sign of life. Of
         the first that is seen nothing is known by our clock; so it is as old as it says, age_s. An
         agent with a wrong clock is left out until it renews once."""
-        heard = self._leases.get(facts.node)
+        heard = self._leases.get(facts.name)
         if heard is None:
-            heard = self._leases[facts.node] = _Heard(facts, now_s - max(0.0, age_s))
+            heard = self._leases[facts.name] = _Heard(facts, now_s - max(0.0, age_s))
             heard.silent = now_s - heard.moved_s > self._silent_after_s
         elif heard.facts.beat != facts.beat:
-            heard = self._leases[facts.node] = _Heard(facts, now_s)
+            heard = self._leases[facts.name] = _Heard(facts, now_s)
         heard.facts = facts
-        self._judge(facts.node)
+        self._judge(facts.name)
 
     def lose_lease(self, node: str) -> None:
         if self._leases.pop(node, None) is not None:
@@ -214,23 +214,9 @@ class State:
                     fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
         return fleet
 
-    # --- what a list brings: all that is there
-
-    def keep_nodes(self, known: Iterable[str]) -> None:
-        """Nodes of other names are gone; a fresh list lacks them. So with the others."""
-        for name in self._nodes.keys() - set(known):
-            self.lose_node(name)
-
-    def keep_devices(self, known: Iterable[str]) -> None:
-        for name in self._devices.keys() - set(known):
-            self.lose_device(name)
-
-    def keep_leases(self, nodes: Iterable[str]) -> None:
-        for node in self._leases.keys() - set(nodes):
-            self.lose_lease(node)
-
     def keep_pods(self, uids: Iterable[str]) -> None:
-        """Not those that are assumed: the list may be older than they are."""
+        """Pods of other UIDs are gone: a fresh list lacks them. Not those that are assumed, which
+        may be newer than the list."""
         for uid in self._holdings.keys() - self._assumed.keys() - set(uids):
             self.lose_pod(uid)
 

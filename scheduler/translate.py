@@ -266,7 +266,7 @@ def lease(raw: Json) -> LeaseFacts | None:
     ready = texts(metadata, "annotations").get(names.ANNOTATION_READY, "has not said so")
     beat = str(at(raw, "spec").get("renewTime") or "")
     return LeaseFacts(
-        node=name.removeprefix(names.LEASE_AGENT_PREFIX),
+        name=name.removeprefix(names.LEASE_AGENT_PREFIX),
         beat=beat,
         not_ready="" if ready == "true" else ready or "no reason given",
         renewed_s=_epoch_s(beat),

@@ -7,51 +7,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from scheduler.core.fleet import Fleet
-from scheduler.core.reasons import TEXTS, Reason
+from scheduler.core.reasons import Reason
+from scheduler.core.request import WHOLE_PERCENT
+from scheduler.metrics import Metrics
 from scheduler.state import State
 
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Over all nodes. free_bytes: of usable cards of nodes that may be placed on, as the largest
-    slice is."""
-
-    nodes: Mapping[Reason, int]
-    usable_cards: int
-    unusable_cards: int
-    total_bytes: int
-    granted_bytes: int
-    free_bytes: int
-    largest_free_bytes: int
-    granted_core_ratio: float
-
-
-def summary(fleet: Fleet) -> Summary:
-    rows = fleet.all_rows()
-    there = fleet.total_bytes[rows] > 0
-    usable = fleet.usable[rows]
-    free = fleet.free_bytes[rows][fleet.bar[rows] == Reason.FITS]
-    cards = int(np.count_nonzero(there))
-    core = int(fleet.used_core[rows].sum())
-    bars = Counter(Reason(int(bar)) for bar in fleet.bar[rows])
-    return Summary(
-        nodes=bars,
-        usable_cards=int(np.count_nonzero(usable)),
-        unusable_cards=cards - int(np.count_nonzero(usable)),
-        total_bytes=int(fleet.total_bytes[rows].sum()),
-        granted_bytes=int(fleet.used_bytes[rows].sum()),
-        free_bytes=int(free.sum()),
-        largest_free_bytes=int(free.max(initial=0)),
-        granted_core_ratio=core / (100 * cards) if cards else 0.0,
-    )
+def measure(state: State, metrics: Metrics) -> None:
+    """Sets what is read off the state. Free: of usable cards of nodes that may be placed on, as the
+    largest slice is."""
+    fleet, rows = state.fleet, state.fleet.all_rows()
+    total, bars = fleet.total_bytes[rows], fleet.bar[rows]
+    free = fleet.free_bytes[rows][bars == Reason.FITS]
+    cards, usable = int((total > 0).sum()), int(fleet.usable[rows].sum())
+    metrics.nodes.clear()
+    for bar, count in Counter(bars.tolist()).items():
+        metrics.nodes.labels(Reason(bar).name).set(count)
+    metrics.cards.labels("usable").set(usable)
+    metrics.cards.labels("unusable").set(cards - usable)
+    metrics.memory_bytes.labels("total").set(total.sum())
+    metrics.memory_bytes.labels("granted").set(fleet.used_bytes[rows].sum())
+    metrics.memory_bytes.labels("free").set(free.sum())
+    metrics.core_ratio.set(fleet.used_core[rows].sum() / max(1, WHOLE_PERCENT * cards))
+    metrics.largest_free.set(free.max(initial=0))
+    metrics.assumed.set(state.assumed_count)
+    metrics.problems.set(len(state.problems()))
 
 
 def names_of(state: State, node: str | None = None) -> Sequence[str]:
@@ -84,7 +68,7 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
         yield {
             "name": name,
             "reason": reason.name,
-            "text": TEXTS[reason],
+            "text": reason.text,
             "isolates": bool(fleet.isolates[row]),
             "cards": [
                 {

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from scheduler.command_line import PREFIX, application
-from scheduler.core.reasons import TEXTS, Reason
+from scheduler.core.reasons import Reason
 from scheduler.endpoint import PAGES
 from scheduler.events import REASONS
 from scheduler.metrics import Metrics
@@ -87,7 +87,7 @@ def test_every_reason_is_somebodys_and_its_text_is_the_codes() -> None:
         texts = re.findall(r"`([^`]+)`", row[1])
         for name, text in zip(re.findall(r"`(\w+)`", row[0]), texts, strict=True):
             parts = [re.escape(part.strip()) for part in text.split("...")]
-            assert re.search("^" + ".*".join(parts) + "$", TEXTS[Reason[name]]), (name, text)
+            assert re.search("^" + ".*".join(parts) + "$", Reason[name].text), (name, text)
 
 
 def test_the_simulation_comes_out_as_it_is_shown(tmp_path: Path) -> None:

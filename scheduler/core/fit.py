@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scheduler.core.columns import Columns, Reasons
 from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.place import place
-from scheduler.core.reasons import TEXTS, Reason
+from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request, Shape
 from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.core.together import together
@@ -193,7 +193,7 @@ def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mappi
         near = ""
         if len(request.asks) == 1 and reason in (Reason.MEMORY, Reason.CORE):
             near = _near(fleet, request, rows[reasons == value], reason)
-        said[reason] = TEXTS[reason] + (f" ({near})" if near else "")
+        said[reason] = reason.text + (f" ({near})" if near else "")
     return said
 
 

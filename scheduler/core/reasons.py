@@ -14,57 +14,41 @@ from typing import Final
 class Reason(IntEnum):
     """Fits in uint8. Smaller ones outrank larger ones where several hold."""
 
-    FITS = 0
-    NODE_UNKNOWN = 1
-    NO_DEVICE = 2
-    DEVICE_STALE = 3
-    DEVICE_UNREADABLE = 4
-    AGENT_MISSING = 5
-    AGENT_SILENT = 6
-    AGENT_NOT_READY = 7
-    NOT_ISOLATING = 8
-    PARTITIONED = 9
-    TOO_FEW_CARDS = 10
-    NO_CARD_SELECTED = 11
-    CARD_TOO_SMALL = 12
-    NO_USABLE_CARD = 13
-    MEMORY = 14
-    CORE = 15
-    MEMORY_AND_CORE = 16
-    CARDS = 17
-    SCOPE = 18
-    TOGETHER = 19
-    GIVEN_UP = 20
-    UNFINISHED = 21
-    LEASES_LOST = 22
+    text: str
 
+    def __new__(cls, value: int, text: str = "") -> Reason:
+        made = int.__new__(cls, value)
+        made._value_, made.text = value, text
+        return made
 
-TEXTS: Final[dict[Reason, str]] = {
-    Reason.FITS: "fits",
-    Reason.NODE_UNKNOWN: "node not seen yet by the GPU scheduler",
-    Reason.NO_DEVICE: "node has no GPU inventory (Device object)",
-    Reason.DEVICE_STALE: "GPU inventory is of a former node of this name",
-    Reason.DEVICE_UNREADABLE: "GPU inventory (Device object) cannot be read",
-    Reason.AGENT_MISSING: "no GPU node agent has reported",
-    Reason.AGENT_SILENT: "GPU node agent is silent",
-    Reason.AGENT_NOT_READY: "GPU node agent is not ready",
-    Reason.NOT_ISOLATING: "node does not isolate GPU shares",
-    Reason.PARTITIONED: "several whole GPUs are not placed on a node with the label"
-    " gpu-partition-policy: Honor, whose partition table is not supported",
-    Reason.TOO_FEW_CARDS: "node has fewer GPU cards than asked",
-    Reason.NO_CARD_SELECTED: "no GPU card matches the selector",
-    Reason.CARD_TOO_SMALL: "every GPU card is smaller than the memory asked",
-    Reason.NO_USABLE_CARD: "too few GPU cards that are healthy and not cordoned",
-    Reason.MEMORY: "no GPU card with enough free memory",
-    Reason.CORE: "no GPU card with enough free core",
-    Reason.MEMORY_AND_CORE: "no GPU card with enough free memory and core at once",
-    Reason.CARDS: "too few GPU cards with room",
-    Reason.SCOPE: "too few GPU cards with room within the required topology scope",
-    Reason.TOGETHER: "GPU cards have no room for all containers together",
-    Reason.GIVEN_UP: "too many ways to place the containers on the GPU cards, gave up",
-    Reason.UNFINISHED: "search for GPU cards not finished, it goes on in the background",
-    Reason.LEASES_LOST: "the GPU scheduler cannot watch the Leases of GPU node agents",
-}
+    FITS = 0, "fits"
+    NODE_UNKNOWN = 1, "node not seen yet by the GPU scheduler"
+    NO_DEVICE = 2, "node has no GPU inventory (Device object)"
+    DEVICE_STALE = 3, "GPU inventory is of a former node of this name"
+    DEVICE_UNREADABLE = 4, "GPU inventory (Device object) cannot be read"
+    AGENT_MISSING = 5, "no GPU node agent has reported"
+    AGENT_SILENT = 6, "GPU node agent is silent"
+    AGENT_NOT_READY = 7, "GPU node agent is not ready"
+    NOT_ISOLATING = 8, "node does not isolate GPU shares"
+    PARTITIONED = (
+        9,
+        "several whole GPUs are not placed on a node with the label"
+        " gpu-partition-policy: Honor, whose partition table is not supported",
+    )
+    TOO_FEW_CARDS = 10, "node has fewer GPU cards than asked"
+    NO_CARD_SELECTED = 11, "no GPU card matches the selector"
+    CARD_TOO_SMALL = 12, "every GPU card is smaller than the memory asked"
+    NO_USABLE_CARD = 13, "too few GPU cards that are healthy and not cordoned"
+    MEMORY = 14, "no GPU card with enough free memory"
+    CORE = 15, "no GPU card with enough free core"
+    MEMORY_AND_CORE = 16, "no GPU card with enough free memory and core at once"
+    CARDS = 17, "too few GPU cards with room"
+    SCOPE = 18, "too few GPU cards with room within the required topology scope"
+    TOGETHER = 19, "GPU cards have no room for all containers together"
+    GIVEN_UP = 20, "too many ways to place the containers on the GPU cards, gave up"
+    UNFINISHED = 21, "search for GPU cards not finished, it goes on in the background"
+    LEASES_LOST = 22, "the GPU scheduler cannot watch the Leases of GPU node agents"
+
 
 UNRESOLVABLE: Final = frozenset(
     {

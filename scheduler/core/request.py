@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import Enum, IntEnum
 from typing import Final
 
@@ -113,17 +113,7 @@ class Request:
         object.__setattr__(self, "asks", tuple(self.asks))
         object.__setattr__(self, "selector", tuple(self.selector))
         object.__setattr__(self, "moments", moments_of(self.asks))
-        asks = (
-            (
-                ask.phase,
-                ask.order,
-                ask.cards,
-                ask.core_percent,
-                ask.memory_bytes,
-                ask.memory_percent,
-            )
-            for ask in self.asks
-        )
+        asks = (astuple(ask)[1:] for ask in self.asks)
         terms = (self.policy, self.selector, self.scope, self.isolation)
         object.__setattr__(self, "shape", (*terms, *asks))
         object.__setattr__(self, "whole_cards", self._whole_cards())

@@ -58,7 +58,7 @@ def test_a_node_says_what_it_has_and_the_scheduler_reads_it(side: Side, node: No
         (1, 4 * GIB, True),
     ]
     lease = translate.lease(node.lease())
-    assert lease is not None and (lease.node, lease.not_ready) == (node.name, "")
+    assert lease is not None and (lease.name, lease.not_ready) == (node.name, "")
     until(lambda: translate.lease(node.lease()) != lease, "the Lease is renewed")
 
 

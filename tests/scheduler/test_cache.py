@@ -226,8 +226,10 @@ def test_a_relist_is_begun_after_it_was_asked_for() -> None:
     async def play(cache: Cache, state: State) -> None:
         await cache.wait_synced()
         server.objects[PODS] = [bound("u-2")]
+        server.objects.update({NODES: [node("n2")], LEASES: []})
         await cache.relist()
         assert not state.is_bound("u-1")
+        assert (len(state.fleet), state.fleet.row_of("n1")) == (1, 0)
         assert state.is_bound("u-2")
         assert set(cache.lists().values()) == {2}
 

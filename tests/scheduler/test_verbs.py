@@ -12,7 +12,7 @@ from contract import names as words
 from scheduler.binding import annotations_of
 from scheduler.core.fit import feasible
 from scheduler.core.place import Placement, place
-from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
+from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
 from scheduler.requests import request
@@ -150,13 +150,13 @@ def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> N
     assert filtered(Verbs(state), raw, [*names(4), "n4"]) == {
         "NodeNames": [],
         "FailedNodes": {
-            "n0": f"{TEXTS[Reason.MEMORY]} ({near})",
-            "n1": f"{TEXTS[Reason.MEMORY]} ({near})",
-            "n4": TEXTS[Reason.NODE_UNKNOWN],
+            "n0": f"{Reason.MEMORY.text} ({near})",
+            "n1": f"{Reason.MEMORY.text} ({near})",
+            "n4": Reason.NODE_UNKNOWN.text,
         },
         "FailedAndUnresolvableNodes": {
-            "n2": TEXTS[Reason.CARD_TOO_SMALL],
-            "n3": TEXTS[Reason.NOT_ISOLATING],
+            "n2": Reason.CARD_TOO_SMALL.text,
+            "n3": Reason.NOT_ISOLATING.text,
         },
     }
     assert {Reason.CARD_TOO_SMALL, Reason.NOT_ISOLATING} <= UNRESOLVABLE

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.core.fit import fit, texts
 from scheduler.core.fleet import Card, Fleet
-from scheduler.core.reasons import TEXTS, UNRESOLVABLE, Reason
+from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Ask, Request, Requirement
 from tests.scheduler.core.one_node import Held, add
 
@@ -38,11 +38,11 @@ def by_size(size: int) -> Request:
     ],
 )
 def test_how_near_it_was_where_it_is_the_same_for_all(asked: int, left: int, near: str) -> None:
-    assert said(by_size(asked), left, left) == {Reason.MEMORY: f"{TEXTS[Reason.MEMORY]} ({near})"}
+    assert said(by_size(asked), left, left) == {Reason.MEMORY: f"{Reason.MEMORY.text} ({near})"}
 
 
 def test_not_where_nodes_differ() -> None:
-    assert said(by_size(20 * Gi), Gi, 2 * Gi) == {Reason.MEMORY: TEXTS[Reason.MEMORY]}
+    assert said(by_size(20 * Gi), Gi, 2 * Gi) == {Reason.MEMORY: Reason.MEMORY.text}
 
 
 def test_percent() -> None:
@@ -55,13 +55,13 @@ def test_percent() -> None:
     assert said(core, Gi, core=70)[Reason.CORE].endswith(
         "(largest free slice 30 of the 50 percent asked)"
     )
-    assert said(by_size(1), Gi, core=100) == {Reason.CORE: TEXTS[Reason.CORE]}
+    assert said(by_size(1), Gi, core=100) == {Reason.CORE: Reason.CORE.text}
 
 
 def test_other_reasons_and_several_containers_have_the_text_alone() -> None:
     several = Request([Ask("a", memory_bytes=20 * Gi), Ask("b", order=1, memory_bytes=1)])
-    assert said(several, Gi) == {Reason.MEMORY: TEXTS[Reason.MEMORY]}
-    assert said(by_size(25 * Gi), Gi) == {Reason.CARD_TOO_SMALL: TEXTS[Reason.CARD_TOO_SMALL]}
+    assert said(several, Gi) == {Reason.MEMORY: Reason.MEMORY.text}
+    assert said(by_size(25 * Gi), Gi) == {Reason.CARD_TOO_SMALL: Reason.CARD_TOO_SMALL.text}
     assert said(by_size(Gi), Gi) == {Reason.FITS: "fits"}
     assert said(by_size(Gi)) == {}
     assert Reason.CARD_TOO_SMALL in UNRESOLVABLE
