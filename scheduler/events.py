@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from contract import names
 from contract.log_lines import Line
 from kube.client import KubeError
 from scheduler.facts import Problem
-from scheduler.lease import NAME as LEASE_NAME
 from scheduler.metrics import Metrics
 
 Json = Mapping[str, Any]
+Regarding = tuple[str, str, str, str, str]
+"""An object's API version, kind, namespace, name and UID."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -81,23 +83,20 @@ class Events:
         for each in found:
             if each.about:
                 namespace, _, name = each.about.partition("/")
-                regarding = _regarding("v1", "Pod", name, namespace, each.uid)
-                await self._tell(POD_PROBLEM, regarding, each.text)
+                await self._tell(POD_PROBLEM, ("v1", "Pod", namespace, name, each.uid), each.text)
             else:
                 # kubectl looks for a node's events by its name in place of the UID.
-                regarding = _regarding("v1", "Node", each.node, "", each.node)
-                await self._tell(NODE_PROBLEM, regarding, each.text)
+                await self._tell(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
 
     async def second_installation(self, standing: str) -> None:
         """We are asked to bind, and another installation does."""
-        namespace, _, name = LEASE_NAME.partition("/")
-        regarding = _regarding("coordination.k8s.io/v1", "Lease", name, namespace, "")
+        lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, names.LEASE_SCHEDULER, "")
         # The text tells the time; who it is is the same.
-        await self._tell(SECOND_INSTALLATION, regarding, standing, key=self._identity)
+        await self._tell(SECOND_INSTALLATION, lease, standing, key=self._identity)
 
-    async def _tell(self, reason: str, regarding: Json, text: str, key: str = "") -> None:
+    async def _tell(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
         now_s = self._clock()
-        about = (reason, regarding["namespace"], regarding["name"], regarding["uid"], key or text)
+        about = (reason, *regarding, key or text)
         self._told = {each: at for each, at in self._told.items() if now_s - at < AGAIN_S}
         if about in self._told:
             return
@@ -113,18 +112,20 @@ class Events:
             await self._kube.post(path, body, timeout_s=_ANSWER_S)
         except KubeError as error:
             self._metrics.events.labels("failed").inc()
-            _LOG.warning(Line("event", failed=reason, about=regarding["name"], error=error))
+            _LOG.warning(Line("event", failed=reason, about=regarding[3], error=error))
         else:
             self._metrics.events.labels("written").inc()
 
 
-def event(reason: str, regarding: Json, text: str, identity: str, at: datetime) -> Json:
+def event(reason: str, regarding: Regarding, text: str, identity: str, at: datetime) -> Json:
     """events.k8s.io/v1."""
+    fields = ("apiVersion", "kind", "namespace", "name", "uid")
+    about = dict(zip(fields, regarding, strict=True))
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "namespace": regarding["namespace"] or _DEFAULT_NAMESPACE,
+            "namespace": about["namespace"] or _DEFAULT_NAMESPACE,
             "name": f"gpuslice.{uuid.uuid4().hex[:16]}",
         },
         "eventTime": at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
@@ -133,18 +134,8 @@ def event(reason: str, regarding: Json, text: str, identity: str, at: datetime) 
         "action": "Schedule",
         "reason": reason,
         "type": "Warning",
-        "regarding": regarding,
+        "regarding": about,
         "note": _cut(text),
-    }
-
-
-def _regarding(api_version: str, kind: str, name: str, namespace: str, uid: str) -> Json:
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "name": name,
-        "namespace": namespace,
-        "uid": uid,
     }
 
 

@@ -104,21 +104,20 @@ class Extender:
         """Of every pod: at once, where that can be."""
         if self._source.synced and self._gate.asked():
             return self._verbs.filter(body), ""
-        return self._filter_late(body)
-
-    async def _filter_late(self, body: bytes) -> Said:
-        refused = await self._refusal()
-        return _refused(refused) if refused else (self._verbs.filter(body), "")
+        return self._admitted(self._verbs.filter, body)
 
     def _prioritize(self, body: bytes) -> Said:
         """Where this is an error, kube-scheduler goes on without our scores. Who may not write has
         refused the filter before."""
         return (self._verbs.prioritize(body), "") if self._source.synced else _refused(NOT_SYNCED)
 
-    async def _preempt(self, body: bytes) -> Said:
+    def _preempt(self, body: bytes) -> Awaitable[Said]:
         """Of a node that is full no filter was asked before."""
+        return self._admitted(self._verbs.preempt, body)
+
+    async def _admitted(self, verb: Callable[[bytes], bytes], body: bytes) -> Said:
         refused = await self._refusal()
-        return _refused(refused) if refused else (self._verbs.preempt(body), "")
+        return _refused(refused) if refused else (verb(body), "")
 
     async def _bind(self, body: bytes) -> Said:
         wanted = arguments.binding(body)

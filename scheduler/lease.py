@@ -6,13 +6,11 @@ Pure. What is not ours in the object (labels, others' annotations) is written ba
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from contract import names
-
-Json = Mapping[str, Any]
+from scheduler.requests import Json, at
 
 COLLECTION: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 PATH: Final = f"{COLLECTION}/{names.LEASE_SCHEDULER}"
@@ -48,7 +46,7 @@ class Record:
     @property
     def uid(self) -> str:
         """Of the object: another one of the same name is another Lease."""
-        return str(_at(self.raw or {}, "metadata").get("uid") or "")
+        return str(at(self.raw or {}, "metadata").get("uid") or "")
 
     @property
     def writer(self) -> str:
@@ -58,8 +56,8 @@ class Record:
 
 def read(raw: Json) -> Record:
     """Never raises: what somebody else wrote into it, and cannot be read, is nothing."""
-    metadata, spec = _at(raw, "metadata"), _at(raw, "spec")
-    annotations = _at(metadata, "annotations")
+    metadata, spec = at(raw, "metadata"), at(raw, "spec")
+    annotations = at(metadata, "annotations")
     return Record(
         holder=str(spec.get("holderIdentity") or ""),
         term=_number(spec.get("leaseTransitions")),
@@ -77,9 +75,9 @@ def written(record: Record) -> Json:
     """What is PUT (or POSTed, where there was none): as it was read, but for what the record says.
     Nobody's campaign is kept where the record has none."""
     raw = record.raw or {}
-    metadata = dict(_at(raw, "metadata"))
+    metadata = dict(at(raw, "metadata"))
     metadata.pop("managedFields", None)
-    annotations = dict(_at(metadata, "annotations"))
+    annotations = dict(at(metadata, "annotations"))
     annotations[names.ANNOTATION_INSTALLATION] = record.installation
     annotations.pop(names.ANNOTATION_ASKED, None)
     annotations.pop(names.ANNOTATION_WAITS, None)
@@ -88,7 +86,7 @@ def written(record: Record) -> Json:
     if record.campaign is not None:
         annotations[names.ANNOTATION_ASKED] = asking(record.campaign)
     spec: dict[str, Any] = {
-        **_at(raw, "spec"),
+        **at(raw, "spec"),
         "holderIdentity": record.holder,
         "leaseTransitions": record.term,
         "leaseDurationSeconds": int(record.duration_s),
@@ -114,13 +112,8 @@ def given_back(record: Record) -> Record:
 
 
 def asking(campaign: Campaign) -> str:
-    return json.dumps(
-        {
-            "by": campaign.identity,
-            "installation": campaign.installation,
-            "count": campaign.count,
-        }
-    )
+    said = {"by": campaign.identity, "installation": campaign.installation}
+    return json.dumps({**said, "count": campaign.count})
 
 
 def wish(campaign: Campaign) -> Json:
@@ -145,8 +138,3 @@ def _campaign(text: object) -> Campaign | None:
 
 def _number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _at(raw: Json, key: str) -> Json:
-    found = raw.get(key)
-    return found if isinstance(found, dict) else {}

@@ -6,6 +6,7 @@ same table, and a test compares the two.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from prometheus_client import (
@@ -30,113 +31,99 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.verb_duration = Histogram(
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.verb_duration = histogram(
             "gpuslice_scheduler_verb_duration_seconds",
             "Time from a verb of kube-scheduler (filter, prioritize, preempt, bind) to its answer,"
             " by outcome: answered, or error (the verb's error says which). kube-scheduler places"
             " one pod at a time, and waits for all but bind.",
             ("verb", "outcome"),
             buckets=_LATENCY_BUCKETS_S,
-            registry=self.registry,
         )
-        self.lease_held = Gauge(
+        self.lease_held = gauge(
             "gpuslice_scheduler_lease_held",
             "1 while this process holds the Lease without which nobody binds. The sum over all"
             " replicas is 1 within seconds of a pod being tried, at the latest.",
-            registry=self.registry,
         )
-        self.lease_changes = Counter(
+        self.lease_changes = counter(
             "gpuslice_scheduler_lease_changes_total",
             "Times this process came to be so, as to the Lease: taking (has it, and looks at what"
             " is there first), holding, yielding (gives it back), standby.",
             ("role",),
-            registry=self.registry,
         )
-        self.lease_failures = Counter(
+        self.lease_failures = counter(
             "gpuslice_scheduler_lease_failures_total",
             "Times the API server did not do what was asked of the Lease: look, take, renew,"
             " give_back, campaign.",
             ("request",),
-            registry=self.registry,
         )
-        self.lease_rival = Gauge(
+        self.lease_rival = gauge(
             "gpuslice_scheduler_second_installation",
             "1 while this process is asked to bind, and a process of another installation holds the"
             " Lease: two are installed, and this one does nothing. /readyz says which.",
-            registry=self.registry,
         )
-        self.ready = Gauge(
+        self.ready = gauge(
             "gpuslice_scheduler_ready",
             "1 while /readyz says ok: what the API server knows was read, and is followed.",
-            registry=self.registry,
         )
-        self.watch_age = Gauge(
+        self.watch_age = gauge(
             "gpuslice_scheduler_watch_age_seconds",
             "Since the API server last said something of these objects; it does so about once a"
             " minute at least. +Inf before the first list.",
             ("kind",),
-            registry=self.registry,
         )
-        self.lists = Counter(
+        self.lists = counter(
             "gpuslice_scheduler_lists_total",
             "Times all objects of a kind were listed: at the start, with each term of the Lease,"
             " and where a watch could not be taken up again.",
             ("kind",),
-            registry=self.registry,
         )
-        self.nodes = Gauge(
+        self.nodes = gauge(
             "gpuslice_scheduler_nodes",
             "Nodes, by whether pods may get cards of them: FITS, or why not (docs/scheduling.md"
             " has the reasons).",
             ("reason",),
-            registry=self.registry,
         )
-        self.cards = Gauge(
+        self.cards = gauge(
             "gpuslice_scheduler_cards",
             "Cards, by state: usable, or not (unhealthy, cordoned, excluded).",
             ("state",),
-            registry=self.registry,
         )
-        self.memory_bytes = Gauge(
+        self.memory_bytes = gauge(
             "gpuslice_scheduler_card_memory_bytes",
             "Memory of all cards, by state: total, granted, and free, which is what usable cards"
             " have left.",
             ("state",),
-            registry=self.registry,
         )
-        self.core_ratio = Gauge(
+        self.core_ratio = gauge(
             "gpuslice_scheduler_card_core_granted_ratio",
             "Compute time that is granted, 0 to 1 of all cards.",
-            registry=self.registry,
         )
-        self.largest_free = Gauge(
+        self.largest_free = gauge(
             "gpuslice_scheduler_largest_free_slice_bytes",
             "The most that one share can get now, on the best card. Beside what is free in all, it"
             " shows how fragmented the cards are.",
-            registry=self.registry,
         )
-        self.assumed = Gauge(
+        self.assumed = gauge(
             "gpuslice_scheduler_assumed_pods",
             "Pods whose cards are chosen and whose binding was not seen yet.",
-            registry=self.registry,
         )
-        self.problems = Gauge(
+        self.problems = gauge(
             "gpuslice_scheduler_problems",
             "What a person should look at: unreadable annotations and inventories, cards that are"
             " gone or overfull, node agents that are not ready. /debug/fleet lists them.",
-            registry=self.registry,
         )
-        self.woken = Counter(
+        self.woken = counter(
             "gpuslice_scheduler_woken_pods_total",
             "Times a pod was refused, room for it came, and kube-scheduler did not retry it within"
             " seconds, so that the extender requested that.",
-            registry=self.registry,
         )
-        self.events = Counter(
+        self.events = counter(
             "gpuslice_scheduler_events_total",
             "Kubernetes Events, by what became of them: written, dropped (too many), failed.",
             ("outcome",),
-            registry=self.registry,
         )
 
     def render(self) -> bytes:

@@ -144,6 +144,18 @@ async def _run(
     endpoint = Endpoint(state, cache, metrics, lambda: leader.standing)
     extender = Extender(verbs, binder, leader, cache, metrics)
 
+    async def retry() -> None:
+        """By the process that may bind: the others answer no filter, and so refuse no pod."""
+        if leader.may_write():
+            await retrier.tend()
+
+    async def tell() -> None:
+        """By the one that may bind; a second installation says that it is one."""
+        if leader.may_write():
+            await events.problems(state.problems())
+        elif leader.rival:
+            await events.second_installation(leader.standing)
+
     server = await extender.serve(*settings.listen)
     host, port = server.address
     announce(f"extender: http://{host}:{port}")
@@ -151,10 +163,7 @@ async def _run(
         async with asyncio.TaskGroup() as group:
             others = [group.create_task(cache.run(), name="cache")]
             others.append(group.create_task(_every(settings.tend_s, binder.tend), name="tend"))
-            others.append(
-                group.create_task(_every(_RETRY_S, _retrying(retrier, leader)), name="retry")
-            )
-            tell = _telling(state, events, leader)
+            others.append(group.create_task(_every(_RETRY_S, retry), name="retry"))
             others.append(group.create_task(_every(settings.tell_s, tell), name="tell"))
             if settings.http is not None:
                 serving = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))
@@ -193,25 +202,3 @@ async def _every(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(pause_s)
         await work()
-
-
-def _retrying(retrier: Retrier, leader: Leader) -> Callable[[], Awaitable[None]]:
-    """By the process that may bind: the others answer no filter, and so refuse no pod."""
-
-    async def retry() -> None:
-        if leader.may_write():
-            await retrier.tend()
-
-    return retry
-
-
-def _telling(state: State, events: Events, leader: Leader) -> Callable[[], Awaitable[None]]:
-    """By the one that may bind; a second installation says that it is one."""
-
-    async def tell() -> None:
-        if leader.may_write():
-            await events.problems(state.problems())
-        elif leader.rival:
-            await events.second_installation(leader.standing)
-
-    return tell

@@ -149,14 +149,26 @@ class State:
         """The Pod was added or changed. A pod that is bound stays bound: a view of it from before
         changes nothing."""
         if facts.finished:
-            self._drop(facts.uid)
+            self.lose_pod(facts.uid)
         elif facts.node:
             whose = f"{facts.namespace}/{facts.name}"
             self._hold(facts.uid, _Holding(facts.node, whose, facts.held, facts.problem))
 
     def lose_pod(self, uid: str) -> None:
         """The Pod is gone."""
-        self._drop(uid)
+        holding = self._holdings.pop(uid, None)
+        if holding is None:
+            return
+        row = self.fleet.row_of(holding.node)
+        for taken in self._taken.pop(uid):
+            self.fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
+        self.fleet.note_room(row)
+        self._vanished.pop(uid, None)
+        self._assumed.pop(uid, None)
+        there = self._on_node[holding.node]
+        del there[uid]
+        if not there:
+            del self._on_node[holding.node]
 
     def assume(self, uid: str, placement: Placement, deadline_s: float, whose: str = "") -> None:
         """Hold the placement for the pod from now on, ahead of its binding.
@@ -176,7 +188,7 @@ class State:
     def forget(self, uid: str) -> None:
         """The binding has failed. Changes nothing where the pod was seen bound in the meantime."""
         if uid in self._assumed:
-            self._drop(uid)
+            self.lose_pod(uid)
 
     def overdue(self, now_s: float) -> Sequence[str]:
         """UIDs of assumed pods whose deadline has passed: ask the API server what became of them.
@@ -277,27 +289,12 @@ class State:
             self._holdings[uid] = holding
             self._assumed.pop(uid, None)
         else:
-            self._drop(uid)
+            self.lose_pod(uid)
             self._holdings[uid] = holding
             self._on_node.setdefault(holding.node, {})[uid] = None
             self._take(uid, holding)
         if holding.placement is not None:
             self._assumed[uid] = None
-
-    def _drop(self, uid: str) -> None:
-        holding = self._holdings.pop(uid, None)
-        if holding is None:
-            return
-        row = self.fleet.row_of(holding.node)
-        for taken in self._taken.pop(uid):
-            self.fleet.give_back(row, taken.slot, taken.memory_bytes, taken.core_percent)
-        self.fleet.note_room(row)
-        self._vanished.pop(uid, None)
-        self._assumed.pop(uid, None)
-        there = self._on_node[holding.node]
-        del there[uid]
-        if not there:
-            del self._on_node[holding.node]
 
     def _take(self, uid: str, holding: _Holding) -> None:
         """What is reserved for it, or beside the reservations that still have room then."""

@@ -96,7 +96,7 @@ def test_a_second_installation_is_told_of_at_the_lease() -> None:
 
 
 def test_a_tenants_text_is_cut_and_printable() -> None:
-    regarding = {"namespace": "a", "name": "b", "uid": ""}
+    regarding = ("v1", "Pod", "a", "b", "")
     note = event("R", regarding, "\x1b[31m\u202e" + "x" * 5000, "me", datetime.now(UTC))["note"]
     assert len(note) == NOTE_BYTES and note.endswith("...")
     assert note.startswith("\\x1b[31m\\u202e")

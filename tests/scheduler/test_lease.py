@@ -9,6 +9,7 @@ import pytest
 from contract import names
 from scheduler import lease
 from scheduler.lease import Campaign, Record
+from scheduler.requests import Json
 
 RAW: dict[str, Any] = {
     "metadata": {
@@ -57,7 +58,7 @@ def test_a_campaign_that_cannot_be_read_is_none(said: str) -> None:
     [{}, {"metadata": None, "spec": []}, {"spec": {"leaseTransitions": "4", "renewTime": None}}],
     ids=["empty", "of other types", "of other values"],
 )
-def test_what_is_not_there_is_nothing(raw: lease.Json) -> None:
+def test_what_is_not_there_is_nothing(raw: Json) -> None:
     assert lease.read(raw) == Record("", 0, "", 0, "", raw=raw)
 
 
