@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -60,23 +60,21 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.binder.GET_S", 0.5)
 
 
+@pytest.fixture
+def patient(_soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is tried again for a minute."""
+    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
+
+
 @asynccontextmanager
 async def scene_of(*pods: dict[str, Any], state: State | None = None) -> AsyncIterator[Scene]:
-    server = PodServer(*pods)
+    server = PodServer(*(pods or (calls.pod(),)))
     async with server.serving() as access, Kube(access) as kube:
         yield Scene(server, kube, state or calls.state(nodes=2, cards=1), HandGate())
 
 
-def play(act: Callable[[Scene], Awaitable[None]], *pods: dict[str, Any]) -> None:
-    async def run() -> None:
-        async with scene_of(*(pods or (calls.pod(),))) as scene:
-            await act(scene)
-
-    asyncio.run(run())
-
-
-def test_one_write_carries_the_pod_the_node_the_cards_and_who_writes() -> None:
-    async def act(scene: Scene) -> None:
+async def test_one_write_carries_the_pod_the_node_the_cards_and_who_writes() -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         assert await scene.bind() == ""
         (binding,) = scene.server.bindings
@@ -92,11 +90,9 @@ def test_one_write_carries_the_pod_the_node_the_cards_and_who_writes() -> None:
         scene.watch()
         assert (scene.held(), scene.state.is_bound("u-1")) == (50, True)
 
-    play(act)
 
-
-def test_the_same_bind_again_is_the_same_success() -> None:
-    async def act(scene: Scene) -> None:
+async def test_the_same_bind_again_is_the_same_success() -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         first, second = await asyncio.gather(scene.bind(), scene.bind())
         assert (first, second) == ("", "")
@@ -109,23 +105,19 @@ def test_the_same_bind_again_is_the_same_success() -> None:
         assert await scene.bind(node="n1") == "the pod is bound to n0"
         assert scene.held("n1") == 0
 
-    play(act)
 
-
-def test_two_binds_of_one_pod_for_two_nodes_end_in_one_place() -> None:
-    async def act(scene: Scene) -> None:
+async def test_two_binds_of_one_pod_for_two_nodes_end_in_one_place() -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         first, second = await asyncio.gather(scene.bind(node="n0"), scene.bind(node="n1"))
         assert (first, second) == ("", "the pod is bound to n0")
         assert (scene.held("n0"), scene.held("n1")) == (50, 0)
 
-    play(act)
 
-
-def test_nothing_is_sent_for_a_bind_whose_time_is_over() -> None:
+async def test_nothing_is_sent_for_a_bind_whose_time_is_over() -> None:
     """kube-scheduler has given it up: here it came while another bind of its pod hung."""
 
-    async def act(scene: Scene) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.HANG]
         scene.ask(calls.pod())
         first = asyncio.create_task(scene.bind(node="n0"))
@@ -138,13 +130,11 @@ def test_nothing_is_sent_for_a_bind_whose_time_is_over() -> None:
         assert len(scene.server.bindings) == 1
         assert (scene.server.seen_gets, scene.held("n0")) == (0, 50)
 
-    play(act)
 
-
-def test_chosen_and_held_before_anything_is_awaited() -> None:
+async def test_chosen_and_held_before_anything_is_awaited() -> None:
     """Pods that are bound at once get different room."""
 
-    async def act(scene: Scene) -> None:
+    async with scene_of(*(calls.pod(f"u-{number}") for number in range(4))) as scene:
         for number in range(4):
             scene.ask(calls.pod(f"u-{number}"))
         one, two, *others = await asyncio.gather(*(scene.bind(f"u-{n}") for n in range(4)))
@@ -152,76 +142,61 @@ def test_chosen_and_held_before_anything_is_awaited() -> None:
         assert others == ["node n0: no GPU card with enough free memory and core at once"] * 2
         assert scene.held() == 100
 
-    play(act, *(calls.pod(f"u-{number}") for number in range(4)))
 
-
-def test_a_pod_without_a_share_is_bound_plainly() -> None:
+async def test_a_pod_without_a_share_is_bound_plainly() -> None:
     plain = calls.pod("u-1", objects.container("main"))
 
-    async def act(scene: Scene) -> None:
+    async with scene_of(plain) as scene:
         scene.ask(plain)
         assert await scene.bind(node="unknown") == ""
         (binding,) = scene.server.bindings
         assert binding["metadata"] == {"namespace": "default", "name": "pod-u-1", "uid": "u-1"}
         assert scene.server.seen_gets == 0
 
-    play(act, plain)
 
-
-def test_a_pod_of_which_nothing_is_known_is_read_first() -> None:
+async def test_a_pod_of_which_nothing_is_known_is_read_first() -> None:
     """The extender was restarted between filter and bind."""
 
-    async def act(scene: Scene) -> None:
+    async with scene_of() as scene:
         assert await scene.bind() == ""
         assert (scene.server.seen_gets, len(scene.server.bindings)) == (1, 1)
         assert scene.server.bindings[0]["metadata"]["resourceVersion"] == "1"
         assert scene.held() == 50
 
-    play(act)
-
 
 @pytest.mark.parametrize("fate", [Fate.HANG, Fate.RESET, 500, 503, 404])
-def test_a_pod_that_cannot_be_read_is_not_bound(fate: Misfortune) -> None:
-    async def act(scene: Scene) -> None:
+async def test_a_pod_that_cannot_be_read_is_not_bound(fate: Misfortune) -> None:
+    async with scene_of() as scene:
         scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp asks twice
         assert await scene.bind() != ""
         assert (scene.server.bindings, scene.held()) == ([], 0)
         assert await scene.bind() == ""
 
-    play(act)
 
-
-def test_a_request_that_is_refused_is_not_bound() -> None:
+async def test_a_request_that_is_refused_is_not_bound() -> None:
     bad = calls.pod("u-1", objects.container("main", gpu=150))
 
-    async def act(scene: Scene) -> None:
+    async with scene_of(bad) as scene:
         scene.ask(bad)
         assert (await scene.bind()).startswith("container main: koordinator.sh/gpu: 150")
         assert scene.server.bindings == []
-
-    play(act, bad)
 
 
 # --- the gate
 
 
-def test_who_may_not_write_sends_nothing_and_holds_nothing() -> None:
-    async def act(scene: Scene) -> None:
+async def test_who_may_not_write_sends_nothing_and_holds_nothing() -> None:
+    async with scene_of() as scene:
         scene.gate.is_open = False
         scene.ask(calls.pod())
         assert await scene.bind() == "another replica holds the Lease: pod-7"
         assert (scene.server.bindings, scene.held()) == ([], 0)
 
-    play(act)
 
-
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(("fate", "held"), [(429, 0), (500, 50)])
-def test_the_gate_is_asked_before_each_post(
-    fate: Misfortune, held: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
-
-    async def act(scene: Scene) -> None:
+async def test_the_gate_is_asked_before_each_post(fate: Misfortune, held: int) -> None:
+    async with scene_of() as scene:
         scene.gate.open_for = 1
         scene.server.posts = [fate]
         scene.ask(calls.pod())
@@ -230,60 +205,48 @@ def test_the_gate_is_asked_before_each_post(
         assert said.startswith("it is not known yet whether the pod is bound to n0") is bool(held)
         assert (len(scene.server.bindings), scene.held()) == (1, held)
 
-    play(act)
-
 
 # --- refusals
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 422])
-def test_a_refusal_gives_the_cards_back(code: int) -> None:
-    async def act(scene: Scene) -> None:
+async def test_a_refusal_gives_the_cards_back(code: int) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [code]
         scene.ask(calls.pod())
         assert await scene.bind() == f"Code{code}: it is so"
         assert (scene.server.seen_gets, scene.held(), scene.binder.under_way) == (0, 0, 0)
 
-    play(act)
 
-
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("code", [401, 429])
-def test_what_was_not_looked_at_is_sent_again(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
-
-    async def act(scene: Scene) -> None:
+async def test_what_was_not_looked_at_is_sent_again(code: int) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [code, code]
         scene.ask(calls.pod())
         assert await scene.bind() == ""
         assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
 
-    play(act)
 
-
-def test_what_was_not_looked_at_in_time_holds_nothing() -> None:
-    async def act(scene: Scene) -> None:
+async def test_what_was_not_looked_at_in_time_holds_nothing() -> None:
+    async with scene_of() as scene:
         scene.server.posts = [429]
         scene.ask(calls.pod())
         assert await scene.bind() == "Code429: it is so"
         assert scene.held() == 0
 
-    play(act)
+
+async def test_nobody_there_holds_nothing() -> None:
+    state = calls.state(nodes=2, cards=1)
+    async with Kube(Access("http://127.0.0.1:1")) as kube:
+        scene = Scene(PodServer(), kube, state, HandGate())
+        scene.ask(calls.pod())
+        assert (await scene.bind()).startswith("Unreachable")
+        assert scene.held() == 0
 
 
-def test_nobody_there_holds_nothing() -> None:
-    async def run() -> None:
-        state = calls.state(nodes=2, cards=1)
-        async with Kube(Access("http://127.0.0.1:1")) as kube:
-            scene = Scene(PodServer(), kube, state, HandGate())
-            scene.ask(calls.pod())
-            assert (await scene.bind()).startswith("Unreachable")
-            assert scene.held() == 0
-
-    asyncio.run(run())
-
-
-def test_a_pod_of_the_name_that_is_another_is_not_bound() -> None:
-    async def act(scene: Scene) -> None:
+async def test_a_pod_of_the_name_that_is_another_is_not_bound() -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         other = calls.pod("u-2")
         other["metadata"]["name"] = "pod-u-1"
@@ -291,24 +254,20 @@ def test_a_pod_of_the_name_that_is_another_is_not_bound() -> None:
         assert await scene.bind() == "the pod is gone"
         assert (scene.held(), other["spec"].get("nodeName")) == (0, None)
 
-    play(act)
 
-
-def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
-    async def act(scene: Scene) -> None:
+async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         scene.server.pods["pod-u-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         assert await scene.bind() == "the pod is being deleted"
         assert scene.held() == 0
 
-    play(act)
-
 
 @pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
-def test_somebody_else_was_faster(node: str, said: str) -> None:
+async def test_somebody_else_was_faster(node: str, said: str) -> None:
     """Ours is held on, where it is bound there, until the watch tells what it really has."""
 
-    async def act(scene: Scene) -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         scene.server.pods["pod-u-1"]["spec"]["nodeName"] = node
         assert await scene.bind() == said
@@ -316,37 +275,28 @@ def test_somebody_else_was_faster(node: str, said: str) -> None:
         scene.watch()
         assert (scene.held("n0"), scene.held("n1")) == (0, 0)
 
-    play(act)
 
-
-def test_a_pod_that_has_changed_since_filter_is_bound_as_it_is_now() -> None:
+async def test_a_pod_that_has_changed_since_filter_is_bound_as_it_is_now() -> None:
     """kube-scheduler itself writes a pod's status between two tries."""
 
-    async def act(scene: Scene) -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         scene.server.touch("pod-u-1")
         assert "Precondition" in await scene.bind()
         assert scene.held() == 0
-
-    async def in_time(scene: Scene) -> None:
-        scene.ask(calls.pod())
-        scene.server.touch("pod-u-1")
-        assert await scene.bind() == ""
-        versions = [each["metadata"]["resourceVersion"] for each in scene.server.bindings]
-        assert (versions, scene.server.seen_gets, scene.held()) == (["1", "101"], 1, 50)
-
-    play(act)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scheduler.binder.WORK_S", 60.0)
-        play(in_time)
+        async with scene_of() as scene:
+            scene.ask(calls.pod())
+            scene.server.touch("pod-u-1")
+            assert await scene.bind() == ""
+            versions = [each["metadata"]["resourceVersion"] for each in scene.server.bindings]
+            assert (versions, scene.server.seen_gets, scene.held()) == (["1", "101"], 1, 50)
 
 
-def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
-
-    async def act(scene: Scene) -> None:
+@pytest.mark.usefixtures("patient")
+async def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew() -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {
             words.ANNOTATION_POLICY: "spread"
@@ -355,15 +305,13 @@ def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew(
         assert await scene.bind() == "the pod was changed meanwhile"
         assert scene.held() == 0
 
-    play(act)
-
 
 # --- outcomes that are not known
 
 
 @pytest.mark.parametrize("fate", [Fate.HANG_DONE, Fate.RESET_DONE, Fate.STORE_TIMES_OUT_DONE])
-def test_done_without_an_answer_is_found_out(fate: Fate) -> None:
-    async def act(scene: Scene) -> None:
+async def test_done_without_an_answer_is_found_out(fate: Fate) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [fate]
         scene.ask(calls.pod())
         assert await scene.bind() == ""
@@ -371,41 +319,32 @@ def test_done_without_an_answer_is_found_out(fate: Fate) -> None:
         scene.watch()
         assert scene.held() == 50
 
-    play(act)
-
 
 UNDONE: list[Misfortune] = [Fate.HANG, Fate.RESET, Fate.STORE_TIMES_OUT, 408, 500, 503, 504]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("fate", UNDONE)
-def test_not_done_without_an_answer_is_sent_again(
-    fate: Misfortune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
-
-    async def act(scene: Scene) -> None:
+async def test_not_done_without_an_answer_is_sent_again(fate: Misfortune) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [fate]
         scene.ask(calls.pod())
         assert await scene.bind() == ""
         first, second = scene.server.bindings
         assert (first, scene.held()) == (second, 50)
 
-    play(act)
-
 
 @pytest.mark.parametrize("fate", UNDONE)
-def test_what_may_be_done_yet_keeps_its_room(fate: Misfortune) -> None:
-    async def act(scene: Scene) -> None:
+async def test_what_may_be_done_yet_keeps_its_room(fate: Misfortune) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [fate]
         scene.ask(calls.pod())
         assert (await scene.bind()).startswith("it is not known yet whether the pod is bound to n0")
         assert scene.held() == 50
 
-    play(act)
 
-
-def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
-    async def act(scene: Scene) -> None:
+async def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
+    async with scene_of(calls.pod("u-1", WHOLE), calls.pod("u-2")) as scene:
         scene.server.posts = [Fate.LATE]
         scene.ask(calls.pod("u-1", WHOLE))
         assert "not known yet" in await scene.bind()
@@ -418,13 +357,11 @@ def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
         scene.watch()
         assert scene.held() == 100
 
-    play(act, calls.pod("u-1", WHOLE), calls.pod("u-2"))
 
-
-def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done() -> None:
+async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done() -> None:
     """kube-scheduler writes the failed bind into the pod's status: that gives the room back."""
 
-    async def act(scene: Scene) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.LATE]
         scene.ask(calls.pod())
         assert "not known yet" in await scene.bind()
@@ -435,12 +372,10 @@ def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done() -> None:
         (said,) = scene.server.land()
         assert "Precondition failed" in said
 
-    play(act)
-
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_for_another_node_it_is_asked_first_what_became_of_the_first(changed: bool) -> None:
-    async def act(scene: Scene) -> None:
+async def test_for_another_node_it_is_asked_first_what_became_of_the_first(changed: bool) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.LATE]
         scene.ask(calls.pod())
         assert "not known yet" in await scene.bind(node="n0")
@@ -454,26 +389,22 @@ def test_for_another_node_it_is_asked_first_what_became_of_the_first(changed: bo
         scene.watch()
         assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
 
-    play(act)
 
-
-def test_for_another_node_it_may_turn_out_to_be_bound_or_gone() -> None:
-    async def bound(scene: Scene) -> None:
+async def test_for_another_node_it_may_turn_out_to_be_bound_or_gone() -> None:
+    async with scene_of() as scene:
         scene.server.posts, scene.server.gets = [Fate.RESET_DONE], [500]
         scene.ask(calls.pod())
         assert "could not be read" in await scene.bind(node="n0")
         assert await scene.bind(node="n1") == "the pod is bound to n0"
         assert (scene.held("n0"), scene.held("n1")) == (50, 0)
-
-    async def gone(scene: Scene) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.RESET]
         scene.ask(calls.pod())
         assert "not known yet" in await scene.bind(node="n0")
         scene.server.pods.clear()
         assert await scene.bind(node="n1") == "the pod is gone"
         assert (scene.held("n0"), scene.held("n1")) == (0, 0)
-
-    async def unread(scene: Scene) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.RESET]
         scene.ask(calls.pod())
         assert "not known yet" in await scene.bind(node="n0")
@@ -481,13 +412,9 @@ def test_for_another_node_it_may_turn_out_to_be_bound_or_gone() -> None:
         assert "could not be read" in await scene.bind(node="n1")
         assert (scene.held("n0"), scene.held("n1")) == (50, 0)
 
-    play(bound)
-    play(gone)
-    play(unread)
 
-
-def test_a_refusal_after_doubt_decides_nothing() -> None:
-    async def act(scene: Scene) -> None:
+async def test_a_refusal_after_doubt_decides_nothing() -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.LATE, 403]
         scene.ask(calls.pod())
         assert "not known yet" in await scene.bind()
@@ -495,13 +422,11 @@ def test_a_refusal_after_doubt_decides_nothing() -> None:
         assert scene.held() == 50
         assert scene.server.land() == [""]
 
-    play(act)
 
-
-def test_it_is_sent_again_as_the_pod_is_now() -> None:
+async def test_it_is_sent_again_as_the_pod_is_now() -> None:
     """Asked again for the same node, after kube-scheduler has written the failure."""
 
-    async def act(scene: Scene) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.LATE]
         scene.ask(calls.pod())
         assert "not known yet" in await scene.bind()
@@ -515,13 +440,11 @@ def test_it_is_sent_again_as_the_pod_is_now() -> None:
         assert scene.held() == 50
         assert scene.server.land()[0] != ""
 
-    play(act)
 
-
-def test_an_older_view_of_the_pod_does_not_hide_what_was_sent() -> None:
+async def test_an_older_view_of_the_pod_does_not_hide_what_was_sent() -> None:
     """kube-scheduler may be told by another API server that lags behind."""
 
-    async def act(scene: Scene) -> None:
+    async with scene_of() as scene:
         older = calls.pod()
         scene.server.touch("pod-u-1")
         scene.server.posts = [Fate.LATE]
@@ -534,16 +457,13 @@ def test_an_older_view_of_the_pod_does_not_hide_what_was_sent() -> None:
         assert scene.held() == 50
         assert scene.server.land() == [""]
 
-    play(act)
-
 
 # --- what the watch tells meanwhile
 
 
-def test_the_watch_may_be_faster_than_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
-
-    async def act(scene: Scene) -> None:
+@pytest.mark.usefixtures("patient")
+async def test_the_watch_may_be_faster_than_the_answer() -> None:
+    async with scene_of() as scene:
         scene.server.posts, scene.server.gets = [Fate.RESET], []
         scene.ask(calls.pod())
         binding = asyncio.create_task(scene.bind())
@@ -551,8 +471,7 @@ def test_the_watch_may_be_faster_than_the_answer(monkeypatch: pytest.MonkeyPatch
         scene.server.pods["pod-u-1"]["spec"]["nodeName"] = "n0"
         scene.watch()
         assert await binding == ""
-
-    async def gone(scene: Scene) -> None:
+    async with scene_of() as scene:
         scene.server.posts = [429]
         scene.ask(calls.pod())
         binding = asyncio.create_task(scene.bind())
@@ -561,12 +480,9 @@ def test_the_watch_may_be_faster_than_the_answer(monkeypatch: pytest.MonkeyPatch
         assert await binding == "the pod is gone"
         assert (len(scene.server.bindings), scene.held()) == (1, 0)
 
-    play(act)
-    play(gone)
 
-
-def test_a_caller_that_goes_away_does_not_end_the_work() -> None:
-    async def act(scene: Scene) -> None:
+async def test_a_caller_that_goes_away_does_not_end_the_work() -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.HANG]
         scene.ask(calls.pod())
         caller = asyncio.create_task(scene.bind())
@@ -577,28 +493,21 @@ def test_a_caller_that_goes_away_does_not_end_the_work() -> None:
         assert "not known yet" in await scene.bind()
         assert scene.server.seen_gets == 1
 
-    play(act)
 
-
-def test_the_pod_is_read_again_where_the_first_answer_does_not_come(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
-
-    async def act(scene: Scene) -> None:
+@pytest.mark.usefixtures("patient")
+async def test_the_pod_is_read_again_where_the_first_answer_does_not_come() -> None:
+    async with scene_of() as scene:
         scene.server.posts, scene.server.gets = [Fate.RESET_DONE], [500, 503]
         scene.ask(calls.pod())
         assert await scene.bind() == ""
         assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 3)
 
-    play(act)
-
 
 # --- tending
 
 
-def test_what_was_bound_and_deleted_unseen_is_given_back() -> None:
-    async def act(scene: Scene) -> None:
+async def test_what_was_bound_and_deleted_unseen_is_given_back() -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         assert await scene.bind() == ""
         scene.server.pods.clear()
@@ -608,11 +517,9 @@ def test_what_was_bound_and_deleted_unseen_is_given_back() -> None:
         await scene.binder.tend()
         assert (scene.held(), scene.server.seen_gets) == (0, 1)
 
-    play(act)
 
-
-def test_what_is_bound_is_held_until_the_watch_sees_it() -> None:
-    async def act(scene: Scene) -> None:
+async def test_what_is_bound_is_held_until_the_watch_sees_it() -> None:
+    async with scene_of() as scene:
         scene.ask(calls.pod())
         assert await scene.bind() == ""
         scene.now_s = 1e6
@@ -624,13 +531,11 @@ def test_what_is_bound_is_held_until_the_watch_sees_it() -> None:
         await scene.binder.tend()
         assert (scene.held(), scene.server.seen_gets) == (50, 1)
 
-    play(act)
 
-
-def test_where_the_server_is_silent_one_is_asked_for_and_all_are_held() -> None:
+async def test_where_the_server_is_silent_one_is_asked_for_and_all_are_held() -> None:
     pods = [calls.pod(f"u-{number}") for number in range(2)]
 
-    async def act(scene: Scene) -> None:
+    async with scene_of(*pods) as scene:
         for raw in pods:
             scene.ask(raw)
             assert await scene.bind(raw["metadata"]["uid"]) == ""
@@ -641,11 +546,9 @@ def test_where_the_server_is_silent_one_is_asked_for_and_all_are_held() -> None:
         await scene.binder.tend()
         assert (scene.held(), scene.server.seen_gets) == (100, 3)
 
-    play(act, *pods)
 
-
-def test_what_is_being_bound_is_not_tended() -> None:
-    async def act(scene: Scene) -> None:
+async def test_what_is_being_bound_is_not_tended() -> None:
+    async with scene_of() as scene:
         scene.server.posts = [Fate.HANG]
         scene.ask(calls.pod())
         binding = asyncio.create_task(scene.bind())
@@ -657,5 +560,3 @@ def test_what_is_being_bound_is_not_tended() -> None:
         scene.state.lose_pod("u-1")
         await scene.binder.tend()
         assert (await binding).startswith("it is not known yet")
-
-    play(act)

@@ -6,7 +6,7 @@ The rest, with a real one: tests/cluster/test_cache.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -101,21 +101,8 @@ async def running(
             await asyncio.wait({task})
 
 
-def scene(
-    server: Server,
-    play: Callable[[Cache, State], Awaitable[None]],
-    state: State | None = None,
-    queue: RetryQueue | None = None,
-) -> None:
-    async def whole() -> None:
-        async with running(server, state=state, queue=queue) as (cache, known):
-            await play(cache, known)
-
-    asyncio.run(whole())
-
-
-def test_all_is_known_once_it_is_synced() -> None:
-    async def play(cache: Cache, state: State) -> None:
+async def test_all_is_known_once_it_is_synced() -> None:
+    async with running(Server(bound("u-1"))) as (cache, state):
         assert not cache.synced
         assert set(cache.ages().values()) == {float("inf")}
         await cache.wait_synced()
@@ -127,8 +114,6 @@ def test_all_is_known_once_it_is_synced() -> None:
         assert cache.problems() == ["credentials: gone"]
         assert set(cache.lists().values()) == {1}
 
-    scene(Server(bound("u-1")), play)
-
 
 def refused(uid: str) -> dict[str, Any]:
     """A pod that kube-scheduler has put aside."""
@@ -139,18 +124,16 @@ def refused(uid: str) -> dict[str, Any]:
     return raw
 
 
-def test_refused_pods_are_restored_and_leave_the_queue_when_they_are_bound_or_gone() -> None:
+async def test_refused_pods_are_restored_and_leave_the_queue_when_they_are_bound_or_gone() -> None:
     server, state = Server(refused("a"), refused("b"), refused("c"), pod(uid="new")), State()
     queue, lengths = RetryQueue(state), list[int]()
     gone, ours = event("DELETED", refused("a"), "11"), event("MODIFIED", bound("b"), "12")
     server.watches[PODS] = [[gone, ours]]
 
-    async def play(cache: Cache, state: State) -> None:
+    async with running(server, state=state, queue=queue) as (cache, state):
         await cache.wait_synced()
         await until(lambda: state.is_bound("b"))
         lengths.append(len(queue))
-
-    scene(server, play, state, queue)
     assert lengths == [1]
 
 
@@ -167,7 +150,7 @@ def test_a_broken_watch_of_leases_is_the_reason_where_agents_seem_silent() -> No
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(same: bool) -> None:
+async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(same: bool) -> None:
     """What we have written ourselves is not read again; what is not that, is."""
     server, state = Server(pod(uid="ours")), State()
     share = Share("main", "GPU-a", 0, 12 * Gi, None)
@@ -180,7 +163,7 @@ def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(same: bo
     seen = pod(container("main", ratio=50), uid="ours", node="n1", annotations=annotations)
     server.watches[PODS] = [[event("MODIFIED", seen, "12")]]
 
-    async def play(cache: Cache, state: State) -> None:
+    async with running(server, state=state) as (_, state):
         state.assume("ours", placement, deadline_s=9.0)
         await until(lambda: state.is_bound("ours"))
         assert state.assumed_count == 0
@@ -189,41 +172,35 @@ def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(same: bo
         state.forget("ours")
         assert state.is_bound("ours")
 
-    scene(server, play, state)
 
-
-def test_a_watch_goes_on_where_it_ended() -> None:
+async def test_a_watch_goes_on_where_it_ended() -> None:
     server = Server()
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "33"}}}
     server.watches[PODS] = [[event("ADDED", bound("u-1"), "11"), bookmark], [], 503, []]
 
-    async def play(cache: Cache, state: State) -> None:
+    async with running(server) as (_, state):
         await until(lambda: len(server.versions(PODS)) >= 5)
         assert server.versions(PODS)[:5] == ["", "10", "33", "33", "33"]
         assert state.is_bound("u-1")
 
-    scene(server, play)
-
 
 @pytest.mark.parametrize("code", [410, 500, 504])
-def test_a_watch_that_leaves_doubt_is_begun_with_a_list(code: int) -> None:
+async def test_a_watch_that_leaves_doubt_is_begun_with_a_list(code: int) -> None:
     server = Server(bound("u-1"))
     server.watches[PODS] = [code, []]
 
-    async def play(cache: Cache, state: State) -> None:
+    async with running(server) as (cache, state):
         await cache.wait_synced()
         server.objects[PODS] = [bound("u-2")]
         await until(lambda: state.is_bound("u-2"))
         assert not state.is_bound("u-1")
         assert cache.synced
 
-    scene(server, play)
 
-
-def test_a_relist_is_begun_after_it_was_asked_for() -> None:
+async def test_a_relist_is_begun_after_it_was_asked_for() -> None:
     server = Server(bound("u-1"))
 
-    async def play(cache: Cache, state: State) -> None:
+    async with running(server) as (cache, state):
         await cache.wait_synced()
         server.objects[PODS] = [bound("u-2")]
         server.objects.update({NODES: [node("n2")], LEASES: []})
@@ -233,21 +210,17 @@ def test_a_relist_is_begun_after_it_was_asked_for() -> None:
         assert state.is_bound("u-2")
         assert set(cache.lists().values()) == {2}
 
-    scene(server, play)
 
-
-def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
+async def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
     server = Server()
     server.refused[DEVICES] = 404
 
-    async def play(cache: Cache, state: State) -> None:
+    async with running(server) as (cache, _):
         await until(lambda: "devices: Refused" in cache.problems())
         assert not cache.synced
         del server.refused[DEVICES]
         await cache.wait_synced()
         await until(lambda: not cache.problems())
-
-    scene(server, play)
 
 
 def test_the_waits_double_up_to_a_bound_and_differ_by_chance() -> None:
@@ -260,30 +233,24 @@ def test_the_waits_double_up_to_a_bound_and_differ_by_chance() -> None:
     assert Backoff(jitter=lambda: 0.0).next_s() == 0.05
 
 
-def test_agents_fall_silent_by_our_clock() -> None:
+async def test_agents_fall_silent_by_our_clock() -> None:
     now = [0.0]
 
-    async def whole() -> None:
-        async with running(Server(), lambda: now[0]) as (cache, state):
-            await cache.wait_synced()
-            row = state.fleet.row_of("n1")
-            assert state.fleet.bar[row] == 0
-            now[0] = 41.0
-            await until(lambda: state.fleet.bar[row] != 0)
-
-    asyncio.run(whole())
+    async with running(Server(), lambda: now[0]) as (cache, state):
+        await cache.wait_synced()
+        row = state.fleet.row_of("n1")
+        assert state.fleet.bar[row] == 0
+        now[0] = 41.0
+        await until(lambda: state.fleet.bar[row] != 0)
 
 
 @pytest.mark.parametrize(("later_s", "silent"), [(39.0, False), (41.0, True), (-3600.0, False)])
-def test_of_an_agent_that_is_seen_first_its_own_clock_is_believed(
+async def test_of_an_agent_that_is_seen_first_its_own_clock_is_believed(
     later_s: float, silent: bool
 ) -> None:
     """Nothing else is known of it; a process that has just begun must not forget who is dead."""
 
-    async def whole() -> None:
-        async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
-            await cache.wait_synced()
-            bar = state.fleet.bar[state.fleet.row_of("n1")]
-            assert bar == (Reason.AGENT_SILENT if silent else Reason.FITS)
-
-    asyncio.run(whole())
+    async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
+        await cache.wait_synced()
+        bar = state.fleet.bar[state.fleet.row_of("n1")]
+        assert bar == (Reason.AGENT_SILENT if silent else Reason.FITS)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import aiohttp
 import pytest
 
 from scheduler import endpoint as pages
-from scheduler.endpoint import PAGES, Endpoint, is_local
+from scheduler.endpoint import PAGES, Address, Endpoint, is_local
 from scheduler.metrics import Metrics
 from scheduler.simulate import fleet, simulate
 from scheduler.state import State
@@ -39,47 +40,38 @@ class Cache:
         return self.listed
 
 
-Get = Callable[[str], Awaitable[tuple[int, str]]]
+Get = Callable[[str], Coroutine[Any, Any, tuple[int, str]]]
 
 
-def play(
-    scene: Callable[[Get], Awaitable[None]], cache: Cache, state: State | None = None
-) -> Metrics:
-    metrics = Metrics()
+@asynccontextmanager
+async def serving(
+    cache: Cache, state: State | None = None, address: Address = ("127.0.0.1", 0)
+) -> AsyncIterator[Get]:
+    endpoint = Endpoint(state or State(), cache, Metrics(), lambda: "on standby")
+    served: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(endpoint.run(address, served.set_result))
+    async with asyncio.timeout(DEADLINE_S), aiohttp.ClientSession() as session:
 
-    async def run() -> None:
-        endpoint = Endpoint(state or State(), cache, metrics, lambda: "on standby")
-        loop = asyncio.get_running_loop()
-        served: asyncio.Future[str] = loop.create_future()
-        serving = asyncio.create_task(endpoint.run(("127.0.0.1", 0), served.set_result))
-        async with asyncio.timeout(DEADLINE_S), aiohttp.ClientSession() as session:
-            at = await served
+        async def get(path: str) -> tuple[int, str]:
+            async with session.get(f"http://{await served}{path}") as answer:
+                return answer.status, await answer.text()
 
-            async def get(path: str) -> tuple[int, str]:
-                async with session.get(f"http://{at}{path}") as answer:
-                    return answer.status, await answer.text()
-
-            await scene(get)
-        serving.cancel()
-        with suppress(asyncio.CancelledError):
-            await serving
-
-    asyncio.run(run())
-    return metrics
+        yield get
+    serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
 
 
-def test_ready_says_so_and_who_may_bind() -> None:
-    async def scene(get: Get) -> None:
+async def test_ready_says_so_and_who_may_bind() -> None:
+    async with serving(Cache()) as get:
         assert await get("/livez") == (200, "ok\n")
         assert await get("/readyz") == (200, "ok\non standby\n")
 
-    play(scene, Cache())
 
-
-def test_not_ready_gives_the_reasons() -> None:
+async def test_not_ready_gives_the_reasons() -> None:
     cache = Cache()
 
-    async def scene(get: Get) -> None:
+    async with serving(cache) as get:
         cache.wrong = ["nodes: cannot be listed"]
         assert await get("/readyz") == (503, "nodes: cannot be listed\non standby\n")
         cache.wrong, cache.synced = [], False
@@ -90,15 +82,15 @@ def test_not_ready_gives_the_reasons() -> None:
         assert (await get("/livez"))[0] == 200
         assert "gpuslice_scheduler_ready 0.0" in (await get("/metrics"))[1]
 
-    play(scene, cache)
 
-
-def test_the_numbers_are_those_of_the_state_a_second_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_numbers_are_the_states_of_a_second_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     state = fleet([{"kind": "Node", **node("n1")}, device("n1", card("GPU-a", 0))])
     simulate(state, pod(container("main", ratio=50)))
     cache = Cache()
 
-    async def scene(get: Get) -> None:
+    async with serving(cache, state) as get:
         for _ in range(2):
             lines = (await get("/metrics"))[1].splitlines()
             values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
@@ -116,26 +108,22 @@ def test_the_numbers_are_those_of_the_state_a_second_ago(monkeypatch: pytest.Mon
         monkeypatch.setattr(pages, "_FRESH_S", 0.0)
         assert "gpuslice_scheduler_nodes{" not in (await get("/metrics"))[1]
 
-    play(scene, cache, state)
-
 
 @pytest.mark.parametrize("nodes", [0, 1, 120])
-def test_the_fleet_is_one_json_object(nodes: int) -> None:
+async def test_the_fleet_is_one_json_object(nodes: int) -> None:
     found = [{"kind": "Node", **node(f"n{number}")} for number in range(max(nodes, 1))]
     state = fleet(found)
     if not nodes:
         state.lose_node("n0")
 
-    async def scene(get: Get) -> None:
+    async with serving(Cache(), state) as get:
         told = json.loads((await get("/debug/fleet"))[1])
         assert len(told["nodes"]) == nodes and told["problems"] == []
         one = json.loads((await get("/debug/fleet?node=n0"))[1])
         assert [each["name"] for each in one["nodes"]] == (["n0"] if nodes else [])
 
-    play(scene, Cache(), state)
 
-
-def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
 
     def is_remote(remote: str | None) -> bool:
@@ -144,42 +132,29 @@ def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(pages, "is_local", is_remote)
 
-    async def scene(get: Get) -> None:
+    async with serving(Cache()) as get:
         status, text = await get("/debug/fleet")
         assert (status, "kubectl port-forward" in text) == (403, True)
         assert (await get("/readyz"))[0] == 200
-
-    play(scene, Cache())
     assert [is_local(each) for each in asked] == [True]
     local = {"127.0.0.1": True, "::1": True, "::ffff:127.0.0.1": True, "10.0.0.7": False, "": False}
     assert {each: is_local(each) for each in local} == local
 
 
-def test_other_pages_are_told_which_there_are() -> None:
-    async def scene(get: Get) -> None:
+async def test_other_pages_are_told_which_there_are() -> None:
+    async with serving(Cache()) as get:
         status, text = await get("/healthz")
         assert status == 404 and all(page in text for page in PAGES)
 
-    play(scene, Cache())
 
-
-def test_an_address_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.endpoint._RETRY_S", 0.05)
-
-    async def scene() -> None:
-        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = taken.sockets[0].getsockname()[1]
-        endpoint = Endpoint(State(), Cache(), Metrics(), lambda: "")
-        served: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        serving = asyncio.create_task(endpoint.run(("127.0.0.1", port), served.set_result))
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = taken.sockets[0].getsockname()[1]
+    async with serving(Cache(), address=("127.0.0.1", port)) as get:
+        waiting = asyncio.create_task(get("/livez"))
         await asyncio.sleep(0.2)
-        assert not served.done()
+        assert not waiting.done()
         taken.close()
         await taken.wait_closed()
-        async with asyncio.timeout(DEADLINE_S):
-            assert await served == f"127.0.0.1:{port}"
-        serving.cancel()
-        with suppress(asyncio.CancelledError):
-            await serving
-
-    asyncio.run(scene())
+        assert await waiting == (200, "ok\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator
@@ -67,100 +66,80 @@ async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
             await server.close()
 
 
-def test_a_pod_goes_through_the_verbs_to_its_card() -> None:
-    async def scene() -> None:
-        raw = calls.pod()
-        async with serving(raw) as client:
-            body = calls.arguments(raw, calls.names(2))
-            assert await client.ask("filter", body) == (200, {"NodeNames": ["n0", "n1"]})
-            status, scores = await client.ask("prioritize", body)
-            assert (status, scores[:16]) == (200, b'[{"Host":"n0","S')
-            assert await client.ask("bind", calls.binding(raw, "n1")) == (200, {"Error": ""})
-            (binding,) = client.server.bindings
-            assert binding["target"]["name"] == "n1"
-            counted = [
-                client.counted(verb, "answered") for verb in ("filter", "prioritize", "bind")
-            ]
-            assert counted == [1, 1, 1]
-            assert client.gate.admitted == 2
-
-    asyncio.run(scene())
+async def test_a_pod_goes_through_the_verbs_to_its_card() -> None:
+    raw = calls.pod()
+    async with serving(raw) as client:
+        body = calls.arguments(raw, calls.names(2))
+        assert await client.ask("filter", body) == (200, {"NodeNames": ["n0", "n1"]})
+        status, scores = await client.ask("prioritize", body)
+        assert (status, scores[:16]) == (200, b'[{"Host":"n0","S')
+        assert await client.ask("bind", calls.binding(raw, "n1")) == (200, {"Error": ""})
+        (binding,) = client.server.bindings
+        assert binding["target"]["name"] == "n1"
+        counted = [client.counted(verb, "answered") for verb in ("filter", "prioritize", "bind")]
+        assert counted == [1, 1, 1]
+        assert client.gate.admitted == 2
 
 
-def test_what_was_not_heard_of_yet_is_no_answer() -> None:
+async def test_what_was_not_heard_of_yet_is_no_answer() -> None:
     """Never an empty success, of which kube-scheduler would conclude that nothing fits, or all."""
 
-    async def scene() -> None:
-        raw = calls.pod()
-        async with serving(raw) as client:
-            client.source.synced = False
-            body = calls.arguments(raw, calls.names(2))
-            for verb in ("filter", "prioritize"):
-                assert await client.ask(verb, body) == (200, {"Error": NOT_SYNCED})
-                assert client.counted(verb, "error") == 1
-            said = await client.ask("bind", calls.binding(raw, "n1"))
-            assert (said, client.server.bindings) == ((200, {"Error": NOT_SYNCED}), [])
-
-    asyncio.run(scene())
+    raw = calls.pod()
+    async with serving(raw) as client:
+        client.source.synced = False
+        body = calls.arguments(raw, calls.names(2))
+        for verb in ("filter", "prioritize"):
+            assert await client.ask(verb, body) == (200, {"Error": NOT_SYNCED})
+            assert client.counted(verb, "error") == 1
+        said = await client.ask("bind", calls.binding(raw, "n1"))
+        assert (said, client.server.bindings) == ((200, {"Error": NOT_SYNCED}), [])
 
 
-def test_on_standby_it_says_who_may_bind() -> None:
-    async def scene() -> None:
-        raw = calls.pod()
-        async with serving(raw) as client:
-            client.gate.is_open = False
-            answer = (200, {"Error": "another replica holds the Lease: pod-7"})
-            assert await client.ask("filter", calls.arguments(raw, calls.names(2))) == answer
-            assert await client.ask("bind", calls.binding(raw, "n1")) == answer
-            assert client.server.bindings == []
-
-    asyncio.run(scene())
+async def test_on_standby_it_says_who_may_bind() -> None:
+    raw = calls.pod()
+    async with serving(raw) as client:
+        client.gate.is_open = False
+        answer = (200, {"Error": "another replica holds the Lease: pod-7"})
+        assert await client.ask("filter", calls.arguments(raw, calls.names(2))) == answer
+        assert await client.ask("bind", calls.binding(raw, "n1")) == answer
+        assert client.server.bindings == []
 
 
-def test_preempt_says_where_victims_free_a_card() -> None:
-    async def scene() -> None:
-        raw, victims = calls.pod(), {"n1": ["busy"]}
-        async with serving() as client:
-            answer = {"NodeNameToMetaVictims": calls.metas(victims)}
-            body = calls.preemption(raw, {**victims, "unknown": ["busy"]})
-            assert await client.ask("preempt", body) == (200, answer)
-            assert client.counted("preempt", "answered") == 1
-            assert client.gate.admitted == 1
-
-    asyncio.run(scene())
+async def test_preempt_says_where_victims_free_a_card() -> None:
+    raw, victims = calls.pod(), {"n1": ["busy"]}
+    async with serving() as client:
+        answer = {"NodeNameToMetaVictims": calls.metas(victims)}
+        body = calls.preemption(raw, {**victims, "unknown": ["busy"]})
+        assert await client.ask("preempt", body) == (200, answer)
+        assert client.counted("preempt", "answered") == 1
+        assert client.gate.admitted == 1
 
 
-def test_an_error_of_preempt_is_told_by_its_status() -> None:
+async def test_an_error_of_preempt_is_told_by_its_status() -> None:
     """kube-scheduler reads no error out of the answer: of one without nodes it concludes that
     nobody can make way."""
 
-    async def scene() -> None:
-        raw = calls.pod()
-        async with serving() as client:
-            body = calls.preemption(raw, {"n1": ["busy"]})
-            client.gate.is_open = False
-            said = {"Error": "another replica holds the Lease: pod-7"}
-            assert await client.ask("preempt", body) == (503, said)
-            client.source.synced = False
-            assert await client.ask("preempt", body) == (503, {"Error": NOT_SYNCED})
-            client.source.synced = client.gate.is_open = True
-            status, answer = await client.ask("preempt", calls.arguments(raw, ["n1"]))
-            assert (status, answer["Error"][:22]) == (503, "NodeNameToMetaVictims:")
-            assert client.counted("preempt", "error") == 3
-
-    asyncio.run(scene())
+    raw = calls.pod()
+    async with serving() as client:
+        body = calls.preemption(raw, {"n1": ["busy"]})
+        client.gate.is_open = False
+        said = {"Error": "another replica holds the Lease: pod-7"}
+        assert await client.ask("preempt", body) == (503, said)
+        client.source.synced = False
+        assert await client.ask("preempt", body) == (503, {"Error": NOT_SYNCED})
+        client.source.synced = client.gate.is_open = True
+        status, answer = await client.ask("preempt", calls.arguments(raw, ["n1"]))
+        assert (status, answer["Error"][:22]) == (503, "NodeNameToMetaVictims:")
+        assert client.counted("preempt", "error") == 3
 
 
-def test_a_failed_bind_says_why_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        raw = calls.pod()
-        async with serving() as client:
-            await client.ask("filter", calls.arguments(raw, calls.names(2)))
-            answer = await client.ask("bind", calls.binding(raw, "n1"))
-            assert answer == (200, {"Error": "NotFound: pods not found"})
-            assert client.counted("bind", "error") == 1
-
-    asyncio.run(scene())
+async def test_a_failed_bind_says_why_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    raw = calls.pod()
+    async with serving() as client:
+        await client.ask("filter", calls.arguments(raw, calls.names(2)))
+        answer = await client.ask("bind", calls.binding(raw, "n1"))
+        assert answer == (200, {"Error": "NotFound: pods not found"})
+        assert client.counted("bind", "error") == 1
     (line,) = [
         record.getMessage() for record in caplog.records if record.name == "scheduler.extender"
     ]
@@ -168,16 +147,13 @@ def test_a_failed_bind_says_why_and_is_logged(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
-def test_what_is_no_call_is_an_error_of_the_verb(verb: str) -> None:
-    async def scene() -> None:
-        async with serving() as client:
-            status, answer = await client.ask(verb, b"{")
-            assert (status, answer["Error"][:18]) == (200, "the body: not JSON")
-
-    asyncio.run(scene())
+async def test_what_is_no_call_is_an_error_of_the_verb(verb: str) -> None:
+    async with serving() as client:
+        status, answer = await client.ask(verb, b"{")
+        assert (status, answer["Error"][:18]) == (200, "the body: not JSON")
 
 
-def test_a_fault_of_ours_is_an_error_of_the_verb(
+async def test_a_fault_of_ours_is_an_error_of_the_verb(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> bool:
@@ -185,13 +161,10 @@ def test_a_fault_of_ours_is_an_error_of_the_verb(
 
     monkeypatch.setattr("scheduler.verbs.feasible", fail)
 
-    async def scene() -> None:
-        async with serving() as client:
-            body = calls.arguments(calls.pod(), calls.names(2))
-            answer = await client.ask("filter", body)
-            assert answer == (200, {"Error": "gpuslice failed: ZeroDivisionError('so')"})
-
-    asyncio.run(scene())
+    async with serving() as client:
+        body = calls.arguments(calls.pod(), calls.names(2))
+        answer = await client.ask("filter", body)
+        assert answer == (200, {"Error": "gpuslice failed: ZeroDivisionError('so')"})
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info is not None
 
@@ -205,22 +178,16 @@ def test_a_fault_of_ours_is_an_error_of_the_verb(
         ("GET", "filter", (405, b"a verb is POSTed\n")),
     ],
 )
-def test_there_are_four_verbs(method: str, verb: str, answer: tuple[int, bytes]) -> None:
-    async def scene() -> None:
-        async with serving() as client:
-            assert await client.ask(verb, b"", method) == answer
-
-    asyncio.run(scene())
+async def test_there_are_four_verbs(method: str, verb: str, answer: tuple[int, bytes]) -> None:
+    async with serving() as client:
+        assert await client.ask(verb, b"", method) == answer
 
 
-def test_a_call_may_be_large() -> None:
+async def test_a_call_may_be_large() -> None:
     """Fifty thousand nodes, and the largest pod."""
 
-    async def scene() -> None:
-        raw = calls.pod("u-1", objects.container("main"), annotations={"note": "x" * 250_000})
-        among = [f"ip-10-0-0-{number}.eu-west-1.compute.internal" for number in range(50_000)]
-        async with serving(raw) as client:
-            status, answer = await client.ask("filter", calls.arguments(raw, among))
-            assert (status, answer) == (200, {"NodeNames": among})
-
-    asyncio.run(scene())
+    raw = calls.pod("u-1", objects.container("main"), annotations={"note": "x" * 250_000})
+    among = [f"ip-10-0-0-{number}.eu-west-1.compute.internal" for number in range(50_000)]
+    async with serving(raw) as client:
+        status, answer = await client.ask("filter", calls.arguments(raw, among))
+        assert (status, answer) == (200, {"NodeNames": among})

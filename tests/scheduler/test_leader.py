@@ -131,221 +131,185 @@ def value(leader: Leader, name: str) -> float | None:
     return leader._metrics.registry.get_sample_value(f"gpuslice_scheduler_{name}")
 
 
-def test_who_is_asked_first_has_it_in_the_same_breath() -> None:
-    async def play() -> None:
-        server, listed = Server(), []
+async def test_who_is_asked_first_has_it_in_the_same_breath() -> None:
+    server, listed = Server(), []
 
-        async def relist() -> None:
-            listed.append(server.holder)
+    async def relist() -> None:
+        listed.append(server.holder)
 
-        async with client_of(server.answer) as kube, leading(kube, relist=relist) as leader:
-            assert not leader.may_write()
-            assert "nobody holds" in leader.refusal() or "cannot be had" in leader.refusal()
-            assert await leader.admit() == ""
-            assert leader.may_write() and leader.refusal() == ""
-            assert leader.writer == "a 1" and server.holder == "a"
-            assert listed == ["a"]
-            assert value(leader, "lease_held") == 1
-            await until(lambda: server.said.count("PUT") > 2)
-            await ends(leader)
-            assert server.holder == "" and not leader.may_write()
-
-    asyncio.run(play())
+    async with client_of(server.answer) as kube, leading(kube, relist=relist) as leader:
+        assert not leader.may_write()
+        assert "nobody holds" in leader.refusal() or "cannot be had" in leader.refusal()
+        assert await leader.admit() == ""
+        assert leader.may_write() and leader.refusal() == ""
+        assert leader.writer == "a 1" and server.holder == "a"
+        assert listed == ["a"]
+        assert value(leader, "lease_held") == 1
+        await until(lambda: server.said.count("PUT") > 2)
+        await ends(leader)
+        assert server.holder == "" and not leader.may_write()
 
 
-def test_the_list_of_a_new_term_is_tried_until_it_succeeds() -> None:
-    async def play() -> None:
-        tries = 0
+async def test_the_list_of_a_new_term_is_tried_until_it_succeeds() -> None:
+    tries = 0
 
-        async def relist() -> None:
-            nonlocal tries
-            tries += 1
-            if tries < 3:
-                raise KubeError(503, "Busy", "later")
+    async def relist() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise KubeError(503, "Busy", "later")
 
-        async with client_of(Server().answer) as kube, leading(kube, relist=relist) as leader:
-            await leader.admit()
-            if tries < 3:
-                assert "looks at what is there first" in leader.refusal()
-            await admitted(leader)
-            assert tries == 3
-
-    asyncio.run(play())
+    async with client_of(Server().answer) as kube, leading(kube, relist=relist) as leader:
+        await leader.admit()
+        if tries < 3:
+            assert "looks at what is there first" in leader.refusal()
+        await admitted(leader)
+        assert tries == 3
 
 
-def test_it_follows_kube_scheduler_from_one_replica_to_the_other() -> None:
-    async def play() -> None:
-        server = Server()
-        terms = Terms(quiet_s=0.5)
-        async with (
-            client_of(server.answer) as kube,
-            leading(kube, "a", terms=terms) as a,
-            leading(kube, "b", terms=terms) as b,
-        ):
-            for here, there in ((a, b), (b, a), (a, b)):
-                await admitted(here)
-                assert here.may_write() and not there.may_write()
-                assert "another replica holds" in there.standing or "nobody" in there.standing
-
-    asyncio.run(play())
+async def test_it_follows_kube_scheduler_from_one_replica_to_the_other() -> None:
+    server = Server()
+    terms = Terms(quiet_s=0.5)
+    async with (
+        client_of(server.answer) as kube,
+        leading(kube, "a", terms=terms) as a,
+        leading(kube, "b", terms=terms) as b,
+    ):
+        for here, there in ((a, b), (b, a), (a, b)):
+            await admitted(here)
+            assert here.may_write() and not there.may_write()
+            assert "another replica holds" in there.standing or "nobody" in there.standing
 
 
-def test_a_second_installation_stays_on_standby_and_says_who_holds(
+async def test_a_second_installation_stays_on_standby_and_says_who_holds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def play() -> None:
-        server = Server()
-        terms = Terms(quiet_s=0.1)
-        async with (
-            client_of(server.answer) as kube,
-            leading(kube, "a", "here", terms=terms) as first,
-            leading(kube, "b", "elsewhere", terms=terms) as second,
-        ):
-            await admitted(first)
-            await until(lambda: "installation, here, holds" in second.standing)
-            begun_s = boot_clock()
-            refusal = await second.admit()
-            assert boot_clock() - begun_s < DEADLINE_S
-            assert refusal.startswith("gpuslice does not bind here: on standby; another install")
-            assert f"{names.NAMESPACE}/{names.LEASE_SCHEDULER}: a, which" in refusal
-            await until(
-                lambda: names.ANNOTATION_ASKED in (server.lease or {})["metadata"]["annotations"]
-            )
-            await until(lambda: value(second, "second_installation") == 1)
-            assert second.rival == "here"
-            seen = server.said.count("PUT")
-            await until(lambda: server.said.count("PUT") > seen + 2)
-            assert first.may_write() and not second.may_write()
-
-    asyncio.run(play())
+    server = Server()
+    terms = Terms(quiet_s=0.1)
+    async with (
+        client_of(server.answer) as kube,
+        leading(kube, "a", "here", terms=terms) as first,
+        leading(kube, "b", "elsewhere", terms=terms) as second,
+    ):
+        await admitted(first)
+        await until(lambda: "installation, here, holds" in second.standing)
+        begun_s = boot_clock()
+        refusal = await second.admit()
+        assert boot_clock() - begun_s < DEADLINE_S
+        assert refusal.startswith("gpuslice does not bind here: on standby; another install")
+        assert f"{names.NAMESPACE}/{names.LEASE_SCHEDULER}: a, which" in refusal
+        await until(
+            lambda: names.ANNOTATION_ASKED in (server.lease or {})["metadata"]["annotations"]
+        )
+        await until(lambda: value(second, "second_installation") == 1)
+        assert second.rival == "here"
+        seen = server.said.count("PUT")
+        await until(lambda: server.said.count("PUT") > seen + 2)
+        assert first.may_write() and not second.may_write()
     assert any("second installation" in record.getMessage() for record in caplog.records)
 
 
-def test_without_the_api_server_it_writes_until_its_last_renewal_is_old_and_no_longer() -> None:
-    async def play() -> None:
-        server, clock = Server(), Clock()
-        async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
-            await admitted(leader)
-            server.failing = 503
-            clock.ahead_s += Terms().window_s
-            assert not leader.may_write()
-            await until(lambda: "could not be renewed in time: Failing" in leader.refusal())
-            assert leader.refusal() == await leader.admit()
-            server.failing = 0
-            await until(leader.may_write)
-
-    asyncio.run(play())
+async def test_without_the_api_server_it_writes_until_its_last_renewal_is_old() -> None:
+    server, clock = Server(), Clock()
+    async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
+        await admitted(leader)
+        server.failing = 503
+        clock.ahead_s += Terms().window_s
+        assert not leader.may_write()
+        await until(lambda: "could not be renewed in time: Failing" in leader.refusal())
+        assert leader.refusal() == await leader.admit()
+        server.failing = 0
+        await until(leader.may_write)
 
 
-def test_a_lease_that_is_deleted_is_made_again_and_waited_for() -> None:
-    async def play() -> None:
-        server, clock = Server(), Clock()
-        async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
-            await admitted(leader)
-            server.lease = None
-            await until(lambda: leader.role is Role.TAKING)
-            assert not leader.may_write()
-            clock.ahead_s += Terms().lease_s + Terms().wait_s
-            await until(leader.may_write)
-            assert server.holder == "a"
-
-    asyncio.run(play())
+async def test_a_lease_that_is_deleted_is_made_again_and_waited_for() -> None:
+    server, clock = Server(), Clock()
+    async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
+        await admitted(leader)
+        server.lease = None
+        await until(lambda: leader.role is Role.TAKING)
+        assert not leader.may_write()
+        clock.ahead_s += Terms().lease_s + Terms().wait_s
+        await until(leader.may_write)
+        assert server.holder == "a"
 
 
-def test_one_that_another_has_taken_is_not_held_any_more() -> None:
-    async def play() -> None:
-        server = Server()
-        async with client_of(server.answer) as kube, leading(kube) as leader:
-            await admitted(leader)
-            assert server.lease is not None
-            spec = {**server.lease["spec"], "holderIdentity": "z", "leaseTransitions": 9}
-            server.lease = {"metadata": {"resourceVersion": "99"}, "spec": spec}
-            await until(lambda: not leader.may_write())
-            assert leader.role is Role.STANDBY and server.holder == "z"
-
-    asyncio.run(play())
+async def test_one_that_another_has_taken_is_not_held_any_more() -> None:
+    server = Server()
+    async with client_of(server.answer) as kube, leading(kube) as leader:
+        await admitted(leader)
+        assert server.lease is not None
+        spec = {**server.lease["spec"], "holderIdentity": "z", "leaseTransitions": 9}
+        server.lease = {"metadata": {"resourceVersion": "99"}, "spec": spec}
+        await until(lambda: not leader.may_write())
+        assert leader.role is Role.STANDBY and server.holder == "z"
 
 
-def test_who_leaves_finishes_what_is_under_way_first() -> None:
-    async def play() -> None:
-        server = Server()
-        async with client_of(server.answer) as kube, leading(kube) as leader:
-            await admitted(leader)
-            with leader.writing():
-                leader.leave()
-                assert not leader.may_write() and leader.role is Role.YIELDING
-                assert "giving the Lease" in leader.refusal()
-                seen = server.said.count("PUT")
-                await until(lambda: server.said.count("PUT") > seen)
-                assert server.holder == "a"
-            await until(lambda: server.holder == "")
-
-    asyncio.run(play())
-
-
-def test_what_was_given_up_here_may_be_under_way_at_the_server() -> None:
-    async def play() -> None:
-        server, clock = Server(), Clock()
-        async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
-            await admitted(leader)
-            with suppress(KubeError), leader.writing():
-                raise KubeError(0, "NoAnswer", "")
+async def test_who_leaves_finishes_what_is_under_way_first() -> None:
+    server = Server()
+    async with client_of(server.answer) as kube, leading(kube) as leader:
+        await admitted(leader)
+        with leader.writing():
             leader.leave()
+            assert not leader.may_write() and leader.role is Role.YIELDING
+            assert "giving the Lease" in leader.refusal()
             seen = server.said.count("PUT")
             await until(lambda: server.said.count("PUT") > seen)
             assert server.holder == "a"
-            clock.ahead_s += POST_S
-            await until(lambda: server.holder == "")
-
-    asyncio.run(play())
+        await until(lambda: server.holder == "")
 
 
-def test_a_conflict_with_nobody_to_ask_about_it_is_a_failure_like_others() -> None:
-    async def play() -> None:
-        server, conflicts = Server(), True
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            if conflicts and request.method == "PUT":
-                server.failing = 503
-                return refuse(409, "Conflict")
-            return await server.answer(request)
-
-        async with client_of(answer) as kube, leading(kube) as leader:
-            await leader.admit()
-            await until(lambda: "cannot be had: Failing" in leader.refusal())
-            server.failing = 0
-            conflicts = False
-            await admitted(leader)
-
-    asyncio.run(play())
+async def test_what_was_given_up_here_may_be_under_way_at_the_server() -> None:
+    server, clock = Server(), Clock()
+    async with client_of(server.answer) as kube, leading(kube, clock=clock) as leader:
+        await admitted(leader)
+        with suppress(KubeError), leader.writing():
+            raise KubeError(0, "NoAnswer", "")
+        leader.leave()
+        seen = server.said.count("PUT")
+        await until(lambda: server.said.count("PUT") > seen)
+        assert server.holder == "a"
+        clock.ahead_s += POST_S
+        await until(lambda: server.holder == "")
 
 
-def test_a_lease_that_may_not_be_made_is_said() -> None:
+async def test_a_conflict_with_nobody_to_ask_about_it_is_a_failure_like_others() -> None:
+    server, conflicts = Server(), True
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if conflicts and request.method == "PUT":
+            server.failing = 503
+            return refuse(409, "Conflict")
+        return await server.answer(request)
+
+    async with client_of(answer) as kube, leading(kube) as leader:
+        await leader.admit()
+        await until(lambda: "cannot be had: Failing" in leader.refusal())
+        server.failing = 0
+        conflicts = False
+        await admitted(leader)
+
+
+async def test_a_lease_that_may_not_be_made_is_said() -> None:
     """Its namespace is not there."""
 
-    async def play() -> None:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            return refuse(404, "NotFound", "no such namespace")
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return refuse(404, "NotFound", "no such namespace")
 
-        async with client_of(answer) as kube, leading(kube) as leader:
-            await leader.admit()
-            await until(lambda: "cannot be had: NotFound: no such name" in leader.refusal())
-            labels = {"request": "take"}
-            name = "gpuslice_scheduler_lease_failures_total"
-            assert leader._metrics.registry.get_sample_value(name, labels)
-
-    asyncio.run(play())
+    async with client_of(answer) as kube, leading(kube) as leader:
+        await leader.admit()
+        await until(lambda: "cannot be had: NotFound: no such name" in leader.refusal())
+        labels = {"request": "take"}
+        name = "gpuslice_scheduler_lease_failures_total"
+        assert leader._metrics.registry.get_sample_value(name, labels)
 
 
-def test_who_leaves_without_the_lease_leaves_at_once() -> None:
-    async def play() -> None:
-        server = Server(failing=500)
-        async with client_of(server.answer) as kube:
-            leader = Leader(kube, Candidate("a", "here"), nothing, Metrics())
-            running = asyncio.create_task(leader.run())
-            await until(lambda: "cannot be had: Failing" in leader.refusal())
-            leader.leave()
-            async with asyncio.timeout(DEADLINE_S):
-                await running
-
-    asyncio.run(play())
+async def test_who_leaves_without_the_lease_leaves_at_once() -> None:
+    server = Server(failing=500)
+    async with client_of(server.answer) as kube:
+        leader = Leader(kube, Candidate("a", "here"), nothing, Metrics())
+        running = asyncio.create_task(leader.run())
+        await until(lambda: "cannot be had: Failing" in leader.refusal())
+        leader.leave()
+        async with asyncio.timeout(DEADLINE_S):
+            await running

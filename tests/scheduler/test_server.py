@@ -109,13 +109,11 @@ async def serving(patience_s: float = PATIENCE_S, leave_s: float = LONG_S) -> As
         await server.close()
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def play(request: pytest.FixtureRequest) -> Any:
-    def run(scene: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(scene)
-
-    return run
+@pytest.fixture(
+    params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"], autouse=True
+)
+def loop_factory(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 async def until(condition: Any) -> None:
@@ -124,62 +122,50 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_connection_is_kept_for_the_next_request(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there, there.client() as client:
-            for number in range(3):
-                client.send(post(b"/echo", b"%d" % number))
-                await client.got(ok(b"%d" % number))
-            client.send(post(b"/echo", b"last", b"Connection: close\r\n"))
-            assert b"Connection: close" in await client.rest()
-
-    play(scene())
+async def test_a_connection_is_kept_for_the_next_request() -> None:
+    async with serving() as there, there.client() as client:
+        for number in range(3):
+            client.send(post(b"/echo", b"%d" % number))
+            await client.got(ok(b"%d" % number))
+        client.send(post(b"/echo", b"last", b"Connection: close\r\n"))
+        assert b"Connection: close" in await client.rest()
 
 
-def test_requests_sent_at_once_are_answered_one_by_one_in_their_order(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there, there.client() as client:
-            client.send(post(b"/echo", b"1"), post(b"/wait", b"2"), post(b"/echo", b"3"))
-            client.send(post(b"/wait", b"4"), post(b"/echo", b"5"))
-            await client.got(ok(b"1"))
-            await until(lambda: there.answers.asked == ["/echo", "/wait"])
-            client.send(post(b"/echo", b"6"))
-            there.answers.go.set()
-            await client.got(*(ok(b"%d" % number) for number in range(2, 7)))
-
-    play(scene())
+async def test_requests_sent_at_once_are_answered_one_by_one_in_their_order() -> None:
+    async with serving() as there, there.client() as client:
+        client.send(post(b"/echo", b"1"), post(b"/wait", b"2"), post(b"/echo", b"3"))
+        client.send(post(b"/wait", b"4"), post(b"/echo", b"5"))
+        await client.got(ok(b"1"))
+        await until(lambda: there.answers.asked == ["/echo", "/wait"])
+        client.send(post(b"/echo", b"6"))
+        there.answers.go.set()
+        await client.got(*(ok(b"%d" % number) for number in range(2, 7)))
 
 
-def test_what_is_sent_while_a_request_is_answered_stays_with_the_client(play: Any) -> None:
+async def test_what_is_sent_while_a_request_is_answered_stays_with_the_client() -> None:
     """It is the client's to keep: many megabytes of it."""
 
-    async def scene() -> None:
-        async with serving() as there, there.client() as client:
-            client.send(post(b"/wait"))
-            await until(lambda: there.answers.asked)
-            large = b"x" * (48 << 20)
-            client.send(post(b"/echo", large))
-            await asyncio.sleep(0.2)
-            assert client.writer.transport.get_write_buffer_size() > 16 << 20
-            there.answers.go.set()
-            await client.got(ok(b""), ok(large))
-
-    play(scene())
+    async with serving() as there, there.client() as client:
+        client.send(post(b"/wait"))
+        await until(lambda: there.answers.asked)
+        large = b"x" * (48 << 20)
+        client.send(post(b"/echo", large))
+        await asyncio.sleep(0.2)
+        assert client.writer.transport.get_write_buffer_size() > 16 << 20
+        there.answers.go.set()
+        await client.got(ok(b""), ok(large))
 
 
-def test_a_body_comes_as_its_client_likes(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there, there.client() as client:
-            client.send(b"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
-            client.send(b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
-            await client.got(ok(b"abc"))
-            client.send(b"POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n")
-            client.send(b"Content-Length: 2\r\n\r\n")
-            await client.got(CONTINUE)
-            client.send(b"ab")
-            await client.got(ok(b"ab"))
-
-    play(scene())
+async def test_a_body_comes_as_its_client_likes() -> None:
+    async with serving() as there, there.client() as client:
+        client.send(b"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.send(b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
+        await client.got(ok(b"abc"))
+        client.send(b"POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n")
+        client.send(b"Content-Length: 2\r\n\r\n")
+        await client.got(CONTINUE)
+        client.send(b"ab")
+        await client.got(ok(b"ab"))
 
 
 @pytest.mark.parametrize(
@@ -190,170 +176,134 @@ def test_a_body_comes_as_its_client_likes(play: Any) -> None:
         (b"POST /echo HTTP/1.1\r\nHost: h\r\nX: " + b"x" * (32 << 10), 431),
     ],
 )
-def test_who_is_refused_reads_why_though_it_sends_on(play: Any, sent: bytes, status: int) -> None:
-    async def scene() -> None:
-        async with serving() as there, there.client() as client:
-            client.send(sent, b"x" * (4 << 20))
-            assert await client.status() == status
-            assert not there.answers.asked
-            await client.leave()
-            await until(lambda: not there.server.connections)
-
-    play(scene())
+async def test_who_is_refused_reads_why_though_it_sends_on(sent: bytes, status: int) -> None:
+    async with serving() as there, there.client() as client:
+        client.send(sent, b"x" * (4 << 20))
+        assert await client.status() == status
+        assert not there.answers.asked
+        await client.leave()
+        await until(lambda: not there.server.connections)
 
 
-def test_who_asks_for_what_there_is_not_has_one_answer(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there, there.client() as client:
-            client.send(post(b"/no"), post(b"/echo"))
-            answer = await client.rest()
-            assert answer.startswith(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n")
-            assert (answer[-7:], there.answers.asked) == (b"\r\n\r\nno\n", ["/no"])
-
-    play(scene())
+async def test_who_asks_for_what_there_is_not_has_one_answer() -> None:
+    async with serving() as there, there.client() as client:
+        client.send(post(b"/no"), post(b"/echo"))
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n")
+        assert (answer[-7:], there.answers.asked) == (b"\r\n\r\nno\n", ["/no"])
 
 
-def test_who_leaves_before_the_answer_leaves_the_work_going_on(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there:
-            async with there.client() as client:
-                client.send(post(b"/wait"))
-                await until(lambda: there.answers.asked)
-            there.answers.go.set()
-            await until(lambda: there.answers.done == ["/wait"])
-            await until(lambda: not there.server.connections)
-            async with there.client() as another:
-                another.send(post(b"/echo", b"1"))
-                await another.got(ok(b"1"))
-
-    play(scene())
-
-
-def test_who_leaves_in_the_middle_of_a_request_has_asked_nothing(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there:
-            async with there.client() as client:
-                client.send(post(b"/echo", b"1234")[:-1])
-                await until(lambda: there.server.connections)
-            await until(lambda: not there.server.connections)
-            assert not there.answers.asked
-
-    play(scene())
-
-
-def test_who_has_no_more_to_send_is_answered(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there, there.client() as client:
-            client.send(post(b"/wait", b"1"))
-            client.writer.write_eof()
-            await until(lambda: there.answers.asked)
-            there.answers.go.set()
-            assert (await client.rest())[-1:] == b"1"
-
-    play(scene())
-
-
-def test_a_fault_ends_the_connection_alone(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there:
-            loop = asyncio.get_running_loop()
-            faults: list[object] = []
-            loop.set_exception_handler(lambda _, said: faults.append(said["exception"]))
-            async with there.client() as client, there.client() as another:
-                client.send(post(b"/fault"))
-                with suppress(ConnectionResetError):
-                    assert await client.rest() == b""
-                another.send(post(b"/echo", b"1"))
-                await another.got(ok(b"1"))
-            await until(lambda: not there.server.under_way)
-
-    play(scene())
-
-
-def test_who_does_not_send_the_rest_is_not_waited_for(play: Any) -> None:
-    async def scene() -> None:
-        async with (
-            serving(patience_s=0.2) as there,
-            there.client() as slow,
-            there.client() as idle,
-        ):
-            slow.send(post(b"/echo", b"12")[:-1])
-            idle.send(post(b"/echo", b"1"))
-            await idle.got(ok(b"1"))
-            assert await slow.status() == 408
-            idle.send(post(b"/echo", b"2"))
-            await idle.got(ok(b"2"))
-            await until(lambda: len(there.server.connections) == 1)
-            assert there.answers.asked == ["/echo", "/echo"]
-
-    play(scene())
-
-
-def test_who_does_not_read_the_answer_is_not_waited_for(play: Any) -> None:
-    async def scene() -> None:
-        async with serving(patience_s=0.2) as there:
-            with socket.create_connection(there.server.address) as deaf:
-                deaf.sendall(post(b"/large", b"%d" % (32 << 20)) + post(b"/echo"))
-                await until(lambda: there.answers.asked)
-                await until(lambda: not there.server.connections)
-                assert there.answers.asked == ["/large"]
-
-    play(scene())
-
-
-def test_who_reads_slowly_has_all_answers(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there, there.client() as client:
-            size = 8 << 20
-            client.send(post(b"/large", b"%d" % size), post(b"/echo", b"1"))
-            await asyncio.sleep(0.1)
-            assert there.answers.asked == ["/large"]
-            await client.got(ok(b"x" * size), ok(b"1"))
-
-    play(scene())
-
-
-def test_at_the_end_those_that_are_being_answered_are_and_the_idle_are_left(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there:
-            async with there.client() as idle, there.client() as busy, there.client() as half:
-                idle.send(post(b"/echo"))
-                await idle.got(ok(b""))
-                half.send(post(b"/echo", b"1")[:-1])
-                busy.send(post(b"/wait", b"1"), post(b"/echo"))
-                await until(lambda: "/wait" in there.answers.asked)
-                closing = asyncio.create_task(there.server.close())
-                assert await idle.rest() == await half.rest() == b""
-                with pytest.raises(OSError):
-                    await asyncio.open_connection(*there.server.address)
-                there.answers.go.set()
-                assert b"Connection: close" in (said := await busy.rest())
-                assert said.endswith(b"\r\n\r\n1")
-                await closing
-            assert there.answers.asked == ["/echo", "/wait"]
-
-    play(scene())
-
-
-def test_at_the_end_those_that_take_long_are_left(play: Any) -> None:
-    async def scene() -> None:
-        async with serving(leave_s=0.1) as there, there.client() as client:
+async def test_who_leaves_before_the_answer_leaves_the_work_going_on() -> None:
+    async with serving() as there:
+        async with there.client() as client:
             client.send(post(b"/wait"))
             await until(lambda: there.answers.asked)
-            await there.server.close()
+        there.answers.go.set()
+        await until(lambda: there.answers.done == ["/wait"])
+        await until(lambda: not there.server.connections)
+        async with there.client() as another:
+            another.send(post(b"/echo", b"1"))
+            await another.got(ok(b"1"))
+
+
+async def test_who_leaves_in_the_middle_of_a_request_has_asked_nothing() -> None:
+    async with serving() as there:
+        async with there.client() as client:
+            client.send(post(b"/echo", b"1234")[:-1])
+            await until(lambda: there.server.connections)
+        await until(lambda: not there.server.connections)
+        assert not there.answers.asked
+
+
+async def test_who_has_no_more_to_send_is_answered() -> None:
+    async with serving() as there, there.client() as client:
+        client.send(post(b"/wait", b"1"))
+        client.writer.write_eof()
+        await until(lambda: there.answers.asked)
+        there.answers.go.set()
+        assert (await client.rest())[-1:] == b"1"
+
+
+async def test_a_fault_ends_the_connection_alone() -> None:
+    async with serving() as there:
+        loop = asyncio.get_running_loop()
+        faults: list[object] = []
+        loop.set_exception_handler(lambda _, said: faults.append(said["exception"]))
+        async with there.client() as client, there.client() as another:
+            client.send(post(b"/fault"))
             with suppress(ConnectionResetError):
                 assert await client.rest() == b""
-            assert not there.server.under_way
+            another.send(post(b"/echo", b"1"))
+            await another.got(ok(b"1"))
+        await until(lambda: not there.server.under_way)
 
-    play(scene())
+
+async def test_who_does_not_send_the_rest_is_not_waited_for() -> None:
+    async with (
+        serving(patience_s=0.2) as there,
+        there.client() as slow,
+        there.client() as idle,
+    ):
+        slow.send(post(b"/echo", b"12")[:-1])
+        idle.send(post(b"/echo", b"1"))
+        await idle.got(ok(b"1"))
+        assert await slow.status() == 408
+        idle.send(post(b"/echo", b"2"))
+        await idle.got(ok(b"2"))
+        await until(lambda: len(there.server.connections) == 1)
+        assert there.answers.asked == ["/echo", "/echo"]
 
 
-def test_an_address_that_is_taken_is_said(play: Any) -> None:
-    async def scene() -> None:
-        async with serving() as there:
-            other = Server(Answers(), MOST)
+async def test_who_does_not_read_the_answer_is_not_waited_for() -> None:
+    async with serving(patience_s=0.2) as there:
+        with socket.create_connection(there.server.address) as deaf:
+            deaf.sendall(post(b"/large", b"%d" % (32 << 20)) + post(b"/echo"))
+            await until(lambda: there.answers.asked)
+            await until(lambda: not there.server.connections)
+            assert there.answers.asked == ["/large"]
+
+
+async def test_who_reads_slowly_has_all_answers() -> None:
+    async with serving() as there, there.client() as client:
+        size = 8 << 20
+        client.send(post(b"/large", b"%d" % size), post(b"/echo", b"1"))
+        await asyncio.sleep(0.1)
+        assert there.answers.asked == ["/large"]
+        await client.got(ok(b"x" * size), ok(b"1"))
+
+
+async def test_at_the_end_those_that_are_being_answered_are_and_the_idle_are_left() -> None:
+    async with serving() as there:
+        async with there.client() as idle, there.client() as busy, there.client() as half:
+            idle.send(post(b"/echo"))
+            await idle.got(ok(b""))
+            half.send(post(b"/echo", b"1")[:-1])
+            busy.send(post(b"/wait", b"1"), post(b"/echo"))
+            await until(lambda: "/wait" in there.answers.asked)
+            closing = asyncio.create_task(there.server.close())
+            assert await idle.rest() == await half.rest() == b""
             with pytest.raises(OSError):
-                await other.start(*there.server.address)
-            await other.close()
+                await asyncio.open_connection(*there.server.address)
+            there.answers.go.set()
+            assert b"Connection: close" in (said := await busy.rest())
+            assert said.endswith(b"\r\n\r\n1")
+            await closing
+        assert there.answers.asked == ["/echo", "/wait"]
 
-    play(scene())
+
+async def test_at_the_end_those_that_take_long_are_left() -> None:
+    async with serving(leave_s=0.1) as there, there.client() as client:
+        client.send(post(b"/wait"))
+        await until(lambda: there.answers.asked)
+        await there.server.close()
+        with suppress(ConnectionResetError):
+            assert await client.rest() == b""
+        assert not there.server.under_way
+
+
+async def test_an_address_that_is_taken_is_said() -> None:
+    async with serving() as there:
+        other = Server(Answers(), MOST)
+        with pytest.raises(OSError):
+            await other.start(*there.server.address)
+        await other.close()
