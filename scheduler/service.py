@@ -26,7 +26,7 @@ from kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
-from scheduler.election import Candidate, Terms
+from scheduler.election import Candidate
 from scheduler.endpoint import Address, Endpoint
 from scheduler.events import Events
 from scheduler.extender import Extender
@@ -65,8 +65,6 @@ class Settings:
     log_format: Format = Format.LOGFMT
     verbose: bool = False
 
-    terms: Terms = field(default_factory=Terms)
-    """The times of the Lease; changing one needs docs/adr/0018."""
     tend_s: float = 5.0
     """How often bindings of unknown outcome are looked at."""
     tell_s: float = 20.0

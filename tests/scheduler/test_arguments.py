@@ -106,16 +106,8 @@ def test_what_is_read_is_what_all_of_it_says() -> None:
     chance = random.Random(7)
     whole = calls.arguments(calls.pod(annotations={"note": ',"Nodes":null'}), ["n0", "n1"])
     parts = [
-        b'"',
-        b"\\",
-        b",",
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b"null",
+        *(b'"', b"\\", b",", b"{", b"}", b"[", b"]", b"null", b"n0"),
         b',"Nodes":null,"NodeNames":',
-        b"n0",
     ]
     reader, read = Reader(), 0
     for _ in range(4000):

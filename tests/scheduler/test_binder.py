@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -73,67 +73,66 @@ async def scene_of(*pods: dict[str, Any], state: State | None = None) -> AsyncIt
         yield Scene(server, kube, state or calls.state(nodes=2, cards=1), HandGate())
 
 
-async def test_one_write_carries_the_pod_the_node_the_cards_and_who_writes() -> None:
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        assert await scene.bind() == ""
-        (binding,) = scene.server.bindings
-        metadata = binding["metadata"]
-        annotations = metadata["annotations"]
-        assert (metadata["uid"], metadata["resourceVersion"]) == ("u-1", "1")
-        assert binding["target"]["name"] == "n0"
-        assert annotations[words.ANNOTATION_WRITER] == "pod-1 3"
-        assert "GPU-n0-0" in annotations[words.ANNOTATION_GRANTS]
-        assert scene.server.queries == [{"timeout": "0.500s"}]
-        assert (scene.server.seen_gets, scene.gate.most_under_way) == (0, 1)
-        assert (scene.held(), scene.state.is_bound("u-1")) == (50, False)
-        scene.watch()
-        assert (scene.held(), scene.state.is_bound("u-1")) == (50, True)
+@pytest.fixture
+def scene() -> AbstractAsyncContextManager[Scene]:
+    return scene_of()
 
 
-async def test_the_same_bind_again_is_the_same_success() -> None:
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        first, second = await asyncio.gather(scene.bind(), scene.bind())
-        assert (first, second) == ("", "")
-        assert len(scene.server.bindings) == 1
-        assert await scene.bind() == ""
-        scene.watch()
-        assert await scene.bind() == ""
-        assert len(scene.server.bindings) == 2
-        assert scene.held() == 50
-        assert await scene.bind(node="n1") == "the pod is bound to n0"
-        assert scene.held("n1") == 0
+async def test_one_write_carries_the_pod_the_node_the_cards_and_who_writes(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    assert await scene.bind() == ""
+    (binding,) = scene.server.bindings
+    metadata = binding["metadata"]
+    annotations = metadata["annotations"]
+    assert (metadata["uid"], metadata["resourceVersion"]) == ("u-1", "1")
+    assert binding["target"]["name"] == "n0"
+    assert annotations[words.ANNOTATION_WRITER] == "pod-1 3"
+    assert "GPU-n0-0" in annotations[words.ANNOTATION_GRANTS]
+    assert scene.server.queries == [{"timeout": "0.500s"}]
+    assert (scene.server.seen_gets, scene.gate.most_under_way) == (0, 1)
+    assert (scene.held(), scene.state.is_bound("u-1")) == (50, False)
+    scene.watch()
+    assert (scene.held(), scene.state.is_bound("u-1")) == (50, True)
 
 
-async def test_two_binds_of_one_pod_for_two_nodes_end_in_one_place() -> None:
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        first, second = await asyncio.gather(scene.bind(node="n0"), scene.bind(node="n1"))
-        assert (first, second) == ("", "the pod is bound to n0")
-        assert (scene.held("n0"), scene.held("n1")) == (50, 0)
+async def test_the_same_bind_again_is_the_same_success(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    first, second = await asyncio.gather(scene.bind(), scene.bind())
+    assert (first, second) == ("", "")
+    assert len(scene.server.bindings) == 1
+    assert await scene.bind() == ""
+    scene.watch()
+    assert await scene.bind() == ""
+    assert len(scene.server.bindings) == 2
+    assert scene.held() == 50
+    assert await scene.bind(node="n1") == "the pod is bound to n0"
+    assert scene.held("n1") == 0
 
 
-async def test_nothing_is_sent_for_a_bind_whose_time_is_over() -> None:
+async def test_two_binds_of_one_pod_for_two_nodes_end_in_one_place(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    first, second = await asyncio.gather(scene.bind(node="n0"), scene.bind(node="n1"))
+    assert (first, second) == ("", "the pod is bound to n0")
+    assert (scene.held("n0"), scene.held("n1")) == (50, 0)
+
+
+async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> None:
     """kube-scheduler has given it up: here it came while another bind of its pod hung."""
-
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.HANG]
-        scene.ask(calls.pod())
-        first = asyncio.create_task(scene.bind(node="n0"))
-        await scene.server.sent.wait()
-        second = asyncio.create_task(scene.bind(node="n1"))
-        await asyncio.sleep(0)
-        scene.now_s = 1e6
-        assert "in time" in await first
-        assert await second
-        assert len(scene.server.bindings) == 1
-        assert (scene.server.seen_gets, scene.held("n0")) == (0, 50)
+    scene.server.posts = [Fate.HANG]
+    scene.ask(calls.pod())
+    first = asyncio.create_task(scene.bind(node="n0"))
+    await scene.server.sent.wait()
+    second = asyncio.create_task(scene.bind(node="n1"))
+    await asyncio.sleep(0)
+    scene.now_s = 1e6
+    assert "in time" in await first
+    assert await second
+    assert len(scene.server.bindings) == 1
+    assert (scene.server.seen_gets, scene.held("n0")) == (0, 50)
 
 
 async def test_chosen_and_held_before_anything_is_awaited() -> None:
     """Pods that are bound at once get different room."""
-
     async with scene_of(*(calls.pod(f"u-{number}") for number in range(4))) as scene:
         for number in range(4):
             scene.ask(calls.pod(f"u-{number}"))
@@ -145,7 +144,6 @@ async def test_chosen_and_held_before_anything_is_awaited() -> None:
 
 async def test_a_pod_without_a_share_is_bound_plainly() -> None:
     plain = calls.pod("u-1", objects.container("main"))
-
     async with scene_of(plain) as scene:
         scene.ask(plain)
         assert await scene.bind(node="unknown") == ""
@@ -154,28 +152,24 @@ async def test_a_pod_without_a_share_is_bound_plainly() -> None:
         assert scene.server.seen_gets == 0
 
 
-async def test_a_pod_of_which_nothing_is_known_is_read_first() -> None:
+async def test_a_pod_of_which_nothing_is_known_is_read_first(scene: Scene) -> None:
     """The extender was restarted between filter and bind."""
-
-    async with scene_of() as scene:
-        assert await scene.bind() == ""
-        assert (scene.server.seen_gets, len(scene.server.bindings)) == (1, 1)
-        assert scene.server.bindings[0]["metadata"]["resourceVersion"] == "1"
-        assert scene.held() == 50
+    assert await scene.bind() == ""
+    assert (scene.server.seen_gets, len(scene.server.bindings)) == (1, 1)
+    assert scene.server.bindings[0]["metadata"]["resourceVersion"] == "1"
+    assert scene.held() == 50
 
 
 @pytest.mark.parametrize("fate", [Fate.HANG, Fate.RESET, 500, 503, 404])
-async def test_a_pod_that_cannot_be_read_is_not_bound(fate: Misfortune) -> None:
-    async with scene_of() as scene:
-        scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp asks twice
-        assert await scene.bind() != ""
-        assert (scene.server.bindings, scene.held()) == ([], 0)
-        assert await scene.bind() == ""
+async def test_a_pod_that_cannot_be_read_is_not_bound(fate: Misfortune, scene: Scene) -> None:
+    scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp asks twice
+    assert await scene.bind() != ""
+    assert (scene.server.bindings, scene.held()) == ([], 0)
+    assert await scene.bind() == ""
 
 
 async def test_a_request_that_is_refused_is_not_bound() -> None:
     bad = calls.pod("u-1", objects.container("main", gpu=150))
-
     async with scene_of(bad) as scene:
         scene.ask(bad)
         assert (await scene.bind()).startswith("container main: koordinator.sh/gpu: 150")
@@ -185,55 +179,52 @@ async def test_a_request_that_is_refused_is_not_bound() -> None:
 # --- the gate
 
 
-async def test_who_may_not_write_sends_nothing_and_holds_nothing() -> None:
-    async with scene_of() as scene:
-        scene.gate.is_open = False
-        scene.ask(calls.pod())
-        assert await scene.bind() == "another replica holds the Lease: pod-7"
-        assert (scene.server.bindings, scene.held()) == ([], 0)
+async def test_who_may_not_write_sends_nothing_and_holds_nothing(scene: Scene) -> None:
+    scene.gate.is_open = False
+    scene.ask(calls.pod())
+    assert await scene.bind() == "another replica holds the Lease: pod-7"
+    assert (scene.server.bindings, scene.held()) == ([], 0)
 
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(("fate", "held"), [(429, 0), (500, 50)])
-async def test_the_gate_is_asked_before_each_post(fate: Misfortune, held: int) -> None:
-    async with scene_of() as scene:
-        scene.gate.open_for = 1
-        scene.server.posts = [fate]
-        scene.ask(calls.pod())
-        said = await scene.bind()
-        assert said.endswith("another replica holds the Lease: pod-7")
-        assert said.startswith("it is not known yet whether the pod is bound to n0") is bool(held)
-        assert (len(scene.server.bindings), scene.held()) == (1, held)
+async def test_the_gate_is_asked_before_each_post(
+    fate: Misfortune, held: int, scene: Scene
+) -> None:
+    scene.gate.open_for = 1
+    scene.server.posts = [fate]
+    scene.ask(calls.pod())
+    said = await scene.bind()
+    assert said.endswith("another replica holds the Lease: pod-7")
+    assert said.startswith("it is not known yet whether the pod is bound to n0") is bool(held)
+    assert (len(scene.server.bindings), scene.held()) == (1, held)
 
 
 # --- refusals
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 422])
-async def test_a_refusal_gives_the_cards_back(code: int) -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [code]
-        scene.ask(calls.pod())
-        assert await scene.bind() == f"Code{code}: it is so"
-        assert (scene.server.seen_gets, scene.held(), scene.binder.under_way) == (0, 0, 0)
+async def test_a_refusal_gives_the_cards_back(code: int, scene: Scene) -> None:
+    scene.server.posts = [code]
+    scene.ask(calls.pod())
+    assert await scene.bind() == f"Code{code}: it is so"
+    assert (scene.server.seen_gets, scene.held(), scene.binder.under_way) == (0, 0, 0)
 
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("code", [401, 429])
-async def test_what_was_not_looked_at_is_sent_again(code: int) -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [code, code]
-        scene.ask(calls.pod())
-        assert await scene.bind() == ""
-        assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
+async def test_what_was_not_looked_at_is_sent_again(code: int, scene: Scene) -> None:
+    scene.server.posts = [code, code]
+    scene.ask(calls.pod())
+    assert await scene.bind() == ""
+    assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
 
 
-async def test_what_was_not_looked_at_in_time_holds_nothing() -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [429]
-        scene.ask(calls.pod())
-        assert await scene.bind() == "Code429: it is so"
-        assert scene.held() == 0
+async def test_what_was_not_looked_at_in_time_holds_nothing(scene: Scene) -> None:
+    scene.server.posts = [429]
+    scene.ask(calls.pod())
+    assert await scene.bind() == "Code429: it is so"
+    assert scene.held() == 0
 
 
 async def test_nobody_there_holds_nothing() -> None:
@@ -245,40 +236,35 @@ async def test_nobody_there_holds_nothing() -> None:
         assert scene.held() == 0
 
 
-async def test_a_pod_of_the_name_that_is_another_is_not_bound() -> None:
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        other = calls.pod("u-2")
-        other["metadata"]["name"] = "pod-u-1"
-        scene.server.pods["pod-u-1"] = other
-        assert await scene.bind() == "the pod is gone"
-        assert (scene.held(), other["spec"].get("nodeName")) == (0, None)
+async def test_a_pod_of_the_name_that_is_another_is_not_bound(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    other = calls.pod("u-2")
+    other["metadata"]["name"] = "pod-u-1"
+    scene.server.pods["pod-u-1"] = other
+    assert await scene.bind() == "the pod is gone"
+    assert (scene.held(), other["spec"].get("nodeName")) == (0, None)
 
 
-async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        scene.server.pods["pod-u-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        assert await scene.bind() == "the pod is being deleted"
-        assert scene.held() == 0
+async def test_a_pod_that_is_being_deleted_is_not_bound(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    scene.server.pods["pod-u-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert await scene.bind() == "the pod is being deleted"
+    assert scene.held() == 0
 
 
 @pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
-async def test_somebody_else_was_faster(node: str, said: str) -> None:
+async def test_somebody_else_was_faster(node: str, said: str, scene: Scene) -> None:
     """Ours is held on, where it is bound there, until the watch tells what it really has."""
-
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        scene.server.pods["pod-u-1"]["spec"]["nodeName"] = node
-        assert await scene.bind() == said
-        assert scene.held() == (50 if node == "n0" else 0)
-        scene.watch()
-        assert (scene.held("n0"), scene.held("n1")) == (0, 0)
+    scene.ask(calls.pod())
+    scene.server.pods["pod-u-1"]["spec"]["nodeName"] = node
+    assert await scene.bind() == said
+    assert scene.held() == (50 if node == "n0" else 0)
+    scene.watch()
+    assert (scene.held("n0"), scene.held("n1")) == (0, 0)
 
 
 async def test_a_pod_that_has_changed_since_filter_is_bound_as_it_is_now() -> None:
     """kube-scheduler itself writes a pod's status between two tries."""
-
     async with scene_of() as scene:
         scene.ask(calls.pod())
         scene.server.touch("pod-u-1")
@@ -295,15 +281,12 @@ async def test_a_pod_that_has_changed_since_filter_is_bound_as_it_is_now() -> No
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew() -> None:
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {
-            words.ANNOTATION_POLICY: "spread"
-        }
-        scene.server.touch("pod-u-1")
-        assert await scene.bind() == "the pod was changed meanwhile"
-        assert scene.held() == 0
+async def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {words.ANNOTATION_POLICY: "spread"}
+    scene.server.touch("pod-u-1")
+    assert await scene.bind() == "the pod was changed meanwhile"
+    assert scene.held() == 0
 
 
 # --- outcomes that are not known
@@ -325,22 +308,20 @@ UNDONE: list[Misfortune] = [Fate.HANG, Fate.RESET, Fate.STORE_TIMES_OUT, 408, 50
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("fate", UNDONE)
-async def test_not_done_without_an_answer_is_sent_again(fate: Misfortune) -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [fate]
-        scene.ask(calls.pod())
-        assert await scene.bind() == ""
-        first, second = scene.server.bindings
-        assert (first, scene.held()) == (second, 50)
+async def test_not_done_without_an_answer_is_sent_again(fate: Misfortune, scene: Scene) -> None:
+    scene.server.posts = [fate]
+    scene.ask(calls.pod())
+    assert await scene.bind() == ""
+    first, second = scene.server.bindings
+    assert (first, scene.held()) == (second, 50)
 
 
 @pytest.mark.parametrize("fate", UNDONE)
-async def test_what_may_be_done_yet_keeps_its_room(fate: Misfortune) -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [fate]
-        scene.ask(calls.pod())
-        assert (await scene.bind()).startswith("it is not known yet whether the pod is bound to n0")
-        assert scene.held() == 50
+async def test_what_may_be_done_yet_keeps_its_room(fate: Misfortune, scene: Scene) -> None:
+    scene.server.posts = [fate]
+    scene.ask(calls.pod())
+    assert (await scene.bind()).startswith("it is not known yet whether the pod is bound to n0")
+    assert scene.held() == 50
 
 
 async def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
@@ -358,36 +339,33 @@ async def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
         assert scene.held() == 100
 
 
-async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done() -> None:
+async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done(scene: Scene) -> None:
     """kube-scheduler writes the failed bind into the pod's status: that gives the room back."""
-
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.LATE]
-        scene.ask(calls.pod())
-        assert "not known yet" in await scene.bind()
-        scene.server.touch("pod-u-1")
-        scene.now_s = 1e6
-        await scene.binder.tend()
-        assert (scene.held(), scene.binder.under_way) == (0, 0)
-        (said,) = scene.server.land()
-        assert "Precondition failed" in said
+    scene.server.posts = [Fate.LATE]
+    scene.ask(calls.pod())
+    assert "not known yet" in await scene.bind()
+    scene.server.touch("pod-u-1")
+    scene.now_s = 1e6
+    await scene.binder.tend()
+    assert (scene.held(), scene.binder.under_way) == (0, 0)
+    (said,) = scene.server.land()
+    assert "Precondition failed" in said
 
 
 @pytest.mark.parametrize("changed", [False, True])
-async def test_for_another_node_it_is_asked_first_what_became_of_the_first(changed: bool) -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.LATE]
-        scene.ask(calls.pod())
-        assert "not known yet" in await scene.bind(node="n0")
-        if changed:
-            scene.server.touch("pod-u-1")
-        said = await scene.bind(node="n1")
-        assert len(scene.server.bindings) == (2 if changed else 1)
-        assert (said == "") is changed
-        assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
-        scene.server.land()
-        scene.watch()
-        assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
+async def test_for_another_node_the_first_is_looked_at_before(changed: bool, scene: Scene) -> None:
+    scene.server.posts = [Fate.LATE]
+    scene.ask(calls.pod())
+    assert "not known yet" in await scene.bind(node="n0")
+    if changed:
+        scene.server.touch("pod-u-1")
+    said = await scene.bind(node="n1")
+    assert len(scene.server.bindings) == (2 if changed else 1)
+    assert (said == "") is changed
+    assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
+    scene.server.land()
+    scene.watch()
+    assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
 
 
 async def test_for_another_node_it_may_turn_out_to_be_bound_or_gone() -> None:
@@ -413,49 +391,44 @@ async def test_for_another_node_it_may_turn_out_to_be_bound_or_gone() -> None:
         assert (scene.held("n0"), scene.held("n1")) == (50, 0)
 
 
-async def test_a_refusal_after_doubt_decides_nothing() -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.LATE, 403]
-        scene.ask(calls.pod())
-        assert "not known yet" in await scene.bind()
-        assert "not known yet" in await scene.bind()
-        assert scene.held() == 50
-        assert scene.server.land() == [""]
+async def test_a_refusal_after_doubt_decides_nothing(scene: Scene) -> None:
+    scene.server.posts = [Fate.LATE, 403]
+    scene.ask(calls.pod())
+    assert "not known yet" in await scene.bind()
+    assert "not known yet" in await scene.bind()
+    assert scene.held() == 50
+    assert scene.server.land() == [""]
 
 
-async def test_it_is_sent_again_as_the_pod_is_now() -> None:
+async def test_it_is_sent_again_as_the_pod_is_now(scene: Scene) -> None:
     """Asked again for the same node, after kube-scheduler has written the failure."""
-
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.LATE]
-        scene.ask(calls.pod())
-        assert "not known yet" in await scene.bind()
-        scene.server.touch("pod-u-1")
-        scene.ask(scene.server.pods["pod-u-1"])
-        assert await scene.bind() == ""
-        assert [each["metadata"]["resourceVersion"] for each in scene.server.bindings] == [
-            "1",
-            "101",
-        ]
-        assert scene.held() == 50
-        assert scene.server.land()[0] != ""
+    scene.server.posts = [Fate.LATE]
+    scene.ask(calls.pod())
+    assert "not known yet" in await scene.bind()
+    scene.server.touch("pod-u-1")
+    scene.ask(scene.server.pods["pod-u-1"])
+    assert await scene.bind() == ""
+    assert [each["metadata"]["resourceVersion"] for each in scene.server.bindings] == [
+        "1",
+        "101",
+    ]
+    assert scene.held() == 50
+    assert scene.server.land()[0] != ""
 
 
-async def test_an_older_view_of_the_pod_does_not_hide_what_was_sent() -> None:
+async def test_an_older_view_of_the_pod_does_not_hide_what_was_sent(scene: Scene) -> None:
     """kube-scheduler may be told by another API server that lags behind."""
-
-    async with scene_of() as scene:
-        older = calls.pod()
-        scene.server.touch("pod-u-1")
-        scene.server.posts = [Fate.LATE]
-        scene.ask(scene.server.pods["pod-u-1"])
-        assert "not known yet" in await scene.bind()
-        scene.ask(older)
-        assert "not known yet" in await scene.bind()
-        scene.now_s = 1e6
-        await scene.binder.tend()
-        assert scene.held() == 50
-        assert scene.server.land() == [""]
+    older = calls.pod()
+    scene.server.touch("pod-u-1")
+    scene.server.posts = [Fate.LATE]
+    scene.ask(scene.server.pods["pod-u-1"])
+    assert "not known yet" in await scene.bind()
+    scene.ask(older)
+    assert "not known yet" in await scene.bind()
+    scene.now_s = 1e6
+    await scene.binder.tend()
+    assert scene.held() == 50
+    assert scene.server.land() == [""]
 
 
 # --- what the watch tells meanwhile
@@ -481,60 +454,55 @@ async def test_the_watch_may_be_faster_than_the_answer() -> None:
         assert (len(scene.server.bindings), scene.held()) == (1, 0)
 
 
-async def test_a_caller_that_goes_away_does_not_end_the_work() -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.HANG]
-        scene.ask(calls.pod())
-        caller = asyncio.create_task(scene.bind())
-        await scene.server.sent.wait()
-        caller.cancel()
-        await asyncio.wait([caller])
-        assert scene.binder.under_way == 1
-        assert "not known yet" in await scene.bind()
-        assert scene.server.seen_gets == 1
+async def test_a_caller_that_goes_away_does_not_end_the_work(scene: Scene) -> None:
+    scene.server.posts = [Fate.HANG]
+    scene.ask(calls.pod())
+    caller = asyncio.create_task(scene.bind())
+    await scene.server.sent.wait()
+    caller.cancel()
+    await asyncio.wait([caller])
+    assert scene.binder.under_way == 1
+    assert "not known yet" in await scene.bind()
+    assert scene.server.seen_gets == 1
 
 
 @pytest.mark.usefixtures("patient")
-async def test_the_pod_is_read_again_where_the_first_answer_does_not_come() -> None:
-    async with scene_of() as scene:
-        scene.server.posts, scene.server.gets = [Fate.RESET_DONE], [500, 503]
-        scene.ask(calls.pod())
-        assert await scene.bind() == ""
-        assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 3)
+async def test_the_pod_is_read_again_where_the_first_answer_does_not_come(scene: Scene) -> None:
+    scene.server.posts, scene.server.gets = [Fate.RESET_DONE], [500, 503]
+    scene.ask(calls.pod())
+    assert await scene.bind() == ""
+    assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 3)
 
 
 # --- tending
 
 
-async def test_what_was_bound_and_deleted_unseen_is_given_back() -> None:
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        assert await scene.bind() == ""
-        scene.server.pods.clear()
-        await scene.binder.tend()
-        assert (scene.held(), scene.server.seen_gets) == (50, 0)
-        scene.now_s = 1e6
-        await scene.binder.tend()
-        assert (scene.held(), scene.server.seen_gets) == (0, 1)
+async def test_what_was_bound_and_deleted_unseen_is_given_back(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    assert await scene.bind() == ""
+    scene.server.pods.clear()
+    await scene.binder.tend()
+    assert (scene.held(), scene.server.seen_gets) == (50, 0)
+    scene.now_s = 1e6
+    await scene.binder.tend()
+    assert (scene.held(), scene.server.seen_gets) == (0, 1)
 
 
-async def test_what_is_bound_is_held_until_the_watch_sees_it() -> None:
-    async with scene_of() as scene:
-        scene.ask(calls.pod())
-        assert await scene.bind() == ""
-        scene.now_s = 1e6
-        await scene.binder.tend()
-        await scene.binder.tend()
-        assert (scene.held(), scene.server.seen_gets) == (50, 1)
-        scene.watch()
-        scene.now_s = 2e6
-        await scene.binder.tend()
-        assert (scene.held(), scene.server.seen_gets) == (50, 1)
+async def test_what_is_bound_is_held_until_the_watch_sees_it(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    assert await scene.bind() == ""
+    scene.now_s = 1e6
+    await scene.binder.tend()
+    await scene.binder.tend()
+    assert (scene.held(), scene.server.seen_gets) == (50, 1)
+    scene.watch()
+    scene.now_s = 2e6
+    await scene.binder.tend()
+    assert (scene.held(), scene.server.seen_gets) == (50, 1)
 
 
 async def test_where_the_server_is_silent_one_is_asked_for_and_all_are_held() -> None:
     pods = [calls.pod(f"u-{number}") for number in range(2)]
-
     async with scene_of(*pods) as scene:
         for raw in pods:
             scene.ask(raw)
@@ -547,16 +515,15 @@ async def test_where_the_server_is_silent_one_is_asked_for_and_all_are_held() ->
         assert (scene.held(), scene.server.seen_gets) == (100, 3)
 
 
-async def test_what_is_being_bound_is_not_tended() -> None:
-    async with scene_of() as scene:
-        scene.server.posts = [Fate.HANG]
-        scene.ask(calls.pod())
-        binding = asyncio.create_task(scene.bind())
-        await scene.server.sent.wait()
-        scene.now_s = 1e6
-        await scene.binder.tend()
-        assert scene.server.seen_gets == 0
-        scene.server.pods.clear()
-        scene.state.lose_pod("u-1")
-        await scene.binder.tend()
-        assert (await binding).startswith("it is not known yet")
+async def test_what_is_being_bound_is_not_tended(scene: Scene) -> None:
+    scene.server.posts = [Fate.HANG]
+    scene.ask(calls.pod())
+    binding = asyncio.create_task(scene.bind())
+    await scene.server.sent.wait()
+    scene.now_s = 1e6
+    await scene.binder.tend()
+    assert scene.server.seen_gets == 0
+    scene.server.pods.clear()
+    scene.state.lose_pod("u-1")
+    await scene.binder.tend()
+    assert (await binding).startswith("it is not known yet")

@@ -129,7 +129,6 @@ async def test_refused_pods_are_restored_and_leave_the_queue_when_they_are_bound
     queue, lengths = RetryQueue(state), list[int]()
     gone, ours = event("DELETED", refused("a"), "11"), event("MODIFIED", bound("b"), "12")
     server.watches[PODS] = [[gone, ours]]
-
     async with running(server, state=state, queue=queue) as (cache, state):
         await cache.wait_synced()
         await until(lambda: state.is_bound("b"))
@@ -162,7 +161,6 @@ async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(sa
         }
     seen = pod(container("main", ratio=50), uid="ours", node="n1", annotations=annotations)
     server.watches[PODS] = [[event("MODIFIED", seen, "12")]]
-
     async with running(server, state=state) as (_, state):
         state.assume("ours", placement, deadline_s=9.0)
         await until(lambda: state.is_bound("ours"))
@@ -177,7 +175,6 @@ async def test_a_watch_goes_on_where_it_ended() -> None:
     server = Server()
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "33"}}}
     server.watches[PODS] = [[event("ADDED", bound("u-1"), "11"), bookmark], [], 503, []]
-
     async with running(server) as (_, state):
         await until(lambda: len(server.versions(PODS)) >= 5)
         assert server.versions(PODS)[:5] == ["", "10", "33", "33", "33"]
@@ -188,7 +185,6 @@ async def test_a_watch_goes_on_where_it_ended() -> None:
 async def test_a_watch_that_leaves_doubt_is_begun_with_a_list(code: int) -> None:
     server = Server(bound("u-1"))
     server.watches[PODS] = [code, []]
-
     async with running(server) as (cache, state):
         await cache.wait_synced()
         server.objects[PODS] = [bound("u-2")]
@@ -199,7 +195,6 @@ async def test_a_watch_that_leaves_doubt_is_begun_with_a_list(code: int) -> None
 
 async def test_a_relist_is_begun_after_it_was_asked_for() -> None:
     server = Server(bound("u-1"))
-
     async with running(server) as (cache, state):
         await cache.wait_synced()
         server.objects[PODS] = [bound("u-2")]
@@ -214,7 +209,6 @@ async def test_a_relist_is_begun_after_it_was_asked_for() -> None:
 async def test_what_cannot_be_listed_is_told_and_tried_again() -> None:
     server = Server()
     server.refused[DEVICES] = 404
-
     async with running(server) as (cache, _):
         await until(lambda: "devices: Refused" in cache.problems())
         assert not cache.synced
@@ -235,7 +229,6 @@ def test_the_waits_double_up_to_a_bound_and_differ_by_chance() -> None:
 
 async def test_agents_fall_silent_by_our_clock() -> None:
     now = [0.0]
-
     async with running(Server(), lambda: now[0]) as (cache, state):
         await cache.wait_synced()
         row = state.fleet.row_of("n1")
@@ -249,7 +242,6 @@ async def test_of_an_agent_that_is_seen_first_its_own_clock_is_believed(
     later_s: float, silent: bool
 ) -> None:
     """Nothing else is known of it; a process that has just begun must not forget who is dead."""
-
     async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
         await cache.wait_synced()
         bar = state.fleet.bar[state.fleet.row_of("n1")]

@@ -70,7 +70,6 @@ async def test_ready_says_so_and_who_may_bind() -> None:
 
 async def test_not_ready_gives_the_reasons() -> None:
     cache = Cache()
-
     async with serving(cache) as get:
         cache.wrong = ["nodes: cannot be listed"]
         assert await get("/readyz") == (503, "nodes: cannot be listed\non standby\n")
@@ -89,7 +88,6 @@ async def test_the_numbers_are_the_states_of_a_second_ago(
     state = fleet([{"kind": "Node", **node("n1")}, device("n1", card("GPU-a", 0))])
     simulate(state, pod(container("main", ratio=50)))
     cache = Cache()
-
     async with serving(cache, state) as get:
         for _ in range(2):
             lines = (await get("/metrics"))[1].splitlines()
@@ -115,7 +113,6 @@ async def test_the_fleet_is_one_json_object(nodes: int) -> None:
     state = fleet(found)
     if not nodes:
         state.lose_node("n0")
-
     async with serving(Cache(), state) as get:
         told = json.loads((await get("/debug/fleet"))[1])
         assert len(told["nodes"]) == nodes and told["problems"] == []
@@ -131,7 +128,6 @@ async def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyP
         return False
 
     monkeypatch.setattr(pages, "is_local", is_remote)
-
     async with serving(Cache()) as get:
         status, text = await get("/debug/fleet")
         assert (status, "kubectl port-forward" in text) == (403, True)

@@ -83,7 +83,6 @@ async def test_a_pod_goes_through_the_verbs_to_its_card() -> None:
 
 async def test_what_was_not_heard_of_yet_is_no_answer() -> None:
     """Never an empty success, of which kube-scheduler would conclude that nothing fits, or all."""
-
     raw = calls.pod()
     async with serving(raw) as client:
         client.source.synced = False
@@ -118,7 +117,6 @@ async def test_preempt_says_where_victims_free_a_card() -> None:
 async def test_an_error_of_preempt_is_told_by_its_status() -> None:
     """kube-scheduler reads no error out of the answer: of one without nodes it concludes that
     nobody can make way."""
-
     raw = calls.pod()
     async with serving() as client:
         body = calls.preemption(raw, {"n1": ["busy"]})
@@ -160,7 +158,6 @@ async def test_a_fault_of_ours_is_an_error_of_the_verb(
         raise ZeroDivisionError("so")
 
     monkeypatch.setattr("scheduler.verbs.feasible", fail)
-
     async with serving() as client:
         body = calls.arguments(calls.pod(), calls.names(2))
         answer = await client.ask("filter", body)
@@ -185,7 +182,6 @@ async def test_there_are_four_verbs(method: str, verb: str, answer: tuple[int, b
 
 async def test_a_call_may_be_large() -> None:
     """Fifty thousand nodes, and the largest pod."""
-
     raw = calls.pod("u-1", objects.container("main"), annotations={"note": "x" * 250_000})
     among = [f"ip-10-0-0-{number}.eu-west-1.compute.internal" for number in range(50_000)]
     async with serving(raw) as client:

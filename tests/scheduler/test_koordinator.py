@@ -147,14 +147,6 @@ def test_what_is_whole_may_be_written_as_a_fraction() -> None:
     assert asked({MEM: "1.5Gi", CORE: "50000m"}) == asked({MEM: 3 << 29, CORE: 50})
 
 
-@pytest.mark.parametrize("percent", [150, 250, 101, 199])
-@pytest.mark.parametrize("name", [G, RATIO])
-def test_over_a_card_only_whole_cards(name: str, percent: int) -> None:
-    with pytest.raises(RequestError):
-        asked({name: percent})
-    assert asked({name: percent // 100 * 100}).asks[0].cards == percent // 100
-
-
 def test_whole_cards_of_a_device_plugin_are_not_ours() -> None:
     """nvidia.com/gpu: Koordinator gives these; here the vendor's device plugin does."""
     for name in ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu"):

@@ -144,7 +144,6 @@ async def test_requests_sent_at_once_are_answered_one_by_one_in_their_order() ->
 
 async def test_what_is_sent_while_a_request_is_answered_stays_with_the_client() -> None:
     """It is the client's to keep: many megabytes of it."""
-
     async with serving() as there, there.client() as client:
         client.send(post(b"/wait"))
         await until(lambda: there.answers.asked)

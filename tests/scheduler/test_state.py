@@ -172,45 +172,30 @@ def test_a_changed_annotation_is_what_counts() -> None:
     assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (6, 0, 1)}
 
 
-def test_an_unreadable_annotation_keeps_its_room_on_every_card_and_is_told() -> None:
+@pytest.mark.parametrize(
+    ("containers", "most"),
+    [
+        (
+            [container("main", core=50, ratio=50), container("o", memory="1Gi", core=10)],
+            (13, 60, 0),
+        ),
+        ([container(f"c{n}", memory="24Gi", core=100) for n in range(2)], (24, 100, 0)),
+        ([container("c", ratio=10)], (2, 0, 1)),
+        ([container("main", core=50)], (24, 100, 0)),
+    ],
+    ids=["what it asks for", "at most the card", "without core", "refused"],
+)
+def test_an_unreadable_annotation_keeps_room_on_every_card_and_is_told(
+    containers: list[dict[str, Any]], most: tuple[int, int, int]
+) -> None:
     state = made()
-    raw = pod(
-        container("main", core=50, ratio=50),
-        container("other", memory="1Gi", core=10),
-        uid="u",
-        node="n1",
-        annotations={names.ANNOTATION_DEVICE_ALLOCATED: "{"},
-    )
-    state.see_pod(translate.pod(raw))
-    assert used(state) == {"GPU-a": (13, 60, 0), "GPU-b": (13, 60, 0)}
+    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: "{"}
+    state.see_pod(translate.pod(pod(*containers, uid="u", node="n1", annotations=annotations)))
+    assert used(state) == {"GPU-a": most, "GPU-b": most}
     (text,) = texts(state)
     assert text.startswith(f"n1 default/pod-u annotation {names.ANNOTATION_DEVICE_ALLOCATED}: not")
     state.lose_pod("u")
     assert used(state) == NONE
-
-
-def test_more_unreadable_than_a_card_has_takes_the_card() -> None:
-    state = made()
-    greedy = [container(f"c{number}", memory="24Gi", core=100) for number in range(2)]
-    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: "{"}
-    state.see_pod(translate.pod(pod(*greedy, uid="u", node="n1", annotations=annotations)))
-    assert used(state) == {"GPU-a": (24, 100, 0), "GPU-b": (24, 100, 0)}
-    coreless = [container("c", ratio=10)]
-    state.see_pod(translate.pod(pod(*coreless, uid="u", node="n1", annotations=annotations)))
-    assert used(state) == {"GPU-a": (2, 0, 1), "GPU-b": (2, 0, 1)}
-
-
-def test_neither_annotation_nor_request_readable_takes_all_cards() -> None:
-    state = made()
-    raw = pod(
-        container("main", core=50),
-        uid="u",
-        node="n1",
-        annotations={names.ANNOTATION_DEVICE_ALLOCATED: "{"},
-    )
-    state.see_pod(translate.pod(raw))
-    assert used(state) == {"GPU-a": (24, 100, 0), "GPU-b": (24, 100, 0)}
-    assert reason(state) is Reason.MEMORY_AND_CORE
 
 
 def test_a_vanished_card_keeps_its_room_taken_and_is_told() -> None:
@@ -367,27 +352,19 @@ def test_an_agent_is_silent_when_its_lease_has_not_moved_by_our_clock() -> None:
     assert reason(state) is Reason.FITS
 
 
-def test_an_agent_that_was_dead_before_we_began_is_silent_until_it_renews() -> None:
-    state = made()
-    state.lose_lease("n1")
-    read = translate.lease(lease("n1", 1))
+def test_the_age_of_a_lease_before_we_began_counts() -> None:
+    state, read = made(), translate.lease(lease("n1", 1))
     assert read is not None
-    state.see_lease(read, 10.0, age_s=40.1)
-    assert reason(state) is Reason.AGENT_SILENT
-    state.see_lease(read, 11.0, age_s=0.0)
-    assert reason(state) is Reason.AGENT_SILENT, "told again, and not moved"
-    see_lease(state, lease("n1", 2), 12.0)
-    assert reason(state) is Reason.FITS
-
-
-def test_an_age_before_we_began_counts() -> None:
-    state = made()
     state.lose_lease("n1")
-    read = translate.lease(lease("n1", 1))
-    assert read is not None
     state.see_lease(read, 100.0, age_s=30.0)
-    assert state.tick(110.0) == []
-    assert state.tick(110.1) == ["n1"]
+    assert (state.tick(110.0), state.tick(110.1)) == ([], ["n1"])
+    state.lose_lease("n1")
+    state.see_lease(read, 110.0, age_s=40.1)
+    assert reason(state) is Reason.AGENT_SILENT
+    state.see_lease(read, 111.0, age_s=0.0)
+    assert reason(state) is Reason.AGENT_SILENT, "told again, and not moved"
+    see_lease(state, lease("n1", 2), 112.0)
+    assert reason(state) is Reason.FITS
 
 
 def test_a_pod_that_wants_isolation_needs_a_node_that_isolates() -> None:

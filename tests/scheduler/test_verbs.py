@@ -104,38 +104,29 @@ def test_the_same_of_every_order() -> None:
 
 
 PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+REQUIRED: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {}}
 
 
 @pytest.mark.parametrize(
-    "likes",
+    ("spec", "named"),
     [
-        {"affinity": {"nodeAffinity": PREFERRED}},
-        {"affinity": {"podAffinity": PREFERRED}},
-        {"affinity": {"podAntiAffinity": PREFERRED}},
-        {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
+        ({"affinity": {"nodeAffinity": PREFERRED}}, 100),
+        ({"affinity": {"podAffinity": PREFERRED}}, 100),
+        ({"affinity": {"podAntiAffinity": PREFERRED}}, 100),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, 100),
+        ({"affinity": None, "topologySpreadConstraints": None}, MOST_NODES),
+        ({"affinity": {"nodeAffinity": REQUIRED}}, MOST_NODES),
+        ({"affinity": {"podAffinity": None}}, MOST_NODES),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, MOST_NODES),
     ],
 )
-def test_all_are_named_where_the_pod_prefers_some(likes: dict[str, Any]) -> None:
-    state = calls.state(nodes=100, cards=1)
+def test_all_are_named_where_the_pod_prefers_some_and_what_is_required_is_no_preference(
+    spec: dict[str, Any], named: int
+) -> None:
     raw = calls.pod()
-    raw["spec"].update(likes)
-    assert len(filtered(Verbs(state), raw, names(100))["NodeNames"]) == 100
-
-
-@pytest.mark.parametrize(
-    "demands",
-    [
-        {"affinity": None, "topologySpreadConstraints": None},
-        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}},
-        {"affinity": {"podAffinity": None}},
-        {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
-    ],
-)
-def test_what_is_required_is_no_preference(demands: dict[str, Any]) -> None:
-    state = calls.state(nodes=100, cards=1)
-    raw = calls.pod()
-    raw["spec"].update(demands)
-    assert len(filtered(Verbs(state), raw, names(100))["NodeNames"]) == MOST_NODES
+    raw["spec"].update(spec)
+    found = filtered(Verbs(calls.state(nodes=100, cards=1)), raw, names(100))
+    assert len(found["NodeNames"]) == named
 
 
 def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> None:

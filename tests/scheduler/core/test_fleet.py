@@ -52,16 +52,6 @@ def test_a_snapshot_changes_by_itself() -> None:
     assert (len(fleet), len(copy)) == (1, 2)
 
 
-def test_what_is_given_back_is_there_again() -> None:
-    fleet = add(Fleet(), "a", [(400, None), (300, 20)])
-    row = fleet.row_of("a")
-    fleet.give_back(row, 0, 400, None)
-    fleet.give_back(row, 0, 300, 20)
-    fresh = add(Fleet(), "a", [])
-    for column in ("free_bytes", "free_percent", "free_core", "takes_coreless", "is_open"):
-        assert getattr(fleet, column)[row, 0] == getattr(fresh, column)[row, 0]
-
-
 @pytest.mark.parametrize("total", [100, 101, 997, 24 * 2**30])
 def test_the_largest_percent_that_is_left_is_exact(total: int) -> None:
     for used in (0, 1, total // 3, total // 2, total - 2, total - 1, total):

@@ -39,44 +39,55 @@ def sidecar(name: str, order: int, percent: int, core: int | None = None) -> Ask
     return Ask(name, Phase.SIDECAR, order, 1, core, None, percent)
 
 
-# --- Koordinator's holes
+# --- room
 
 
-def test_hole_a_a_whole_card_is_not_placed_beside_less_than_a_percent() -> None:
-    """There the ratio of a tiny share is truncated to 0, and the card looks empty."""
-    assert minors(fleet([(1, None)]), one(100, core=100)) is Reason.MEMORY_AND_CORE
-    assert minors(fleet([(1, 5)]), one(100)) is Reason.MEMORY
+NONE: list[Held] = []
+THIRDS: list[Held] = [(339, 10), (339, 10)]
+
+RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
+    # In Koordinator the ratio of a tiny share is truncated to 0, and the card looks empty.
+    "a whole card is not placed beside less than a percent": [
+        ([[(1, None)]], one(100, core=100), Reason.MEMORY_AND_CORE),
+        ([[(1, 5)]], one(100), Reason.MEMORY),
+    ],
+    # There three shares of 33.9 % by bytes count as 99 %, and a fourth of 1 % comes in.
+    "shares by ratio are checked against the bytes that are left": [
+        ([[*THIRDS, (318, 10)]], one(1), Reason.MEMORY),
+        ([THIRDS], one(33), Reason.MEMORY),
+        ([THIRDS], one(32), None),
+    ],
+    "a share without core and one with all of it do not meet": [
+        ([[(10, None)]], one(10, core=100), Reason.CORE),
+        ([[(10, None)]], one(10, core=99), None),
+        ([[(10, 100)]], one(10), Reason.CORE),
+        ([[(10, 99)]], one(10), None),
+    ],
+    # A card without memory is left out where the inventory is read.
+    "a card without memory in its inventory is not one without a limit": [
+        ([], one(1), Reason.TOO_FEW_CARDS)
+    ],
+    "core alone decides for shares of little memory": [
+        ([[(10, 60)]], one(1, core=41), Reason.CORE),
+        ([[(10, 60)]], one(1, core=40), None),
+    ],
+    "all of the memory leaves room for no other share": [
+        ([[(1000, None)]], one(size=1), Reason.MEMORY),
+        ([NONE], one(100), None),
+    ],
+    "more than a card is told apart from a full one": [
+        ([[(999, 1)]], one(size=1001), Reason.CARD_TOO_SMALL),
+        ([[(999, 1)]], one(size=1000), Reason.MEMORY),
+        ([[(600, 1)], [(1, 60)]], one(50, core=50), Reason.MEMORY_AND_CORE),
+    ],
+}
 
 
-def test_hole_b_shares_by_ratio_are_checked_against_the_bytes_that_are_left() -> None:
-    """There three shares of 33.9 % by bytes count as 99 %, and a fourth of 1 % comes in."""
-    thirds: list[Held] = [(339, 10), (339, 10), (318, 10)]
-    assert minors(fleet(thirds), one(1)) is Reason.MEMORY
-    assert minors(fleet([(339, 10)] * 2), one(33)) is Reason.MEMORY
-    assert minors(fleet([(339, 10)] * 2), one(32)) == {"main": [0]}
-
-
-def test_hole_c_a_share_without_core_and_one_with_all_of_it_do_not_meet() -> None:
-    without, whole = fleet([(10, None)]), fleet([(10, 100)])
-    assert minors(without, one(10, core=100)) is Reason.CORE
-    assert minors(without, one(10, core=99)) == {"main": [0]}
-    assert minors(whole, one(10)) is Reason.CORE
-    assert minors(fleet([(10, 99)]), one(10)) == {"main": [0]}
-
-
-def test_hole_d_a_card_without_memory_in_its_inventory_is_not_one_without_a_limit() -> None:
-    """It is left out where the inventory is read, and so no card is there."""
-    assert minors(fleet(of=()), one(1)) is Reason.TOO_FEW_CARDS
-
-
-def test_core_alone_decides_for_shares_of_little_memory() -> None:
-    assert minors(fleet([(10, 60)]), one(1, core=41)) is Reason.CORE
-    assert minors(fleet([(10, 60)]), one(1, core=40)) == {"main": [0]}
-
-
-def test_all_of_the_memory_leaves_room_for_no_other_share() -> None:
-    assert minors(fleet([(1000, None)]), one(size=1)) is Reason.MEMORY
-    assert minors(fleet([]), one(100)) == {"main": [0]}
+@pytest.mark.parametrize("rule", RULES)
+def test_room_on_one_card(rule: str) -> None:
+    """The first four are Koordinator's holes. None: it is placed on the first card."""
+    for held, asked, reason in RULES[rule]:
+        assert minors(fleet(*held), asked) == ({"main": [0]} if reason is None else reason)
 
 
 def test_ratios_are_floored_and_so_all_of_them_fit() -> None:
