@@ -25,12 +25,12 @@ from kube import access
 from kube.access import AccessError
 from kube.client import Kube, KubeError
 from scheduler import service
-from scheduler.asking import asking, everything
 from scheduler.cache import PODS
 from scheduler.core.request import Policy
 from scheduler.endpoint import Address
 from scheduler.profiles import KOORDINATOR, Profiles, ProfilesError, manifest, refuse_taken
 from scheduler.service import IdentityError, Settings
+from scheduler.simulate_command import everything, simulate_command
 
 _LOG: Final = logging.getLogger("scheduler")
 
@@ -268,4 +268,4 @@ def profiles(
     sys.stdout.write(manifest(chosen))
 
 
-application.command(name="simulate")(asking)
+application.command(name="simulate")(simulate_command)

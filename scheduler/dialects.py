@@ -103,7 +103,9 @@ def _koordinator_ask(container: Container, asked: Mapping[str, int]) -> Ask:
         return Ask(container.name, container.phase, container.order, cards, percent, None, percent)
     core = _percent(who, _CORE, asked[_CORE], cards, even) if _CORE in asked else None
     ratio = _percent(who, _RATIO, asked[_RATIO], cards, even) if _RATIO in asked else None
-    memory = _bytes(who, asked[_MEMORY], cards) if _MEMORY in asked else None
+    memory = asked.get(_MEMORY)
+    if memory is not None:
+        memory = _of_each(f"{who}: {_MEMORY}", memory, cards, MAX_BYTES, "bytes")
     return Ask(container.name, container.phase, container.order, cards, core, memory, ratio)
 
 
@@ -125,21 +127,15 @@ def _percent(who: str, name: str, total: int, cards: int, even: bool) -> int:
     if not even and total > WHOLE_PERCENT and total % WHOLE_PERCENT:
         allowed = f"1 to {WHOLE_PERCENT}, or a multiple of {WHOLE_PERCENT} for whole cards"
         raise RequestError(f"{who}: {name}: {total}; allowed are {allowed}")
-    each = total // cards
-    if not 1 <= each <= WHOLE_PERCENT:
-        allowed = f"{cards} to {WHOLE_PERCENT * cards}, for {cards} of them"
-        raise RequestError(
-            f"{who}: {name}: {total} is {each} percent of a card; allowed are {allowed}"
-        )
-    return each
+    return _of_each(f"{who}: {name}", total, cards, WHOLE_PERCENT, "percent")
 
 
-def _bytes(who: str, total: int, cards: int) -> int:
+def _of_each(where: str, total: int, cards: int, most: int, unit: str) -> int:
     each = total // cards
-    if not 1 <= each <= MAX_BYTES:
-        allowed = f"{cards} to {MAX_BYTES * cards}, for {cards} of them"
+    if not 1 <= each <= most:
         raise RequestError(
-            f"{who}: {_MEMORY}: {total} is {each} bytes of a card; allowed are {allowed}"
+            f"{where}: {total} is {each} {unit} of a card; allowed are {cards} to {most * cards},"
+            f" for {cards} of them"
         )
     return each
 

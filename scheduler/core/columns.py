@@ -5,7 +5,7 @@ ask by itself. G: cards, R: nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,6 @@ Reasons = NDArray[np.uint8]
 _FITS: Final = np.uint8(Reason.FITS)
 """As a number of numpy's: an enum is compared by way of objects."""
 _GROUP_COLUMN: Final = {Scope.PCIE: "root", Scope.NUMA_NODE: "numa"}
-
-
-class Ok(NamedTuple):
-    """[G, R] each: cards that have the memory, that have the core."""
-
-    memory: Bools
-    core: Bools
 
 
 class Columns:
@@ -118,16 +111,16 @@ class Columns:
             reason[where] = what
         return reason
 
-    def ok(self, ask: Ask) -> Ok:
+    def ok(self, ask: Ask) -> tuple[Bools, Bools]:
+        """[G, R] each: cards that have the memory, that have the core."""
         if ask.memory_percent is not None:
             memory: Bools = self.card("free_percent") >= ask.memory_percent
         else:
             memory = self.card("free_bytes") >= ask.memory_bytes
         if ask.core_percent is None:
             core: Bools = self.card("takes_coreless")
-            return Ok(memory, core.copy())
-        core = self.card("free_core") >= ask.core_percent
-        return Ok(memory, core)
+            return memory, core.copy()
+        return memory, self.card("free_core") >= ask.core_percent
 
     def card(self, column: str) -> NDArray[Any]:
         """[G, R]."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from operator import attrgetter
 from typing import Final
 
 from contract import quantity
@@ -86,6 +87,9 @@ class Requirement:
 
 Shape = tuple[object, ...]
 """Hashable; equal for requests that are placed alike, whatever the names of their containers."""
+_AMOUNTS: Final = attrgetter(
+    "phase", "order", "cards", "core_percent", "memory_bytes", "memory_percent"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +117,8 @@ class Request:
         object.__setattr__(self, "asks", tuple(self.asks))
         object.__setattr__(self, "selector", tuple(self.selector))
         object.__setattr__(self, "moments", moments_of(self.asks))
-        asks = (astuple(ask)[1:] for ask in self.asks)
         terms = (self.policy, self.selector, self.scope, self.isolation)
-        object.__setattr__(self, "shape", (*terms, *asks))
+        object.__setattr__(self, "shape", (*terms, *map(_AMOUNTS, self.asks)))
         object.__setattr__(self, "whole_cards", self._whole_cards())
 
     @property

@@ -13,11 +13,11 @@ import yaml
 from typer.testing import CliRunner
 
 from scheduler import simulate
-from scheduler.asking import asking
 from scheduler.binding import annotations_of
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.request import Policy
 from scheduler.simulate import SimulationError
+from scheduler.simulate_command import simulate_command
 from tests.scheduler.objects import Gi, card, container, device, lease, node, pod
 
 
@@ -191,7 +191,7 @@ def ask(tmp_path: Path, *arguments: str, pods: list[dict[str, Any]] | None = Non
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump_all(pods or [HALF]))
     application = typer.Typer()
-    application.command()(asking)
+    application.command()(simulate_command)
     files = ["-f", str(tmp_path / "pod.yaml")]
     return CliRunner().invoke(application, [*files, *arguments])
 
@@ -263,7 +263,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, written: bytes) -> 
 
 def test_a_pod_may_come_by_standard_input(tmp_path: Path) -> None:
     application = typer.Typer()
-    application.command()(asking)
+    application.command()(simulate_command)
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
     arguments = ["-f", "-", "--fleet", str(tmp_path / "fleet.yaml")]
     done = CliRunner().invoke(application, arguments, input=json.dumps(HALF))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -218,7 +219,7 @@ JSON = st.recursive(
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_whatever_stands_there_is_read_or_refused(data: st.DataObject) -> None:
-    raw = pod(HALF, node="n1", inits=[container("first", ratio=10)])
+    raw = deepcopy(pod(HALF, node="n1", inits=[container("first", ratio=10)]))
     raw["metadata"]["annotations"] = {HINT: "{}", names.ANNOTATION_DEVICE_ALLOCATED: "{}"}
     at: Any = raw
     for _ in range(data.draw(st.integers(0, 4))):

@@ -45,7 +45,7 @@ _UNCUT: Final = 10_000
 """Columns: where a table is cut, without a terminal at 80, UUIDs cannot be told."""
 
 
-def asking(
+def simulate_command(
     file: Annotated[
         list[Path],
         typer.Option(
