@@ -129,7 +129,7 @@ def _decode_entry(where: str, entry: object) -> DeviceEntry:
     extension = entry.get("extension")
     if extension is not None and not isinstance(extension, dict):
         raise AllocationError(f"{where}.extension: expected an object")
-    return DeviceEntry(minor, _decode_resources(where, entry), identity or None, extension)
+    return DeviceEntry(minor, _decode_resources(where, entry), identity or None, extension or None)
 
 
 def _decode_resources(where: str, entry: Mapping[str, object]) -> Mapping[str, int]:

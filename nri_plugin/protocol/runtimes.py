@@ -1,6 +1,6 @@
 """The container runtimes that carry NRI: which release has which NRI, and which we refuse.
 
-Pure: a table and what follows from it; dialect.py, session.py, by_name.py and the doctor ask it
+Pure: a table and what follows from it; dialect.py, session.py, node.py and the doctor ask it
 about a runtime, docs/runtimes.md shows it to people. A new release changes this file or none.
 Source: the releases' go.mod, and pkg/api/version.go of github.com/containerd/nri.
 """

@@ -8,7 +8,7 @@ the server writes is a sequence of answers, and a POST ends with an answer or No
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -55,12 +55,18 @@ class _Transport(asyncio.Transport):
 
 def requests(data: bytes) -> None:
     at_once, in_pieces = _run(_served([data])), _run(_served(cut(data, Choices(data))))
-    assert at_once == in_pieces
-    answers, count = Answers(1 << 20), 0
-    answers.feed(at_once)
-    while answers.next() is not None:
-        count += 1
-    assert count == at_once.count(b"HTTP/1.1 ") and not answers.midway
+    assert _read(at_once) == _read(in_pieces)
+
+
+def _read(written: bytes) -> Sequence[Answer]:
+    """The answers; of a malformed request without its body, since llhttp's words depend on the
+    cut."""
+    answers, found = Answers(1 << 20), []
+    answers.feed(written)
+    while (answer := answers.next()) is not None:
+        found.append(answer._replace(body=b"") if answer.status == 400 else answer)
+    assert len(found) == written.count(b"HTTP/1.1 ") and not answers.midway
+    return found
 
 
 def answers(data: bytes) -> None:

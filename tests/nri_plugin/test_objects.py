@@ -113,7 +113,7 @@ def test_the_scheduler_reads_the_lease_as_it_was_meant(ready: str) -> None:
     written = objects.lease("node-1", "uid-1", "2026-01-01T00:00:00.000000Z", ready)
     read = translate.lease(written)
     assert read is not None
-    assert (read.node, read.beat) == ("node-1", "2026-01-01T00:00:00.000000Z")
+    assert (read.name, read.beat) == ("node-1", "2026-01-01T00:00:00.000000Z")
     assert read.not_ready == ("" if ready == "true" else ready or "no reason given")
 
 
