@@ -25,14 +25,14 @@ demo: base  ## the product's main job on a whole Kubernetes of its own, from kub
 demo-picture: base  ## the same, recorded in docs/demo.json, and README's picture of it (root)
 	@$(VENV)/python -m simgpu.lab.demo --picture
 
-demo-node: base  ## one card, two pods of half a card each, on a private containerd (root)
+demo-node: base  ## one GPU, two pods of half a GPU each, on a private containerd (root)
 	@$(VENV)/python -m simgpu.lab.demo $(ARGS)
 
 demo-faults: base  ## the agent stopped, the agent hung, an annotation forged: what happens to pods (root)
 	@$(VENV)/python -m simgpu.lab.demo_faults $(ARGS)
 
-cluster: base  ## a whole Kubernetes of one node, private, with simulated cards (root; CARDS=2x23040Mi)
-	@$(VENV)/python -m simgpu.lab.cluster up $${AT:+--at "$$AT"} $${CARDS:+--cards "$$CARDS"} $${SERVE:+--serve "$$SERVE"}
+cluster: base  ## a whole Kubernetes of one node, private, with simulated GPUs (root; GPUS=2x23040Mi)
+	@$(VENV)/python -m simgpu.lab.cluster up $${AT:+--at "$$AT"} $${GPUS:+--gpus "$$GPUS"} $${SERVE:+--serve "$$SERVE"}
 
 cluster-down:  ## end it, and leave nothing of it
 	@$(VENV)/python -m simgpu.lab.cluster down $${AT:+--at "$$AT"}

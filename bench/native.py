@@ -15,7 +15,7 @@ from shim import region
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = _ROOT / "build" / "dev"
-_NULL_CARD: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
+_NULL_GPU: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _LIMIT_BYTES: Final = 32 << 30
 
 
@@ -31,9 +31,9 @@ def built(*targets: str) -> Sequence[Path]:
 
 @contextmanager
 def granted(driver: str = "null") -> Iterator[Mapping[str, str]]:
-    """An environment with that driver of ours on the library path and a grant of its one card."""
+    """An environment with that driver of ours on the library path and a grant of its one GPU."""
     with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as name:
-        region.create(Path(name), [grant_file.Card(_NULL_CARD, _LIMIT_BYTES, 100, 0)])
+        region.create(Path(name), [grant_file.Gpu(_NULL_GPU, _LIMIT_BYTES, 100, 0)])
         yield {
             "PATH": os.environ["PATH"],
             "LD_LIBRARY_PATH": str(BUILD / "lib" / driver),

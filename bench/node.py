@@ -1,6 +1,6 @@
 """The node agent on a real containerd: a thousand containers in sequence, and what it takes.
 
-Each container holds a share of a card, is created, started and removed again. A timeout of NRI's
+Each container holds a share of a GPU, is created, started and removed again. A timeout of NRI's
 would show as a refused container or as a new session of the agent; both are counted. Then fifty
 containers run at once, and nothing else happens: the agent's memory and processor time, its
 children included, are the kernel's own figures (psutil).
@@ -24,7 +24,7 @@ from simgpu.lab.cri import CriError, Process
 from simgpu.lab.lab import Lab
 
 _GIB: Final = 1 << 30
-_CARD: Final = 80 * _GIB
+_GPU: Final = 80 * _GIB
 _RUNNING: Final = 50
 _MIB: Final = 1 << 20
 _AT_MOST: Final = {
@@ -69,7 +69,7 @@ def run(quick: bool) -> Result:
     built()
     count, idle_s = (50, 20) if quick else (1000, 120)
     figures: dict[str, float] = {}
-    with Lab([_CARD]) as lab, ExitStack() as stack:
+    with Lab([_GPU]) as lab, ExitStack() as stack:
         lab.start_agent()
         taken, failed = _in_sequence(lab, count)
         hook_ms = _hook_ms(lab)

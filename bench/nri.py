@@ -102,7 +102,7 @@ class Stage:
         self._directory = namespace.directory
         self._adjustment = self._directory / "adjustment"
         self._mounts = self._directory / "mounts"
-        self._card = config.load(config.DEFAULT_FILE).cards[0]
+        self._gpu = config.load(config.DEFAULT_FILE).gpus[0]
 
     def __enter__(self) -> Stage:
         plan = self._directory / "plan.json"
@@ -155,15 +155,15 @@ class Stage:
 
     def _plan(self) -> Mapping[str, Any]:
         entry = allocation.DeviceEntry(
-            self._card.minor,
+            self._gpu.minor,
             {
                 names.RESOURCE_CORE: 50,
                 names.RESOURCE_MEMORY: _MEMORY_BYTES,
                 names.RESOURCE_MEMORY_RATIO: 50,
             },
-            self._card.uuid,
+            self._gpu.uuid,
         )
-        grant = grants.CardGrant(self._card.uuid, self._card.minor, _MEMORY_BYTES, 50)
+        grant = grants.GpuGrant(self._gpu.uuid, self._gpu.minor, _MEMORY_BYTES, 50)
         return {
             "Lanes": [
                 {

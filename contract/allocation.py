@@ -30,7 +30,7 @@ class DeviceEntry:
     """One device of the allocation.
 
     resources: amounts in the resource's own unit (percent, bytes), under canonical names.
-    id: the card's UUID (`GPU-...`), or None where an older writer left it out: then `minor` tells.
+    id: the GPU's UUID (`GPU-...`), or None where an older writer left it out: then `minor` tells.
     """
 
     minor: int

@@ -20,8 +20,8 @@ _NOTICE: Final = (
 )
 
 _INTEGERS: Final = {
-    "VGPU_MAX_CARDS": names.MAX_CARDS,
-    "VGPU_MOST_CARDS": names.MOST_CARDS,
+    "VGPU_MAX_GPUS": names.MAX_GPUS,
+    "VGPU_MOST_GPUS": names.MOST_GPUS,
     "VGPU_MAX_SLOTS": names.MAX_SLOTS,
     "VGPU_CONTEXT_BYTES_ASSUMED": names.CONTEXT_BYTES_ASSUMED,
     "VGPU_GRANT_MAGIC": grant_file.MAGIC,
@@ -40,9 +40,9 @@ _INTEGERS: Final = {
     "VGPU_ANCHOR_BYTES": region_file.ANCHOR_BYTES,
     "VGPU_TAG_SLOT_SHIFT": region_file.TAG_SLOT_SHIFT,
     "VGPU_TAG_DROP": region_file.TAG_DROP,
-    "VGPU_CARD_NEW": region_file.CARD_NEW,
-    "VGPU_CARD_NAMED": region_file.CARD_NAMED,
-    "VGPU_CARD_LIMITED": region_file.CARD_LIMITED,
+    "VGPU_GPU_NEW": region_file.GPU_NEW,
+    "VGPU_GPU_NAMED": region_file.GPU_NAMED,
+    "VGPU_GPU_LIMITED": region_file.GPU_LIMITED,
     "VGPU_SLOT_FREE": region_file.SLOT_FREE,
     "VGPU_SLOT_LIVE": region_file.SLOT_LIVE,
     "VGPU_SLOT_SHARED": region_file.SLOT_SHARED,
@@ -62,11 +62,11 @@ _STRINGS: Final = {
 }
 _STRUCTS: Final = (
     grant_file.HEAD,
-    grant_file.CARD,
+    grant_file.GPU,
     region_file.HEADER,
-    region_file.CARD,
+    region_file.GPU,
     region_file.SLOT,
-    region_file.SLOT_CARD,
+    region_file.SLOT_GPU,
 )
 
 

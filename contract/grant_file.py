@@ -26,14 +26,14 @@ COPY_STRIDE: Final = 4096
 FILE_BYTES: Final = 2 * COPY_STRIDE
 UUID_CHARS: Final = 48
 
-CARD: Final = Struct(
-    "vgpu_grant_card",
-    "One card of a grant.",
+GPU: Final = Struct(
+    "vgpu_grant_gpu",
+    "One GPU of a grant.",
     (
         Field("char", "uuid", "GPU-xxxxxxxx-xxxx-..., NUL-padded", UUID_CHARS),
         Field("uint64_t", "limit_bytes", "memory, enforced"),
-        Field("uint32_t", "core_percent", "share of the card's time, 0 to 100"),
-        Field("uint32_t", "minor", "the card's number on the host, for people"),
+        Field("uint32_t", "core_percent", "share of the GPU's time, 0 to 100"),
+        Field("uint32_t", "minor", "the GPU's number on the host, for people"),
         Field("uint64_t", "lease_start_ns", "CLOCK_MONOTONIC; 0 and 0: no lease is kept"),
         Field("uint64_t", "lease_end_ns", "CLOCK_MONOTONIC"),
         Field("uint64_t", "context_bytes", "charged for each context; 0: unknown"),
@@ -46,25 +46,25 @@ CARD: Final = Struct(
 )
 HEAD: Final = Struct(
     "vgpu_grant_head",
-    "Start of a copy; `card_count` cards follow, then zeros up to the checksum.",
+    "Start of a copy; `gpu_count` GPUs follow, then zeros up to the checksum.",
     (
         Field("uint64_t", "sequence", "1, 2, ...; written last; 0: never written"),
         Field("uint64_t", "magic", "VGPU_GRANT_MAGIC"),
         Field("uint32_t", "version", "VGPU_GRANT_VERSION"),
-        Field("uint32_t", "card_count", "1 to VGPU_MAX_CARDS"),
+        Field("uint32_t", "gpu_count", "1 to VGPU_MAX_GPUS"),
         Field("uint64_t", "grant_id", "same in the region that belongs to it"),
         Field("uint64_t", "reserved", "zero", 4),
     ),
 )
 FLAG_MANAGED_FREE: Final = 1
 """Managed memory (cuMemAllocManaged) is not charged, so that it may exceed the GPU's memory."""
-CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_CARDS * CARD.size
+CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_GPUS * GPU.size
 """CRC-32 (IEEE) of all bytes of the copy before it, the sequence number included."""
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """A card of the grant; lease times are CLOCK_MONOTONIC nanoseconds."""
+class Gpu:
+    """A GPU of the grant; lease times are CLOCK_MONOTONIC nanoseconds."""
 
     uuid: str
     limit_bytes: int
@@ -87,7 +87,7 @@ class Grant:
     """What the file says. `grant_id` ties it to its region."""
 
     grant_id: int
-    cards: Sequence[Card]
+    gpus: Sequence[Gpu]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,54 +120,54 @@ def decode(data: bytes) -> Grant | None:
         return None
     base = sequences.index(max(sequences)) * COPY_STRIDE
     head = HEAD.unpack(data, base)
-    cards = []
-    for index in range(whole(head["card_count"])):
-        card = CARD.unpack(data, base + HEAD.size + index * CARD.size)
-        cards.append(
-            Card(
-                c_string(card["uuid"]),
-                whole(card["limit_bytes"]),
-                whole(card["core_percent"]),
-                whole(card["minor"]),
-                whole(card["lease_start_ns"]),
-                whole(card["lease_end_ns"]),
-                whole(card["context_bytes"]),
-                whole(card["overhead_bytes"]),
-                whole(card["code_bytes"]),
-                bool(whole(card["flags"]) & FLAG_MANAGED_FREE),
+    gpus = []
+    for index in range(whole(head["gpu_count"])):
+        gpu = GPU.unpack(data, base + HEAD.size + index * GPU.size)
+        gpus.append(
+            Gpu(
+                c_string(gpu["uuid"]),
+                whole(gpu["limit_bytes"]),
+                whole(gpu["core_percent"]),
+                whole(gpu["minor"]),
+                whole(gpu["lease_start_ns"]),
+                whole(gpu["lease_end_ns"]),
+                whole(gpu["context_bytes"]),
+                whole(gpu["overhead_bytes"]),
+                whole(gpu["code_bytes"]),
+                bool(whole(gpu["flags"]) & FLAG_MANAGED_FREE),
             )
         )
-    return Grant(whole(head["grant_id"]), tuple(cards))
+    return Grant(whole(head["grant_id"]), tuple(gpus))
 
 
 def _encode_copy(grant: Grant, sequence: int) -> bytes:
-    if not 1 <= len(grant.cards) <= names.MAX_CARDS:
-        raise ValueError(f"{len(grant.cards)} cards, 1 to {names.MAX_CARDS} are allowed")
+    if not 1 <= len(grant.gpus) <= names.MAX_GPUS:
+        raise ValueError(f"{len(grant.gpus)} GPUs, 1 to {names.MAX_GPUS} are allowed")
     body = HEAD.pack(
         {
             "sequence": sequence,
             "magic": MAGIC,
             "version": VERSION,
-            "card_count": len(grant.cards),
+            "gpu_count": len(grant.gpus),
             "grant_id": grant.grant_id,
         }
     )
-    for card in grant.cards:
-        uuid = card.uuid.encode("ascii")
+    for gpu in grant.gpus:
+        uuid = gpu.uuid.encode("ascii")
         if not 0 < len(uuid) < UUID_CHARS:
-            raise ValueError(f"UUID {card.uuid!r}: 1 to {UUID_CHARS - 1} characters are allowed")
-        body += CARD.pack(
+            raise ValueError(f"UUID {gpu.uuid!r}: 1 to {UUID_CHARS - 1} characters are allowed")
+        body += GPU.pack(
             {
                 "uuid": uuid,
-                "limit_bytes": card.limit_bytes,
-                "core_percent": card.core_percent,
-                "minor": card.minor,
-                "lease_start_ns": card.lease_start_ns,
-                "lease_end_ns": card.lease_end_ns,
-                "context_bytes": card.context_bytes,
-                "overhead_bytes": card.overhead_bytes,
-                "code_bytes": card.code_bytes,
-                "flags": FLAG_MANAGED_FREE if card.managed_free else 0,
+                "limit_bytes": gpu.limit_bytes,
+                "core_percent": gpu.core_percent,
+                "minor": gpu.minor,
+                "lease_start_ns": gpu.lease_start_ns,
+                "lease_end_ns": gpu.lease_end_ns,
+                "context_bytes": gpu.context_bytes,
+                "overhead_bytes": gpu.overhead_bytes,
+                "code_bytes": gpu.code_bytes,
+                "flags": FLAG_MANAGED_FREE if gpu.managed_free else 0,
             }
         )
     body = body.ljust(CHECKSUM_OFFSET, b"\0")
@@ -183,6 +183,6 @@ def _valid_sequence(data: bytes, index: int) -> int:
         return 0
     head = HEAD.unpack(body)
     known = head["magic"] == MAGIC and head["version"] == VERSION
-    if not known or not 1 <= whole(head["card_count"]) <= names.MAX_CARDS:
+    if not known or not 1 <= whole(head["gpu_count"]) <= names.MAX_GPUS:
         return 0
     return whole(head["sequence"])

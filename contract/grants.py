@@ -1,10 +1,10 @@
-"""The `gpuslice.io/grants` annotation: which container gets how much of which card.
+"""The `gpuslice.io/grants` annotation: which container gets how much of which GPU.
 
     {"v":1,"containers":{"NAME":[{"id":"GPU-...","minor":0,"memory":BYTES,"core":PERCENT}]}}
 
-No container has more of a card than the pod's allocation, nor have those that live at once: an init
+No container has more of a GPU than the pod's allocation, nor have those that live at once: an init
 container ends before the main ones begin, and each may have all of it. One that is not listed gets
-no card. Written by our scheduler, beside the allocation and in the same write; where it is absent
+no GPU. Written by our scheduler, beside the allocation and in the same write; where it is absent
 (Koordinator's own pods) the pod's containers share one grant.
 """
 
@@ -21,7 +21,7 @@ VERSION: Final = 1
 _MAX_BYTES: Final = 2**63 - 1
 _TOP_KEYS: Final = frozenset({"v", "containers"})
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
-_CARD_KEYS: Final = frozenset({"id", "minor", "memory", "core"})
+_GPU_KEYS: Final = frozenset({"id", "minor", "memory", "core"})
 
 
 class GrantsError(ValueError):
@@ -29,8 +29,8 @@ class GrantsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class CardGrant:
-    """A container's share of one physical card, in whole bytes and whole percent."""
+class GpuGrant:
+    """A container's share of one physical GPU, in whole bytes and whole percent."""
 
     id: str
     minor: int
@@ -38,8 +38,8 @@ class CardGrant:
     core_percent: int
 
 
-Grants = Mapping[str, Sequence[CardGrant]]
-"""Container name to its cards. Inside, the driver numbers them by minor, whatever their order."""
+Grants = Mapping[str, Sequence[GpuGrant]]
+"""Container name to its GPUs. Inside, the driver numbers them by minor, whatever their order."""
 
 
 def encode(grants: Grants) -> str:
@@ -47,14 +47,14 @@ def encode(grants: Grants) -> str:
     containers = {
         name: [
             {
-                "id": card.id,
-                "minor": card.minor,
-                "memory": card.memory_bytes,
-                "core": card.core_percent,
+                "id": gpu.id,
+                "minor": gpu.minor,
+                "memory": gpu.memory_bytes,
+                "core": gpu.core_percent,
             }
-            for card in cards
+            for gpu in gpus
         ]
-        for name, cards in sorted(grants.items())
+        for name, gpus in sorted(grants.items())
     }
     return _ENCODE({"v": VERSION, "containers": containers})
 
@@ -76,7 +76,7 @@ def decode(text: str) -> Grants:
     containers = document.get("containers")
     if not isinstance(containers, dict):
         raise GrantsError("containers: expected an object by container name")
-    return {name: _decode_cards(name, cards) for name, cards in containers.items()}
+    return {name: _decode_gpus(name, gpus) for name, gpus in containers.items()}
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -95,33 +95,33 @@ def _check_keys(where: str, document: Mapping[str, object], allowed: frozenset[s
         )
 
 
-def _decode_cards(name: str, cards: object) -> Sequence[CardGrant]:
+def _decode_gpus(name: str, gpus: object) -> Sequence[GpuGrant]:
     where = f"containers.{name}"
-    if not isinstance(cards, list) or not 1 <= len(cards) <= names.MAX_CARDS:
-        raise GrantsError(f"{where}: expected a list of 1 to {names.MAX_CARDS} cards")
-    decoded = tuple(_decode_card(f"{where}[{i}]", card) for i, card in enumerate(cards))
-    if len({card.id for card in decoded}) != len(decoded):
-        raise GrantsError(f"{where}: a card is listed twice")
+    if not isinstance(gpus, list) or not 1 <= len(gpus) <= names.MAX_GPUS:
+        raise GrantsError(f"{where}: expected a list of 1 to {names.MAX_GPUS} GPUs")
+    decoded = tuple(_decode_gpu(f"{where}[{i}]", gpu) for i, gpu in enumerate(gpus))
+    if len({gpu.id for gpu in decoded}) != len(decoded):
+        raise GrantsError(f"{where}: a GPU is listed twice")
     return decoded
 
 
-def _decode_card(where: str, card: object) -> CardGrant:
-    if not isinstance(card, dict):
-        raise GrantsError(f"{where}: expected an object, got {type(card).__name__}")
-    _check_keys(where, card, _CARD_KEYS)
-    identity = card.get("id")
+def _decode_gpu(where: str, gpu: object) -> GpuGrant:
+    if not isinstance(gpu, dict):
+        raise GrantsError(f"{where}: expected an object, got {type(gpu).__name__}")
+    _check_keys(where, gpu, _GPU_KEYS)
+    identity = gpu.get("id")
     if not isinstance(identity, str) or not identity:
-        raise GrantsError(f"{where}.id: {identity!r}, expected a card's UUID")
-    return CardGrant(
+        raise GrantsError(f"{where}.id: {identity!r}, expected a GPU's UUID")
+    return GpuGrant(
         identity,
-        _whole(where, card, "minor", 0, 2**31 - 1),
-        _whole(where, card, "memory", 1, _MAX_BYTES),
-        _whole(where, card, "core", 0, 100),
+        _whole(where, gpu, "minor", 0, 2**31 - 1),
+        _whole(where, gpu, "memory", 1, _MAX_BYTES),
+        _whole(where, gpu, "core", 0, 100),
     )
 
 
-def _whole(where: str, card: Mapping[str, object], key: str, low: int, high: int) -> int:
-    value = card.get(key)
+def _whole(where: str, gpu: Mapping[str, object], key: str, low: int, high: int) -> int:
+    value = gpu.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise GrantsError(f"{where}.{key}: {value!r}, expected a whole number {low} to {high}")
     return value

@@ -17,13 +17,13 @@ ISOLATION_PROVIDER: Final = "hami-core"
 
 RESOURCE_GPU: Final = "koordinator.sh/gpu"
 RESOURCE_CORE: Final = "koordinator.sh/gpu-core"
-"""Percent of one card's compute time."""
+"""Percent of one GPU's compute time."""
 RESOURCE_MEMORY: Final = "koordinator.sh/gpu-memory"
-"""Bytes of one card's memory."""
+"""Bytes of one GPU's memory."""
 RESOURCE_MEMORY_RATIO: Final = "koordinator.sh/gpu-memory-ratio"
-"""Percent of one card's memory."""
+"""Percent of one GPU's memory."""
 RESOURCE_SHARED: Final = "koordinator.sh/gpu.shared"
-"""Number of cards over which the request is spread."""
+"""Number of GPUs over which the request is spread."""
 
 DEPRECATED_RESOURCES: Final = {
     f"kubernetes.io/{name}": f"koordinator.sh/{name}"
@@ -32,7 +32,7 @@ DEPRECATED_RESOURCES: Final = {
 """What Koordinator still reads under the name it had before, in requests, Devices, allocations."""
 
 RESOURCES_WHOLE: Final = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
-"""Whole cards, which their vendor's device plugin gives, and we do not."""
+"""Whole GPUs, which their vendor's device plugin gives, and we do not."""
 RESOURCES_KOORDINATOR_ONLY: Final = (
     "koordinator.sh/rdma",
     "koordinator.sh/fpga",
@@ -46,7 +46,7 @@ ANNOTATION_POLICY: Final = "gpuslice.io/policy"
 """Pod annotation: `binpack` or `spread`, of this pod's shares."""
 
 ANNOTATION_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
-"""Pod annotation: which cards will do (Koordinator's JSON)."""
+"""Pod annotation: which GPUs will do (Koordinator's JSON)."""
 ANNOTATION_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 ANNOTATION_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 LABEL_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
@@ -58,7 +58,7 @@ ANNOTATION_DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated
 """Pod annotation: the allocation, Koordinator's JSON (see contract.allocation)."""
 
 ANNOTATION_GRANTS: Final = "gpuslice.io/grants"
-"""Pod annotation: which container gets how much of which card (see contract.grants)."""
+"""Pod annotation: which container gets how much of which GPU (see contract.grants)."""
 
 ANNOTATION_WRITER: Final = "gpuslice.io/writer"
 """Pod annotation: who bound it, and in which term: the Lease's holderIdentity and leaseTransitions,
@@ -88,14 +88,14 @@ DEVICE_KIND: Final = "Device"
 DEVICE_PLURAL: Final = "devices"
 """A node's inventory: a cluster-scoped object of the node's name, Koordinator's."""
 
-LABEL_CARD_LINK: Final = "gpuslice.io/link"
-"""Label of a card in the Device object: cards of a node with equal values share an NVLink."""
+LABEL_GPU_LINK: Final = "gpuslice.io/link"
+"""Label of a GPU in the Device object: GPUs of a node with equal values share an NVLink."""
 
-ANNOTATION_CORDONED_CARDS: Final = "gpuslice.io/cordoned-cards"
-"""Node annotation: UUIDs, comma-separated, of cards that take no new share and keep those they
+ANNOTATION_CORDONED_GPUS: Final = "gpuslice.io/cordoned-gpus"
+"""Node annotation: UUIDs, comma-separated, of GPUs that take no new share and keep those they
 have."""
-ANNOTATION_EXCLUDED_CARDS: Final = "gpuslice.io/excluded-cards"
-"""Node annotation: UUIDs, comma-separated, of cards that are not ours to give."""
+ANNOTATION_EXCLUDED_GPUS: Final = "gpuslice.io/excluded-gpus"
+"""Node annotation: UUIDs, comma-separated, of GPUs that are not ours to give."""
 
 NAMESPACE: Final = "gpuslice-system"
 """Where our own objects live."""
@@ -120,10 +120,10 @@ PLUGIN_NAME: Final = "gpuslice"
 """The name under which the node agent registers with NRI, and which pods require."""
 
 CDI_KIND: Final = "nvidia.com/gpu"
-"""CDI vendor/class; a card's device is `nvidia.com/gpu=UUID`."""
+"""CDI vendor/class; a GPU's device is `nvidia.com/gpu=UUID`."""
 
-EVENT_CARD_FAILED: Final = "CardFailed"
-"""Reason of the event of a pod that has a share of a card which is in trouble."""
+EVENT_GPU_FAILED: Final = "GpuFailed"
+"""Reason of the event of a pod that has a share of a GPU which is in trouble."""
 EVENT_GRANT_REFUSED: Final = "GrantRefused"
 """Reason of the event of a pod whose grant a node's agent refuses, or for which it deletes it."""
 EVENT_GRANT_UNCONFIRMED: Final = "GrantUnconfirmed"
@@ -145,9 +145,9 @@ VISIBLE_DEVICES_NONE: Final = "void"
 ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
 """Parts of the driver that image or pod ask for; held to what the operator allows."""
 ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
-"""Bytes; `_N` behind it for the container's N-th card."""
+"""Bytes; `_N` behind it for the container's N-th GPU."""
 ENV_CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
-"""Percent; `_N` behind it for the container's N-th card."""
+"""Percent; `_N` behind it for the container's N-th GPU."""
 ENV_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 SHARED_CACHE_PATH: Final = "/tmp/cudevshr.cache"
 """HAMi-core's own default, said aloud: its file, should that library be mounted instead of ours."""
@@ -199,10 +199,10 @@ HOST_RUN_DIR: Final = "/run/gpuslice"
 CONTEXT_BYTES_ASSUMED: Final = 512 << 20
 """What a CUDA context is charged where it could not be measured."""
 
-MAX_CARDS: Final = 16
-"""Cards in one grant; HAMi-core's bound too, and more than any board carries today."""
-MOST_CARDS: Final = 32
-"""Cards in a region whose limits come from the environment, where nothing says how many there are.
-At least MAX_CARDS."""
+MAX_GPUS: Final = 16
+"""GPUs in one grant; HAMi-core's bound too, and more than any board carries today."""
+MOST_GPUS: Final = 32
+"""GPUs in a region whose limits come from the environment, where nothing says how many there are.
+At least MAX_GPUS."""
 MAX_SLOTS: Final = 4096
-"""Processes of one container that hold the card at one time."""
+"""Processes of one container that hold the GPU at one time."""

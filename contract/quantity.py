@@ -86,7 +86,7 @@ def parse(raw: object) -> Quantity:
 
 @functools.lru_cache(maxsize=1024)
 def _read(text: str) -> Value | Invalid:
-    """Remembered: of a cluster's pods and cards a few texts come over and over."""
+    """Remembered: of a cluster's pods and GPUs a few texts come over and over."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return Invalid(f"{text!r} is not a quantity (examples: 50, 11520Mi, 12Gi)")

@@ -1,16 +1,16 @@
 """The file `region`: a container's live accounting, shared by its processes, read by the agent.
 
-    header | one record per card (the counter) | VGPU_MAX_SLOTS slots
+    header | one record per GPU (the counter) | VGPU_MAX_SLOTS slots
 
 A slot is a process's, or that of memory which several processes hold (exported and imported).
 
 The agent writes the header once and from then on only reads, by pread: the tenant can write and
-truncate this file. The geometry follows from the number of cards alone; a reader computes it and
+truncate this file. The geometry follows from the number of GPUs alone; a reader computes it and
 refuses a file that says otherwise, so that nothing a tenant writes here is ever used as an offset.
 
 Counter: {used_bytes, tag} is one 16-byte word, changed by compare-and-swap alone; tag names the
 slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Each
-slot keeps, per card, {bytes, sequence} and the operation it has published, {delta_bytes,
+slot keeps, per GPU, {bytes, sequence} and the operation it has published, {delta_bytes,
 delta_sequence}: two more 16-byte words. docs/adr/0002 has the protocol.
 
 Locks (open file description locks, on bytes beyond the end of the file): LIVE + slot is held by the
@@ -39,7 +39,7 @@ LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
 LOCK_LIMITS: Final = LOCK_LIVE - 1
-"""Held while a card's limit is written down from the environment."""
+"""Held while a GPU's limit is written down from the environment."""
 ENVIRONMENT_ID: Final = int.from_bytes(b"gpsenvir", "little")
 """The grant_id of a region that belongs to no grant: its limits came from the environment."""
 TAG_SLOT_SHIFT: Final = 48
@@ -51,7 +51,7 @@ HEADER: Final = Struct(
     (
         Field("uint64_t", "magic", "VGPU_REGION_MAGIC"),
         Field("uint32_t", "version", "VGPU_REGION_VERSION"),
-        Field("uint32_t", "card_count", "as in the grant; the geometry follows from it"),
+        Field("uint32_t", "gpu_count", "as in the grant; the geometry follows from it"),
         Field("uint64_t", "file_bytes", "the whole file"),
         Field("uint64_t", "grant_id", "as in the grant"),
         Field("uint32_t", "slot_count", "VGPU_MAX_SLOTS"),
@@ -63,30 +63,30 @@ HEADER: Final = Struct(
         Field("uint32_t", "checksum", "CRC-32 (IEEE) of all bytes of the header before it"),
     ),
 )
-CARD: Final = Struct(
-    "vgpu_region_card",
-    "One card: the counter on a cache line of its own, statistics on the next.",
+GPU: Final = Struct(
+    "vgpu_region_gpu",
+    "One GPU: the counter on a cache line of its own, statistics on the next.",
     (
         Field("uint64_t", "used_bytes", "low half of the counter word"),
         Field("uint64_t", "tag", "high half of the counter word: slot and sequence"),
-        Field("char", "uuid", "these four are zero where a grant says it; the card's 16 bytes", 16),
+        Field("char", "uuid", "these four are zero where a grant says it; the GPU's 16 bytes", 16),
         Field("uint64_t", "limit_bytes", "from the environment; all ones: no limit"),
         Field("uint32_t", "core_percent", "from the environment; 0: no limit"),
-        Field("uint32_t", "known", "VGPU_CARD_NEW, VGPU_CARD_NAMED or VGPU_CARD_LIMITED"),
+        Field("uint32_t", "known", "VGPU_GPU_NEW, VGPU_GPU_NAMED or VGPU_GPU_LIMITED"),
         Field("uint64_t", "reserved_line", "zero", 2),
         Field("uint64_t", "refused_count", "reservations refused at the limit"),
         Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
         Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
         Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC; when a dead process's charge went"),
         Field(
-            "uint64_t", "next_search", "card 0's: the slot at which the next partial search begins"
+            "uint64_t", "next_search", "GPU 0's: the slot at which the next partial search begins"
         ),
         Field("uint64_t", "reserved", "zero", 3),
     ),
 )
 SLOT: Final = Struct(
     "vgpu_region_slot",
-    "One process, or memory that several hold; `card_count` times vgpu_region_slot_card follow.",
+    "One process, or memory that several hold; `gpu_count` times vgpu_region_slot_gpu follow.",
     (
         Field("uint32_t", "state", "VGPU_SLOT_FREE, _LIVE or _SHARED"),
         Field("uint32_t", "pid", "in the namespace `pid_namespace`; 0 where shared"),
@@ -97,9 +97,9 @@ SLOT: Final = Struct(
         Field("uint64_t", "reserved", "zero", 3),
     ),
 )
-SLOT_CARD: Final = Struct(
-    "vgpu_region_slot_card",
-    "A process's charge on one card, and the operation it has published: two 16-byte words; and"
+SLOT_GPU: Final = Struct(
+    "vgpu_region_slot_gpu",
+    "A process's charge on one GPU, and the operation it has published: two 16-byte words; and"
     " what it holds of others' memory.",
     (
         Field("uint64_t", "bytes", "charged to this slot, as of `sequence`"),
@@ -110,10 +110,10 @@ SLOT_CARD: Final = Struct(
         Field("uint64_t", "growing", "1: a call under way may take a chunk that is not charged"),
     ),
 )
-CARD_NEW: Final = 0
-CARD_NAMED: Final = 1
+GPU_NEW: Final = 0
+GPU_NAMED: Final = 1
 """The place is this UUID's for good; its limit is the next process's to write."""
-CARD_LIMITED: Final = 2
+GPU_LIMITED: Final = 2
 SLOT_FREE: Final = 0
 SLOT_LIVE: Final = 1
 SLOT_SHARED: Final = 2
@@ -122,25 +122,25 @@ _LINE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Where things lie in a region of `card_count` cards; byte offsets from the file's start."""
+    """Where things lie in a region of `gpu_count` GPUs; byte offsets from the file's start."""
 
-    card_count: int
+    gpu_count: int
 
     @property
     def slots_offset(self) -> int:
-        return HEADER.size + self.card_count * CARD.size
+        return HEADER.size + self.gpu_count * GPU.size
 
     @property
     def slot_stride(self) -> int:
-        exact = SLOT.size + self.card_count * SLOT_CARD.size
+        exact = SLOT.size + self.gpu_count * SLOT_GPU.size
         return -(-exact // _LINE) * _LINE
 
     @property
     def file_bytes(self) -> int:
         return self.slots_offset + names.MAX_SLOTS * self.slot_stride
 
-    def card_offset(self, card: int) -> int:
-        return HEADER.size + card * CARD.size
+    def gpu_offset(self, gpu: int) -> int:
+        return HEADER.size + gpu * GPU.size
 
 
 class RegionError(ValueError):
@@ -148,29 +148,29 @@ class RegionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class CardUse:
-    """What the processes of a container hold on one card, and how often they met the limit."""
+class GpuUse:
+    """What the processes of a container hold on one GPU, and how often they met the limit."""
 
     used_bytes: int
     refused_count: int
     last_refused_bytes: int
 
 
-def fresh(card_count: int, grant_id: int, created_ns: int = 0) -> bytes:
+def fresh(gpu_count: int, grant_id: int, created_ns: int = 0) -> bytes:
     """A whole new file, all slots free."""
-    return header(card_count, grant_id, created_ns).ljust(Geometry(card_count).file_bytes, b"\0")
+    return header(gpu_count, grant_id, created_ns).ljust(Geometry(gpu_count).file_bytes, b"\0")
 
 
-def header(card_count: int, grant_id: int, created_ns: int) -> bytes:
+def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
     """The file's first bytes; created_ns is CLOCK_MONOTONIC."""
-    if not 1 <= card_count <= names.MAX_CARDS:
-        raise ValueError(f"{card_count} cards, 1 to {names.MAX_CARDS} are allowed")
-    geometry = Geometry(card_count)
+    if not 1 <= gpu_count <= names.MAX_GPUS:
+        raise ValueError(f"{gpu_count} GPUs, 1 to {names.MAX_GPUS} are allowed")
+    geometry = Geometry(gpu_count)
     packed = HEADER.pack(
         {
             "magic": MAGIC,
             "version": VERSION,
-            "card_count": card_count,
+            "gpu_count": gpu_count,
             "file_bytes": geometry.file_bytes,
             "grant_id": grant_id,
             "slot_count": names.MAX_SLOTS,
@@ -183,8 +183,8 @@ def header(card_count: int, grant_id: int, created_ns: int) -> bytes:
     return packed + struct.pack("<I", binascii.crc32(packed))
 
 
-def uses(data: bytes) -> Sequence[CardUse]:
-    """What each card's record says; `data` is the file's start, read by pread.
+def uses(data: bytes) -> Sequence[GpuUse]:
+    """What each GPU's record says; `data` is the file's start, read by pread.
 
     Raises RegionError where the tenant has truncated or overwritten it.
     """
@@ -195,17 +195,17 @@ def uses(data: bytes) -> Sequence[CardUse]:
         raise RegionError("the header's checksum is wrong")
     if header["magic"] != MAGIC or header["version"] not in _READABLE:
         raise RegionError(f"version {header['version']!r}, this reader knows {_READABLE}")
-    geometry = Geometry(whole(header["card_count"]))
-    if not 1 <= geometry.card_count <= names.MAX_CARDS or len(data) < geometry.slots_offset:
-        raise RegionError("truncated or overwritten card records")
-    cards = (CARD.unpack(data, geometry.card_offset(i)) for i in range(geometry.card_count))
+    geometry = Geometry(whole(header["gpu_count"]))
+    if not 1 <= geometry.gpu_count <= names.MAX_GPUS or len(data) < geometry.slots_offset:
+        raise RegionError("truncated or overwritten GPU records")
+    gpus = (GPU.unpack(data, geometry.gpu_offset(i)) for i in range(geometry.gpu_count))
     return tuple(
-        CardUse(
-            whole(card["used_bytes"]),
-            whole(card["refused_count"]),
-            whole(card["last_refused_bytes"]),
+        GpuUse(
+            whole(gpu["used_bytes"]),
+            whole(gpu["refused_count"]),
+            whole(gpu["last_refused_bytes"]),
         )
-        for card in cards
+        for gpu in gpus
     )
 
 
@@ -216,7 +216,7 @@ def imported_bytes(data: bytes) -> Sequence[int]:
     RegionError as `uses`; a file of an older version has no such figures: zeros.
     """
     geometry = Geometry(len(uses(data)))
-    totals = [0] * geometry.card_count
+    totals = [0] * geometry.gpu_count
     if HEADER.unpack(data)["version"] != VERSION:
         return totals
     if len(data) < geometry.file_bytes:
@@ -228,7 +228,7 @@ def imported_bytes(data: bytes) -> Sequence[int]:
             break  # this slot and all after it were never taken
         if slot["state"] != SLOT_LIVE:
             continue
-        for card in range(geometry.card_count):
-            record = SLOT_CARD.unpack(data, at + SLOT.size + card * SLOT_CARD.size)
-            totals[card] += whole(record["imported_bytes"])
+        for gpu in range(geometry.gpu_count):
+            record = SLOT_GPU.unpack(data, at + SLOT.size + gpu * SLOT_GPU.size)
+            totals[gpu] += whole(record["imported_bytes"])
     return totals

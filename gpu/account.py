@@ -40,16 +40,16 @@ class Account:
         os.close(self._region)
         os.close(self._grant)
 
-    def gpus(self) -> Sequence[grant_file.Card]:
+    def gpus(self) -> Sequence[grant_file.Gpu]:
         """The grant's GPUs."""
-        return self._read_grant()[1].cards
+        return self._read_grant()[1].gpus
 
     def charged_bytes(self) -> Sequence[int]:
         """What the region charges now, on each GPU of the grant."""
         geometry = region_file.Geometry(len(self.gpus()))
         uses = region_file.uses(os.pread(self._region, geometry.slots_offset, 0))
-        if len(uses) != geometry.card_count:
-            raise RegionError(f"{len(uses)} GPUs, the grant has {geometry.card_count}")
+        if len(uses) != geometry.gpu_count:
+            raise RegionError(f"{len(uses)} GPUs, the grant has {geometry.gpu_count}")
         return [use.used_bytes for use in uses]
 
     def imported_bytes(self) -> Sequence[int]:
@@ -60,13 +60,13 @@ class Account:
     def write_overheads(self, overhead_bytes: Mapping[str, int]) -> None:
         """Into the grant, by GPU UUID; writes nothing where nothing changed."""
         current, grant = self._read_grant()
-        cards = tuple(
-            replace(card, overhead_bytes=overhead_bytes.get(card.uuid, card.overhead_bytes))
-            for card in grant.cards
+        gpus = tuple(
+            replace(gpu, overhead_bytes=overhead_bytes.get(gpu.uuid, gpu.overhead_bytes))
+            for gpu in grant.gpus
         )
-        if cards == tuple(grant.cards):
+        if gpus == tuple(grant.gpus):
             return
-        for write in grant_file.update(current, replace(grant, cards=cards)):
+        for write in grant_file.update(current, replace(grant, gpus=gpus)):
             os.pwrite(self._grant, write.data, write.offset)
 
     def _read_grant(self) -> tuple[bytes, grant_file.Grant]:

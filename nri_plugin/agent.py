@@ -44,7 +44,7 @@ _LOG: Final = logging.getLogger(__name__)
 _SOCKET_LOOK_S: Final = 1.0
 _NO_CLUSTER: Final = (
     "no cluster: no kubeconfig is named, and this is not a pod; containers are served all the same,"
-    " and nobody is told of this node's cards"
+    " and nobody is told of this node's GPUs"
 )
 
 
@@ -84,7 +84,7 @@ async def run(
         await inventory.refresh()
         tell(await look(service.node), readiness)
         # The first containers after a start, often all of the node's, shall have the figure, too.
-        contexts.look(card.uuid for card in inventory.cards)
+        contexts.look(gpu.uuid for gpu in inventory.gpus)
         await contexts.settled()
         await lock.acquire(observer.waiting)
 

@@ -1,7 +1,7 @@
 """What a container brings along before we answer, and whether it can have a share all the same.
 
 Pure, and part of the policy. A share is limited by what we mount; where a container runs on
-another kernel, may use every device, has a card already, or has its libraries chosen by another,
+another kernel, may use every device, has a GPU already, or has its libraries chosen by another,
 that limit is none, so a grant is refused. So is a volume, in any container of a pod with grants,
 that shows the host's files of limits. A container without a grant keeps what another device plugin
 gave it: taking it away is not ours.
@@ -13,7 +13,7 @@ import posixpath
 import re
 from typing import Final
 
-from nri_plugin import cards
+from nri_plugin import gpus
 from nri_plugin.errors import Reason, refused
 from nri_plugin.injection import is_below, normal
 from nri_plugin.model import Container, Paths, Pod, Rules
@@ -70,9 +70,9 @@ def check_grant(pod: Pod, container: Container, rules: Rules) -> None:
             never = ", ".join(_NEVER_FIRST)
             reason = Reason.ENV_PRELOADS
             raise refused(reason, key=name, value=value, library=library, names=never)
-    given = given_card(container)
+    given = given_gpu(container)
     if given:
-        raise refused(Reason.CARD_GIVEN, given=given)
+        raise refused(Reason.GPU_GIVEN, given=given)
 
 
 def _put_first(preload: str) -> str:
@@ -83,14 +83,14 @@ def _put_first(preload: str) -> str:
     return ""
 
 
-def asks_for_cards(container: Container) -> str:
-    """Where the environment names cards, what the author should know of it; empty: it does not.
+def asks_for_gpus(container: Container) -> str:
+    """Where the environment names GPUs, what the author should know of it; empty: it does not.
 
-    What images say (all) is no wish for a certain card.
+    What images say (all) is no wish for a certain GPU.
     """
     for line in container.env:
         name, _, value = line.partition("=")
-        if cards.names_cards(name, value) and value != "all":
+        if gpus.names_gpus(name, value) and value != "all":
             return (
                 f"environment {name}={value!r} names GPUs, but the pod's grant has none for this"
                 " container: it starts without a GPU"
@@ -98,17 +98,17 @@ def asks_for_cards(container: Container) -> str:
     return ""
 
 
-def given_card(container: Container) -> str:
-    """The card, or what brings one, that the container has without us; empty: none."""
+def given_gpu(container: Container) -> str:
+    """The GPU, or what brings one, that the container has without us; empty: none."""
     for device in container.devices:
-        if cards.is_node(device.path, device.major):
+        if gpus.is_node(device.path, device.major):
             return f"device {device.path}"
     for mount in container.mounts:
-        if not cards.may_be_node(mount.destination + mount.source):
+        if not gpus.may_be_node(mount.destination + mount.source):
             continue
         place = normal(mount.destination)
-        if cards.is_request(place) or any(
-            cards.is_node(path, 0) for path in (place, normal(mount.source))
+        if gpus.is_request(place) or any(
+            gpus.is_node(path, 0) for path in (place, normal(mount.source))
         ):
             return f"mount {mount.destination}"
     return next((f"CDI device {name}" for name in container.cdi_names), "")

@@ -26,7 +26,7 @@ from contract import allocation, names
 from nri_plugin import ledger, policy
 from nri_plugin.errors import Reason, Refusal, Refused, refuse
 from nri_plugin.ledger import Hold
-from nri_plugin.model import Card, Pod
+from nri_plugin.model import Gpu, Pod
 from nri_plugin.objects import Bound
 from nri_plugin.totals import Entry
 
@@ -34,10 +34,10 @@ _T = TypeVar("_T")
 
 _NEVER: Final = "~"
 """Behind every time."""
-_CARDS_MAY_TELL: Final = frozenset(
-    {Reason.CARD_UNKNOWN, Reason.CARD_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
+_GPUS_MAY_TELL: Final = frozenset(
+    {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
-"""What cannot be judged by the cards as they are: one has failed, or was replaced."""
+"""What cannot be judged by the GPUs as they are: one has failed, or was replaced."""
 _REMEMBERED: Final = 256
 _CHANGED: Final = "annotation {key} was changed after the pod was bound"
 
@@ -111,9 +111,9 @@ class Bounds:
         return total
 
     def granted(self, listed: Iterable[Entry]) -> AbstractSet[str]:
-        """The cards of which they were granted a share. listed: the Device's, since Koordinator may
-        name a card by its minor alone."""
-        by_minor = {entry.card.minor: entry.card.uuid for entry in listed}
+        """The GPUs of which they were granted a share. listed: the Device's, since Koordinator may
+        name a GPU by its minor alone."""
+        by_minor = {entry.gpu.minor: entry.gpu.uuid for entry in listed}
         entries = (entry for known in self._pods.values() for entry in known.gpus)
         return frozenset({each.id or by_minor.get(each.minor, "") for each in entries} - {""})
 
@@ -152,9 +152,7 @@ class Bounds:
         """As the watch reported it, or as the API server answered."""
         return self.pod(uid) or self._vouched.get(uid)
 
-    def objection(
-        self, pod: Pod, cards: Sequence[Card], holding: AbstractSet[str]
-    ) -> Refusal | None:
+    def objection(self, pod: Pod, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Refusal | None:
         """Why a container of the pod, as the runtime tells of it, may not have its share."""
         if pod.uid in self._denied:
             return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid])
@@ -166,7 +164,7 @@ class Bounds:
         other = _differing(bound.pod.annotations, pod.annotations)
         if other:
             return refuse(Reason.GRANT_UNCONFIRMED, problem=f"annotation {other} differs there")
-        return self.over(cards, holding).get(pod.uid)
+        return self.over(gpus, holding).get(pod.uid)
 
     def foreign(self) -> Mapping[str, Refusal]:
         """By UID, pods whose grant no scheduler wrote; they take no room from others."""
@@ -177,23 +175,23 @@ class Bounds:
         known = self._pods.get(bound.pod.uid)
         return known.foreign if known else _foreign(bound, None)
 
-    def over(self, cards: Sequence[Card], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
+    def over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
         """By UID, the pods for which there was no room left when they were bound. holding: of whom
         containers hold a share already; they come first where the order is not known.
 
         A pod that has none has none of those that come behind it in its way.
         """
-        asked_for = (self._version, tuple(cards), holding)
+        asked_for = (self._version, tuple(gpus), holding)
         if self._over_for != asked_for:
-            self._over_for, self._over = asked_for, self._find_over(cards, holding)
+            self._over_for, self._over = asked_for, self._find_over(gpus, holding)
         return self._over
 
-    def _find_over(self, cards: Sequence[Card], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
+    def _find_over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
         def in_order(known: _Known) -> tuple[int, str, bool, str]:
             batch, scheduled, uid = known.place
             return batch, scheduled, uid not in holding, uid
 
-        whole = ledger.whole(cards)
+        whole = ledger.whole(gpus)
         held = dict.fromkeys(whole, ledger.NOTHING)
         before: list[Hold] = []
         found: dict[str, Refusal] = {}
@@ -201,11 +199,11 @@ class Bounds:
         for known in sorted(granted, key=in_order):
             pod = known.bound.pod
             try:
-                hold = ledger.hold(pod.uid, pod.uid, True, pod, "", policy.allocated(pod, cards))
+                hold = ledger.hold(pod.uid, pod.uid, True, pod, "", policy.allocated(pod, gpus))
             except Refused:  # a container of it is not made, whatever the reason
                 continue
-            if all(held[card].plus(part).within(whole[card]) for card, part in hold.parts.items()):
-                held.update((card, held[card].plus(part)) for card, part in hold.parts.items())
+            if all(held[gpu].plus(part).within(whole[gpu]) for gpu, part in hold.parts.items()):
+                held.update((gpu, held[gpu].plus(part)) for gpu, part in hold.parts.items())
                 before.append(hold)
                 continue
             shortage = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)
@@ -213,7 +211,7 @@ class Bounds:
             found[pod.uid] = shortage.refusal()
         return found
 
-    def doubt(self, hold: Hold, cards: Sequence[Card]) -> Refusal | None:
+    def doubt(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
         """Why what a container holds is not what its pod was granted; None: it is, or it is not
         known."""
         bound = self.heard(hold.pod_uid)
@@ -224,9 +222,9 @@ class Bounds:
         try:
             # A label that was put on a running pod changes nothing that it was granted.
             pod = replace(bound.pod, labels=hold.pod.labels)
-            claimed = policy.claim(pod, hold.container, cards)
+            claimed = policy.claim(pod, hold.container, gpus)
         except Refused as refused:
-            if refused.refusal.reason in _CARDS_MAY_TELL:
+            if refused.refusal.reason in _GPUS_MAY_TELL:
                 return _unnamed(hold, policy.gpus(pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
         granted = ledger.parts(claimed.shares if claimed else ())
@@ -235,7 +233,7 @@ class Bounds:
             if not part.within(has):
                 problem = (
                     f"container {hold.container} has {part.memory_bytes} bytes and"
-                    f" {part.core_percent} percent of card {uuid}, granted are"
+                    f" {part.core_percent} percent of GPU {uuid}, granted are"
                     f" {has.memory_bytes} and {has.core_percent}"
                 )
                 return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
@@ -251,12 +249,12 @@ def _since(bound: Bound, hold: Hold) -> Refusal | None:
 
 
 def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:
-    """A card that failed is still named by who was granted it."""
+    """A GPU that failed is still named by who was granted it."""
     named = {entry.id for entry in entries}
     others = [uuid for uuid in hold.parts if uuid not in named]
     if not others or None in named:
         return None
-    problem = f"container {hold.container} has a part of card {others[0]}, granted is none of it"
+    problem = f"container {hold.container} has a part of GPU {others[0]}, granted is none of it"
     return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
 
 

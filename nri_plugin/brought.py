@@ -1,7 +1,7 @@
-"""Which CDI names bring a card, by what their specs on this host say; and the driver's numbers.
+"""Which CDI names bring a GPU, by what their specs on this host say; and the driver's numbers.
 
 For names that others use: device plugins, and other NRI plugins. Whoever wrote the spec and
-whatever it is called, one that has a device node of the driver's, or its library, brings a card.
+whatever it is called, one that has a device node of the driver's, or its library, brings a GPU.
 What cannot be found or read is judged by its vendor. Reads files: belongs in a worker thread.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
-from nri_plugin import cards, cdi
+from nri_plugin import cdi, gpus
 from nri_plugin.injection import normal
 
 _DEVICES: Final = Path("/proc/devices")
@@ -27,15 +27,15 @@ _UNREADABLE: Final = (
 def by_name(
     directories: Iterable[Path], wanted: Sequence[str], status: cdi.Stat = os.stat
 ) -> AbstractSet[str]:
-    """Those of the `wanted` CDI names that bring a card. A name that is defined twice, once with a
-    card, is taken to bring it."""
+    """Those of the `wanted` CDI names that bring a GPU. A name that is defined twice, once with a
+    GPU, is taken to bring it."""
     documents = list(_documents(directories)) if wanted else []
     return frozenset(name for name in wanted if _brings(name, documents, status))
 
 
 def majors() -> AbstractSet[int]:
     """Of the driver's device nodes, as the kernel has them now."""
-    return cards.driver_majors(_DEVICES.read_text())
+    return gpus.driver_majors(_DEVICES.read_text())
 
 
 def _documents(directories: Iterable[Path]) -> Iterator[Any]:
@@ -53,12 +53,12 @@ def _brings(name: str, documents: Iterable[Any], status: cdi.Stat) -> bool:
     for document in documents:
         try:
             for edits in _edits(document, kind, device):
-                if _has_card(edits, status):
+                if _has_gpu(edits, status):
                     return True
                 known = True
         except _UNREADABLE:
             unsure = True
-    return (unsure or not known) and cards.is_of_vendor(name)
+    return (unsure or not known) and gpus.is_of_vendor(name)
 
 
 def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
@@ -71,18 +71,18 @@ def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
             yield spec.get("containerEdits") or {}
 
 
-def _has_card(edits: Any, status: cdi.Stat) -> bool:
+def _has_gpu(edits: Any, status: cdi.Stat) -> bool:
     for node in edits.get("deviceNodes") or ():
-        if any(cards.is_node(normal(node[key]), 0) for key in ("path", "hostPath") if key in node):
+        if any(gpus.is_node(normal(node[key]), 0) for key in ("path", "hostPath") if key in node):
             return True
-        if cards.is_node("", _major(node, status)):
+        if gpus.is_node("", _major(node, status)):
             return True
     for mount in edits.get("mounts") or ():
         places = [normal(mount[key]) for key in ("hostPath", "containerPath")]
-        if any(cards.is_node(place, 0) or cards.is_driver(place) for place in places):
+        if any(gpus.is_node(place, 0) or gpus.is_driver(place) for place in places):
             return True
     variables = (line.partition("=")[::2] for line in edits.get("env") or ())
-    return any(cards.names_cards(key, value) for key, value in variables)
+    return any(gpus.names_gpus(key, value) for key, value in variables)
 
 
 def _major(node: Any, status: cdi.Stat) -> int:

@@ -33,7 +33,7 @@ LOOSENING: Final[Mapping[str, str]] = MappingProxyType(
     {
         "SYS_ADMIN": "unmounts what holds the limit",
         "SYS_MODULE": "loads code into the kernel",
-        "SYS_RAWIO": "reaches the card past its driver",
+        "SYS_RAWIO": "reaches the GPU past its driver",
         "DAC_READ_SEARCH": "opens files by their numbers, the grant to be written among them",
         _OVER_HOST: "reaches the host's files through its processes (hostPID)",
     }

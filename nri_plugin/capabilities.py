@@ -1,7 +1,7 @@
 """NVIDIA_DRIVER_CAPABILITIES, held to what the operator allows: the variable, and the files.
 
 Pure, and part of the policy. The memory that Vulkan, OpenGL or the video engines take is not
-charged, so their libraries and devices come with a card only where the operator wants them there.
+charged, so their libraries and devices come with a GPU only where the operator wants them there.
 A CDI spec brings all of the driver; here is said which file belongs to which capability, by name.
 A file that no row knows is compute's, since a new driver's new file may be what CUDA needs.
 

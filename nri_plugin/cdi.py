@@ -1,4 +1,4 @@
-"""CDI specs of this node's cards, read from directories into plain values; again where one changed.
+"""CDI specs of this node's GPUs, read from directories into plain values; again where one changed.
 
 Holds the reading of the Container Device Interface, versions 0.3 to 1.x, for one kind of device.
 Decides nothing: what cannot be used as described becomes a problem of its device, what cannot be
@@ -183,7 +183,7 @@ def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
 
 
 def _try_edits(parent: _Object, status: Stat) -> tuple[Edits, str | None]:
-    """The edits, or why they cannot be used; one broken card leaves the others usable."""
+    """The edits, or why they cannot be used; one broken GPU leaves the others usable."""
     try:
         raw = parent.raw.get("containerEdits")
         edits = _Object(parent.at("containerEdits"), {} if raw is None else raw)

@@ -67,7 +67,7 @@ class Cluster:
         self._metrics = metrics
         self._said = ""
         self._verification = Verification(
-            bounds, holds, lambda: inventory.cards, notices, readiness, metrics, time.monotonic
+            bounds, holds, lambda: inventory.gpus, notices, readiness, metrics, time.monotonic
         )
 
     async def run(self) -> None:
@@ -168,7 +168,7 @@ class Cluster:
             async with asyncio.TaskGroup() as group:
                 while True:
                     verification.look()
-                    self._tell_of_failed_cards()
+                    self._tell_of_failed_gpus()
                     if heard():
                         requests.look_up(group, verification.unknown)
                         if self._settings.remove_unverified:
@@ -177,10 +177,10 @@ class Cluster:
         finally:
             self._bounds.ask = None
 
-    def _tell_of_failed_cards(self) -> None:
-        """Until NVML has answered once, nothing is known of any card."""
+    def _tell_of_failed_gpus(self) -> None:
+        """Until NVML has answered once, nothing is known of any GPU."""
         if self._inventory.seen or self._inventory.problem is None:
-            for notice in totals.failed_card_notices(self._holds(), self._inventory.seen):
+            for notice in totals.failed_gpu_notices(self._holds(), self._inventory.seen):
                 self._notices.add(notice)
 
     async def _tell(self, followers: Mapping[str, Follower]) -> None:

@@ -28,7 +28,7 @@ from nri_plugin.settings import Settings
 
 _DESCRIPTION: Final = """\
 gpuslice's node agent: brings containers their share of a GPU, with its limit, through the container
-runtime's NRI. A pod gets a card from this agent or not at all.
+runtime's NRI. A pod gets a GPU from this agent or not at all.
 
   python -m nri_plugin [settings]          serve (what this page is about)
   python -m nri_plugin doctor [settings]   look at this node, say what to change; changes nothing
@@ -278,7 +278,7 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         "compute,utility",
     ),
     "--cdi-by-name": _switch(
-        "ask containerd for the card's CDI device, instead of applying its spec: for nodes whose"
+        "ask containerd for the GPU's CDI device, instead of applying its spec: for nodes whose"
         " default validator rejects OCI hooks; needs containerd 1.7.30 or 2.1, and not --strict"
     ),
     "--code-bytes": _value(
@@ -295,14 +295,14 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         "free",
     ),
     "--nvidia-ctk": _value(
-        "makes CDI specs for cards that have none, e.g. 'chroot /host nvidia-ctk'; off: nothing"
+        "makes CDI specs for GPUs that have none, e.g. 'chroot /host nvidia-ctk'; off: nothing"
         " does",
         _command,
         "COMMAND",
         "nvidia-ctk",
     ),
     "--kubeconfig": _value(
-        "how to reach the API server, which is told this node's cards and totals (default: as a pod"
+        "how to reach the API server, which is told this node's GPUs and totals (default: as a pod"
         " of the cluster; outside of one the agent works without)",
         absolute,
         "PATH",

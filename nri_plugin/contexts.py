@@ -23,7 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Contexts:
-    """The sizes, kept; each card is asked at most once in `min_interval_s`, until it has answered.
+    """The sizes, kept; each GPU is asked at most once in `min_interval_s`, until it has answered.
 
     deadline_s: of one look; the agent waits for it at its start. now: a monotonic clock in seconds.
     """
@@ -50,11 +50,11 @@ class Contexts:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes by card, of those that are known."""
+        """Bytes by GPU, of those that are known."""
         return self._sizes
 
     def look(self, uuids: Iterable[str]) -> None:
-        """Begin to learn what is unknown of these cards; returns at once."""
+        """Begin to learn what is unknown of these GPUs; returns at once."""
         self._looks = {uuid: look for uuid, look in self._looks.items() if not look.done()}
         for uuid in uuids:
             asked_at = self._asked_at.get(uuid)
@@ -83,10 +83,10 @@ class Contexts:
         except (ChildError, context_size.UnknownSizeError) as error:
             if self._said.get(uuid) != str(error):
                 self._said[uuid] = str(error)
-                _LOG.warning(Line("context size unknown", card=uuid, error=error))
+                _LOG.warning(Line("context size unknown", gpu=uuid, error=error))
             return
         self._sizes[uuid] = size_bytes
-        _LOG.info(Line("context size", card=uuid, bytes=size_bytes))
+        _LOG.info(Line("context size", gpu=uuid, bytes=size_bytes))
 
     def _child(self, uuid: str) -> Child:
         if uuid not in self._children:

@@ -33,9 +33,9 @@ from nri_plugin.threads import Worker, in_time
 _LOG: Final = logging.getLogger(__name__)
 
 _INVENTORY_MAY_TELL: Final = frozenset(
-    {Reason.CARD_UNKNOWN, Reason.CARD_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
+    {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
-"""Refusals that a look at the cards may turn: a card was replaced, or the driver came late."""
+"""Refusals that a look at the GPUs may turn: a GPU was replaced, or the driver came late."""
 
 
 class Creations:
@@ -67,7 +67,7 @@ class Creations:
         """The container's adjustment; None: it needs none."""
         if container.cdi_names:
             look = self._node.brought(container.cdi_names)
-            found = (await in_time("read the CDI specs", look)).cdi_cards
+            found = (await in_time("read the CDI specs", look)).cdi_gpus
             left = tuple(name for name in container.cdi_names if name in found)
             container = replace(container, cdi_names=left)
         claimed = await self._claim(pod, container)
@@ -85,14 +85,14 @@ class Creations:
 
     async def _claim(self, pod: Pod, container: Container) -> Claim | None:
         try:
-            return policy.claim(pod, container.name, self._inventory.cards)
+            return policy.claim(pod, container.name, self._inventory.gpus)
         except Refused as refused:
             if refused.refusal.reason not in _INVENTORY_MAY_TELL:
                 raise
-        await in_time("ask the driver for its cards", self._refreshed())
+        await in_time("ask the driver for its GPUs", self._refreshed())
         if self._inventory.problem is not None:
-            raise Refused(refuse(Reason.CARDS_UNKNOWN, problem=self._inventory.problem))
-        return policy.claim(pod, container.name, self._inventory.cards)
+            raise Refused(refuse(Reason.GPUS_UNKNOWN, problem=self._inventory.problem))
+        return policy.claim(pod, container.name, self._inventory.gpus)
 
     async def _share(
         self, pod: Pod, container: Container, claimed: Claim
@@ -102,7 +102,7 @@ class Creations:
         if self._bounds.ask is not None and self._bounds.unknown(pod):
             await self._bounds.ask(pod)
         key = policy.grant_key(pod, container, claimed.shared)
-        self._tenants.take(pod, container, claimed, key, self._inventory.cards)
+        self._tenants.take(pod, container, claimed, key, self._inventory.gpus)
         self._inventory.look(self._settings.inventory_max_age_s)
         self._contexts.look(share.uuid for share in claimed.shares)
         granted = False
@@ -177,7 +177,7 @@ def _say_what_is_cut(pod: Pod, container: Container, decision: Adjustment) -> No
 def _say_what_is_kept(pod: Pod, container: Container, given: str) -> None:
     _LOG.warning(
         Line(
-            "container without a grant keeps the card of another device plugin",
+            "container without a grant keeps the GPU of another device plugin",
             namespace=pod.namespace,
             pod=pod.name,
             uid=pod.uid,

@@ -30,13 +30,13 @@ class Reason(Enum):
     ALLOCATION_MALFORMED = _ALLOCATION + ": {problem}"
     GRANTS_MALFORMED = _GRANTS + ": {problem}"
     GRANTS_ALONE = _GRANTS + " is there, but " + _ALLOCATION + " grants no GPU"
-    TOO_MANY_CARDS = _ALLOCATION + f": {{count}} cards, at most {names.MAX_CARDS} are allowed"
-    CARD_UNKNOWN = "{where}: card {card} is not on this node (it has: {known})"
-    CARDS_UNKNOWN = "this node's cards are not known: {problem}"
-    CARD_MISMATCH = (
-        "{where}: id {uuid} is the card with minor {actual} on this node, not minor {minor}"
+    TOO_MANY_GPUS = _ALLOCATION + f": {{count}} GPUs, at most {names.MAX_GPUS} are allowed"
+    GPU_UNKNOWN = "{where}: GPU {gpu} is not on this node (it has: {known})"
+    GPUS_UNKNOWN = "this node's GPUs are not known: {problem}"
+    GPU_MISMATCH = (
+        "{where}: id {uuid} is the GPU with minor {actual} on this node, not minor {minor}"
     )
-    CARD_TWICE = "{where}: card {uuid} is listed twice"
+    GPU_TWICE = "{where}: GPU {uuid} is listed twice"
     MEMORY_MISSING = (
         "{where}: neither "
         + names.RESOURCE_MEMORY
@@ -45,40 +45,40 @@ class Reason(Enum):
         + " is there; one of them must say how much memory is granted"
     )
     MEMORY_OUT_OF_RANGE = (
-        "{where}: {value} bytes of memory, allowed are 1 to {total} (the whole card)"
+        "{where}: {value} bytes of memory, allowed are 1 to {total} (the whole GPU)"
     )
     CORE_OUT_OF_RANGE = "{where}: core {value}, allowed is 0 to 100 percent"
-    GRANT_NOT_ALLOCATED = _GRANTS + ": {where}: card {card} is not in the pod's allocation"
+    GRANT_NOT_ALLOCATED = _GRANTS + ": {where}: GPU {gpu} is not in the pod's allocation"
     GRANT_OVER_ALLOCATION = (
-        _GRANTS + ": {where}.{what}: {value} of card {uuid}, the allocation has {allowed}"
+        _GRANTS + ": {where}.{what}: {value} of GPU {uuid}, the allocation has {allowed}"
     )
     ALLOCATION_FULL = (
         _GRANTS
-        + ": containers.{container}: {asked} {unit} of card {uuid}, but of the pod's allocation"
+        + ": containers.{container}: {asked} {unit} of GPU {uuid}, but of the pod's allocation"
         " {left} of {total} are left; its containers that have not ended hold: {held}"
     )
-    CARD_FULL = (
-        "card {uuid} has no room for it: it asks for {asked} {unit}, {left} of {total} are left;"
+    GPU_FULL = (
+        "GPU {uuid} has no room for it: it asks for {asked} {unit}, {left} of {total} are left;"
         " granted are: {held}"
     )
     GRANT_OVERFILLS = (
-        "card {uuid} was full when the pod was bound: it was granted {asked} {unit}, {left} of"
+        "GPU {uuid} was full when the pod was bound: it was granted {asked} {unit}, {left} of"
         " {total} were left; pods that were bound before it hold: {held}"
     )
     GRANT_UNCONFIRMED = "the API server does not confirm what the pod was granted: {problem}"
     GRANT_FOREIGN = "what the pod was granted was written by no scheduler: {problem}"
     IDENTITY_INVALID = "{what} {value!r} cannot name a directory"
     CDI_MISSING = (
-        f"no CDI device {names.CDI_KIND}={{uuid}} in the CDI directories{{hint}}; the card is"
+        f"no CDI device {names.CDI_KIND}={{uuid}} in the CDI directories{{hint}}; the GPU is"
         " brought to containers by its CDI spec alone"
     )
     CDI_UNUSABLE = f"CDI device {names.CDI_KIND}={{uuid}} of {{file}}: {{problem}}"
     CDI_BY_NAME = "CDI devices are asked for by name on this node, but {problem}"
     NOT_FORWARDED = (
-        "strict mode: no CDI spec of the container's cards mounts a file of {soname}, in whose"
+        "strict mode: no CDI spec of the container's GPUs mounts a file of {soname}, in whose"
         " place a forwarder could be put"
     )
-    CDI_CONFLICT = "the CDI specs of the container's cards disagree about {what}"
+    CDI_CONFLICT = "the CDI specs of the container's GPUs disagree about {what}"
     LIBRARY_MISSING = "the library is missing on this node: {problem}"
     MOUNT_COLLISION = (
         "the container mounts {mount}, which would hide or move {ours}; mount it elsewhere"
@@ -89,42 +89,42 @@ class Reason(Enum):
     )
     NOT_ADJUSTED = "the runtime did not ask this agent for the container's adjustment"
     ADJUSTMENT_LOST = "another NRI plugin changed our adjustment: {what}"
-    CARD_FOREIGN = (
+    GPU_FOREIGN = (
         "NRI plugin {plugin} injected a GPU by {what} into this container; a container with a GPU"
         " share gets GPUs from gpuslice alone, with their limit"
     )
     HANDLER_UNKNOWN = (
         "runtimeClassName: its handler {handler!r} is not known to run containers on this node's"
-        " kernel, where alone a share of a card can be limited; allowed are the default, {allowed},"
+        " kernel, where alone a share of a GPU can be limited; allowed are the default, {allowed},"
         " and what the agent's --runtime-handler adds"
     )
     PRIVILEGED = (
-        "securityContext.privileged: true lets the container use every card of the node, whatever"
-        " it is granted; allowed with a share of a card is false"
+        "securityContext.privileged: true lets the container use every GPU of the node, whatever"
+        " it is granted; allowed with a share of a GPU is false"
     )
     CAPABILITY = (
         "securityContext.capabilities: with {name} the container {does}; not allowed with a share"
-        " of a card (the operator may allow it: --allow-capability)"
+        " of a GPU (the operator may allow it: --allow-capability)"
     )
-    CARD_GIVEN = (
-        "the container has a card already, which is not ours to limit ({given}): take it away"
+    GPU_GIVEN = (
+        "the container has a GPU already, which is not ours to limit ({given}): take it away"
         " (nvidia.com/gpu in its resources), or the grant"
     )
     ENV_AUDITS = (
         "environment {key}={value!r} names a library that decides which others are loaded, the one"
-        " that keeps the limit too; allowed with a share of a card is to leave it out"
+        " that keeps the limit too; allowed with a share of a GPU is to leave it out"
     )
     ENV_PRELOADS = (
         "environment {key}={value!r} puts {library} before the library that keeps the limit;"
-        " allowed with a share of a card is any library but {names}"
+        " allowed with a share of a GPU is any library but {names}"
     )
     HOST_VOLUME = (
         "mount {mount} shows the host's {source}, or part of {place}, where limits are kept;"
-        " allowed in a pod with a share of a card are volumes of other places"
+        " allowed in a pod with a share of a GPU are volumes of other places"
     )
     RESTORED = (
         "mount {mount} shows files of another container's grant ({source}), as after a restore from"
-        " a checkpoint: a share of a card cannot be restored, make the container anew"
+        " a checkpoint: a share of a GPU cannot be restored, make the container anew"
     )
     IMAGE_PRELOAD = (
         "the image brings its own {place} ({what}): allowed is a regular file that names a few"

@@ -191,7 +191,7 @@ class RunDirectory:
         grant_id, count = self._new_grant_id(), len(shares)
         tmpfs.mount(path, _size_bytes(count), _MAX_INODES)
         (path / names.DIR_DRIVER).mkdir(mode=0o755)
-        grant = grant_file.fresh(grant_file.Grant(grant_id, _cards(shares, floor)))
+        grant = grant_file.fresh(grant_file.Grant(grant_id, _gpus(shares, floor)))
         region = region_file.header(count, grant_id, self._now_ns())
         for name, mode, data in (
             *((name, 0o444, _PRELOAD) for name in names.CONTAINER_PRELOADS.values()),
@@ -208,9 +208,9 @@ def _record(container: str) -> str:
     return f"{_MOUNTS}.{container}" if container else _MOUNTS
 
 
-def _size_bytes(card_count: int) -> int:
-    """Of the whole file system, for that many cards."""
-    region = region_file.Geometry(card_count).file_bytes
+def _size_bytes(gpu_count: int) -> int:
+    """Of the whole file system, for that many GPUs."""
+    region = region_file.Geometry(gpu_count).file_bytes
     files = (region, grant_file.FILE_BYTES, *(len(_PRELOAD) for _ in names.CONTAINER_PRELOADS))
     return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
 
@@ -230,9 +230,9 @@ def _write(path: Path, mode: int, data: bytes, size_bytes: int = 0) -> None:
         os.close(descriptor)
 
 
-def _cards(shares: Sequence[Share], floor: Floor) -> Sequence[grant_file.Card]:
+def _gpus(shares: Sequence[Share], floor: Floor) -> Sequence[grant_file.Gpu]:
     return tuple(
-        grant_file.Card(
+        grant_file.Gpu(
             share.uuid,
             share.memory_bytes,
             share.core_percent,
@@ -266,5 +266,5 @@ def _read_grant(path: Path) -> grant_file.Grant | None:
 
 
 def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:
-    held = [(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.cards]
+    held = [(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.gpus]
     return held == [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in shares]

@@ -1,9 +1,9 @@
-"""CDI specs for cards that have none: asked from nvidia-ctk, written for this agent.
+"""CDI specs for GPUs that have none: asked from nvidia-ctk, written for this agent.
 
-nvidia-ctk runs in a child under a deadline, and only for cards that no other spec describes. What
-it answers is read like any other spec before it is kept; of it remain the missing cards' devices,
+nvidia-ctk runs in a child under a deadline, and only for GPUs that no other spec describes. What
+it answers is read like any other spec before it is kept; of it remain the missing GPUs' devices,
 under their UUIDs, in one file that appears whole or not at all. Where the file lies decides who can
-use it: a directory of our own is read by nobody else, so that the card comes with our adjustment
+use it: a directory of our own is read by nobody else, so that the GPU comes with our adjustment
 alone; only where the runtime is asked by name must it lie where the runtime looks.
 """
 
@@ -58,14 +58,14 @@ class Generator:
         self._now = now
         self._asked_at: float | None = None
         self.problem: str | None = None
-        """Why the last attempt failed, or which cards it left out; None if neither."""
+        """Why the last attempt failed, or which GPUs it left out; None if neither."""
 
     @property
     def due(self) -> bool:
         return self._asked_at is None or self._now() - self._asked_at >= self._min_interval_s
 
     async def ask(self, uuids: Iterable[str]) -> str | None:
-        """The text of a spec for those of these cards that nvidia-ctk describes. `problem` says
+        """The text of a spec for those of these GPUs that nvidia-ctk describes. `problem` says
         what is missing; None: it describes none of them."""
         self._asked_at = self._now()
         wanted = sorted(uuids)
@@ -74,12 +74,12 @@ class Generator:
         except ChildError as error:
             text, problem = None, str(error)
         if problem and problem != self.problem:
-            _LOG.warning(Line("no CDI spec generated", cards=",".join(wanted), error=problem))
+            _LOG.warning(Line("no CDI spec generated", gpus=",".join(wanted), error=problem))
         self.problem = problem or None
         return text
 
     def present(self) -> Sequence[str]:
-        """The cards that the file describes; raises OSError."""
+        """The GPUs that the file describes; raises OSError."""
         described = cdi.load([self.file.parent]).devices.values()
         return [device.name for device in described if device.file == str(self.file)]
 
@@ -113,9 +113,9 @@ class Generator:
 
 
 def render(reply: bytes, uuids: Sequence[str]) -> tuple[str, str]:
-    """Of nvidia-ctk's answer the devices of these cards, and what is missing of them; "": nothing.
+    """Of nvidia-ctk's answer the devices of these GPUs, and what is missing of them; "": nothing.
 
-    A card without a device costs the others nothing. Raises ChildError where none has one.
+    A GPU without a device costs the others nothing. Raises ChildError where none has one.
     """
     found: list[str] = []
     best: Mapping[str, Any] = {}

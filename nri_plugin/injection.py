@@ -1,9 +1,9 @@
-"""What a container with a grant is brought: the card by its CDI edits, and the limit.
+"""What a container with a grant is brought: the GPU by its CDI edits, and the limit.
 
 Pure, and part of the policy: policy.py says who gets how much, this module what that means in
 mounts, devices, environment and hooks, and what may not stand in its way.
 
-We apply the CDI spec ourselves instead of asking the runtime to: on every containerd the card then
+We apply the CDI spec ourselves instead of asking the runtime to: on every containerd the GPU then
 comes in one answer with its limit, or not at all.
 """
 
@@ -140,7 +140,7 @@ def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> S
 
 @dataclass(frozen=True, slots=True)
 class _Brought:
-    """What cards bring to every container that has them.
+    """What GPUs bring to every container that has them.
 
     in_the_way: those of the driver's mounts that may meet one of ours.
     """
@@ -255,7 +255,7 @@ def _environment(
 ) -> Sequence[tuple[str, str]]:
     """Ours, then what the CDI specs add; ours win, as nvidia-ctk's specs set some of the keys.
 
-    HAMi-core takes the N in a key for the driver's number of the card, which follows the minors.
+    HAMi-core takes the N in a key for the driver's number of the GPU, which follows the minors.
     """
     shares = sorted(shares, key=lambda share: share.minor)
     # HAMi-core reads 0 percent as no limit; the grant file says the exact value.
@@ -273,7 +273,7 @@ def _environment(
 
 
 def _edits(devices: Sequence[CdiDevice]) -> Edits:
-    """The edits of the cards' devices and of their specs, each thing once."""
+    """The edits of the GPUs' devices and of their specs, each thing once."""
     parts = [part for device in devices for part in (device.common, device.own)]
     return Edits(
         env=_unique("environment", (e for p in parts for e in p.env), lambda e: e[0]),

@@ -1,4 +1,4 @@
-"""The cards of this node, as NVML tells them: asked in a child process, under a deadline.
+"""The GPUs of this node, as NVML tells them: asked in a child process, under a deadline.
 
 What the child does is in nvml.py. A GPU on which the driver reported one of XIDS is in trouble
 until the agent starts again: NVML does not say when the cause is gone.
@@ -19,13 +19,13 @@ from typing import Final
 from contract.log_lines import Line
 from nri_plugin.child import Child, Server
 from nri_plugin.errors import ChildError
-from nri_plugin.model import Card
+from nri_plugin.model import Gpu
 
 _LOG: Final = logging.getLogger(__name__)
 
 _REST: Final = 20
 """Times what a look took, before the next one that nobody is in need of: NVML's own start takes
-seconds where persistence mode is off, and wakes the cards."""
+seconds where persistence mode is off, and wakes the GPUs."""
 
 XIDS: Final[Mapping[int, str]] = {
     48: "double-bit ECC error",
@@ -45,7 +45,7 @@ def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
 
 
 class Inventory:
-    """The cards, kept; asked anew on demand, at most once in `min_interval_s`.
+    """The GPUs, kept; asked anew on demand, at most once in `min_interval_s`.
 
     deadline_s: NVML takes seconds where persistence mode is off. now: a monotonic clock in seconds.
     """
@@ -63,8 +63,8 @@ class Inventory:
         self._server = Server(self._child, min_interval_s=0, now=now)
         self._min_interval_s = min_interval_s
         self._now = now
-        self._cards: Sequence[Card] = ()
-        self._seen: Sequence[Card] = ()
+        self._gpus: Sequence[Gpu] = ()
+        self._seen: Sequence[Gpu] = ()
         self._xids: dict[str, int] = {}
         self._silent: Sequence[str] = ()
         self.driver = ""
@@ -73,15 +73,15 @@ class Inventory:
         self.took_s = 0.0
         """The last look, from its beginning to its answer, or to its failure."""
         self._refreshing: asyncio.Task[None] | None = None
-        self._problem: str | None = "the cards have not been asked for yet"
+        self._problem: str | None = "the GPUs have not been asked for yet"
 
     @property
-    def cards(self) -> Sequence[Card]:
-        """What the last successful look found, without the cards that are in trouble."""
-        return self._cards
+    def gpus(self) -> Sequence[Gpu]:
+        """What the last successful look found, without the GPUs that are in trouble."""
+        return self._gpus
 
     @property
-    def seen(self) -> Sequence[Card]:
+    def seen(self) -> Sequence[Gpu]:
         """What it found, those in trouble too."""
         return self._seen
 
@@ -91,7 +91,7 @@ class Inventory:
         return self._problem
 
     async def refresh(self) -> None:
-        """Look again, unless it was done just now; on failure the cards stay, and it is logged.
+        """Look again, unless it was done just now; on failure the GPUs stay, and it is logged.
 
         Callers may be cancelled; the look goes on and serves the next one.
         """
@@ -121,7 +121,7 @@ class Inventory:
         except ChildError as error:
             level = logging.DEBUG if str(error) == self._problem else logging.ERROR
             self._problem = str(error)
-            _LOG.log(level, Line("inventory failed", error=error, cards=len(self._cards)))
+            _LOG.log(level, Line("inventory failed", error=error, gpus=len(self._gpus)))
         else:
             self._take(answer)
         finally:
@@ -131,43 +131,43 @@ class Inventory:
         for uuid, xid in answer.xids:
             if xid in XIDS:
                 self._xids.setdefault(uuid, xid)
-        seen = tuple(map(self._with_xid, answer.cards))
+        seen = tuple(map(self._with_xid, answer.gpus))
         new = self._problem is not None or (seen, answer.silent) != (self._seen, self._silent)
         self._problem, self._seen, self._silent = None, seen, answer.silent
         self.driver = answer.driver
-        self._cards = tuple(card for card in seen if not card.problem)
-        uuids = ",".join(card.uuid for card in self._cards)
+        self._gpus = tuple(gpu for gpu in seen if not gpu.problem)
+        uuids = ",".join(gpu.uuid for gpu in self._gpus)
         level = logging.INFO if new else logging.DEBUG
-        _LOG.log(level, Line("inventory", cards=len(self._cards), uuids=uuids))
-        for card in seen if new else ():
-            if card.problem:
-                _LOG.error(Line("card in trouble", uuid=card.uuid, problem=card.problem))
+        _LOG.log(level, Line("inventory", gpus=len(self._gpus), uuids=uuids))
+        for gpu in seen if new else ():
+            if gpu.problem:
+                _LOG.error(Line("GPU in trouble", uuid=gpu.uuid, problem=gpu.problem))
         for problem in answer.silent if new else ():
-            _LOG.error(Line("card in trouble", problem=problem))
+            _LOG.error(Line("GPU in trouble", problem=problem))
 
-    def _with_xid(self, card: Card) -> Card:
-        xid = self._xids.get(card.uuid)
-        if xid is None or card.problem:
-            return card
-        return replace(card, problem=f"the driver reported XID {xid} ({XIDS[xid]})")
+    def _with_xid(self, gpu: Gpu) -> Gpu:
+        xid = self._xids.get(gpu.uuid)
+        if xid is None or gpu.problem:
+            return gpu
+        return replace(gpu, problem=f"the driver reported XID {xid} ({XIDS[xid]})")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the child says. silent: why cards do not even give their names."""
+    """What the child says. silent: why GPUs do not even give their names."""
 
     driver: str
-    cards: Sequence[Card]
+    gpus: Sequence[Gpu]
     xids: Sequence[tuple[str, int]]
     silent: Sequence[str]
 
 
 def decode(reply: bytes) -> Answer:
-    """The child's line, where GPUs have Card's fields; raises ChildError for anything else."""
+    """The child's line, where GPUs have GPU's fields; raises ChildError for anything else."""
     try:
         told = json.loads(reply)
-        cards = tuple(Card(**gpu) for gpu in told["gpus"])
+        gpus = tuple(Gpu(**gpu) for gpu in told["gpus"])
         xids = tuple((uuid, xid) for uuid, xid in told.get("xids", ()))
-        return Answer(told.get("driver", ""), cards, xids, tuple(told.get("silent", ())))
+        return Answer(told.get("driver", ""), gpus, xids, tuple(told.get("silent", ())))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ChildError(f"unreadable answer: {error!r}") from error

@@ -1,7 +1,7 @@
-"""What the containers that live hold of this node's cards, and whether one more has room.
+"""What the containers that live hold of this node's GPUs, and whether one more has room.
 
 Pure: events in, shortages out. An annotation says what a pod was granted, but anybody who may write
-pods can write one; a card cannot be granted twice, whoever says so. Nor can a pod's allocation:
+pods can write one; a GPU cannot be granted twice, whoever says so. Nor can a pod's allocation:
 its init containers may each have all of it, since each has ended before the next container begins,
 but which they are is told by nothing else than what lives. Nothing here asks the API server.
 
@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nri_plugin.errors import Reason, Refusal, refuse
-from nri_plugin.model import Card, Pod, Share
+from nri_plugin.model import Gpu, Pod, Share
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An amount of one card."""
+    """An amount of one GPU."""
 
     memory_bytes: int
     core_percent: int
@@ -57,18 +57,18 @@ class Hold:
     whose: str
     """For people: NAMESPACE/POD/CONTAINER, or NAMESPACE/POD where the pod shares a grant."""
     parts: Mapping[str, Part]
-    """By card."""
+    """By GPU."""
     pod: Pod
     minors: Mapping[str, int] = field(default_factory=dict)
-    """By card, its number when the grant was made."""
+    """By GPU, its number when the grant was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The first of memory and core, of the first card, of which not enough is left."""
+    """The first of memory and core, of the first GPU, of which not enough is left."""
 
     reason: Reason
-    """What is short: the card, or the pod's allocation of it."""
+    """What is short: the GPU, or the pod's allocation of it."""
     container: str
     """Who asks."""
     uuid: str
@@ -107,7 +107,7 @@ def hold(
 
 
 def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
-    """By card, what the shares take of it."""
+    """By GPU, what the shares take of it."""
     return {
         share.uuid: Part(share.memory_bytes, 0 if share.uncapped else share.core_percent)
         for share in shares
@@ -122,9 +122,9 @@ class Ledger:
         self._unheard: set[str] = set()
 
     def take(
-        self, wanted: Hold, cards: Iterable[Card], allocated: Mapping[str, Part]
+        self, wanted: Hold, gpus: Iterable[Gpu], allocated: Mapping[str, Part]
     ) -> Shortage | None:
-        """Enter `wanted` if its cards have room for it, and its pod's allocation of them, which is
+        """Enter `wanted` if its GPUs have room for it, and its pod's allocation of them, which is
         `allocated`; else say what is short, and change nothing.
 
         To ask again for what is held already is fine, and takes no more.
@@ -139,7 +139,7 @@ class Ledger:
         else:
             siblings = [other for other in grants.values() if _of_one_pod(wanted, other)]
             shortage = short(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or short(
-                Reason.CARD_FULL, wanted, grants.values(), whole(cards)
+                Reason.GPU_FULL, wanted, grants.values(), whole(gpus)
             )
             if shortage is not None:
                 return shortage
@@ -174,7 +174,7 @@ class Ledger:
             self.drop(container_id)
 
     def granted(self) -> Mapping[str, Part]:
-        """By card, what all that live hold of it."""
+        """By GPU, what all that live hold of it."""
         total: dict[str, Part] = {}
         for held in _by_key(self._holds.values()).values():
             for uuid, part in held.parts.items():
@@ -199,15 +199,15 @@ def _by_key(holds: Iterable[Hold]) -> Mapping[str, Hold]:
     return {held.key: held for held in holds}
 
 
-def whole(cards: Iterable[Card]) -> Mapping[str, Part]:
+def whole(gpus: Iterable[Gpu]) -> Mapping[str, Part]:
     """All that there is to hold."""
-    return {card.uuid: Part(card.most_bytes, _WHOLE_CORE_PERCENT) for card in cards}
+    return {gpu.uuid: Part(gpu.most_bytes, _WHOLE_CORE_PERCENT) for gpu in gpus}
 
 
 def short(
     reason: Reason, wanted: Hold, held: Iterable[Hold], totals: Mapping[str, Part]
 ) -> Shortage | None:
-    """Where `wanted`, beside what is `held`, exceeds `totals`, which are by card."""
+    """Where `wanted`, beside what is `held`, exceeds `totals`, which are by GPU."""
     others = list(held)
     for uuid, part in wanted.parts.items():
         for what in _UNITS:

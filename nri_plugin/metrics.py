@@ -55,7 +55,7 @@ class Metrics:
         self.session_up = gauge(
             "gpuslice_nri_session_up",
             "1 while the agent is registered with the container runtime and synchronized; at 0 pods"
-            " with a share of a card cannot start on this node.",
+            " with a share of a GPU cannot start on this node.",
         )
         self.sessions = counter(
             "gpuslice_nri_sessions_total",
@@ -85,13 +85,13 @@ class Metrics:
         self.strays = gauge(
             "gpuslice_stray_containers",
             "Containers found at the last Synchronize that are not as this agent makes them:"
-            " not_adjusted (granted a share, made without this agent: no card), files_lost (the"
-            " grant is gone from this host), foreign_card (a card, and no limit). The log names"
+            " not_adjusted (granted a share, made without this agent: no GPU), files_lost (the"
+            " grant is gone from this host), foreign_gpu (a GPU, and no limit). The log names"
             " them.",
             "kind",
         )
         self.with_grant = gauge(
-            "gpuslice_containers_with_grant", "Containers that hold a share of a card now."
+            "gpuslice_containers_with_grant", "Containers that hold a share of a GPU now."
         )
         self.not_enforceable = counter(
             "gpuslice_limit_not_enforceable_total",
@@ -111,7 +111,7 @@ class Metrics:
             " (another NRI plugin).",
             "source",
         )
-        self.cards = gauge("gpuslice_cards", "Cards of this node, as the driver tells them.")
+        self.gpus = gauge("gpuslice_gpus", "GPUs of this node, as the driver tells them.")
         self.unusable = gauge(
             "gpuslice_unusable_gpus",
             "GPUs that the driver shows and that cannot be brought to containers, as they have no"

@@ -1,4 +1,4 @@
-"""The node agent's nouns: what a pod asks, what a card is, what an adjustment holds.
+"""The node agent's nouns: what a pod asks, what a GPU is, what an adjustment holds.
 
 Plain values, no behaviour and no I/O, so that the policy can be decided and tested without a
 runtime. The protobuf messages of NRI are turned into these, and back, in translate.py alone.
@@ -36,11 +36,11 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """A physical card of this node, as NVML tells it.
+class Gpu:
+    """A physical GPU of this node, as NVML tells it.
 
     memory_bytes: what can be allocated; reserved_bytes: what the driver keeps for itself beside it.
-    numa, root: where it is on the board; None and "" where nobody says. link: cards of equal links
+    numa, root: where it is on the board; None and "" where nobody says. link: GPUs of equal links
     reach each other by NVLink; "": it reaches none. problem: why it cannot be used; then its memory
     may be told as 0. bus_id: its PCI address, as in 0000:3b:00.0; "" where it is not known.
     """
@@ -63,9 +63,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's part of one card: what its grant file will say.
+    """A container's part of one GPU: what its grant file will say.
 
-    uncapped: no compute was asked for. core_percent is 100, and nothing of the card's is granted.
+    uncapped: no compute was asked for. core_percent is 100, and nothing of the GPU's is granted.
     """
 
     uuid: str
@@ -90,10 +90,10 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a container was granted; no shares: no card. shared: its pod's containers have one.
+    """What a container was granted; no shares: no GPU. shared: its pod's containers have one.
 
-    allocated: what the pod was of the same cards, which its containers that live hold together at
-    most. warning: why a container that seems to expect a card has none.
+    allocated: what the pod was of the same GPUs, which its containers that live hold together at
+    most. warning: why a container that seems to expect a GPU has none.
     """
 
     shares: Sequence[Share] = ()
@@ -120,7 +120,7 @@ class Container:
     """A container about to be created; `env` are its "KEY=VALUE" lines, doubles included.
 
     devices, cdi_names: what it has been given before us, by device plugins and the runtime; of CDI
-    names, only those that bring a card are left when it is decided (brought.py).
+    names, only those that bring a GPU are left when it is decided (brought.py).
     privileged: it may use every device of the host.
     """
 
@@ -137,8 +137,8 @@ class Container:
 class Rules:
     """What the operator decides.
 
-    runtime_handlers: those under which a container may hold a card: they run it on this kernel,
-    where our mounts hold. "" is the runtime's default. capabilities: that a container with a card
+    runtime_handlers: those under which a container may hold a GPU: they run it on this kernel,
+    where our mounts hold. "" is the runtime's default. capabilities: that a container with a GPU
     may have, though it can take its limit away with them.
     """
 
@@ -180,7 +180,7 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class CdiDevice:
-    """A card's CDI device: its own edits, and those that its spec makes for any of its devices.
+    """A GPU's CDI device: its own edits, and those that its spec makes for any of its devices.
 
     problem: why the device cannot be used as described, for people; None if it can.
     """
@@ -202,7 +202,7 @@ class Specs:
 
 @dataclass(frozen=True, slots=True)
 class Bringing:
-    """How the operator wants cards to be brought.
+    """How the operator wants GPUs to be brought.
 
     capabilities: of the driver, that containers may ask for beyond compute and utility. by_name:
     the runtime is asked for the CDI device, instead of our applying its spec; where it cannot do
@@ -231,12 +231,12 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """What a container gets. `key` names its directory under the run directory; None: no card.
+    """What a container gets. `key` names its directory under the run directory; None: no GPU.
 
     shared: the directory belongs to the pod, and its other containers use it too. cdi_devices: what
     the runtime is asked for by name. cut: driver capabilities that were asked for and not given.
     allocated: the pod's shares, of which `shares` are this container's part. warning: why a
-    container that seems to expect a card has none.
+    container that seems to expect a GPU has none.
     """
 
     env: Sequence[tuple[str, str]]
@@ -254,9 +254,9 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class Untouched:
-    """Not ours: no card, no limit, no edit.
+    """Not ours: no GPU, no limit, no edit.
 
-    given: the card that somebody else gave to a container of a pod of ours; empty: none.
+    given: the GPU that somebody else gave to a container of a pod of ours; empty: none.
     """
 
     given: str = ""

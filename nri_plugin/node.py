@@ -1,7 +1,7 @@
-"""What the agent knows of the node it runs on, now: its cards, their CDI specs, the library.
+"""What the agent knows of the node it runs on, now: its GPUs, their CDI specs, the library.
 
 Asked for every container with a grant, and by the watch (watch.py). Everything that may block goes
-through the worker or a child, under a deadline. Where a card has no CDI spec, one is generated.
+through the worker or a child, under a deadline. Where a GPU has no CDI spec, one is generated.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class Node:
         return await self._work(self.look_now)
 
     async def brought(self, cdi_names: Sequence[str]) -> Host:
-        """Of CDI names that others use, and of the driver, what tells whether they bring a card."""
+        """Of CDI names that others use, and of the driver, what tells whether they bring a GPU."""
         directories = self._settings.cdi_dirs
         return await self._work(
             lambda: Host(brought.by_name(directories, cdi_names), brought.majors())
         )
 
     async def generate_specs(self, uuids: Sequence[str]) -> bool:
-        """Have CDI specs made for these cards, unless it was tried just now; False: none new.
+        """Have CDI specs made for these GPUs, unless it was tried just now; False: none new.
 
         Raises OSError where they cannot be written.
         """
@@ -143,7 +143,7 @@ def cdi_by_name_problem(runtime: str, version: str) -> str | None:
     The operator may choose that instead of applying the spec, for nodes whose default validator
     rejects the OCI hooks of NVIDIA's specs. Then the runtime applies the spec whole, of its own
     directories. Runtimes before these drop the request and say nothing, so that a container would
-    run without its card; there it is refused.
+    run without its GPU; there it is refused.
     """
     if runtimes.parse(version) is None:
         return f"the version of {runtime}, {version!r}, is not understood"

@@ -29,10 +29,10 @@ from nri_plugin.bounds import Bounds
 from nri_plugin.inventory import Inventory
 from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Card
+from nri_plugin.model import Gpu
 from nri_plugin.objects import NodeFacts
 from nri_plugin.readiness import Readiness
-from nri_plugin.totals import Entry, entries, granted_cards, totals
+from nri_plugin.totals import Entry, entries, granted_gpus, totals
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class NodeStatus:
         """Whether the API server keeps conditions; older definitions of a Device have none."""
         self._contests = {"Device": Contest(now), "node": Contest(now)}
         self._listed: Sequence[Entry] = ()
-        """What the Device was to list: it may be deleted, and a dead card tells nothing anew."""
+        """What the Device was to list: it may be deleted, and a dead GPU tells nothing anew."""
         self.node = One(node_name, self._changed)
         self.device = One(node_name, self._changed)
 
@@ -112,7 +112,7 @@ class NodeStatus:
             await self._wake()
 
     async def _wake(self) -> None:
-        """At the next change, or after a while: cards and pods have no event."""
+        """At the next change, or after a while: GPUs and pods have no event."""
         try:
             async with asyncio.timeout(_TICK_S):
                 await self._changed.wait()
@@ -127,13 +127,13 @@ class NodeStatus:
             return False
         facts = objects.node(self.node.raw)
         now = objects.entries(self.device.raw)
-        before = [*{each.card.uuid: each for each in (*self._listed, *now)}.values()]
+        before = [*{each.gpu.uuid: each for each in (*self._listed, *now)}.values()]
         holds = self._holds()
         granted = {uuid for hold in holds for uuid in hold.parts} | self._bounds.granted(before)
-        told = granted_cards(holds, self._bounds.allocated())
+        told = granted_gpus(holds, self._bounds.allocated())
         # Until NVML has answered once, what is listed is all that is known.
         known = self._inventory.problem is None or self._inventory.seen
-        listed = entries(self._cards(), before, granted, told) if known else now
+        listed = entries(self._gpus(), before, granted, told) if known else now
         self._listed = listed if known else before
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         shall_at = at if self._conditions else ""
@@ -144,12 +144,12 @@ class NodeStatus:
         wanted = totals(listed, granted, facts.excluded, self._bounds.asked())
         return await self._write_node(wanted, facts) or written
 
-    def _cards(self) -> Sequence[Card]:
-        """What NVML shows, with what keeps a card from being brought to containers."""
+    def _gpus(self) -> Sequence[Gpu]:
+        """What NVML shows, with what keeps a GPU from being brought to containers."""
         unusable = self._readiness.unusable
         return [
-            replace(card, problem=card.problem or unusable.get(card.uuid, ""))
-            for card in self._inventory.seen
+            replace(gpu, problem=gpu.problem or unusable.get(gpu.uuid, ""))
+            for gpu in self._inventory.seen
         ]
 
     def _contest(self) -> str | None:

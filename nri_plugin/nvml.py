@@ -135,10 +135,10 @@ def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
     return {"numa": numa if numa >= 0 else None, "root": roots[0] if roots else ""}
 
 
-def links(cards: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
-    """For each card the name of its group: those that reach each other by NVLink, by way of others
+def links(gpus: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
+    """For each GPU the name of its group: those that reach each other by NVLink, by way of others
     too; "" where it reaches none."""
-    group = list(range(cards))
+    group = list(range(gpus))
     for one, other in linked:
         old, new = max(group[one], group[other]), min(group[one], group[other])
         group = [new if each == old else each for each in group]

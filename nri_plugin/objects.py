@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from contract import names, quantity
-from nri_plugin.model import Card, Pod
+from nri_plugin.model import Gpu, Pod
 from nri_plugin.notices import Notice
 from nri_plugin.totals import PERCENT, RESOURCES, Entry
 
@@ -70,7 +70,7 @@ class Bound:
 
 def node(raw: Json) -> NodeFacts:
     metadata, status = _at(raw, "metadata"), _at(raw, "status")
-    listed = _texts(metadata, "annotations").get(names.ANNOTATION_EXCLUDED_CARDS, "").split(",")
+    listed = _texts(metadata, "annotations").get(names.ANNOTATION_EXCLUDED_GPUS, "").split(",")
     provider = _texts(metadata, "labels").get(names.LABEL_ISOLATION_PROVIDER, "")
     return NodeFacts(
         uid=str(metadata.get("uid", "")),
@@ -82,7 +82,7 @@ def node(raw: Json) -> NodeFacts:
 
 
 def entries(device: Json) -> Sequence[Entry]:
-    """The cards that it lists, those that can be read."""
+    """The GPUs that it lists, those that can be read."""
     found = []
     for raw in _list(_at(device, "spec"), "devices"):
         uuid, minor = raw.get("id"), raw.get("minor")
@@ -93,17 +93,17 @@ def entries(device: Json) -> Sequence[Entry]:
             continue
         place = _at(raw, "topology")
         numa, root, bus_id = place.get("nodeID"), place.get("pcieID"), place.get("busID")
-        card = Card(
+        gpu = Gpu(
             uuid,
             minor,
             memory,
             numa if isinstance(numa, int) and numa >= 0 else None,
             root if isinstance(root, str) else "",
-            _texts(raw, "labels").get(names.LABEL_CARD_LINK, ""),
+            _texts(raw, "labels").get(names.LABEL_GPU_LINK, ""),
             str(_health(raw).get("message", "")),
             bus_id=bus_id if isinstance(bus_id, str) else "",
         )
-        found.append(Entry(card, raw.get("health") is True))
+        found.append(Entry(gpu, raw.get("health") is True))
     return found
 
 
@@ -213,11 +213,11 @@ def device(
     others = [each for each in is_now if each.get("type") != names.DEVICE_TYPE_GPU]
     were = {str(each.get("id")): _health(each) for each in is_now}
     conditions = {
-        entry.card.uuid: [_condition(entry, were.get(entry.card.uuid, _NOTHING), at)]
+        entry.gpu.uuid: [_condition(entry, were.get(entry.gpu.uuid, _NOTHING), at)]
         for entry in listed
         if at
     }
-    shall = [*(_entry(entry, conditions.get(entry.card.uuid, ())) for entry in listed), *others]
+    shall = [*(_entry(entry, conditions.get(entry.gpu.uuid, ())) for entry in listed), *others]
     owners = _list(metadata, "ownerReferences")
     owned = [o.get("uid") for o in owners if o.get("kind") == "Node"] == [node_uid]
     if current and owned and is_now == shall:
@@ -238,7 +238,7 @@ def has_conditions(device: Json) -> bool:
 
 
 def _health(entry: Json) -> Json:
-    """The condition that tells why a card is not healthy, as it was written."""
+    """The condition that tells why a GPU is not healthy, as it was written."""
     found = [c for c in _list(entry, "conditions") if c.get("type") == _HEALTHY]
     return found[0] if found else _NOTHING
 
@@ -250,29 +250,29 @@ def _condition(entry: Entry, was: Json, at: str) -> Json:
         "type": _HEALTHY,
         "status": status,
         "reason": "Usable" if entry.healthy else "Unusable",
-        "message": entry.card.problem[:_NOTE_MOST],
+        "message": entry.gpu.problem[:_NOTE_MOST],
         "lastTransitionTime": since or at,
     }
 
 
 def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
-    card = entry.card
+    gpu = entry.gpu
     return {
         "type": names.DEVICE_TYPE_GPU,
-        "id": card.uuid,
-        "minor": card.minor,
+        "id": gpu.uuid,
+        "minor": gpu.minor,
         "health": entry.healthy,
-        **({"labels": {names.LABEL_CARD_LINK: card.link}} if card.link else {}),
+        **({"labels": {names.LABEL_GPU_LINK: gpu.link}} if gpu.link else {}),
         "resources": {
             names.RESOURCE_CORE: str(PERCENT),
-            names.RESOURCE_MEMORY: str(card.memory_bytes),
+            names.RESOURCE_MEMORY: str(gpu.memory_bytes),
             names.RESOURCE_MEMORY_RATIO: str(PERCENT),
         },
         "topology": {
             "socketID": _UNKNOWN,
-            "nodeID": _UNKNOWN if card.numa is None else card.numa,
-            "pcieID": card.root,
-            **({"busID": card.bus_id} if card.bus_id else {}),
+            "nodeID": _UNKNOWN if gpu.numa is None else gpu.numa,
+            "pcieID": gpu.root,
+            **({"busID": gpu.bus_id} if gpu.bus_id else {}),
         },
         **({"conditions": conditions} if conditions else {}),
     }

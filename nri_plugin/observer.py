@@ -1,7 +1,7 @@
 """What happens, made visible: every decision and every session as one log line and in the metrics.
 
 Decides nothing. Called from the event loop and costs it microseconds; the words are logs.py's, the
-numbers metrics.py's. What is routine (requests of containers that have no share of a card) is
+numbers metrics.py's. What is routine (requests of containers that have no share of a GPU) is
 logged at level debug, and counted like the rest.
 """
 

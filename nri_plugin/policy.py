@@ -1,11 +1,11 @@
-"""The policy: (pod, container, this node's cards) -> adjustment, refusal, or leave it alone.
+"""The policy: (pod, container, this node's GPUs) -> adjustment, refusal, or leave it alone.
 
 Pure: no clock, file, socket or protobuf; the same inputs give the same answer, so that the answer
 can be computed again when the runtime asks whether an adjustment still stands.
 
 Absent, valid and invalid are three different things. A pod without a grant is left as it is. In a
-pod that has one, a container that it does not name starts without a card, in whatever state the
-cards are. A grant that cannot be read, or does not add up, refuses the containers that it is for: a
+pod that has one, a container that it does not name starts without a GPU, in whatever state the
+GPUs are. A grant that cannot be read, or does not add up, refuses the containers that it is for: a
 container never runs without the limit it was granted.
 """
 
@@ -22,9 +22,9 @@ from nri_plugin import beforehand, injection
 from nri_plugin.errors import Reason, Refusal, Refused, refused
 from nri_plugin.model import (
     Adjustment,
-    Card,
     Claim,
     Container,
+    Gpu,
     Paths,
     Pod,
     Rules,
@@ -42,7 +42,7 @@ _DEFAULT_CORE_PERCENT: Final = 100
 _RULES: Final = Rules()
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
-_NO_CARD: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
+_NO_GPU: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
 _LABEL_ALONE: Final = (
     f"label {names.LABEL_ISOLATION_PROVIDER} is set, but the pod has no GPU allocation: it starts"
     f" without a GPU. To get a share, set schedulerName to {names.SCHEDULER_NAME} and request"
@@ -53,19 +53,19 @@ _LABEL_ALONE: Final = (
 def decide(
     pod: Pod,
     container: Container,
-    cards: Sequence[Card],
+    gpus: Sequence[Gpu],
     specs: Specs,
     paths: Paths,
     rules: Rules = _RULES,
 ) -> Decision:
     """What becomes of `container`; never raises."""
     try:
-        return _decide(pod, container, cards, specs, paths, rules)
+        return _decide(pod, container, gpus, specs, paths, rules)
     except Refused as error:
         return error.refusal
 
 
-def wants_card(pod: Pod) -> bool:
+def wants_gpu(pod: Pod) -> bool:
     """Whether the pod says anything that concerns us; the rest is answered without a look."""
     return (
         names.LABEL_ISOLATION_PROVIDER in pod.labels
@@ -74,17 +74,17 @@ def wants_card(pod: Pod) -> bool:
     )
 
 
-def claim(pod: Pod, container_name: str, cards: Sequence[Card]) -> Claim | None:
+def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
     """What the container was granted; None where its pod asks for nothing. Raises Refused where
     the container's own grant cannot be had."""
     granted = _grants(pod)
     if granted is not None:
         listed = granted.get(container_name, ())
-        return _of_container(pod, container_name, listed, cards) if listed else Claim()
+        return _of_container(pod, container_name, listed, gpus) if listed else Claim()
     entries = _entries(pod)
     if not entries:
         return Claim(warning=_LABEL_ALONE) if _has_label(pod) else None
-    pool = _resolve(_sharable(pod, entries), cards)
+    pool = _resolve(_sharable(pod, entries), gpus)
     return Claim(pool, shared=True, allocated=pool)
 
 
@@ -97,33 +97,33 @@ def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
         return ()
 
 
-def allocated(pod: Pod, cards: Sequence[Card]) -> Sequence[Share]:
+def allocated(pod: Pod, gpus: Sequence[Gpu]) -> Sequence[Share]:
     """What the pod's containers hold together at most. Raises Refused where one of them cannot
     have its share."""
-    pool = _resolve(_entries(pod), cards)
+    pool = _resolve(_entries(pod), gpus)
     for name, listed in (_grants(pod) or {}).items():
         _shares(name, listed, pool)
     return pool
 
 
 def _of_container(
-    pod: Pod, name: str, listed: Sequence[grants.CardGrant], cards: Sequence[Card]
+    pod: Pod, name: str, listed: Sequence[grants.GpuGrant], gpus: Sequence[Gpu]
 ) -> Claim:
     entries = _sharable(pod, _entries(pod))
     if not entries:
         raise refused(Reason.GRANTS_ALONE)
-    # Another card of the pod may have failed: that is for the containers that have a part of it.
+    # Another GPU of the pod may have failed: that is for the containers that have a part of it.
     used = [
         (index, entry)
         for index, entry in enumerate(entries)
-        if any(entry.id == card.id or entry.minor == card.minor for card in listed)
+        if any(entry.id == gpu.id or entry.minor == gpu.minor for gpu in listed)
     ]
-    pool = _resolve_each(used, cards)
+    pool = _resolve_each(used, gpus)
     return Claim(_shares(name, listed, pool), shared=False, allocated=pool)
 
 
 def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
-    """Whether the pod's allocation leaves the card's compute out; needs to know no cards."""
+    """Whether the pod's allocation leaves the GPU's compute out; needs to know no GPUs."""
     try:
         entries = _entries(pod)
     except Refused:
@@ -141,12 +141,12 @@ def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
 def _decide(
     pod: Pod,
     container: Container,
-    cards: Sequence[Card],
+    gpus: Sequence[Gpu],
     specs: Specs,
     paths: Paths,
     rules: Rules,
 ) -> Decision:
-    claimed = claim(pod, container.name, cards)
+    claimed = claim(pod, container.name, gpus)
     if claimed is None or not claimed.shares:
         return without_share(container, claimed)
     return with_share(pod, container, claimed, specs, paths, rules)
@@ -157,10 +157,10 @@ def without_share(container: Container, claimed: Claim | None) -> Adjustment | U
     nothing."""
     if claimed is None:
         return Untouched()
-    given = beforehand.given_card(container)
+    given = beforehand.given_gpu(container)
     if given:
         return Untouched(given)
-    return Adjustment(_NO_CARD, warning=claimed.warning or beforehand.asks_for_cards(container))
+    return Adjustment(_NO_GPU, warning=claimed.warning or beforehand.asks_for_gpus(container))
 
 
 def with_share(
@@ -185,8 +185,8 @@ def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
         entries = _allocation(text).gpus
     except allocation.AllocationError as error:
         raise refused(Reason.ALLOCATION_MALFORMED, problem=error) from error
-    if len(entries) > names.MAX_CARDS:
-        raise refused(Reason.TOO_MANY_CARDS, count=len(entries))
+    if len(entries) > names.MAX_GPUS:
+        raise refused(Reason.TOO_MANY_GPUS, count=len(entries))
     return entries
 
 
@@ -220,52 +220,52 @@ _allocation: Final = lru_cache(maxsize=256)(allocation.decode)
 _granted: Final = lru_cache(maxsize=256)(grants.decode)
 
 
-def _resolve(entries: Sequence[allocation.DeviceEntry], cards: Sequence[Card]) -> Sequence[Share]:
-    """The allocation in exact bytes and percent of cards that this node has."""
-    return _resolve_each(list(enumerate(entries)), cards)
+def _resolve(entries: Sequence[allocation.DeviceEntry], gpus: Sequence[Gpu]) -> Sequence[Share]:
+    """The allocation in exact bytes and percent of GPUs that this node has."""
+    return _resolve_each(list(enumerate(entries)), gpus)
 
 
 def _resolve_each(
-    entries: Sequence[tuple[int, allocation.DeviceEntry]], cards: Sequence[Card]
+    entries: Sequence[tuple[int, allocation.DeviceEntry]], gpus: Sequence[Gpu]
 ) -> Sequence[Share]:
     shares: list[Share] = []
     for index, entry in entries:
         where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {names.DEVICE_TYPE_GPU}[{index}]"
-        card = _find(where, cards, entry.id, entry.minor)
-        if any(share.uuid == card.uuid for share in shares):
-            raise refused(Reason.CARD_TWICE, where=where, uuid=card.uuid)
-        memory, core = _memory(where, entry, card), _core(where, entry)
-        shares.append(Share(card.uuid, card.minor, memory, core, _is_uncapped(entry)))
+        gpu = _find(where, gpus, entry.id, entry.minor)
+        if any(share.uuid == gpu.uuid for share in shares):
+            raise refused(Reason.GPU_TWICE, where=where, uuid=gpu.uuid)
+        memory, core = _memory(where, entry, gpu), _core(where, entry)
+        shares.append(Share(gpu.uuid, gpu.minor, memory, core, _is_uncapped(entry)))
     return tuple(shares)
 
 
-def _find(where: str, cards: Sequence[Card], uuid: str | None, minor: int) -> Card:
+def _find(where: str, gpus: Sequence[Gpu], uuid: str | None, minor: int) -> Gpu:
     """By id where there is one, else by minor, as Koordinator's older writers left it."""
-    for card in cards:
-        if card.uuid == uuid or (uuid is None and card.minor == minor):
-            if card.minor != minor:
+    for gpu in gpus:
+        if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
+            if gpu.minor != minor:
                 raise refused(
-                    Reason.CARD_MISMATCH,
+                    Reason.GPU_MISMATCH,
                     where=where,
-                    uuid=card.uuid,
-                    actual=card.minor,
+                    uuid=gpu.uuid,
+                    actual=gpu.minor,
                     minor=minor,
                 )
-            return card
-    known = ", ".join(f"{card.uuid} as minor {card.minor}" for card in cards) or "none"
+            return gpu
+    known = ", ".join(f"{gpu.uuid} as minor {gpu.minor}" for gpu in gpus) or "none"
     wanted = f"with minor {minor}" if uuid is None else uuid
-    raise refused(Reason.CARD_UNKNOWN, where=where, card=wanted, known=known)
+    raise refused(Reason.GPU_UNKNOWN, where=where, gpu=wanted, known=known)
 
 
-def _memory(where: str, entry: allocation.DeviceEntry, card: Card) -> int:
+def _memory(where: str, entry: allocation.DeviceEntry, gpu: Gpu) -> int:
     amount = entry.resources.get(names.RESOURCE_MEMORY)
     if amount is None:
         ratio = entry.resources.get(names.RESOURCE_MEMORY_RATIO)
         if ratio is None:
             raise refused(Reason.MEMORY_MISSING, where=where)
-        amount = quantity.share_of(card.memory_bytes, ratio)
-    if not 1 <= amount <= card.most_bytes:
-        raise refused(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=card.most_bytes)
+        amount = quantity.share_of(gpu.memory_bytes, ratio)
+    if not 1 <= amount <= gpu.most_bytes:
+        raise refused(Reason.MEMORY_OUT_OF_RANGE, where=where, value=amount, total=gpu.most_bytes)
     return amount
 
 
@@ -276,37 +276,35 @@ def _core(where: str, entry: allocation.DeviceEntry) -> int:
     return percent
 
 
-def _shares(
-    name: str, listed: Sequence[grants.CardGrant], pool: Sequence[Share]
-) -> Sequence[Share]:
+def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share]) -> Sequence[Share]:
     """A container's grant as shares, after checking that it fits the pod's allocation.
 
     Not the sum of all: init containers end before others begin, and hold nothing by then. What
     lives at the same time is the ledger's to count.
     """
     by_uuid = {share.uuid: share for share in pool}
-    for index, card in enumerate(listed):
+    for index, gpu in enumerate(listed):
         where = f"containers.{name}[{index}]"
-        share = by_uuid.get(card.id)
-        if share is None or share.minor != card.minor:
-            card_text = f"{card.id} as minor {card.minor}"
-            raise refused(Reason.GRANT_NOT_ALLOCATED, where=where, card=card_text)
+        share = by_uuid.get(gpu.id)
+        if share is None or share.minor != gpu.minor:
+            gpu_text = f"{gpu.id} as minor {gpu.minor}"
+            raise refused(Reason.GRANT_NOT_ALLOCATED, where=where, gpu=gpu_text)
         for what, value, allowed in (
-            ("memory", card.memory_bytes, share.memory_bytes),
-            ("core", card.core_percent, share.core_percent),
+            ("memory", gpu.memory_bytes, share.memory_bytes),
+            ("core", gpu.core_percent, share.core_percent),
         ):
             if value > allowed:
                 raise refused(
                     Reason.GRANT_OVER_ALLOCATION,
                     where=where,
-                    uuid=card.id,
+                    uuid=gpu.id,
                     what=what,
                     value=value,
                     allowed=allowed,
                 )
     return tuple(
-        Share(card.id, card.minor, card.memory_bytes, card.core_percent, by_uuid[card.id].uncapped)
-        for card in listed
+        Share(gpu.id, gpu.minor, gpu.memory_bytes, gpu.core_percent, by_uuid[gpu.id].uncapped)
+        for gpu in listed
     )
 
 

@@ -2,8 +2,8 @@
 
 Plain state, set by the event loop (observer.py, watch.py, node_status.py, verification.py), read by
 the endpoint's threads; each field is replaced whole, never changed in place. Ready means all of:
-registered with the runtime and synchronized, cards known, one of them usable, and the library
-there. A card that cannot be used is unhealthy in the Device object, and the node stays ready.
+registered with the runtime and synchronized, GPUs known, one of them usable, and the library
+there. A GPU that cannot be used is unhealthy in the Device object, and the node stays ready.
 
 The watchdog ends the process where its event loop has been silent for too long: an agent that hangs
 keeps the lock (lock.py), and no other can serve the node. The liveness probe has it killed sooner;
@@ -39,7 +39,7 @@ class Readiness:
         self.cluster: str | None = None
         """Why the agent does not write its objects at the API server; None: it does."""
         self.unusable: Mapping[str, str] = {}
-        """By UUID, why a card cannot be brought to containers, though the driver shows it."""
+        """By UUID, why a GPU cannot be brought to containers, though the driver shows it."""
         self.grants: Sequence[str] = ()
         """What people should know of grants."""
 

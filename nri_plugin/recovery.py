@@ -1,10 +1,10 @@
 """What to know again after a restart, of ours or the runtime's: from what it says is there.
 
 Pure: the runtime's list and the grants read from this host's files go in; users of files, holds of
-cards, and containers that are not as this agent makes them, come out.
+GPUs, and containers that are not as this agent makes them, come out.
 
 A grant file outranks the pod's annotations: it is what is in force. Where it is gone, they say what
-the container was to have, so that no card is granted twice on its account.
+the container was to have, so that no GPU is granted twice on its account.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contract import grant_file
 from nri_plugin import ledger, policy
 from nri_plugin.errors import Refused
 from nri_plugin.ledger import Hold
-from nri_plugin.model import Card, Claim, Pod, Share
+from nri_plugin.model import Claim, Gpu, Pod, Share
 
 
 class Stray(StrEnum):
@@ -26,15 +26,15 @@ class Stray(StrEnum):
 
     NOT_ADJUSTED = "not_adjusted"
     FILES_LOST = "files_lost"
-    FOREIGN_CARD = "foreign_card"
+    FOREIGN_GPU = "foreign_gpu"
 
 
 ADVICE: Mapping[Stray, str] = {
-    Stray.NOT_ADJUSTED: "container without its card: it was made while this agent was away;"
+    Stray.NOT_ADJUSTED: "container without its GPU: it was made while this agent was away;"
     " delete the pod to have it made anew",
     Stray.FILES_LOST: "container whose grant is gone from this host: its limit is in force, and can"
     " no more be changed or read; delete the pod to have it made anew",
-    Stray.FOREIGN_CARD: "container with a card that this agent did not bring, and no limit on it:"
+    Stray.FOREIGN_GPU: "container with a GPU that this agent did not bring, and no limit on it:"
     " find out which runtime, device plugin or NRI plugin did",
 }
 
@@ -51,7 +51,7 @@ class Running:
     stopped: bool = False
     waiting: bool = False
     nodes: Sequence[str] = ()
-    """The device nodes of cards that it has."""
+    """The device nodes of GPUs that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Found:
 
 
 def survey(
-    running: Iterable[Running], grants: Mapping[str, grant_file.Grant], cards: Sequence[Card]
+    running: Iterable[Running], grants: Mapping[str, grant_file.Grant], gpus: Sequence[Gpu]
 ) -> Found:
     """grants: by key, of those files that are there and valid."""
     users: dict[str, set[str]] = {}
@@ -76,12 +76,12 @@ def survey(
             users.setdefault(one.key, set()).add(one.id)
         if one.stopped or (one.waiting and one.pod.uid and _place(one) in at_work):
             continue
-        claimed = _claim(one, cards)
+        claimed = _claim(one, gpus)
         if one.key is None:
             if claimed is None or claimed.shares:
                 strays.append((Stray.NOT_ADJUSTED, one))
             if one.nodes:
-                strays.append((Stray.FOREIGN_CARD, one))
+                strays.append((Stray.FOREIGN_GPU, one))
             continue
         grant = grants.get(one.key)
         if grant is None:
@@ -98,10 +98,10 @@ def _place(one: Running) -> tuple[str, str]:
     return one.pod.uid, one.name
 
 
-def _claim(one: Running, cards: Sequence[Card]) -> Claim | None:
+def _claim(one: Running, gpus: Sequence[Gpu]) -> Claim | None:
     """What the annotations give it, which may be nothing; None where they refuse it."""
     try:
-        return policy.claim(one.pod, one.name, cards) or Claim((), shared=False)
+        return policy.claim(one.pod, one.name, gpus) or Claim((), shared=False)
     except Refused:
         return None
 
@@ -109,11 +109,11 @@ def _claim(one: Running, cards: Sequence[Card]) -> Claim | None:
 def _shares(pod: Pod, grant: grant_file.Grant) -> Sequence[Share]:
     return [
         Share(
-            card.uuid,
-            card.minor,
-            card.limit_bytes,
-            card.core_percent,
-            policy.is_uncapped(pod, card.uuid, card.minor),
+            gpu.uuid,
+            gpu.minor,
+            gpu.limit_bytes,
+            gpu.core_percent,
+            policy.is_uncapped(pod, gpu.uuid, gpu.minor),
         )
-        for card in grant.cards
+        for gpu in grant.gpus
     ]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from contract.log_lines import Line, printable
-from nri_plugin import cards, handler, policy, translate, unprotected, verdict
+from nri_plugin import gpus, handler, policy, translate, unprotected, verdict
 from nri_plugin.bounds import Bounds
 from nri_plugin.contexts import Contexts
 from nri_plugin.creations import Creations
@@ -105,7 +105,7 @@ class Service:
             translate.running(one, by_sandbox.get(one.pod_sandbox_id), self._run_dir)
             for one in containers
         ]
-        await self._tenants.take_over(running, self._inventory.cards)
+        await self._tenants.take_over(running, self._inventory.gpus)
         await self._look_at_default_runtime(pods)
         for told, one in zip(containers, running, strict=True):
             if told.state == nri.CONTAINER_RUNNING and one.key is not None:
@@ -130,7 +130,7 @@ class Service:
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> Answer[nri.CreateContainerResponse | None]:
         of = translate.pod(pod)
-        if not policy.wants_card(of):
+        if not policy.wants_gpu(of):
             by_default = bool(self.node.unprotected)
             if unprotected.gets_all(of.runtime_handler, container.env, by_default):
                 self._metrics.unlimited.labels("nvidia_runtime").inc()
@@ -140,12 +140,12 @@ class Service:
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
         of = translate.pod(pod)
-        if not policy.wants_card(of):
+        if not policy.wants_gpu(of):
             return None
         return _worded(self._start(of, container), pod, container)
 
     def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        """It holds nothing of a card any more; what it has mounted stays until it is removed."""
+        """It holds nothing of a GPU any more; what it has mounted stays until it is removed."""
         self._tenants.ended(container.id)
 
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
@@ -154,7 +154,7 @@ class Service:
     def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
         with _for_people(request.pod, request.container):
             answer = self._tenants.answer_of(request.container.id)
-            if answer is None and self._gets_card(
+            if answer is None and self._gets_gpu(
                 translate.pod(request.pod), request.container.name
             ):
                 raise Refused(refuse(Reason.NOT_ADJUSTED))
@@ -167,7 +167,7 @@ class Service:
                 raise Refused(refuse(Reason.ADJUSTMENT_LOST, what=lost))
             asked = verdict.asks_host(merged, me)
             if asked is None:
-                self._check_cards(merged, verdict.Host())
+                self._check_gpus(merged, verdict.Host())
                 return None
         return _worded(self._look_closer(merged, asked), request.pod, request.container)
 
@@ -178,7 +178,7 @@ class Service:
             await self._starts.with_share(pod, container, key)
             return
         without = answer is not None and answer.wanted.key is None
-        if not without and self._gets_card(pod, container.name):
+        if not without and self._gets_gpu(pod, container.name):
             raise Refused(refuse(Reason.NOT_ADJUSTED))
         await self._starts.without_share(pod, container)
 
@@ -188,29 +188,29 @@ class Service:
         if not (adjust.linux.devices or adjust.cdi_devices or adjust.mounts or adjust.env):
             return
         merged = translate.merged(request)
-        host = verdict.Host(frozenset(filter(cards.is_of_vendor, merged.cdi_names)))
-        if verdict.foreign_card(merged, self._settings.plugin, host) is not None:
+        host = verdict.Host(frozenset(filter(gpus.is_of_vendor, merged.cdi_names)))
+        if verdict.foreign_gpu(merged, self._settings.plugin, host) is not None:
             self._metrics.unlimited.labels("nri_plugin").inc()
 
     async def _look_closer(self, merged: verdict.Merged, cdi_names: Sequence[str]) -> None:
         """Another plugin asks for more than its words say: the host knows what that brings."""
         host = await in_time("look at what plugins bring", self.node.brought(cdi_names))
-        self._check_cards(merged, host)
+        self._check_gpus(merged, host)
 
-    def _check_cards(self, merged: verdict.Merged, host: verdict.Host) -> None:
-        card = verdict.foreign_card(merged, self._settings.plugin, host)
-        if card is not None:
-            plugin = card.plugin or "unknown"
-            raise Refused(refuse(Reason.CARD_FOREIGN, plugin=plugin, what=card.what))
+    def _check_gpus(self, merged: verdict.Merged, host: verdict.Host) -> None:
+        gpu = verdict.foreign_gpu(merged, self._settings.plugin, host)
+        if gpu is not None:
+            plugin = gpu.plugin or "unknown"
+            raise Refused(refuse(Reason.GPU_FOREIGN, plugin=plugin, what=gpu.what))
 
-    def _gets_card(self, pod: Pod, container_name: str) -> bool:
+    def _gets_gpu(self, pod: Pod, container_name: str) -> bool:
         """Whether the container may only run with an adjustment of ours, or not at all.
 
         A container of the pod that was granted nothing is adjusted too; but without it, it has no
-        card either.
+        GPU either.
         """
         try:
-            claimed = policy.claim(pod, container_name, self._inventory.cards)
+            claimed = policy.claim(pod, container_name, self._inventory.gpus)
         except Refused:
             return True
         return claimed is not None and bool(claimed.shares)

@@ -56,7 +56,7 @@ class Settings:
     cdi_by_name: bool = False
     """Ask the runtime for CDI devices by their names, instead of applying their specs."""
     nvidia_ctk: Sequence[str] = ("nvidia-ctk",)
-    """Generates CDI specs for cards that have none; empty: nothing does."""
+    """Generates CDI specs for GPUs that have none; empty: nothing does."""
 
     code_bytes: int = CODE_BYTES
     """What a process is charged for code beside its context, until a measurement has seen it."""
@@ -69,9 +69,9 @@ class Settings:
     """This node's name at the API server."""
 
     inventory_max_age_s: float = 15.0
-    """How old what NVML said may be when a container gets a card; older, it is asked meanwhile."""
+    """How old what NVML said may be when a container gets a GPU; older, it is asked meanwhile."""
     inventory_look_s: float = 5.0
-    """How often NVML is asked in a cluster, so that the scheduler hears of a card that fails."""
+    """How often NVML is asked in a cluster, so that the scheduler hears of a GPU that fails."""
     inventory_look_most_s: float = 30.0
     """How long it is let alone at most, where it takes its time to answer."""
     work_deadline_s: float = 1.2

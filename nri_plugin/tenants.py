@@ -1,5 +1,5 @@
 """The containers of this node, as far as the agent must know them: whom it answered what, who uses
-which files, and what of the cards is held.
+which files, and what of the GPUs is held.
 
 Nothing here that the runtime could not tell again: `take_over` rebuilds it at every Synchronize.
 Files are made, read and removed by the one worker, in the order in which it is asked; everything
@@ -25,7 +25,7 @@ from nri_plugin.files import RunDirectory
 from nri_plugin.ledger import Ledger
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Adjustment, Card, Claim, Container, Pod
+from nri_plugin.model import Adjustment, Claim, Container, Gpu, Pod
 from nri_plugin.recovery import Running, Stray
 from nri_plugin.settings import Settings
 from nri_plugin.sweep import Sweeper
@@ -66,12 +66,12 @@ class Tenants:
         self.ledger = Ledger()
         self.sweeper = Sweeper(files, worker, settings.work_deadline_s, lambda: self._users)
 
-    async def take_over(self, running: Sequence[Running], cards: Sequence[Card]) -> None:
+    async def take_over(self, running: Sequence[Running], gpus: Sequence[Gpu]) -> None:
         """Know what runs, and nothing else; TimeoutError where the files cannot be read in time."""
         keys = {one.key for one in running if one.key is not None}
         job = partial(self._files.grants, keys)
         grants = await self._worker.run(job, self._settings.work_deadline_s)
-        found = recovery.survey(running, grants, cards)
+        found = recovery.survey(running, grants, gpus)
         self._users = {key: set(ids) for key, ids in found.users.items()}
         # What was answered just now may be in the making, and not listed yet: it stays a while.
         listed = {one.id for one in running}
@@ -103,20 +103,20 @@ class Tenants:
         container: Container,
         claimed: Claim,
         key: str,
-        cards: Sequence[Card],
+        gpus: Sequence[Gpu],
     ) -> None:
-        """Give it its part of the cards; raises Refused where they, or its pod's allocation of
+        """Give it its part of the GPUs; raises Refused where they, or its pod's allocation of
         them, do not have as much left, or the API server is known to say otherwise.
 
         From here on it uses the files of `key`, until it is removed, whatever comes of it: work on
         them that nobody waits for any more goes on, and the removal comes behind it.
         """
         holding = frozenset(hold.pod_uid for hold in self.ledger.holds())
-        objection = self._bounds.objection(pod, cards, holding)
+        objection = self._bounds.objection(pod, gpus, holding)
         if objection is not None:
             raise Refused(objection)
         hold = ledger.hold(container.id, key, claimed.shared, pod, container.name, claimed.shares)
-        shortage = self.ledger.take(hold, cards, ledger.parts(claimed.allocated))
+        shortage = self.ledger.take(hold, gpus, ledger.parts(claimed.allocated))
         if shortage is not None:
             raise Refused(shortage.refusal())
         self._rumours.pop(container.id, None)

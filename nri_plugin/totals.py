@@ -1,8 +1,8 @@
-"""What this node says it has: the cards of its Device object, the totals in its capacity, and the
-pods that hold a share of a failed card.
+"""What this node says it has: the GPUs of its Device object, the totals in its capacity, and the
+pods that hold a share of a failed GPU.
 
 Pure. The kubelet admits running pods anew when it restarts, against the totals: were they to shrink
-with a card that fails, tenants on the other cards would be thrown out. So a card counts while it is
+with a GPU that fails, tenants on the other GPUs would be thrown out. So a GPU counts while it is
 healthy or somebody holds a share of it, and no total is ever below what the node's pods ask for.
 """
 
@@ -16,14 +16,14 @@ from typing import Final
 
 from contract import allocation, names
 from nri_plugin.ledger import Hold
-from nri_plugin.model import Card
+from nri_plugin.model import Gpu
 from nri_plugin.notices import Notice
 
 PERCENT: Final = 100
-"""Of one card, of each resource that is a part of it; also how many may share one."""
+"""Of one GPU, of each resource that is a part of it; also how many may share one."""
 
 GONE: Final = "NVML does not list it"
-"""What is said of a card that is no more."""
+"""What is said of a GPU that is no more."""
 
 RESOURCES: Final = (
     names.RESOURCE_GPU,
@@ -36,44 +36,44 @@ RESOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A card in the Device object; where it is not healthy, its problem says why."""
+    """A GPU in the Device object; where it is not healthy, its problem says why."""
 
-    card: Card
+    gpu: Gpu
     healthy: bool
 
 
 def entries(
-    seen: Iterable[Card],
+    seen: Iterable[Gpu],
     before: Iterable[Entry],
     granted: AbstractSet[str],
-    told: Iterable[Card] = (),
+    told: Iterable[Gpu] = (),
 ) -> Sequence[Entry]:
     """What the Device shall list. seen: as NVML tells, those in trouble too; before: what it lists
-    now, or did; granted: the cards that somebody holds a share of; told: as the grants tell of them
-    (`granted_cards`).
+    now, or did; granted: the GPUs that somebody holds a share of; told: as the grants tell of them
+    (`granted_gpus`).
 
-    A card in trouble is listed with the memory that it has or had, and never with less than is
+    A GPU in trouble is listed with the memory that it has or had, and never with less than is
     granted of it. One that is gone is listed, unhealthy, while it is granted: its size is needed to
     give the node totals. One whose memory is not known cannot be written.
     """
-    known = {entry.card.uuid: entry.card for entry in before}
-    for card in told:
-        more = known.setdefault(card.uuid, card)
-        if more.memory_bytes < card.memory_bytes:
-            known[card.uuid] = replace(more, memory_bytes=card.memory_bytes)
+    known = {entry.gpu.uuid: entry.gpu for entry in before}
+    for gpu in told:
+        more = known.setdefault(gpu.uuid, gpu)
+        if more.memory_bytes < gpu.memory_bytes:
+            known[gpu.uuid] = replace(more, memory_bytes=gpu.memory_bytes)
     found: dict[str, Entry] = {}
-    for card in seen:
-        if not card.problem:
-            found[card.uuid] = Entry(card, healthy=True)
-        elif card.uuid in known or card.memory_bytes:
-            before_bytes = known[card.uuid].memory_bytes if card.uuid in known else 0
-            memory_bytes = max(card.memory_bytes, before_bytes)
-            found[card.uuid] = Entry(replace(card, memory_bytes=memory_bytes), healthy=False)
-    # The scheduler reads so many: of cards that are no more, none takes the place of one that is.
+    for gpu in seen:
+        if not gpu.problem:
+            found[gpu.uuid] = Entry(gpu, healthy=True)
+        elif gpu.uuid in known or gpu.memory_bytes:
+            before_bytes = known[gpu.uuid].memory_bytes if gpu.uuid in known else 0
+            memory_bytes = max(gpu.memory_bytes, before_bytes)
+            found[gpu.uuid] = Entry(replace(gpu, memory_bytes=memory_bytes), healthy=False)
+    # The scheduler reads so many: of GPUs that are no more, none takes the place of one that is.
     gone = [uuid for uuid in known if uuid in granted and uuid not in found]
-    for uuid in gone[: max(0, names.MAX_CARDS - len(found))]:
+    for uuid in gone[: max(0, names.MAX_GPUS - len(found))]:
         found[uuid] = Entry(replace(known[uuid], problem=GONE), healthy=False)
-    return sorted(found.values(), key=lambda entry: (entry.card.minor, entry.card.uuid))
+    return sorted(found.values(), key=lambda entry: (entry.gpu.minor, entry.gpu.uuid))
 
 
 def totals(
@@ -82,27 +82,27 @@ def totals(
     excluded: AbstractSet[str],
     asked: Mapping[str, int],
 ) -> Mapping[str, int]:
-    """By resource. excluded: cards that the operator keeps from us. asked: by resource, what all
+    """By resource. excluded: GPUs that the operator keeps from us. asked: by resource, what all
     pods of the node ask for together."""
     counted = [
-        entry.card
+        entry.gpu
         for entry in listed
-        if entry.card.uuid in granted or (entry.healthy and entry.card.uuid not in excluded)
+        if entry.gpu.uuid in granted or (entry.healthy and entry.gpu.uuid not in excluded)
     ]
     parts = dict.fromkeys(RESOURCES, PERCENT * len(counted))
-    parts[names.RESOURCE_MEMORY] = sum(card.memory_bytes for card in counted)
+    parts[names.RESOURCE_MEMORY] = sum(gpu.memory_bytes for gpu in counted)
     return {key: max(total, asked.get(key, 0)) for key, total in parts.items()}
 
 
-def granted_cards(
+def granted_gpus(
     holds: Iterable[Hold], allocated: Mapping[str, Sequence[allocation.DeviceEntry]]
-) -> Sequence[Card]:
-    """Cards as their grants tell of them: all that is known of one that neither NVML nor a Device
+) -> Sequence[Gpu]:
+    """GPUs as their grants tell of them: all that is known of one that neither NVML nor a Device
     lists any more. holds: of the containers that live. allocated: by UID, what pods were granted,
     also those of which no container lives; a pod's containers hold no more than it was granted.
 
-    The memory is what is granted: the card had that much at least, and more would be room on a card
-    that is not there. A card whose share is given in percent alone, and not held, is left out.
+    The memory is what is granted: the GPU had that much at least, and more would be room on a GPU
+    that is not there. A GPU whose share is given in percent alone, and not held, is left out.
     """
     minors: dict[str, int] = {}
     of_pods: Counter[tuple[str, str]] = Counter()
@@ -119,20 +119,20 @@ def granted_cards(
     total: Counter[str] = Counter()
     for (uuid, _), memory_bytes in of_pods.items():
         total[uuid] += memory_bytes
-    return [Card(uuid, minors[uuid], each) for uuid, each in total.items() if each]
+    return [Gpu(uuid, minors[uuid], each) for uuid, each in total.items() if each]
 
 
-def failed_card_notices(holds: Iterable[Hold], seen: Sequence[Card]) -> Iterator[Notice]:
-    """For each pod and failed card of which it holds a share: its programs fail, and nothing else
+def failed_gpu_notices(holds: Iterable[Hold], seen: Sequence[Gpu]) -> Iterator[Notice]:
+    """For each pod and failed GPU of which it holds a share: its programs fail, and nothing else
     tells why. What it holds stays counted. seen: all that NVML tells, those in trouble too."""
-    cards = {card.uuid: card for card in seen}
+    gpus = {gpu.uuid: gpu for gpu in seen}
     for hold in holds:
         for uuid in hold.parts:
-            card = cards.get(uuid)
-            problem = GONE if card is None else card.problem
+            gpu = gpus.get(uuid)
+            problem = GONE if gpu is None else gpu.problem
             if problem:
                 text = (
-                    f"card {uuid}, of which {hold.whose} has a share, is in trouble: {problem}; its"
-                    f" programs fail until the card is back; delete the pod to have it placed anew"
+                    f"GPU {uuid}, of which {hold.whose} has a share, is in trouble: {problem}; its"
+                    f" programs fail until the GPU is back; delete the pod to have it placed anew"
                 )
-                yield Notice(hold.pod, uuid, names.EVENT_CARD_FAILED, text, action="Run")
+                yield Notice(hold.pod, uuid, names.EVENT_GPU_FAILED, text, action="Run")

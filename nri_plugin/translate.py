@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from contract import names
-from nri_plugin import cards
+from nri_plugin import gpus
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.model import Adjustment, Container, Device, Hook, HookStage, Mount, Pod
 from nri_plugin.recovery import Running
@@ -146,7 +146,7 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
         key=key_of(message, run_dir),
         stopped=message.state == nri.CONTAINER_STOPPED,
         waiting=message.state == nri.CONTAINER_CREATED,
-        nodes=[node.path for node in message.linux.devices if cards.is_node(node.path, node.major)],
+        nodes=[node.path for node in message.linux.devices if gpus.is_node(node.path, node.major)],
     )
 
 

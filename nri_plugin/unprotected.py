@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from nri_plugin import bundle, cards
+from nri_plugin import bundle, gpus
 
 HOST_ROOT: Final = Path("/proc/1/root")
 """The host's file system, as an agent in the host's PID namespace sees it."""
@@ -53,7 +53,7 @@ def gets_all(runtime_handler: str, env: Iterable[str], by_default: bool) -> bool
     if runtime_handler not in HANDLERS and not (by_default and not runtime_handler):
         return False
     split = (line.partition("=") for line in env)
-    return any(cards.names_cards(name, value) for name, _, value in split)
+    return any(gpus.names_gpus(name, value) for name, _, value in split)
 
 
 def _program(containerd_state: Path, sandbox_id: str) -> str:

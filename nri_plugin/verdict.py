@@ -4,7 +4,7 @@ Pure, and by owner: the runtime tells which plugin set each mount, variable and 
 answered must be there, as we answered it, and ours; a plugin that puts the same value in our place
 could as well put another one there next time, and is told so now.
 
-A container with a share gets cards from this agent alone, since a card of another plugin has no
+A container with a share gets GPUs from this agent alone, since a GPU of another plugin has no
 limit. What other plugins give to containers without a share is theirs to decide, and is counted.
 """
 
@@ -17,7 +17,7 @@ from itertools import chain
 from operator import attrgetter
 
 from contract import names
-from nri_plugin import cards
+from nri_plugin import gpus
 from nri_plugin.injection import collision, normal
 from nri_plugin.model import Adjustment, Device, Hook, Mount
 
@@ -63,8 +63,8 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignCard:
-    """A card, or what brings one, that is not ours. plugin: empty where the runtime knows none."""
+class ForeignGpu:
+    """A GPU, or what brings one, that is not ours. plugin: empty where the runtime knows none."""
 
     plugin: str
     what: str
@@ -130,10 +130,10 @@ def _not_mine(what: str, owner: str | None, me: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the host says of what other plugins bring. cdi_cards: of their CDI names, those that
-    bring a card; majors: the numbers of the driver's nodes."""
+    """What the host says of what other plugins bring. cdi_gpus: of their CDI names, those that
+    bring a GPU; majors: the numbers of the driver's nodes."""
 
-    cdi_cards: AbstractSet[str] = frozenset()
+    cdi_gpus: AbstractSet[str] = frozenset()
     majors: AbstractSet[int] = frozenset()
 
 
@@ -143,37 +143,37 @@ def asks_host(merged: Merged, me: str) -> Sequence[str] | None:
     return asked if asked or merged.cgroup_rules else None
 
 
-def foreign_card(merged: Merged, me: str, host: Host = Host()) -> ForeignCard | None:
-    """The first card that another plugin brings."""
-    for owner, what in _cards(merged, host):
+def foreign_gpu(merged: Merged, me: str, host: Host = Host()) -> ForeignGpu | None:
+    """The first GPU that another plugin brings."""
+    for owner, what in _gpus(merged, host):
         if owner != me:
-            return ForeignCard(owner, what)
+            return ForeignGpu(owner, what)
     return None
 
 
-def _cards(merged: Merged, host: Host) -> Iterator[tuple[str, str]]:
+def _gpus(merged: Merged, host: Host) -> Iterator[tuple[str, str]]:
     owners = merged.owners
     for device in merged.devices:
-        if cards.is_node(device.path, device.major):
+        if gpus.is_node(device.path, device.major):
             yield owners.devices.get(device.path, ""), f"device {device.path}"
     for mount in merged.mounts:
-        if cards.may_be_node(mount.destination + mount.source) and any(
-            cards.is_node(path, 0) for path in (normal(mount.destination), mount.source)
+        if gpus.may_be_node(mount.destination + mount.source) and any(
+            gpus.is_node(path, 0) for path in (normal(mount.destination), mount.source)
         ):
             yield owners.mounts.get(mount.destination, ""), f"mount {mount.destination}"
     for key, value in merged.env:
-        if cards.names_cards(key, value):
+        if gpus.names_gpus(key, value):
             yield owners.env.get(key, ""), f"environment {key}={value}"
     for rule in merged.cgroup_rules:
-        if _opens_cards(rule, host.majors):
+        if _opens_gpus(rule, host.majors):
             numbers = ":".join("*" if n is None else str(n) for n in (rule.major, rule.minor))
             yield "", f"the cgroup rule {rule.type or 'a'} {numbers} {rule.access}".rstrip()
     for name in merged.cdi_names:
-        if name in host.cdi_cards:
+        if name in host.cdi_gpus:
             yield owners.cdi_names.get(name, ""), f"CDI device {name}"
 
 
-def _opens_cards(rule: CgroupRule, majors: AbstractSet[int]) -> bool:
+def _opens_gpus(rule: CgroupRule, majors: AbstractSet[int]) -> bool:
     """A rule to make nodes alone (m) opens none; the runtime's own has it for everybody."""
     opens = not rule.access or not {"r", "w"}.isdisjoint(rule.access)
     return opens and rule.type in ("", "a", "c") and (rule.major is None or rule.major in majors)

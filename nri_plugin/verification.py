@@ -19,7 +19,7 @@ from nri_plugin.bounds import Bounds
 from nri_plugin.errors import Refusal
 from nri_plugin.ledger import Hold
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Card, Pod
+from nri_plugin.model import Gpu, Pod
 from nri_plugin.notices import Notice, Notices
 from nri_plugin.readiness import Readiness
 
@@ -52,7 +52,7 @@ class Verification:
         self,
         bounds: Bounds,
         holds: Callable[[], Sequence[Hold]],
-        cards: Callable[[], Sequence[Card]],
+        gpus: Callable[[], Sequence[Gpu]],
         notices: Notices,
         readiness: Readiness,
         metrics: Metrics,
@@ -60,7 +60,7 @@ class Verification:
     ) -> None:
         self._bounds = bounds
         self._holds = holds
-        self._cards = cards
+        self._gpus = gpus
         self._notices = notices
         self._readiness = readiness
         self._metrics = metrics
@@ -75,13 +75,13 @@ class Verification:
 
     def look(self) -> None:
         """Judge all that runs, by what is known now."""
-        holds, cards, now_s = self._holds(), self._cards(), self._clock()
+        holds, gpus, now_s = self._holds(), self._gpus(), self._clock()
         holding = frozenset(hold.pod_uid for hold in holds)
-        self.over = self._bounds.over(cards, holding)
+        self.over = self._bounds.over(gpus, holding)
         refuted = {**self.over, **self._bounds.foreign()}
         standings: dict[str, Standing] = {}
         for hold in holds:
-            refusal = refuted.get(hold.pod_uid) or self._bounds.doubt(hold, cards)
+            refusal = refuted.get(hold.pod_uid) or self._bounds.doubt(hold, gpus)
             standings[hold.container_id] = self._standing(hold, refusal)
             if refusal is not None:  # it goes on: nothing is stopped for it
                 text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
@@ -108,7 +108,7 @@ class Verification:
             if standings[hold.container_id] is Standing.ABSENT:
                 problem = self._bounds.denied(hold.pod_uid)
                 text = (
-                    f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a card, but"
+                    f"container {hold.whose} (pod UID {hold.pod_uid}) holds a share of a GPU, but"
                     f" the API server does not have its pod here: {problem}; find out who made it"
                 )
                 self._say(_ABSENT, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)

@@ -15,7 +15,7 @@ from typing import Final
 
 from contract.log_lines import Line
 from nri_plugin.metrics import Metrics
-from nri_plugin.model import Card, Paths, Specs
+from nri_plugin.model import Gpu, Paths, Specs
 from nri_plugin.node import Node
 from nri_plugin.readiness import BEAT_S, Readiness
 
@@ -27,7 +27,7 @@ LOOK_EVERY_BEATS: Final = 5
 @dataclass(frozen=True, slots=True)
 class Found:
     """lacks: what keeps the whole node from sharing, in words. unusable: by UUID, what keeps one
-    card from it."""
+    GPU from it."""
 
     lacks: Sequence[str] = ()
     unusable: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ async def watch(
             if looking is None and due:
                 asked_by = node.runtime
                 looking = asyncio.create_task(look(node), name="look at the node")
-            metrics.cards.set(len(node.inventory.cards))
+            metrics.gpus.set(len(node.inventory.gpus))
             metrics.unusable.set(len(readiness.unusable))
             problems = readiness.problems
             metrics.ready.set(not problems)
@@ -71,32 +71,32 @@ async def watch(
 def tell(found: Found, readiness: Readiness) -> None:
     for uuid, problem in found.unusable.items():
         if readiness.unusable.get(uuid) != problem:
-            _LOG.error(Line("card cannot be brought to containers", uuid=uuid, problem=problem))
+            _LOG.error(Line("GPU cannot be brought to containers", uuid=uuid, problem=problem))
     readiness.node, readiness.unusable = found.lacks, found.unusable
 
 
 async def look(node: Node) -> Found:
     """What the node lacks, after what could be repaired was."""
-    if node.inventory.problem is not None or not node.inventory.cards:
+    if node.inventory.problem is not None or not node.inventory.gpus:
         await node.inventory.refresh()
     if node.inventory.problem is not None:
-        return Found([f"this node's cards are not known: {node.inventory.problem}"])
-    if not node.inventory.cards:
-        troubles = [f"{card.uuid}: {card.problem}" for card in node.inventory.seen if card.problem]
+        return Found([f"this node's GPUs are not known: {node.inventory.problem}"])
+    if not node.inventory.gpus:
+        troubles = [f"{gpu.uuid}: {gpu.problem}" for gpu in node.inventory.seen if gpu.problem]
         return Found(
-            [f"no card of this node can be shared: {'; '.join(troubles)}"]
+            [f"no GPU of this node can be shared: {'; '.join(troubles)}"]
             if troubles
-            else ["the driver shows no card on this node"]
+            else ["the driver shows no GPU on this node"]
         )
     try:
         await node.renew_specs()
         specs, paths = await node.look_at_host()
-        found = [specs.devices.get(card.uuid) for card in node.inventory.cards]
-        # Somebody may have described the card since we did, in the same directory: then neither
+        found = [specs.devices.get(gpu.uuid) for gpu in node.inventory.gpus]
+        # Somebody may have described the GPU since we did, in the same directory: then neither
         # description counts, and ours gives way.
         if any(device and device.problem for device in found) and await node.discard_specs():
             specs, paths = await node.look_at_host()
-        missing = {card.uuid for card in node.inventory.cards} - specs.devices.keys()
+        missing = {gpu.uuid for gpu in node.inventory.gpus} - specs.devices.keys()
         # One file has them all, so those that it describes already are generated with the others.
         ours = {
             uuid
@@ -111,15 +111,15 @@ async def look(node: Node) -> Found:
         )
     except OSError as error:
         return Found([f"no CDI spec can be written: {error}"])
-    judged = judge(node.inventory.cards, specs, paths, node.generator.problem)
+    judged = judge(node.inventory.gpus, specs, paths, node.generator.problem)
     unprotected = [node.unprotected] if node.unprotected else []
     return Found([*unprotected, *judged.lacks], judged.unusable)
 
 
 def judge(
-    cards: Sequence[Card], specs: Specs, paths: Paths, generator_problem: str | None = None
+    gpus: Sequence[Gpu], specs: Specs, paths: Paths, generator_problem: str | None = None
 ) -> Found:
-    """Pure: library and CDI devices of these cards."""
+    """Pure: library and CDI devices of these GPUs."""
     lacks = []
     if paths.bringing.by_name_problem is not None:
         lacks.append(f"CDI devices are asked for by name, but {paths.bringing.by_name_problem}")
@@ -129,15 +129,13 @@ def judge(
     hints += [f"none was generated: {generator_problem}"] if generator_problem else []
     hint = f" ({'; '.join(hints)})" if hints else ""
     unusable = {}
-    for card in cards:
-        device = specs.devices.get(card.uuid)
+    for gpu in gpus:
+        device = specs.devices.get(gpu.uuid)
         if device is None:
-            unusable[card.uuid] = f"card {card.uuid} has no CDI device{hint}"
+            unusable[gpu.uuid] = f"GPU {gpu.uuid} has no CDI device{hint}"
         elif device.problem is not None:
-            unusable[card.uuid] = (
-                f"CDI device of card {card.uuid} in {device.file}: {device.problem}"
-            )
-    if len(unusable) == len(cards):
+            unusable[gpu.uuid] = f"CDI device of GPU {gpu.uuid} in {device.file}: {device.problem}"
+    if len(unusable) == len(gpus):
         lacks += unusable.values()
     return Found(lacks, unusable)
 

@@ -1,4 +1,4 @@
-"""The scheduler's side: which card of the placed node, how much of it, in one write.
+"""The scheduler's side: which GPU of the placed node, how much of it, in one write.
 
 `core` decides (pure numpy: fleet, fit, score, place); `translate`, with `dialects` and `hints`,
 knows Kubernetes' fields and what is asked in which dialect; `state` keeps what is held; `written`

@@ -1,4 +1,4 @@
-"""Binds: chooses the cards, holds them, and makes one write, of which it then knows the outcome.
+"""Binds: chooses the GPUs, holds them, and makes one write, of which it then knows the outcome.
 
 Chosen and held in one step, without an await. What is held is given back only when the Binding can
 not be done any more: the API server says that the pod is gone, or bound elsewhere, or has changed

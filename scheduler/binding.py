@@ -29,13 +29,13 @@ def annotations_of(placement: Placement) -> Mapping[str, str]:
     """All that is written onto the pod in the write that binds it.
 
     A grant's core is 100 where none was asked for: the allocation leaves the key out there, which
-    is what says that nothing of the card's compute is held.
+    is what says that nothing of the GPU's compute is held.
     """
-    granted: dict[str, list[grants.CardGrant]] = {}
+    granted: dict[str, list[grants.GpuGrant]] = {}
     for share in placement.shares:
         core = 100 if share.core_percent is None else share.core_percent
-        card = grants.CardGrant(share.uuid, share.minor, share.memory_bytes, core)
-        granted.setdefault(share.container, []).append(card)
+        gpu = grants.GpuGrant(share.uuid, share.minor, share.memory_bytes, core)
+        granted.setdefault(share.container, []).append(gpu)
     entries = tuple(_entry(peak) for peak in placement.peaks)
     return MappingProxyType(
         {

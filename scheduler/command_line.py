@@ -39,7 +39,7 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
 
 _HELP: Final = f"""\
 gpuslice's scheduler: an extender of the stock kube-scheduler. That one places the pods; this one
-chooses the card, and writes it in the one request that binds the pod.
+chooses the GPU, and writes it in the one request that binds the pod.
 
 `python -m scheduler serve`: runs beside kube-scheduler, in the same pod
 

@@ -2,7 +2,7 @@
 
 Pure. A dialect gets the pod's annotations and its containers, and says what each asks for, by
 itself: Koordinator's own scheduler sums a pod's containers, and we do not. Koordinator's hints on
-which cards will do are read beside them, as the core's selector and scope.
+which GPUs will do are read beside them, as the core's selector and scope.
 A request that is not allowed is refused as it is read: the text names the field, its value and what
 is allowed.
 """
@@ -45,7 +45,7 @@ _SHARED: Final = names.RESOURCE_SHARED
 RESOURCES: Final = frozenset({_GPU, _CORE, _MEMORY, _RATIO, _SHARED})
 """By which shares are asked for, in any dialect."""
 
-_OF_CARDS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
+_OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
 _ALLOWED: Final = (
     f"allowed are {_GPU} by itself; or one of {_MEMORY} and {_RATIO}, with {_CORE} or without, and"
@@ -54,10 +54,10 @@ _ALLOWED: Final = (
 
 
 def misnamed(resource: str) -> str:
-    """What is wrong with the name of a resource that is to be of cards; "" if nothing is. No node
+    """What is wrong with the name of a resource that is to be of GPUs; "" if nothing is. No node
     has one of another name, and a pod that asked for it would wait for ever: Koordinator's own
     scheduler writes new names for old before it schedules, the stock one does not."""
-    if resource in RESOURCES or not resource.lower().startswith(_OF_CARDS):
+    if resource in RESOURCES or not resource.lower().startswith(_OF_GPUS):
         return ""
     new = names.DEPRECATED_RESOURCES.get(resource)
     if new is not None:
@@ -94,24 +94,24 @@ def _koordinator_ask(container: Container, asked: Mapping[str, int]) -> Ask:
     if asked.keys() != {_GPU} and (_GPU in asked or not one_memory):
         written = ", ".join(f"{name}: {amount}" for name, amount in asked.items())
         raise RequestError(f"{who}: {written}; {_ALLOWED}")
-    cards = _cards(asked)
-    if cards > names.MAX_CARDS:
-        raise RequestError(f"{who}: asks for {cards} cards; allowed are 1 to {names.MAX_CARDS}")
+    gpus = _gpus(asked)
+    if gpus > names.MAX_GPUS:
+        raise RequestError(f"{who}: asks for {gpus} GPUs; allowed are 1 to {names.MAX_GPUS}")
     even = _SHARED in asked
     if _GPU in asked:
-        percent = _percent(who, _GPU, asked[_GPU], cards, even)
-        return Ask(container.name, container.phase, container.order, cards, percent, None, percent)
-    core = _percent(who, _CORE, asked[_CORE], cards, even) if _CORE in asked else None
-    ratio = _percent(who, _RATIO, asked[_RATIO], cards, even) if _RATIO in asked else None
+        percent = _percent(who, _GPU, asked[_GPU], gpus, even)
+        return Ask(container.name, container.phase, container.order, gpus, percent, None, percent)
+    core = _percent(who, _CORE, asked[_CORE], gpus, even) if _CORE in asked else None
+    ratio = _percent(who, _RATIO, asked[_RATIO], gpus, even) if _RATIO in asked else None
     memory = asked.get(_MEMORY)
     if memory is not None:
-        memory = _of_each(f"{who}: {_MEMORY}", memory, cards, MAX_BYTES, "bytes")
-    return Ask(container.name, container.phase, container.order, cards, core, memory, ratio)
+        memory = _of_each(f"{who}: {_MEMORY}", memory, gpus, MAX_BYTES, "bytes")
+    return Ask(container.name, container.phase, container.order, gpus, core, memory, ratio)
 
 
-def _cards(asked: Mapping[str, int]) -> int:
-    """Over how many cards the amounts are spread. Core alone tells where no ratio does, as
-    Koordinator's webhook has it: without, 200 percent of core would be asked of one card."""
+def _gpus(asked: Mapping[str, int]) -> int:
+    """Over how many GPUs the amounts are spread. Core alone tells where no ratio does, as
+    Koordinator's webhook has it: without, 200 percent of core would be asked of one GPU."""
     if _SHARED in asked:
         return asked[_SHARED]
     telling = asked.get(_GPU) or asked.get(_RATIO) or asked.get(_CORE) or 0
@@ -119,23 +119,23 @@ def _cards(asked: Mapping[str, int]) -> int:
     return telling // WHOLE_PERCENT if whole else 1
 
 
-def _percent(who: str, name: str, total: int, cards: int, even: bool) -> int:
-    """Of each card. even: gpu.shared says over how many, and the total must divide by that."""
-    if even and total % cards:
-        allowed = f"with {_SHARED}: {cards} a multiple of {cards}"
+def _percent(who: str, name: str, total: int, gpus: int, even: bool) -> int:
+    """Of each GPU. even: gpu.shared says over how many, and the total must divide by that."""
+    if even and total % gpus:
+        allowed = f"with {_SHARED}: {gpus} a multiple of {gpus}"
         raise RequestError(f"{who}: {name}: {total}; allowed is {allowed}")
     if not even and total > WHOLE_PERCENT and total % WHOLE_PERCENT:
-        allowed = f"1 to {WHOLE_PERCENT}, or a multiple of {WHOLE_PERCENT} for whole cards"
+        allowed = f"1 to {WHOLE_PERCENT}, or a multiple of {WHOLE_PERCENT} for whole GPUs"
         raise RequestError(f"{who}: {name}: {total}; allowed are {allowed}")
-    return _of_each(f"{who}: {name}", total, cards, WHOLE_PERCENT, "percent")
+    return _of_each(f"{who}: {name}", total, gpus, WHOLE_PERCENT, "percent")
 
 
-def _of_each(where: str, total: int, cards: int, most: int, unit: str) -> int:
-    each = total // cards
+def _of_each(where: str, total: int, gpus: int, most: int, unit: str) -> int:
+    each = total // gpus
     if not 1 <= each <= most:
         raise RequestError(
-            f"{where}: {total} is {each} {unit} of a card; allowed are {cards} to {most * cards},"
-            f" for {cards} of them"
+            f"{where}: {total} is {each} {unit} of a GPU; allowed are {gpus} to {most * gpus},"
+            f" for {gpus} of them"
         )
     return each
 
@@ -171,7 +171,7 @@ _NOT_HONOURED: Final = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTIT
 def read_hints(
     annotations: Mapping[str, str], asks: Sequence[Ask]
 ) -> tuple[Sequence[Requirement], Scope]:
-    """The selector and the scope that the pod's cards must be in. Raises RequestError.
+    """The selector and the scope that the pod's GPUs must be in. Raises RequestError.
 
     Source: koordinator apis/extension/device_share.go.
     """
@@ -202,10 +202,8 @@ def _scope(where: str, hint: Mapping[str, Any], asks: Sequence[Ask]) -> Scope:
     where = f"{where}.requiredTopologyScope: {text!r}"
     if scope is None:
         raise RequestError(f"{where}; allowed are {', '.join(_SCOPES)}")
-    if scope is Scope.DEVICE and any(ask.cards > 1 for ask in asks):
-        raise RequestError(
-            f"{where}, and several cards are asked; allowed are PCIe, NUMANode, Node"
-        )
+    if scope is Scope.DEVICE and any(ask.gpus > 1 for ask in asks):
+        raise RequestError(f"{where}, and several GPUs are asked; allowed are PCIe, NUMANode, Node")
     return scope
 
 

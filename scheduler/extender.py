@@ -26,7 +26,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 64 << 20
 """Of a call: the largest pod that the API server takes, and a hundred thousand names."""
-NOT_SYNCED: Final = "gpuslice has not heard of all pods, nodes and cards yet"
+NOT_SYNCED: Final = "gpuslice has not heard of all pods, nodes and GPUs yet"
 _FAILED: Final = {"/preempt": 503}
 """The status of an error; else 200. An ExtenderPreemptionResult has no field for one: what is read
 at all says that nobody can make way."""

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from scheduler.core.fleet import Card
+from scheduler.core.fleet import Gpu
 from scheduler.core.request import WHOLE_PERCENT, Request
 
 
 @dataclass(frozen=True, slots=True)
-class HeldCard:
-    """What a bound pod holds of one card of its node.
+class HeldGpu:
+    """What a bound pod holds of one GPU of its node.
 
     uuid None: an older writer told the minor alone. memory_bytes None: memory_percent tells, of
-    the card's total. core_percent None: none was asked for.
+    the GPU's total. core_percent None: none was asked for.
     """
 
     uuid: str | None
@@ -31,23 +31,23 @@ class HeldCard:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A bound pod whose annotations do not tell which card it holds: it may be any of its node's.
+    """A bound pod whose annotations do not tell which GPU it holds: it may be any of its node's.
 
     asked: what its containers ask for; None: that cannot be read either, so that it may hold any
-    card whole.
+    GPU whole.
     """
 
     asked: Request | None
 
-    def most_of(self, card: Card) -> tuple[int, int | None]:
-        """Bytes and core: the most that it may hold of the card."""
+    def most_of(self, gpu: Gpu) -> tuple[int, int | None]:
+        """Bytes and core: the most that it may hold of the GPU."""
         if self.asked is None:
-            return card.total_bytes, WHOLE_PERCENT
-        size, core = self.asked.peak_of(card.total_bytes)
-        return min(size, card.total_bytes), None if core is None else min(core, WHOLE_PERCENT)
+            return gpu.total_bytes, WHOLE_PERCENT
+        size, core = self.asked.peak_of(gpu.total_bytes)
+        return min(size, gpu.total_bytes), None if core is None else min(core, WHOLE_PERCENT)
 
 
-Held = Sequence[HeldCard] | Unreadable
+Held = Sequence[HeldGpu] | Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PodFacts:
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """isolates: the node's label says that it can. partitioned: its label requires that several
-    whole GPUs of a pod are a group of its partition table. cordoned, excluded: UUIDs of cards that
+    whole GPUs of a pod are a group of its partition table. cordoned, excluded: UUIDs of GPUs that
     may not be given."""
 
     name: str
@@ -81,12 +81,12 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A node's inventory. node_uid: of the Node that owns it, "" where it does not say. cards:
+    """A node's inventory. node_uid: of the Node that owns it, "" where it does not say. GPUs:
     those that can be read; problems: what is wrong with the others. readable False: with all."""
 
     name: str
     node_uid: str
-    cards: Sequence[Card]
+    gpus: Sequence[Gpu]
     problems: Sequence[str] = ()
     readable: bool = True
 
@@ -116,10 +116,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod that holds cards of a node. whose: NAMESPACE/NAME. cards: of those that are there,
+    """A pod that holds GPUs of a node. whose: NAMESPACE/NAME. GPUs: of those that are there,
     (UUID, bytes, percent of core or None). assumed: its binding was not seen yet."""
 
     uid: str
     whose: str
-    cards: Sequence[tuple[str, int, int | None]]
+    gpus: Sequence[tuple[str, int, int | None]]
     assumed: bool

@@ -82,37 +82,37 @@ class Metrics:
         )
         self.nodes = gauge(
             "gpuslice_scheduler_nodes",
-            "Nodes, by whether pods may get cards of them: FITS, or why not (docs/scheduling.md"
+            "Nodes, by whether pods may get GPUs of them: FITS, or why not (docs/scheduling.md"
             " has the reasons).",
             ("reason",),
         )
-        self.cards = gauge(
-            "gpuslice_scheduler_cards",
-            "Cards, by state: usable, or not (unhealthy, cordoned, excluded).",
+        self.gpus = gauge(
+            "gpuslice_scheduler_gpus",
+            "GPUs, by state: usable, or not (unhealthy, cordoned, excluded).",
             ("state",),
         )
         self.memory_bytes = gauge(
-            "gpuslice_scheduler_card_memory_bytes",
-            "Memory of all cards, by state: total, granted, and free, which is what usable cards"
+            "gpuslice_scheduler_gpu_memory_bytes",
+            "Memory of all GPUs, by state: total, granted, and free, which is what usable GPUs"
             " have left.",
             ("state",),
         )
         self.core_ratio = gauge(
-            "gpuslice_scheduler_card_core_granted_ratio",
-            "Compute time that is granted, 0 to 1 of all cards.",
+            "gpuslice_scheduler_gpu_core_granted_ratio",
+            "Compute time that is granted, 0 to 1 of all GPUs.",
         )
         self.largest_free = gauge(
             "gpuslice_scheduler_largest_free_slice_bytes",
-            "The most that one share can get now, on the best card. Beside what is free in all, it"
-            " shows how fragmented the cards are.",
+            "The most that one share can get now, on the best GPU. Beside what is free in all, it"
+            " shows how fragmented the GPUs are.",
         )
         self.assumed = gauge(
             "gpuslice_scheduler_assumed_pods",
-            "Pods whose cards are chosen and whose binding was not seen yet.",
+            "Pods whose GPUs are chosen and whose binding was not seen yet.",
         )
         self.problems = gauge(
             "gpuslice_scheduler_problems",
-            "What a person should look at: unreadable annotations and inventories, cards that are"
+            "What a person should look at: unreadable annotations and inventories, GPUs that are"
             " gone or overfull, node agents that are not ready. /debug/fleet lists them.",
         )
         self.woken = counter(

@@ -152,7 +152,7 @@ def _container(name: str, phase: str, order: int, limits: Json, requests: Json) 
 
 
 def _wrong(key: str, value: object) -> str:
-    """With a resource of cards, "" for nothing. Of a fraction the API server says the same; the pod
+    """With a resource of GPUs, "" for nothing. Of a fraction the API server says the same; the pod
     may be one that it has not seen."""
     if key not in dialects.RESOURCES:
         return dialects.misnamed(key)
@@ -175,7 +175,7 @@ def _refuse_foreign(overhead: Json, containers: Sequence[Container]) -> None:
                     f"container {container.name}: {key}: {value} is not ours to give, but its"
                     f" device plugin's; a pod asks either for it or for shares of"
                     f" {names.RESOURCE_MEMORY_RATIO} and the like, where"
-                    f" {names.RESOURCE_GPU}: 100 is a whole card"
+                    f" {names.RESOURCE_GPU}: 100 is a whole GPU"
                 )
             raise RequestError(
                 f"container {container.name}: {key}: {value}; only Koordinator's own scheduler"

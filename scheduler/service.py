@@ -193,7 +193,7 @@ async def _ready(cache: Cache, announce: Callable[[str], None]) -> None:
     # What was read stays for long: the collector need not walk over it again and again.
     gc.collect()
     gc.freeze()
-    announce("ready: all pods, nodes and cards are known")
+    announce("ready: all pods, nodes and GPUs are known")
 
 
 async def _every(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:

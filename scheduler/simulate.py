@@ -1,4 +1,4 @@
-"""Where a pod would go, card by card, and why not elsewhere.
+"""Where a pod would go, GPU by GPU, and why not elsewhere.
 
 Pure: objects in, an account out. The same code decides as in the scheduler; kube-scheduler's own
 part (affinity, taints, processors, volumes) is not asked.
@@ -40,7 +40,7 @@ class SimulationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that has room. score: 0 to 1. containers: their shares of its cards."""
+    """A node that has room. score: 0 to 1. containers: their shares of its GPUs."""
 
     node: str
     score: float

@@ -85,7 +85,7 @@ def simulate_command(
         str, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster.")
     ] = "",
 ) -> None:
-    """Say where pods would go, card by card, and why not elsewhere. Changes nothing.
+    """Say where pods would go, GPU by GPU, and why not elsewhere. Changes nothing.
 
     The decision is the scheduler's own. What kube-scheduler weighs beside it (affinity, taints,
     processors, volumes) is not asked: a node that is listed here may be ruled out there.
@@ -142,7 +142,7 @@ def _show(console: Console, account: Account) -> None:
         console.print(f"  {account.error}", markup=False)
         return
     if not account.asks:
-        console.print(f"{account.pod}: asks for no share of a card; any node will do", markup=False)
+        console.print(f"{account.pod}: asks for no share of a GPU; any node will do", markup=False)
         return
     if account.candidates:
         console.print(f"{account.pod}: {account.node}", markup=False)
@@ -157,7 +157,7 @@ def _show(console: Console, account: Account) -> None:
 
 def _candidates(account: Account) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("  node", "score", "container", "card", "memory", "core"):
+    for heading in ("  node", "score", "container", "gpu", "memory", "core"):
         table.add_column(heading, no_wrap=True)
     for candidate in account.candidates[:_SHOWN]:
         for number, share in enumerate(candidate.containers):

@@ -1,4 +1,4 @@
-"""What is held of which card, from what Kubernetes' objects say: facts in, fleet out.
+"""What is held of which GPU, from what Kubernetes' objects say: facts in, fleet out.
 
 A reducer: its state depends on the facts it has been told last of each object, not on their order.
 No clock and no I/O; the shell brings the time. Pods are known by UID. A pod that is bound to a node
@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from scheduler.core.fit import Known
-from scheduler.core.fleet import NO_ROW, Card, Fleet
+from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.place import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
@@ -26,7 +26,7 @@ from scheduler.core.search import Budget
 from scheduler.facts import (
     DeviceFacts,
     Held,
-    HeldCard,
+    HeldGpu,
     Holder,
     LeaseFacts,
     NodeFacts,
@@ -177,7 +177,7 @@ class State:
         that `is_bound`.
         """
         peaks = placement.peaks
-        held = tuple(HeldCard(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
+        held = tuple(HeldGpu(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
         self._hold(uid, _Holding(placement.node, whose, held, "", placement, deadline_s))
 
     def confirm(self, uid: str) -> None:
@@ -240,16 +240,16 @@ class State:
         return len(self._assumed)
 
     def holders(self, node: str) -> Sequence[Holder]:
-        """Who holds cards of the node, by name."""
+        """Who holds GPUs of the node, by name."""
         row = self.fleet.row_of(node)
         found = []
         for uid in self._on_node.get(node, ()):
-            cards = tuple(
-                (self.fleet.cards[row][each.slot].uuid, each.memory_bytes, each.core_percent)
+            gpus = tuple(
+                (self.fleet.gpus[row][each.slot].uuid, each.memory_bytes, each.core_percent)
                 for each in self._taken[uid]
             )
-            if cards:
-                found.append(Holder(uid, self._holdings[uid].whose, cards, uid in self._assumed))
+            if gpus:
+                found.append(Holder(uid, self._holdings[uid].whose, gpus, uid in self._assumed))
         return sorted(found, key=lambda each: (each.whose, each.uid))
 
     def problems(self) -> Sequence[Problem]:
@@ -273,7 +273,7 @@ class State:
             Problem(
                 fleet.names[row],
                 "",
-                f"{fleet.cards[row][slot].uuid}: more is granted than there is:"
+                f"{fleet.gpus[row][slot].uuid}: more is granted than there is:"
                 f" {fleet.used_bytes[row, slot]} of {fleet.total_bytes[row, slot]} bytes,"
                 f" {fleet.used_core[row, slot]} of {most_core[row, slot]} percent of core",
             )
@@ -285,7 +285,7 @@ class State:
     def _hold(self, uid: str, holding: _Holding) -> None:
         had = self._holdings.get(uid)
         if had is not None and had.node == holding.node and had.held == holding.held:
-            # As when a binding is seen: nothing changes on the cards.
+            # As when a binding is seen: nothing changes on the GPUs.
             self._holdings[uid] = holding
             self._assumed.pop(uid, None)
         else:
@@ -306,7 +306,7 @@ class State:
             self._enter(uid)
 
     def _enter(self, uid: str) -> None:
-        """Into the fleet, what the pod holds of cards that are there."""
+        """Into the fleet, what the pod holds of GPUs that are there."""
         holding = self._holdings[uid]
         row = self.fleet.row_of(holding.node)
         self._taken[uid] = ()
@@ -315,17 +315,17 @@ class State:
             return
         if isinstance(holding.held, Unreadable):
             most_of = holding.held.most_of
-            taken = [Taken(slot, *most_of(c)) for slot, c in enumerate(self.fleet.cards[row])]
+            taken = [Taken(slot, *most_of(c)) for slot, c in enumerate(self.fleet.gpus[row])]
         else:
             taken, lost = self._resolve(row, holding.held)
             if lost:
-                self._vanished[uid] = f"holds a card that its node has not: {', '.join(lost)}"
+                self._vanished[uid] = f"holds a GPU that its node has not: {', '.join(lost)}"
         for each in taken:
             self.fleet.take(row, each.slot, each.memory_bytes, each.core_percent)
         self._taken[uid] = tuple(taken)
 
-    def _resolve(self, row: int, held: Iterable[HeldCard]) -> tuple[list[Taken], list[str]]:
-        """What is held of cards that are there, and which are not."""
+    def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[Taken], list[str]]:
+        """What is held of GPUs that are there, and which are not."""
         taken, lost = [], []
         for one in held:
             slot = self.fleet.slot_of(row, one.uuid, one.minor)
@@ -345,10 +345,10 @@ class State:
             return
         row = self.fleet.add(name)
         barred = node.cordoned | node.excluded
-        cards: Sequence[Card] = device.cards if device else ()
+        gpus: Sequence[Gpu] = device.gpus if device else ()
         with self.reservations.changing(name):
-            self.fleet.set_cards(
-                row, [replace(c, usable=c.usable and c.uuid not in barred) for c in cards]
+            self.fleet.set_gpus(
+                row, [replace(c, usable=c.usable and c.uuid not in barred) for c in gpus]
             )
             self._judge(name)
             for uid in self._on_node.get(name, ()):

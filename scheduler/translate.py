@@ -1,7 +1,7 @@
 """Between Kubernetes' JSON and the core: what is there, and what pods hold of it. With
 `scheduler.requests` the only one that knows field paths.
 
-Pure. What others wrote of nodes, cards and bound pods is read tolerantly: what cannot be read is
+Pure. What others wrote of nodes, GPUs and bound pods is read tolerantly: what cannot be read is
 left out and told, and what may be held stays held.
 """
 
@@ -14,13 +14,13 @@ from typing import Final
 
 from contract import allocation, grants, names, quantity
 from scheduler import requests
-from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Card
+from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Gpu
 from scheduler.core.request import WHOLE_PERCENT, Ask, Phase, Request
 from scheduler.dialects import RequestError
 from scheduler.facts import (
     DeviceFacts,
     Held,
-    HeldCard,
+    HeldGpu,
     LeaseFacts,
     NodeFacts,
     PodFacts,
@@ -88,7 +88,7 @@ def _held(raw: Json) -> tuple[Held, str]:
             return _held_by_containers(raw, granted, allocated or ()), problem
     if allocated is not None:
         try:
-            return tuple(_held_card(entry) for entry in allocated), problem
+            return tuple(_held_gpu(entry) for entry in allocated), problem
         except allocation.AllocationError as error:
             problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
     try:
@@ -101,7 +101,7 @@ def _held(raw: Json) -> tuple[Held, str]:
         # Who asks for nothing was granted nothing, whatever is written on the pod.
         unknown = asked is not None or refused
         return (Unreadable(asked) if unknown else ()), problem
-    return (), "bound without an allocation: it has no card" if asked or refused else ""
+    return (), "bound without an allocation: it has no GPU" if asked or refused else ""
 
 
 def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry] | None, str]:
@@ -114,7 +114,7 @@ def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry]
         return None, f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
 
 
-def _held_card(entry: allocation.DeviceEntry) -> HeldCard:
+def _held_gpu(entry: allocation.DeviceEntry) -> HeldGpu:
     memory = entry.resources.get(names.RESOURCE_MEMORY)
     ratio = entry.resources.get(names.RESOURCE_MEMORY_RATIO)
     if memory is None and ratio is None:
@@ -122,7 +122,7 @@ def _held_card(entry: allocation.DeviceEntry) -> HeldCard:
             f"minor {entry.minor}: {names.RESOURCE_MEMORY} is not there, nor its ratio"
         )
     core = entry.resources.get(names.RESOURCE_CORE)
-    return HeldCard(
+    return HeldGpu(
         entry.id,
         entry.minor,
         None if memory is None else min(memory, MAX_BYTES),
@@ -133,26 +133,26 @@ def _held_card(entry: allocation.DeviceEntry) -> HeldCard:
 
 def _held_by_containers(
     raw: Json, granted: grants.Grants, allocated: Sequence[allocation.DeviceEntry]
-) -> Sequence[HeldCard]:
-    """By card, the most that containers have of it which live at once. Where the allocation leaves
+) -> Sequence[HeldGpu]:
+    """By GPU, the most that containers have of it which live at once. Where the allocation leaves
     core out, the grants' core is no more than a limit, and nothing of it is held."""
     coreless = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
     shares_of: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
-    for name, cards in granted.items():
-        for card in cards:
-            share = (name, min(card.memory_bytes, MAX_BYTES), card.core_percent)
-            shares_of.setdefault((card.id, card.minor), []).append(share)
+    for name, gpus in granted.items():
+        for gpu in gpus:
+            share = (name, min(gpu.memory_bytes, MAX_BYTES), gpu.core_percent)
+            shares_of.setdefault((gpu.id, gpu.minor), []).append(share)
     held = []
     for (uuid, minor), shares in shares_of.items():
         _, size, core = shares[0]
         if len(shares) > 1:
             size, core = _peak(raw, shares)
-        held.append(HeldCard(uuid, minor, size, None if uuid in coreless else core))
+        held.append(HeldGpu(uuid, minor, size, None if uuid in coreless else core))
     return tuple(held)
 
 
 def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
-    """Bytes and core of one card; shares: container, its bytes, its core."""
+    """Bytes and core of one GPU; shares: container, its bytes, its core."""
     phases = {name: (phase, order) for name, phase, order, _ in requests.lives(raw)}
     asks = []
     for name, size, core in shares:
@@ -174,8 +174,8 @@ def node(raw: Json) -> NodeFacts:
         name=str(metadata.get("name", "")),
         uid=str(metadata.get("uid", "")),
         isolates=provider.lower() == names.ISOLATION_PROVIDER,
-        cordoned=_uuids(annotations, names.ANNOTATION_CORDONED_CARDS),
-        excluded=_uuids(annotations, names.ANNOTATION_EXCLUDED_CARDS),
+        cordoned=_uuids(annotations, names.ANNOTATION_CORDONED_GPUS),
+        excluded=_uuids(annotations, names.ANNOTATION_EXCLUDED_GPUS),
         partitioned=labels.get(names.LABEL_PARTITION_POLICY) == "Honor",
     )
 
@@ -191,36 +191,36 @@ def device(raw: Json) -> DeviceFacts:
     owners = [o for o in objects(metadata, "ownerReferences") if o.get("kind") == "Node"]
     listed = at(raw, "spec").get("devices")
     readable = listed is None or isinstance(listed, list)
-    cards: dict[str, Card] = {}
+    gpus: dict[str, Gpu] = {}
     problems: list[str] = (
         [] if readable else [f"Device: {_invalid('spec.devices', listed, 'a list')}"]
     )
     for index, entry in enumerate(objects(at(raw, "spec"), "devices")):
         if entry.get("type") != names.DEVICE_TYPE_GPU:
             continue
-        card = _card(entry)
-        if isinstance(card, str):
-            problems.append(f"Device: spec.devices[{index}]: {card}; the card is left out")
-        elif card.uuid in cards:
-            problems.append(f"Device: spec.devices[{index}].id: {card.uuid} is there twice")
+        gpu = _gpu(entry)
+        if isinstance(gpu, str):
+            problems.append(f"Device: spec.devices[{index}]: {gpu}; the GPU is left out")
+        elif gpu.uuid in gpus:
+            problems.append(f"Device: spec.devices[{index}].id: {gpu.uuid} is there twice")
         else:
-            cards[card.uuid] = card
-    ordered = sorted(cards.values(), key=lambda card: (card.minor, card.uuid))
-    if len(ordered) > names.MAX_CARDS:
+            gpus[gpu.uuid] = gpu
+    ordered = sorted(gpus.values(), key=lambda gpu: (gpu.minor, gpu.uuid))
+    if len(ordered) > names.MAX_GPUS:
         problems.append(
-            f"Device: {len(ordered)} cards; those behind the first {names.MAX_CARDS} are left out"
+            f"Device: {len(ordered)} GPUs; those behind the first {names.MAX_GPUS} are left out"
         )
     return DeviceFacts(
         name=str(metadata.get("name", "")),
         node_uid=str(owners[0].get("uid", "")) if owners else "",
-        cards=tuple(ordered[: names.MAX_CARDS]),
+        gpus=tuple(ordered[: names.MAX_GPUS]),
         problems=tuple(problems),
         readable=readable,
     )
 
 
-def _card(entry: Json) -> Card | str:
-    """The card, or what is wrong with it. One that is not reported healthy is not usable."""
+def _gpu(entry: Json) -> Gpu | str:
+    """The GPU, or what is wrong with it. One that is not reported healthy is not usable."""
     uuid, minor = entry.get("id"), entry.get("minor")
     if not isinstance(uuid, str) or not uuid:
         return _invalid("id", uuid, "the UUID of a GPU")
@@ -237,14 +237,14 @@ def _card(entry: Json) -> Card | str:
         return _invalid(f"resources.{names.RESOURCE_MEMORY}", text, allowed)
     topology, labels = at(entry, "topology"), texts(entry, "labels")
     numa, root = topology.get("nodeID"), topology.get("pcieID")
-    return Card(
+    return Gpu(
         uuid,
         minor,
         memory.amount,
         usable=entry.get("health") is True,
         numa=numa if isinstance(numa, int) and numa >= 0 else None,
         root=root if isinstance(root, str) and root else None,
-        link=labels.get(names.LABEL_CARD_LINK),
+        link=labels.get(names.LABEL_GPU_LINK),
         labels=labels,
     )
 

@@ -4,7 +4,7 @@ Pure, over the state. `filter` answers the best few of the nodes that fit, as ku
 each of them itself, and so much is gained if they are few; all of them where the pod prefers some.
 Where none fits it says why, with one text for all nodes of a reason. Bytes in, bytes out: this runs
 for every pod, with all nodes. `preempt` is asked before kube-scheduler deletes pods: it counts
-totals of nodes, and what they make room for may find none on the cards.
+totals of nodes, and what they make room for may find none on the GPUs.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Verbs:
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> bytes:
-        """ExtenderPreemptionResult: of these nodes, those on which the pod finds its cards once
+        """ExtenderPreemptionResult: of these nodes, those on which the pod finds its GPUs once
         the victims are gone, with the same victims. Raises ArgumentsError."""
         asked, victims = arguments.preemption(body)
         enough = self._enough(asked, victims)
@@ -137,7 +137,7 @@ class Verbs:
             del self._remembered[next(iter(self._remembered))]
 
     def _enough(self, asked: Pending, victims: Mapping[str, Victims]) -> Sequence[str]:
-        """Nobody leaves for a pod that is refused or has cards, but where its own are."""
+        """Nobody leaves for a pod that is refused or has GPUs, but where its own are."""
         if asked.refusal:
             return ()
         if asked.request is None:
@@ -153,7 +153,7 @@ class Verbs:
         return [at for at, fit_there in zip(victims, fits.tolist(), strict=True) if fit_there]
 
     def _kept(self, uid: str, names: Container[str]) -> bool:
-        """Whether cards are held for the pod on one of the nodes: its binding has been sent,
+        """Whether GPUs are held for the pod on one of the nodes: its binding has been sent,
         and may have been done. It is sent there again, or it would need room twice."""
         placement = self._state.assumed(uid)
         if placement is None or placement.node not in names:

@@ -18,21 +18,21 @@ Json = Mapping[str, Any]
 
 
 def measure(state: State, metrics: Metrics) -> None:
-    """Sets what is read off the state. Free: of usable cards of nodes that may be placed on, as the
+    """Sets what is read off the state. Free: of usable GPUs of nodes that may be placed on, as the
     largest slice is."""
     fleet, rows = state.fleet, state.fleet.all_rows()
     total, bars = fleet.total_bytes[rows], fleet.bar[rows]
     free = fleet.free_bytes[rows][bars == Reason.FITS]
-    cards, usable = int((total > 0).sum()), int(fleet.usable[rows].sum())
+    gpus, usable = int((total > 0).sum()), int(fleet.usable[rows].sum())
     metrics.nodes.clear()
     for bar, count in Counter(bars.tolist()).items():
         metrics.nodes.labels(Reason(bar).name).set(count)
-    metrics.cards.labels("usable").set(usable)
-    metrics.cards.labels("unusable").set(cards - usable)
+    metrics.gpus.labels("usable").set(usable)
+    metrics.gpus.labels("unusable").set(gpus - usable)
     metrics.memory_bytes.labels("total").set(total.sum())
     metrics.memory_bytes.labels("granted").set(fleet.used_bytes[rows].sum())
     metrics.memory_bytes.labels("free").set(free.sum())
-    metrics.core_ratio.set(fleet.used_core[rows].sum() / max(1, WHOLE_PERCENT * cards))
+    metrics.core_ratio.set(fleet.used_core[rows].sum() / max(1, WHOLE_PERCENT * gpus))
     metrics.largest_free.set(free.max(initial=0))
     metrics.assumed.set(state.assumed_count)
     metrics.problems.set(len(state.problems()))
@@ -47,7 +47,7 @@ def names_of(state: State, node: str | None = None) -> Sequence[str]:
 
 
 def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
-    """Each node with its cards and who holds them; those that are gone meanwhile are left out."""
+    """Each node with its GPUs and who holds them; those that are gone meanwhile are left out."""
     fleet = state.fleet
     for name in names:
         row = fleet.row_of(name)
@@ -55,7 +55,7 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
             continue
         holders: dict[str, list[Json]] = {}
         for holder in state.holders(name):
-            for uuid, memory_bytes, core_percent in holder.cards:
+            for uuid, memory_bytes, core_percent in holder.gpus:
                 held = {
                     "pod": holder.whose,
                     "uid": holder.uid,
@@ -70,12 +70,12 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
             "reason": reason.name,
             "text": reason.text,
             "isolates": bool(fleet.isolates[row]),
-            "cards": [
+            "gpus": [
                 {
-                    "uuid": card.uuid,
-                    "minor": card.minor,
+                    "uuid": gpu.uuid,
+                    "minor": gpu.minor,
                     "usable": bool(fleet.usable[row, slot]),
-                    "total_bytes": card.total_bytes,
+                    "total_bytes": gpu.total_bytes,
                     "granted_bytes": int(fleet.used_bytes[row, slot]),
                     "reserved_bytes": int(fleet.reserved_bytes[row, slot]),
                     "free_bytes": int(fleet.free_bytes[row, slot]),
@@ -83,9 +83,9 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
                     "reserved_core_percent": int(fleet.reserved_core[row, slot]),
                     "free_core_percent": int(fleet.free_core[row, slot]),
                     "shares_without_core": int(fleet.coreless[row, slot]),
-                    "holders": holders.get(card.uuid, []),
+                    "holders": holders.get(gpu.uuid, []),
                 }
-                for slot, card in enumerate(fleet.cards[row])
+                for slot, gpu in enumerate(fleet.gpus[row])
             ],
         }
 

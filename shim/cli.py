@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from contract import grant_file, names, overhead, quantity
-from shim import cards, launch, library, measurement, region, strict
+from shim import gpus, launch, library, measurement, region, strict
 
 _EPILOG: Final = """examples:
   python -m shim run --memory 20GiB -- python train.py
-  python -m shim run --memory 50% --card 0 -- nvidia-smi
+  python -m shim run --memory 50% --gpu 0 -- nvidia-smi
   python -m shim show "$GPUSLICE_DIR"
 """
 _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
-each card. Cards that --card leaves out have no memory at all. The exit status is CMD's; 128 + N
+each GPU. GPUs that --gpu leaves out have no memory at all. The exit status is CMD's; 128 + N
 where signal N ended it.
 
 Memory is enforced; core is written down and not enforced yet."""
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         return status
     except (
         UsageError,
-        cards.CardError,
+        gpus.GpuError,
         library.LibraryError,
         strict.DriverError,
         region.RegionDirectoryError,
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a command under a limit",
-        usage="%(prog)s --memory SIZE [--core PERCENT] [--card UUID|INDEX]..."
+        usage="%(prog)s --memory SIZE [--core PERCENT] [--gpu UUID|INDEX]..."
         " [--context-bytes SIZE] [--code-bytes SIZE] [--managed-memory charged|free] [--strict]"
         " -- CMD [ARG]...",
         description=_RUN_HELP,
@@ -69,11 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--core", default="100", metavar="PERCENT", help="1 to 100 (default: 100)")
     run.add_argument(
-        "--card",
+        "--gpu",
         action="append",
         default=[],
         metavar="UUID|INDEX",
-        help="a card to use; repeat for more (default: all)",
+        help="a GPU to use; repeat for more (default: all)",
     )
     run.add_argument(
         "--context-bytes",
@@ -129,19 +129,19 @@ def _run(options: argparse.Namespace) -> int:
     if any(separator in preload for separator in " :"):
         raise UsageError(f"run: LD_PRELOAD takes no blank or colon, and the library is {preload!r}")
     core_percent = _percent("--core", options.core)
-    chosen = cards.choose(cards.present(), options.card)
-    limits = [_memory(options.memory, card) for card in chosen]
+    chosen = gpus.choose(gpus.present(), options.gpu)
+    limits = [_memory(options.memory, gpu) for gpu in chosen]
     granted = [
-        grant_file.Card(
-            card.uuid,
+        grant_file.Gpu(
+            gpu.uuid,
             limit_bytes,
             core_percent,
-            card.minor,
-            context_bytes=_context_bytes(options.context_bytes, card),
-            code_bytes=_size("--code-bytes", options.code_bytes, card),
+            gpu.minor,
+            context_bytes=_context_bytes(options.context_bytes, gpu),
+            code_bytes=_size("--code-bytes", options.code_bytes, gpu),
             managed_free=options.managed_memory == "free",
         )
-        for card, limit_bytes in zip(chosen, limits, strict=True)
+        for gpu, limit_bytes in zip(chosen, limits, strict=True)
     ]
     with tempfile.TemporaryDirectory(
         prefix="gpuslice-", dir=region.parent(os.environ)
@@ -184,41 +184,41 @@ def _percent(option: str, text: str) -> int:
     return int(number)
 
 
-def _memory(text: str, card: cards.Card) -> int:
-    """Bytes of one card; people write GiB where Kubernetes writes Gi."""
+def _memory(text: str, gpu: gpus.Gpu) -> int:
+    """Bytes of one GPU; people write GiB where Kubernetes writes Gi."""
     if text.endswith("%"):
-        return quantity.share_of(card.memory_bytes, _percent("--memory", text))
+        return quantity.share_of(gpu.memory_bytes, _percent("--memory", text))
     parsed = quantity.parse(text.removesuffix("B"))
     if not isinstance(parsed, quantity.Value):
         raise UsageError(f"--memory {text}: not a size; write 20GiB, 512MiB, bytes, or 50%")
-    if not 1 <= parsed.amount <= card.memory_bytes:
-        raise UsageError(f"--memory {text}: allowed is 1 to {_all_of(card)}")
+    if not 1 <= parsed.amount <= gpu.memory_bytes:
+        raise UsageError(f"--memory {text}: allowed is 1 to {_all_of(gpu)}")
     return parsed.amount
 
 
-def _size(option: str, text: str, card: cards.Card) -> int:
+def _size(option: str, text: str, gpu: gpus.Gpu) -> int:
     parsed = quantity.parse(text.removesuffix("B"))
-    if not isinstance(parsed, quantity.Value) or not 0 <= parsed.amount <= card.memory_bytes:
-        raise UsageError(f"{option}: invalid value {text!r}: must be 0 to {_all_of(card)}")
+    if not isinstance(parsed, quantity.Value) or not 0 <= parsed.amount <= gpu.memory_bytes:
+        raise UsageError(f"{option}: invalid value {text!r}: must be 0 to {_all_of(gpu)}")
     return parsed.amount
 
 
-def _context_bytes(text: str | None, card: cards.Card) -> int:
+def _context_bytes(text: str | None, gpu: gpus.Gpu) -> int:
     """As it was said, or measured; where that fails, an assumption, and a line that says so."""
     if text is not None:
-        return _size("--context-bytes", text, card)
+        return _size("--context-bytes", text, gpu)
     try:
-        return cards.context_bytes(card)
-    except cards.CardError as error:
+        return gpus.context_bytes(gpu)
+    except gpus.GpuError as error:
         assumed = names.CONTEXT_BYTES_ASSUMED
         sys.stderr.write(
-            f"gpuslice: --context-bytes: {_bytes(assumed)} is assumed for {card.uuid}: {error}\n"
+            f"gpuslice: --context-bytes: {_bytes(assumed)} is assumed for {gpu.uuid}: {error}\n"
         )
         return assumed
 
 
-def _all_of(card: cards.Card) -> str:
-    return f"{quantity.format_binary(card.memory_bytes)}B, the memory of {card.uuid}"
+def _all_of(gpu: gpus.Gpu) -> str:
+    return f"{quantity.format_binary(gpu.memory_bytes)}B, the memory of {gpu.uuid}"
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -228,10 +228,10 @@ def _show(options: argparse.Namespace) -> int:
         last = f", last {_bytes(use.last_refused_bytes)}" if use.refused_count else ""
         rows.append(
             (
-                entry.card.uuid,
+                entry.gpu.uuid,
                 _bytes(entry.used_bytes),
-                _bytes(entry.card.overhead_bytes),
-                _bytes(entry.card.limit_bytes),
+                _bytes(entry.gpu.overhead_bytes),
+                _bytes(entry.gpu.limit_bytes),
                 f"{use.refused_count}{last}",
             )
         )

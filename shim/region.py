@@ -30,16 +30,16 @@ class RegionDirectoryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CardStatus:
-    """One card of a grant: what it allows and what is taken of it, in bytes."""
+class GpuStatus:
+    """One GPU of a grant: what it allows and what is taken of it, in bytes."""
 
-    card: grant_file.Card
-    use: region_file.CardUse
+    gpu: grant_file.Gpu
+    use: region_file.GpuUse
 
     @property
     def used_bytes(self) -> int:
         """What counts against the limit: what is charged, and what was measured beside it."""
-        return self.use.used_bytes + self.card.overhead_bytes
+        return self.use.used_bytes + self.gpu.overhead_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Holder:
     pid: int
     pid_namespace: int
     bytes: Sequence[int]
-    """On each card of the grant."""
+    """On each GPU of the grant."""
     ended: bool
     """Nobody has the slot's lock: what is charged goes when a process of the container looks."""
 
@@ -66,10 +66,8 @@ def parent(environment: Mapping[str, str]) -> Path | None:
     return _TMPFS if usable and "TMPDIR" not in environment else None
 
 
-def create(
-    directory: Path, cards: Sequence[grant_file.Card], created_ns: int | None = None
-) -> None:
-    """Write a fresh grant for `cards`, and its region, into an existing directory.
+def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | None = None) -> None:
+    """Write a fresh grant for `gpus`, and its region, into an existing directory.
 
     created_ns: CLOCK_MONOTONIC, now unless it is given. While a region is new, allocations that the
     driver refuses wait for the memory of processes that exited before it was made.
@@ -78,8 +76,8 @@ def create(
         created_ns = time.monotonic_ns()
     grant_id = secrets.randbits(63) | 1
     contents = {
-        names.FILE_REGION: (0o600, region_file.fresh(len(cards), grant_id, created_ns)),
-        names.FILE_GRANT: (0o600, grant_file.fresh(grant_file.Grant(grant_id, cards))),
+        names.FILE_REGION: (0o600, region_file.fresh(len(gpus), grant_id, created_ns)),
+        names.FILE_GRANT: (0o600, grant_file.fresh(grant_file.Grant(grant_id, gpus))),
     }
     for name, (mode, content) in contents.items():
         descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -89,8 +87,8 @@ def create(
 
 def holders(directory: Path) -> Sequence[Holder]:
     """Every slot that is taken, lowest first; RegionDirectoryError as `status`."""
-    card_count = len(status(directory))
-    geometry = region_file.Geometry(card_count)
+    gpu_count = len(status(directory))
+    geometry = region_file.Geometry(gpu_count)
     path = directory / names.FILE_REGION
     data = _read(path, geometry.file_bytes)
     if len(data) < geometry.file_bytes:
@@ -117,29 +115,29 @@ def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> It
         if slot.state not in taken:
             continue
         first = at + layout.size("vgpu_region_slot")
-        each = layout.size("vgpu_region_slot_card")
+        each = layout.size("vgpu_region_slot_gpu")
         charges = [
-            layout.over(data, "vgpu_region_slot_card", first + card * each).bytes
-            for card in range(geometry.card_count)
+            layout.over(data, "vgpu_region_slot_gpu", first + gpu * each).bytes
+            for gpu in range(geometry.gpu_count)
         ]
         ended = not _is_locked(descriptor, number)
         yield Holder(number, slot.pid, slot.pid_namespace, charges, ended)
 
 
-def status(directory: Path) -> Sequence[CardStatus]:
+def status(directory: Path) -> Sequence[GpuStatus]:
     """What the directory's grant allows and how much of it is in use; RegionDirectoryError."""
     grant = grant_file.decode(_read(directory / names.FILE_GRANT, grant_file.FILE_BYTES))
     if grant is None:
         raise RegionDirectoryError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")
-    geometry = region_file.Geometry(len(grant.cards))
+    geometry = region_file.Geometry(len(grant.gpus))
     path = directory / names.FILE_REGION
     try:
         uses = region_file.uses(_read(path, geometry.slots_offset))
     except region_file.RegionError as error:
         raise RegionDirectoryError(f"{path}: {error}") from error
-    if len(uses) != len(grant.cards):
-        raise RegionDirectoryError(f"{path}: {len(uses)} cards, the grant has {len(grant.cards)}")
-    return tuple(CardStatus(card, use) for card, use in zip(grant.cards, uses, strict=True))
+    if len(uses) != len(grant.gpus):
+        raise RegionDirectoryError(f"{path}: {len(uses)} GPUs, the grant has {len(grant.gpus)}")
+    return tuple(GpuStatus(gpu, use) for gpu, use in zip(grant.gpus, uses, strict=True))
 
 
 def _read(path: Path, size: int) -> bytes:

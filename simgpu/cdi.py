@@ -1,7 +1,7 @@
-"""The cards as a CDI spec: what a container runtime adds so that one card appears in a container.
+"""The GPUs as a CDI spec: what a container runtime adds so that one GPU appears in a container.
 
-Law: pure; paths come in, a JSON document goes out. A device is one card, named by its UUID, and
-brings that card's socket alone. The driver's libraries and nvidia-smi come with any card, as the
+Law: pure; paths come in, a JSON document goes out. A device is one GPU, named by its UUID, and
+brings that GPU's socket alone. The driver's libraries and nvidia-smi come with any GPU, as the
 NVIDIA container toolkit brings them from the host, and are never part of an image.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from simgpu.config import CardConfig
+from simgpu.config import GpuConfig
 
 KIND: Final = "nvidia.com/gpu"
 _VERSION: Final = "0.6.0"
-CARD_DIR: Final = PurePosixPath("/dev/simgpu")
+GPU_DIR: Final = PurePosixPath("/dev/simgpu")
 
 # A mount that is read-only still lets a process connect to a socket, which is a matter of the
 # inode's mode; it keeps root inside from changing that mode under everybody else.
@@ -50,9 +50,7 @@ def library_dir(multiarch: str | None = None) -> PurePosixPath:
     return PurePosixPath("/usr/lib") / str(name)
 
 
-def spec(
-    cards: Sequence[CardConfig], sockets: Mapping[int, Path], driver: Driver
-) -> dict[str, Any]:
+def spec(gpus: Sequence[GpuConfig], sockets: Mapping[int, Path], driver: Driver) -> dict[str, Any]:
     """`sockets` is by minor."""
     libraries = library_dir()
     files = {
@@ -65,16 +63,14 @@ def spec(
         "kind": KIND,
         "devices": [
             {
-                "name": card.uuid,
+                "name": gpu.uuid,
                 "containerEdits": {
                     "mounts": [
-                        _mount(
-                            sockets[card.minor], CARD_DIR / f"{card.minor}.sock", _SOCKET_OPTIONS
-                        )
+                        _mount(sockets[gpu.minor], GPU_DIR / f"{gpu.minor}.sock", _SOCKET_OPTIONS)
                     ]
                 },
             }
-            for card in cards
+            for gpu in gpus
         ],
         "containerEdits": {
             "mounts": [_mount(host, inside, _FILE_OPTIONS) for host, inside in files.items()]

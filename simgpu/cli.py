@@ -34,10 +34,10 @@ _STOP_LIMIT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
 _DESCRIPTION: Final = (
-    "A simulated NVIDIA driver: cards without hardware, for a laptop and for tests."
+    "A simulated NVIDIA driver: GPUs without hardware, for a laptop and for tests."
 )
 _EXAMPLE: Final = """\
-example: two cards, a program that looks at them, and the end
+example: two GPUs, a program that looks at them, and the end
   python -m simgpu up --dir /tmp/sim
   export SIMGPU_DIR=/tmp/sim LD_LIBRARY_PATH=$PWD/build/dev/lib/simgpu
   build/dev/bin/nvidia-smi
@@ -45,20 +45,20 @@ example: two cards, a program that looks at them, and the end
 """
 _UP_EXAMPLE: Final = """\
 examples
-  python -m simgpu up --dir /tmp/sim                             two cards of 40 GiB
-  python -m simgpu up --dir /tmp/sim --card 24GiB                one card of 24 GiB
+  python -m simgpu up --dir /tmp/sim                             two GPUs of 40 GiB
+  python -m simgpu up --dir /tmp/sim --gpu 24GiB                one GPU of 24 GiB
   python -m simgpu up --dir /tmp/sim --config my.toml            what my.toml describes
 """
 _FAULT_EXAMPLE: Final = f"""\
 examples
-  python -m simgpu fault --dir /tmp/sim --card 0 lose            the card falls off the bus
-  python -m simgpu fault --dir /tmp/sim --card 0 restore         and is back
-  python -m simgpu fault --dir /tmp/sim --card 0 fail-allocs 3   three allocations find no memory
-  python -m simgpu fault --dir /tmp/sim --card 0 latency MEMORY_ALLOC 1000000
+  python -m simgpu fault --dir /tmp/sim --gpu 0 lose            the GPU falls off the bus
+  python -m simgpu fault --dir /tmp/sim --gpu 0 restore         and is back
+  python -m simgpu fault --dir /tmp/sim --gpu 0 fail-allocs 3   three allocations find no memory
+  python -m simgpu fault --dir /tmp/sim --gpu 0 latency MEMORY_ALLOC 1000000
                                                                  each answer takes 1 ms longer
-  python -m simgpu fault --dir /tmp/sim --card 0 latency cuMemAlloc_v2 1000000
+  python -m simgpu fault --dir /tmp/sim --gpu 0 latency cuMemAlloc_v2 1000000
                                                                  each call begins 1 ms later
-  python -m simgpu fault --dir /tmp/sim --card 0 fail cuMemFree_v2 214 2
+  python -m simgpu fault --dir /tmp/sim --gpu 0 fail cuMemFree_v2 214 2
                                                                  two calls return 214 and do nothing
 operations for latency: {" ".join(op.name for op in Op)}, or the name of an entry
 """
@@ -102,19 +102,19 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    up = command("up", _up, "start the cards, in the background", _UP_EXAMPLE)
+    up = command("up", _up, "start the GPUs, in the background", _UP_EXAMPLE)
     up.add_argument("--config", type=Path, metavar="F", help="description of the host, TOML")
     up.add_argument(
-        "--card", action="append", metavar="SIZE", help="one card of SIZE; repeat it for more"
+        "--gpu", action="append", metavar="SIZE", help="one GPU of SIZE; repeat it for more"
     )
     up.add_argument("--foreground", action="store_true", help="stay, and log to stderr")
     up.add_argument(
         "--build-dir", type=Path, metavar="B", help="where lib/simgpu and bin/nvidia-smi were built"
     )
-    command("down", _down, "stop the cards, and leave nothing behind")
-    command("status", _status, "show the cards and what they hold")
-    fault = command("fault", _fault, "make a card misbehave", _FAULT_EXAMPLE)
-    fault.add_argument("--card", type=int, required=True, metavar="MINOR")
+    command("down", _down, "stop the GPUs, and leave nothing behind")
+    command("status", _status, "show the GPUs and what they hold")
+    fault = command("fault", _fault, "make a GPU misbehave", _FAULT_EXAMPLE)
+    fault.add_argument("--gpu", type=int, required=True, metavar="MINOR")
     fault.add_argument("fault", choices=tuple(_FAULTS))
     fault.add_argument(
         "operands",
@@ -126,8 +126,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _up(home: Home, arguments: argparse.Namespace) -> None:
     host = config.load((arguments.config or config.DEFAULT_FILE).absolute())
-    if arguments.card:
-        host = host.with_cards([config.parse_bytes(size, "--card") for size in arguments.card])
+    if arguments.gpu:
+        host = host.with_gpus([config.parse_bytes(size, "--gpu") for size in arguments.gpu])
     home.create()
     if arguments.foreground:
         _serve(home, host, _driver(arguments.build_dir, host.cuda_version))
@@ -137,7 +137,7 @@ def _up(home: Home, arguments: argparse.Namespace) -> None:
     running = _ask(home, {"op": "status"})
     if running["host"] != repr(host):
         raise CommandError(
-            f"{home.root} is up with other cards; `python -m simgpu down --dir {home.root}` first"
+            f"{home.root} is up with other GPUs; `python -m simgpu down --dir {home.root}` first"
         )
     _say(_describe(home, running))
     _say(_next_steps(home, _driver(arguments.build_dir, host.cuda_version)))
@@ -148,8 +148,8 @@ def _serve(home: Home, host: config.HostConfig, driver: cdi.Driver) -> None:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
     lock = home.lock()
-    sockets = {card.minor: home.card_socket(card.minor) for card in host.cards}
-    _write_atomically(home.cdi_spec, cdi.render(cdi.spec(host.cards, sockets, driver)))
+    sockets = {gpu.minor: home.gpu_socket(gpu.minor) for gpu in host.gpus}
+    _write_atomically(home.cdi_spec, cdi.render(cdi.spec(host.gpus, sockets, driver)))
     try:
         asyncio.run(daemon.run(host, home))
     finally:
@@ -160,8 +160,8 @@ def _start(home: Home, arguments: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "simgpu", "up", "--foreground", "--dir", str(home.root)]
     if arguments.config:
         command += ["--config", str(arguments.config.absolute())]
-    for size in arguments.card or ():
-        command += ["--card", size]
+    for size in arguments.gpu or ():
+        command += ["--gpu", size]
     if arguments.build_dir:
         command += ["--build-dir", str(arguments.build_dir.absolute())]
     with home.log.open("ab") as output:
@@ -229,7 +229,7 @@ _FAULTS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def _fault(home: Home, arguments: argparse.Namespace) -> None:
-    request: dict[str, Any] = {"op": arguments.fault.replace("-", "_"), "card": arguments.card}
+    request: dict[str, Any] = {"op": arguments.fault.replace("-", "_"), "gpu": arguments.gpu}
     wanted = _FAULTS[arguments.fault]
     if len(arguments.operands) != len(wanted):
         names = " ".join(name.upper() for name in wanted) or "nothing"
@@ -241,7 +241,7 @@ def _fault(home: Home, arguments: argparse.Namespace) -> None:
             raise CommandError(f"{arguments.fault}: {text!r} is not a number")
         request[name] = text if name == "call" else int(text)
     _ask(home, request)
-    _say(f"card {arguments.card}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")
+    _say(f"GPU {arguments.gpu}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")
 
 
 def _check_call(fault: str, text: str) -> None:
@@ -311,13 +311,13 @@ def _describe(home: Home, running: dict[str, Any]) -> str:
         f"simgpu is up in {home.root}: driver {running['driver_version']}, "
         f"CUDA {version // 1000}.{version % 1000 // 10}, pid {running['pid']}"
     ]
-    for card in running["cards"]:
-        used = quantity.format_binary(card["used_bytes"])
-        total = quantity.format_binary(card["total_bytes"])
-        lost = "  LOST" if card["lost"] else ""
+    for gpu in running["gpus"]:
+        used = quantity.format_binary(gpu["used_bytes"])
+        total = quantity.format_binary(gpu["total_bytes"])
+        lost = "  LOST" if gpu["lost"] else ""
         lines.append(
-            f"  card {card['minor']}  {card['uuid']}  {card['name']}  "
-            f"{used} of {total} used  {card['clients']} clients{lost}"
+            f"  GPU {gpu['minor']}  {gpu['uuid']}  {gpu['name']}  "
+            f"{used} of {total} used  {gpu['clients']} clients{lost}"
         )
     return "\n".join(lines) + "\n"
 

@@ -18,7 +18,7 @@ from contract import quantity
 
 DEFAULT_FILE: Final = Path(__file__).with_name("default.toml")
 
-MAX_CARDS: Final = 64
+MAX_GPUS: Final = 64
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -27,13 +27,13 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CardConfig:
-    """One card; the defaults are a data-centre card of the Ampere generation."""
+class GpuConfig:
+    """One GPU; the defaults are a data-centre GPU of the Ampere generation."""
 
     uuid: str
     """GPU- and 32 hex digits, as NVML prints it."""
     minor: int
-    """Number of the card on the host; names its socket."""
+    """Number of the GPU on the host; names its socket."""
     memory_bytes: int
     """The whole pool; a multiple of the granule."""
     pci_bus: int
@@ -48,7 +48,7 @@ class CardConfig:
     bus_width_bits: int = 5120
     power_limit_mw: int = 400_000
     mig_uuid: str = ""
-    """MIG- and 32 hex digits: the card is in MIG mode, with one instance that has all of it."""
+    """MIG- and 32 hex digits: the GPU is in MIG mode, with one instance that has all of it."""
 
     @property
     def uuid_bytes(self) -> bytes:
@@ -61,7 +61,7 @@ class CardConfig:
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """The driver and its cards."""
+    """The driver and its GPUs."""
 
     driver_version: str
     cuda_version: int
@@ -78,15 +78,15 @@ class HostConfig:
     """Duration of a launch that names none."""
     nvml_counts_imports: bool
     """Whether NVML's list of processes counts shared memory for each process that has it."""
-    cards: tuple[CardConfig, ...]
+    gpus: tuple[GpuConfig, ...]
 
-    def with_cards(self, sizes_bytes: Sequence[int]) -> HostConfig:
-        """The same host with one card per size; identities follow from the minor."""
-        template = self.cards[0]
+    def with_gpus(self, sizes_bytes: Sequence[int]) -> HostConfig:
+        """The same host with one GPU per size; identities follow from the minor."""
+        template = self.gpus[0]
         return checked(
             replace(
                 self,
-                cards=tuple(
+                gpus=tuple(
                     replace(
                         template,
                         uuid=f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}",
@@ -122,9 +122,9 @@ def parse(text: str) -> HostConfig:
         raise ConfigError(f"not TOML: {error}") from error
     _reject_unknown(given, defaults, "")
     merged = {**defaults, **given}
-    tables = merged["card"]
+    tables = merged["gpu"]
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError("card: write each card as a [[card]] table")
+        raise ConfigError("GPU: write each GPU as a [[gpu]] table")
     return checked(
         HostConfig(
             driver_version=_typed(merged, "driver_version", str),
@@ -135,7 +135,7 @@ def parse(text: str) -> HostConfig:
             teardown_delay_s=float(_typed(merged, "teardown_delay_s", (int, float))),
             launch_default_ns=_typed(merged, "launch_default_ns", int),
             nvml_counts_imports=_typed(merged, "nvml_counts_imports", bool),
-            cards=tuple(_card(index, table) for index, table in enumerate(tables)),
+            gpus=tuple(_gpu(index, table) for index, table in enumerate(tables)),
         )
     )
 
@@ -151,8 +151,8 @@ def load(path: Path) -> HostConfig:
 
 def checked(host: HostConfig) -> HostConfig:
     """`host` itself, where it can be simulated."""
-    if not 1 <= len(host.cards) <= MAX_CARDS:
-        raise ConfigError(f"card: {len(host.cards)} cards, 1 to {MAX_CARDS} are possible")
+    if not 1 <= len(host.gpus) <= MAX_GPUS:
+        raise ConfigError(f"GPU: {len(host.gpus)} GPUs, 1 to {MAX_GPUS} are possible")
     if not 0 < len(host.driver_version) < 80:
         raise ConfigError("driver_version: 1 to 79 characters")
     if not 1 <= host.granule_bytes <= 2**30:
@@ -163,33 +163,33 @@ def checked(host: HostConfig) -> HostConfig:
         raise ConfigError("launch_default_ns: 0 to 10^12")
     if not 1000 <= host.cuda_version < 100_000:
         raise ConfigError("cuda_version: 1000 * major + 10 * minor, for example 13000")
-    for index, card in enumerate(host.cards):
-        _check_card(f"card[{index}]", card, host.granule_bytes)
+    for index, gpu in enumerate(host.gpus):
+        _check_gpu(f"gpu[{index}]", gpu, host.granule_bytes)
     for key in ("uuid", "minor"):
-        if len({getattr(card, key) for card in host.cards}) != len(host.cards):
-            raise ConfigError(f"card: two cards with the same {key}")
-    places = {(card.pci_domain, card.pci_bus, card.pci_device) for card in host.cards}
-    if len(places) != len(host.cards):
-        raise ConfigError("card: two cards at the same PCI address")
+        if len({getattr(gpu, key) for gpu in host.gpus}) != len(host.gpus):
+            raise ConfigError(f"GPU: two GPUs with the same {key}")
+    places = {(gpu.pci_domain, gpu.pci_bus, gpu.pci_device) for gpu in host.gpus}
+    if len(places) != len(host.gpus):
+        raise ConfigError("GPU: two GPUs at the same PCI address")
     return host
 
 
-def _check_card(where: str, card: CardConfig, granule_bytes: int) -> None:
-    if not _UUID.fullmatch(card.uuid):
-        raise ConfigError(f"{where}.uuid: {card.uuid!r} is not GPU- and a lower-case UUID")
-    if card.mig_uuid and not _UUID.fullmatch("GPU-" + card.mig_uuid.removeprefix("MIG-")):
-        raise ConfigError(f"{where}.mig_uuid: {card.mig_uuid!r} is not MIG- and a lower-case UUID")
-    if not 0 < len(card.name.encode()) < 96:
+def _check_gpu(where: str, gpu: GpuConfig, granule_bytes: int) -> None:
+    if not _UUID.fullmatch(gpu.uuid):
+        raise ConfigError(f"{where}.uuid: {gpu.uuid!r} is not GPU- and a lower-case UUID")
+    if gpu.mig_uuid and not _UUID.fullmatch("GPU-" + gpu.mig_uuid.removeprefix("MIG-")):
+        raise ConfigError(f"{where}.mig_uuid: {gpu.mig_uuid!r} is not MIG- and a lower-case UUID")
+    if not 0 < len(gpu.name.encode()) < 96:
         raise ConfigError(f"{where}.name: 1 to 95 bytes")
-    if not 0 <= card.minor < 256:
+    if not 0 <= gpu.minor < 256:
         raise ConfigError(f"{where}.minor: 0 to 255")
-    if not 0 < card.memory_bytes < 2**48 or card.memory_bytes % granule_bytes:
+    if not 0 < gpu.memory_bytes < 2**48 or gpu.memory_bytes % granule_bytes:
         raise ConfigError(f"{where}.memory: a positive multiple of {granule_bytes}, below 256Ti")
     for key, limit in {"pci_domain": 2**16, "pci_bus": 2**8, "pci_device": 32}.items():
-        if not 0 <= getattr(card, key) < limit:
+        if not 0 <= getattr(gpu, key) < limit:
             raise ConfigError(f"{where}.{key}: 0 to {limit - 1}")
     for key in _COUNTS:
-        if not 0 < getattr(card, key) + (key == "capability_minor") < 2**31:
+        if not 0 < getattr(gpu, key) + (key == "capability_minor") < 2**31:
             raise ConfigError(f"{where}.{key}: a positive number")
 
 
@@ -206,8 +206,8 @@ _TEXTS: Final = ("name", "mig_uuid")
 _OPTIONAL: Final = ("pci_domain", "pci_device", *_COUNTS)
 
 
-def _card(index: int, table: Mapping[str, Any]) -> CardConfig:
-    where = f"card[{index}]."
+def _gpu(index: int, table: Mapping[str, Any]) -> GpuConfig:
+    where = f"gpu[{index}]."
     _reject_unknown(table, ("uuid", "minor", "memory", "pci_bus", *_TEXTS, *_OPTIONAL), where)
     for key in ("uuid", "minor", "memory"):
         if key not in table:
@@ -216,7 +216,7 @@ def _card(index: int, table: Mapping[str, Any]) -> CardConfig:
         key: _typed(table, key, int, where) for key in _OPTIONAL if key in table
     }
     optional |= {key: _typed(table, key, str, where) for key in _TEXTS if key in table}
-    return CardConfig(
+    return GpuConfig(
         uuid=_typed(table, "uuid", str, where),
         minor=_typed(table, "minor", int, where),
         memory_bytes=parse_bytes(table["memory"], f"{where}memory"),

@@ -1,6 +1,6 @@
-"""The daemon: cards.py behind sockets. One pathname socket per card, one control socket.
+"""The daemon: gpus.py behind sockets. One pathname socket per GPU, one control socket.
 
-Law: moves bytes, keeps time, learns of deaths; what a request means to a card is cards.py's matter.
+Law: moves bytes, keeps time, learns of deaths; what a request means to a GPU is gpus.py's matter.
 A client is its connection: when that closes, or the process that made it dies (its pidfd says so,
 even while a fork child holds the socket), all it had goes. What a client sends can end its own
 connection only.
@@ -26,10 +26,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from simgpu import wire
-from simgpu.cards import Card, CardError
-from simgpu.config import CardConfig, HostConfig
+from simgpu.config import GpuConfig, HostConfig
 from simgpu.descriptors import Descriptors
 from simgpu.faults import is_call
+from simgpu.gpus import Gpu, GpuError
 from simgpu.home import Home
 from simgpu.wire import Op, Request, Role, Status, WireError
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 # has no name for it.
 _SO_PEERPIDFD: Final = 77
 _PEERCRED: Final = struct.Struct("iII")
-# A process opens one connection per card and library; more of them is a mistake or an attack on
+# A process opens one connection per GPU and library; more of them is a mistake or an attack on
 # the daemon's descriptors.
 _CONNECTIONS_PER_PROCESS: Final = 64
 _CONTROL_LINE_BYTES: Final = 65536
@@ -48,66 +48,66 @@ _CONTROL_LINE_BYTES: Final = 65536
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 _BOARD_BYTES: Final = 4096
 
-_Handler = Callable[[Card, int, tuple[Any, ...], int], bytes]
+_Handler = Callable[[Gpu, int, tuple[Any, ...], int], bytes]
 
 
-def _context_create(card: Card, client: int, _: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_id", card.context_create(client))
+def _context_create(gpu: Gpu, client: int, _: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_id", gpu.context_create(client))
 
 
-def _context_destroy(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    card.context_destroy(client, *fields)
+def _context_destroy(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    gpu.context_destroy(client, *fields)
     return b""
 
 
-def _memory_alloc(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_id", card.memory_alloc(client, *fields))
+def _memory_alloc(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_id", gpu.memory_alloc(client, *fields))
 
 
-def _memory_free(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    card.memory_free(client, *fields)
+def _memory_free(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    gpu.memory_free(client, *fields)
     return b""
 
 
-def _memory_export(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_id", card.memory_export(client, *fields))
+def _memory_export(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_id", gpu.memory_export(client, *fields))
 
 
-def _memory_import(card: Card, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_imported", *card.memory_import(client, *fields))
+def _memory_import(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_imported", *gpu.memory_import(client, *fields))
 
 
-def _fault(card: Card, _client: int, fields: tuple[bytes], _now: int) -> bytes:
-    code, latency_ns = card.faults.strike(fields[0].rstrip(b"\0").decode(errors="replace"))
+def _fault(gpu: Gpu, _client: int, fields: tuple[bytes], _now: int) -> bytes:
+    code, latency_ns = gpu.faults.strike(fields[0].rstrip(b"\0").decode(errors="replace"))
     return wire.pack("sim_fault", latency_ns, code, 0)
 
 
-def _launch(card: Card, client: int, fields: tuple[int, ...], now_ns: int) -> bytes:
+def _launch(gpu: Gpu, client: int, fields: tuple[int, ...], now_ns: int) -> bytes:
     context, _stream, duration_ns = fields
-    return wire.pack("sim_instant", card.launch(client, context, duration_ns, now_ns))
+    return wire.pack("sim_instant", gpu.launch(client, context, duration_ns, now_ns))
 
 
-def _memory_info(card: Card, _client: int, _: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_memory", *card.memory())
+def _memory_info(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
+    return wire.pack("sim_memory", *gpu.memory())
 
 
-def _processes(card: Card, _client: int, _: tuple[int, ...], _now: int) -> bytes:
+def _processes(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
     most = wire.PAYLOAD_BYTES // wire.STRUCTS["sim_process"].size
     return b"".join(
         wire.pack("sim_process", row.used_bytes, row.pid, row.contexts)
-        for row in card.processes()[:most]
+        for row in gpu.processes()[:most]
     )
 
 
-def _utilization(card: Card, _client: int, _: tuple[int, ...], now_ns: int) -> bytes:
-    return wire.pack("sim_utilization", *card.utilization(now_ns))
+def _utilization(gpu: Gpu, _client: int, _: tuple[int, ...], now_ns: int) -> bytes:
+    return wire.pack("sim_utilization", *gpu.utilization(now_ns))
 
 
-def _process_utilization(card: Card, _client: int, _: tuple[int, ...], now_ns: int) -> bytes:
+def _process_utilization(gpu: Gpu, _client: int, _: tuple[int, ...], now_ns: int) -> bytes:
     most = wire.PAYLOAD_BYTES // wire.STRUCTS["sim_process_utilization"].size
     return b"".join(
         wire.pack("sim_process_utilization", pid, percent)
-        for pid, percent in card.process_utilization(now_ns)[:most]
+        for pid, percent in gpu.process_utilization(now_ns)[:most]
     )
 
 
@@ -159,7 +159,7 @@ class _Peer:
 
 
 class _Board:
-    """What every CUDA client of a card can read without asking: how many faults are armed."""
+    """What every CUDA client of a GPU can read without asking: how many faults are armed."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("simgpu-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -186,13 +186,13 @@ class _Board:
 
 
 class Seat:
-    """One card with its connections, and the latency injected into its operations."""
+    """One GPU with its connections, and the latency injected into its operations."""
 
-    def __init__(self, host: HostConfig, config: CardConfig, connections: Counter[int]) -> None:
-        self.card = Card(host, config)
+    def __init__(self, host: HostConfig, config: GpuConfig, connections: Counter[int]) -> None:
+        self.gpu = Gpu(host, config)
         self.latency_ns: dict[Op, int] = {}
         self._board = _Board()
-        self._descriptors = Descriptors(self.card)
+        self._descriptors = Descriptors(self.gpu)
         self._connections = connections
         self._hello = _hello_reply(host, config)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -205,7 +205,7 @@ class Seat:
         try:
             peer = _Peer(writer.get_extra_info("socket"))
         except OSError as error:
-            log.info("card %d: peer gone at accept: %s", self.card.config.minor, error)
+            log.info("GPU %d: peer gone at accept: %s", self.gpu.config.minor, error)
             writer.transport.abort()
             self._tasks.discard(task)
             return
@@ -215,7 +215,7 @@ class Seat:
                 raise WireError(f"more than {_CONNECTIONS_PER_PROCESS} connections")
             await self._converse(peer, reader, writer)
         except WireError as error:
-            log.warning("card %d: pid %d: %s", self.card.config.minor, peer.pid, error)
+            log.warning("GPU %d: pid %d: %s", self.gpu.config.minor, peer.pid, error)
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -235,12 +235,12 @@ class Seat:
         self._descriptors.close()
 
     def tick(self, now_ns: int) -> None:
-        """Call it before the card is read or changed."""
-        self.card.tick(now_ns)
+        """Call it before the GPU is read or changed."""
+        self.gpu.tick(now_ns)
         self._descriptors.drop_closed()
 
     def show_faults(self) -> None:
-        self._board.show(self.card.faults.armed)
+        self._board.show(self.gpu.faults.armed)
 
     async def _converse(
         self, peer: _Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -254,7 +254,7 @@ class Seat:
             nonlocal client
             if client is not None:
                 self._descriptors.drop_closed()
-                self.card.leave(client, time.monotonic_ns())
+                self.gpu.leave(client, time.monotonic_ns())
                 client = None
 
         def died() -> None:
@@ -271,7 +271,7 @@ class Seat:
                     if role is None:
                         role = _role_of(request)
                         if role is Role.CUDA and not writer.transport.is_closing():
-                            client = self.card.join(peer.pid)
+                            client = self.gpu.join(peer.pid)
                             self._board.send(writer.get_extra_info("socket"), self._hello)
                             continue
                         answer = self._hello
@@ -302,8 +302,8 @@ class Seat:
                 return wire.reply(Status.OK)
             if handler is None:
                 return wire.reply(Status.NOT_SUPPORTED)
-            return wire.reply(Status.OK, handler(self.card, client, request.fields, now_ns))
-        except CardError as error:
+            return wire.reply(Status.OK, handler(self.gpu, client, request.fields, now_ns))
+        except GpuError as error:
             return wire.reply(error.status)
 
 
@@ -319,28 +319,28 @@ def _role_of(request: Request) -> Role:
         raise WireError(f"role {role} is not known") from None
 
 
-def _hello_reply(host: HostConfig, card: CardConfig) -> bytes:
+def _hello_reply(host: HostConfig, gpu: GpuConfig) -> bytes:
     payload = wire.pack(
-        "sim_card",
-        card.uuid_bytes,
-        card.name.encode(),
+        "sim_gpu",
+        gpu.uuid_bytes,
+        gpu.name.encode(),
         host.driver_version.encode(),
-        card.memory_bytes,
+        gpu.memory_bytes,
         host.granule_bytes,
         host.module_overhead_bytes,
         host.cuda_version,
-        card.minor,
-        card.pci_domain,
-        card.pci_bus,
-        card.pci_device,
-        card.capability_major,
-        card.capability_minor,
-        card.multiprocessors,
-        card.clock_khz,
-        card.memory_clock_khz,
-        card.bus_width_bits,
-        card.power_limit_mw,
-        card.mig_uuid_bytes,
+        gpu.minor,
+        gpu.pci_domain,
+        gpu.pci_bus,
+        gpu.pci_device,
+        gpu.capability_major,
+        gpu.capability_minor,
+        gpu.multiprocessors,
+        gpu.clock_khz,
+        gpu.memory_clock_khz,
+        gpu.bus_width_bits,
+        gpu.power_limit_mw,
+        gpu.mig_uuid_bytes,
     )
     return wire.reply(Status.OK, payload)
 
@@ -377,17 +377,17 @@ class Control:
             case "stop":
                 self._stop()
             case "lose":
-                self._seat(request).card.lost = True
+                self._seat(request).gpu.lost = True
             case "restore":
-                self._seat(request).card.lost = False
+                self._seat(request).gpu.lost = False
             case "fail_allocs":
-                self._seat(request).card.failing_allocs = _count(request, "count", 2**32)
+                self._seat(request).gpu.failing_allocs = _count(request, "count", 2**32)
             case "latency":
                 self._latency(request)
             case "fail":
                 seat = self._seat(request)
                 count = _count(request, "count", 2**32)
-                seat.card.faults.fail(_call(request), _count(request, "code", 999), count)
+                seat.gpu.faults.fail(_call(request), _count(request, "code", 999), count)
                 seat.show_faults()
             case other:
                 raise ValueError(f"no operation {other!r}")
@@ -398,13 +398,13 @@ class Control:
         if request["call"] in Op.__members__:
             seat.latency_ns[Op[request["call"]]] = wanted_ns
         else:
-            seat.card.faults.delay(_call(request), wanted_ns)
+            seat.gpu.faults.delay(_call(request), wanted_ns)
             seat.show_faults()
 
     def _seat(self, request: Mapping[str, Any]) -> Seat:
-        minor = request["card"]
+        minor = request["gpu"]
         if minor not in self._seats:
-            raise ValueError(f"no card {minor!r}")
+            raise ValueError(f"no GPU {minor!r}")
         return self._seats[minor]
 
     def _status(self) -> dict[str, Any]:
@@ -415,14 +415,14 @@ class Control:
             rows.append(
                 {
                     "minor": minor,
-                    "uuid": seat.card.config.uuid,
-                    "name": seat.card.config.name,
-                    "total_bytes": seat.card.config.memory_bytes,
-                    "used_bytes": seat.card.used_bytes,
-                    "clients": seat.card.clients,
-                    "lost": seat.card.lost,
+                    "uuid": seat.gpu.config.uuid,
+                    "name": seat.gpu.config.name,
+                    "total_bytes": seat.gpu.config.memory_bytes,
+                    "used_bytes": seat.gpu.used_bytes,
+                    "clients": seat.gpu.clients,
+                    "lost": seat.gpu.lost,
                     "latency_ns": {op.name: ns for op, ns in seat.latency_ns.items() if ns},
-                    "call_faults": seat.card.faults.describe(),
+                    "call_faults": seat.gpu.faults.describe(),
                 }
             )
         return {
@@ -430,7 +430,7 @@ class Control:
             "driver_version": self._host.driver_version,
             "cuda_version": self._host.cuda_version,
             "host": repr(self._host),
-            "cards": rows,
+            "gpus": rows,
         }
 
 
@@ -458,23 +458,23 @@ async def run(host: HostConfig, home: Home) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     connections: Counter[int] = Counter()
-    seats = {card.minor: Seat(host, card, connections) for card in host.cards}
+    seats = {gpu.minor: Seat(host, gpu, connections) for gpu in host.gpus}
     home.clear_sockets()
     async with contextlib.AsyncExitStack() as stack:
         for minor, seat in seats.items():
-            path = home.card_socket(minor)
+            path = home.gpu_socket(minor)
             server = await asyncio.start_unix_server(seat.serve, path, backlog=1024)
             path.chmod(0o666)
             stack.callback(server.close)
             stack.push_async_callback(seat.close)
         control = Control(host, seats, stopping.set)
-        # Bound last: whoever reaches it finds every card.
+        # Bound last: whoever reaches it finds every GPU.
         with _umask(0o177):
             server = await asyncio.start_unix_server(
                 control.serve, home.control, limit=_CONTROL_LINE_BYTES
             )
         stack.callback(server.close)
-        log.info("up: %d cards in %s", len(seats), home.root)
+        log.info("up: %d GPUs in %s", len(seats), home.root)
         await stopping.wait()
     home.clear_sockets()
     log.info("down")

@@ -2,8 +2,8 @@
 
 Law: knows files and locks, and no sockets. An exported descriptor is an open file description of
 its own with a lock on the memory's file; the lock goes when the last copy is closed, sent and
-inherited ones included. For the card each such memory is held by one client more, which is no
-process. Ask `drop_closed` before the card is read or changed.
+inherited ones included. For the GPU each such memory is held by one client more, which is no
+process. Ask `drop_closed` before the GPU is read or changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import stat
 import struct
 from typing import Final
 
-from simgpu.cards import Card, CardError
+from simgpu.gpus import Gpu, GpuError
 from simgpu.wire import Status
 
 # Type, whence, start, length, pid; of a whole file.
@@ -23,35 +23,35 @@ _ANY_LOCK: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class Descriptors:
-    """Those of one card."""
+    """Those of one GPU."""
 
-    def __init__(self, card: Card) -> None:
-        self._card = card
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
         self._client: int | None = None
         self._held: dict[int, tuple[int, int]] = {}
         """Token of the memory -> (our descriptor of its file, our id of it)."""
 
     def keep(self, client: int, pid: int, allocation: int, number: int) -> None:
         """The client's memory, of which its descriptor of that number holds a lock."""
-        token = self._card.memory_export(client, allocation)
+        token = self._gpu.memory_export(client, allocation)
         if token in self._held:
             return
         fd = _open(pid, number)
         if self._client is None:
-            self._client = self._card.join(0)
-        ours, _ = self._card.memory_import(self._client, 0, token)
+            self._client = self._gpu.join(0)
+        ours, _ = self._gpu.memory_import(self._client, 0, token)
         self._held[token] = fd, ours
 
     def drop_closed(self) -> None:
-        if self._client is None or self._card.lost:
+        if self._client is None or self._gpu.lost:
             return
         for token, (fd, ours) in tuple(self._held.items()):
             if not _is_locked(fd):
-                self._card.memory_free(self._client, ours)
+                self._gpu.memory_free(self._client, ours)
                 os.close(fd)
                 del self._held[token]
         if not self._held:
-            self._card.leave(self._client, 0)
+            self._gpu.leave(self._client, 0)
             self._client = None
 
     def close(self) -> None:
@@ -61,14 +61,14 @@ class Descriptors:
 
 
 def _open(pid: int, number: int) -> int:
-    """CardError NOT_SUPPORTED: it cannot be seen from here, as in another PID namespace."""
+    """GpuError NOT_SUPPORTED: it cannot be seen from here, as in another PID namespace."""
     try:
         fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        raise CardError(Status.NOT_SUPPORTED) from None
+        raise GpuError(Status.NOT_SUPPORTED) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise CardError(Status.INVALID_VALUE)
+        raise GpuError(Status.INVALID_VALUE)
     return fd
 
 

@@ -2,11 +2,11 @@
 
     D/pid            the daemon's pid; locked while it lives, so a stale file misleads nobody
     D/log            what it said
-    D/cards/N.sock   card N: who may connect has the card
+    D/gpus/N.sock   GPU N: who may connect has the GPU
     D/control.sock   JSON lines, for root or the owner: status, faults, stop
     D/cdi/           nvidia.json, the CDI spec
 
-Law: knows files and locks only; nothing of cards or protocols.
+Law: knows files and locks only; nothing of GPUs or protocols.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Home:
     @classmethod
     def at(cls, directory: Path) -> Home:
         home = cls(directory.resolve())
-        longest = home.card_socket(255)
+        longest = home.gpu_socket(255)
         if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
             raise HomeError(
                 f"{home.root}: too long; the sockets in it would exceed the "
@@ -56,8 +56,8 @@ class Home:
         return self.root / "log"
 
     @property
-    def cards(self) -> Path:
-        return self.root / "cards"
+    def gpus(self) -> Path:
+        return self.root / "gpus"
 
     @property
     def control(self) -> Path:
@@ -67,12 +67,12 @@ class Home:
     def cdi_spec(self) -> Path:
         return self.root / "cdi" / "nvidia.json"
 
-    def card_socket(self, minor: int) -> Path:
-        return self.cards / f"{minor}.sock"
+    def gpu_socket(self, minor: int) -> Path:
+        return self.gpus / f"{minor}.sock"
 
     def create(self) -> None:
         try:
-            for directory in (self.root, self.cards, self.cdi_spec.parent):
+            for directory in (self.root, self.gpus, self.cdi_spec.parent):
                 directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise HomeError(f"{error.filename}: {error.strerror}") from error
@@ -104,7 +104,7 @@ class Home:
 
     def clear_sockets(self) -> None:
         """Removes what an earlier daemon left in the way of ours."""
-        for path in (*self.cards.glob("*.sock"), self.control):
+        for path in (*self.gpus.glob("*.sock"), self.control):
             path.unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -114,6 +114,6 @@ class Home:
         self.clear_sockets()
         for path in (self.cdi_spec, self.log, self.pid_file):
             path.unlink(missing_ok=True)
-        for directory in (self.cards, self.cdi_spec.parent, self.root):
+        for directory in (self.gpus, self.cdi_spec.parent, self.root):
             with contextlib.suppress(OSError):
                 directory.rmdir()

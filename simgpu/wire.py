@@ -46,7 +46,7 @@ class Status(enum.IntEnum):
     INVALID_VALUE = 2
     NOT_FOUND = 3
     NOT_SUPPORTED = 4
-    CARD_LOST = 5
+    GPU_LOST = 5
 
 
 class Role(enum.IntEnum):
@@ -59,7 +59,7 @@ STRUCTS: Final = {
     "sim_request": _HEAD,
     "sim_reply": _HEAD,
     "sim_hello": struct.Struct("<II"),
-    "sim_card": struct.Struct("<16s96s80sQQQ12I16s"),
+    "sim_gpu": struct.Struct("<16s96s80sQQQ12I16s"),
     "sim_id": struct.Struct("<Q"),
     "sim_alloc": struct.Struct("<QQ"),
     "sim_import": struct.Struct("<QQ"),

@@ -1,6 +1,6 @@
 """The fault matrix: what becomes of containers with a grant when agent or runtime fail.
 
-Not a measurement of time: each cell counts the containers in which a process can open a card with
+Not a measurement of time: each cell counts the containers in which a process can open a GPU with
 no limit in force. Pods, containerd and agent are real; agent.py alone makes the agent misbehave.
 
     cases.py    which faults there are, and what they were made to show

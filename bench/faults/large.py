@@ -1,4 +1,4 @@
-"""What is large in the rows of sizes: a card whose CDI spec mounts much, and pods that say much.
+"""What is large in the rows of sizes: a GPU whose CDI spec mounts much, and pods that say much.
 
 Messages of NRI are at most 4 MiB, and are cut into frames in one way only (facts of its
 multiplexer): a plugin that is careless with either loses its connection.
@@ -32,7 +32,7 @@ _SYNCHRONIZED: Final = "gpuslice_nri_synchronize_pods "
 
 @contextmanager
 def many_mounts(specs: Path) -> Iterator[None]:
-    """The node's CDI specs, with so many mounts for any card that an answer has ANSWER_BYTES."""
+    """The node's CDI specs, with so many mounts for any GPU that an answer has ANSWER_BYTES."""
     (spec,) = specs.iterdir()
     before = spec.read_bytes()
     document = json.loads(before)

@@ -22,12 +22,12 @@ class Kind(Enum):
 
     LIMITED = "limited"
     """It runs, and is held to its grant."""
-    NO_CARD = "no card"
-    """It runs, and no card is in it."""
+    NO_GPU = "no GPU"
+    """It runs, and no GPU is in it."""
     REFUSED = "refused"
     """The runtime did not make it, or did not start it."""
     UNPROTECTED = "UNPROTECTED"
-    """A process in it can open a card with no limit in force."""
+    """A process in it can open a GPU with no limit in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ def refusal(text: str) -> Outcome:
 
 
 def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) -> Outcome:
-    """From inside: the card's devices that are there, and what the probe could take.
+    """From inside: the GPU's devices that are there, and what the probe could take.
 
-    Anything that is neither no card at all nor exactly the limit counts as unprotected, unless our
+    Anything that is neither no GPU at all nor exactly the limit counts as unprotected, unless our
     library refuses to let the program begin.
     """
     if not devices and seen["init"] != 0:
-        return Outcome(Kind.NO_CARD)
+        return Outcome(Kind.NO_GPU)
     if seen["init"] == _NOT_PERMITTED:
         return Outcome(Kind.LIMITED, "the library refuses")
     whole = (seen["total"], seen["filled"], seen["more"]) == (limit_bytes, 0, _OUT_OF_MEMORY)

@@ -26,8 +26,8 @@ _IDENTITY: Final = re.compile(r"\b[0-9a-f]{12,64}\b")
 _HEAD: Final = """\
 # The fault matrix, {date}
 
-Containers that ran unprotected: in which a process could open the card with no limit in force.
-Pods, runtimes and the agent are real, the card is simulated. {runc}, kernel {kernel}.
+Containers that ran unprotected: in which a process could open the GPU with no limit in force.
+Pods, runtimes and the agent are real, the GPU is simulated. {runc}, kernel {kernel}.
 `{command}` made this table. In each cell: how many ran unprotected, and what those made under the
 fault came to, one that ran before it among them. Those that were made after it, until one had its
 limit again, count as well where they ran unprotected.
@@ -39,17 +39,17 @@ _OFF: Final = """
 ## With it off, as it comes
 
 Nothing then heeds that a pod requires the agent. What is left is that only the agent brings the
-card.
+GPU.
 """
 _SIZES: Final = """
 ## Large messages
 
-A card whose CDI spec brings 1550 mounts, and a node with more pods than fit into one message.
+A GPU whose CDI spec brings 1550 mounts, and a node with more pods than fit into one message.
 """
 _CONTROL: Final = """
 ## The control: our own measures switched off
 
-The runtime injects the card by CDI, as for a device plugin; the pod requires no plugin; the agent
+The runtime injects the GPU by CDI, as for a device plugin; the pod requires no plugin; the agent
 sends no failure policy, does not validate, and has no deadline of its own. The matrix can fail.
 """
 _SAID: Final = """
@@ -72,7 +72,7 @@ class Column:
         return all(
             not cell.unprotected
             and cell.recovers
-            and not (self.validator and cell.kinds.get(Kind.NO_CARD))
+            and not (self.validator and cell.kinds.get(Kind.NO_GPU))
             for cell in self.cells.values()
         )
 

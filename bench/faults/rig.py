@@ -47,7 +47,7 @@ def build_probe(directory: Path) -> Mapping[str, tuple[Path, int]]:
 class Rig:
     """`lab` must have been made with `build_probe`'s files; its agent must not run.
 
-    naive: the control. The runtime brings the card by CDI, as for a device plugin, the pod requires
+    naive: the control. The runtime brings the GPU by CDI, as for a device plugin, the pod requires
     no plugin, and the agent takes no measure against its own failure.
     """
 
@@ -72,13 +72,13 @@ class Rig:
     def _devices(self) -> Sequence[str]:
         for spec in (self._lab.sim_dir / "cdi").iterdir():
             shutil.copy(spec, self._lab.containerd.paths.cdi)
-        return [f"{names.CDI_KIND}={card.uuid}" for card in self._lab.cards]
+        return [f"{names.CDI_KIND}={gpu.uuid}" for gpu in self._lab.gpus]
 
     def __enter__(self) -> Rig:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The lab as it was: no agent, and no card that the runtime brings."""
+        """The lab as it was: no agent, and no GPU that the runtime brings."""
         self._lab.stop_agent()
         for spec in self._lab.containerd.paths.cdi.iterdir():
             spec.unlink()
@@ -169,7 +169,7 @@ class Rig:
         return self._lab.times_ready() > times
 
     def large_answer(self) -> list[Outcome]:
-        """The card's CDI spec brings so many mounts that the agent's answer has 3 MB."""
+        """The GPU's CDI spec brings so many mounts that the agent's answer has 3 MB."""
         with large.many_mounts(self._lab.sim_dir / "cdi"), self._pod("large") as pod:
             container = pod.run(_CONTAINER, self._process)
             large.check(container)

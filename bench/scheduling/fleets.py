@@ -1,4 +1,4 @@
-"""A fleet that is in use, as the scheduler's state has it: equal cards, pods of a few sizes."""
+"""A fleet that is in use, as the scheduler's state has it: equal GPUs, pods of a few sizes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.core.fleet import Card
-from scheduler.facts import DeviceFacts, HeldCard, LeaseFacts, NodeFacts, PodFacts
+from scheduler.core.fleet import Gpu
+from scheduler.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
 from scheduler.state import State
-from simgpu.lab.fleet_objects import Shape, card_uuid
+from simgpu.lab.fleet_objects import Shape, gpu_uuid
 
-CARD_BYTES: Final = 80 << 30
-CARDS: Final = 8
+GPU_BYTES: Final = 80 << 30
+GPUS: Final = 8
 _PERCENTS: Final = (5, 10, 15)
-"""What each pod holds of its card. Five to a card leave a quarter of it at least."""
+"""What each pod holds of its GPU. Five to a GPU leave a quarter of it at least."""
 _SEED: Final = 6
 
 
@@ -26,7 +26,7 @@ class Size:
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.nodes, CARDS, CARD_BYTES)
+        return Shape(self.nodes, GPUS, GPU_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ LARGE: Final = Size(5_000, 40_000)
 
 
 def held(size: Size) -> Iterator[tuple[int, int, int]]:
-    """Of each pod that is there: its node's number, its card's minor, percent of core and memory.
-    Evenly over all cards."""
+    """Of each pod that is there: its node's number, its GPU's minor, percent of core and memory.
+    Evenly over all GPUs."""
     chance = random.Random(_SEED)
     for number in range(size.pods):
-        node, minor = divmod(number % (size.nodes * CARDS), CARDS)
+        node, minor = divmod(number % (size.nodes * GPUS), GPUS)
         yield node, minor, chance.choice(_PERCENTS)
 
 
@@ -67,16 +67,16 @@ def filled(size: Size) -> State:
     state = State()
     names = size.shape.node_names()
     for number, name in enumerate(names):
-        cards = tuple(
-            Card(card_uuid(number, minor), minor, CARD_BYTES, numa=minor // 4, root=f"pci{minor}")
-            for minor in range(CARDS)
+        gpus = tuple(
+            Gpu(gpu_uuid(number, minor), minor, GPU_BYTES, numa=minor // 4, root=f"pci{minor}")
+            for minor in range(GPUS)
         )
-        state.see_device(DeviceFacts(name, f"uid-{name}", cards))
+        state.see_device(DeviceFacts(name, f"uid-{name}", gpus))
         state.see_node(NodeFacts(name, f"uid-{name}", isolates=True))
         state.see_lease(LeaseFacts(name, "now"), 0.0)
     for number, (node, minor, percent) in enumerate(held(size)):
-        uuid, taken = card_uuid(node, minor), CARD_BYTES * percent // 100
-        holds = (HeldCard(uuid, minor, taken, percent, percent),)
+        uuid, taken = gpu_uuid(node, minor), GPU_BYTES * percent // 100
+        holds = (HeldGpu(uuid, minor, taken, percent, percent),)
         facts = PodFacts(f"there-{number}", "there", f"p{number}", names[node], False, holds)
         state.see_pod(facts)
     return state

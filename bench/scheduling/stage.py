@@ -1,4 +1,4 @@
-"""A real API server with a fleet in use: nodes with their cards, and pods that hold shares of them.
+"""A real API server with a fleet in use: nodes with their GPUs, and pods that hold shares of them.
 
 Nobody renews the agents' Leases, so that the figures are of scheduling alone; the extender is told
 to believe them for the time. Pods that are there stand on the first nodes, evenly.
@@ -25,7 +25,7 @@ from scheduler.core.place import Peak, Placement, Share
 from simgpu.lab.api import each
 from simgpu.lab.controlplane import ControlPlane
 from simgpu.lab.fleet import now
-from simgpu.lab.fleet_objects import Node, card_uuid, device_json, lease_json, node_json
+from simgpu.lab.fleet_objects import Node, device_json, gpu_uuid, lease_json, node_json
 
 Json = Mapping[str, Any]
 
@@ -72,7 +72,7 @@ async def fill(kube: Kube, size: fleets.Size) -> None:
     begun_s = time.monotonic()
     node_names = size.shape.node_names()
     bodies = (
-        _bound_pod(number, node_names[node], card_uuid(node, minor), minor, percent)
+        _bound_pod(number, node_names[node], gpu_uuid(node, minor), minor, percent)
         for number, (node, minor, percent) in enumerate(fleets.held(size))
     )
     await post_all(kube, f"/api/v1/namespaces/{namespace}/pods", bodies)
@@ -80,7 +80,7 @@ async def fill(kube: Kube, size: fleets.Size) -> None:
 
 
 def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> Json:
-    size_bytes = fleets.CARD_BYTES * percent // 100
+    size_bytes = fleets.GPU_BYTES * percent // 100
     share = Share("main-0", uuid, minor, size_bytes, percent)
     peak = Peak(uuid, minor, size_bytes, percent, percent)
     body = asking_pod(f"p{number}", (percent,))

@@ -54,7 +54,7 @@ class Asked:
 class Taken:
     """Of a round. pods_per_s: bound by the clock, with the binds beside. per_core_s: bound in a
     second of the other side's core. again: pods of which the bind came too late, as another's had
-    filled the card. alone_s: by verb, one call after the other."""
+    filled the GPU. alone_s: by verb, one call after the other."""
 
     pods_per_s: float
     per_core_s: Round

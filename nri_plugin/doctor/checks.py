@@ -15,7 +15,7 @@ from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
 _ROOM_BYTES: Final = 8 << 20
 _ROOM_INODES: Final = 1000
 _OURS: Final = ("nvidia.com/", "koordinator.sh/gpu")
-"""Resources of device plugins that hand out NVIDIA's cards."""
+"""Resources of device plugins that hand out NVIDIA's GPUs."""
 _ACCEPT_ENV: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _ACCEPT_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 
@@ -49,24 +49,24 @@ def library(facts: Facts) -> Answer:
 
 
 def driver(facts: Facts) -> Answer:
-    if facts.cards_problem is not None:
+    if facts.gpus_problem is not None:
         return fail(
-            f"NVML does not tell the cards: {facts.cards_problem}",
+            f"NVML does not tell the GPUs: {facts.gpus_problem}",
             "see that nvidia-smi works on the host, and that libnvidia-ml.so.1 is found here",
         )
     if facts.in_trouble:
-        found = "; ".join(f"{card.uuid}: {card.problem}" for card in facts.in_trouble)
-        say = warn if facts.cards else fail
+        found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.in_trouble)
+        say = warn if facts.gpus else fail
         return say(found, "mend these GPUs; the agent shares the others")
-    if not facts.cards:
-        do = "run the agent on nodes with a card alone"
-        return fail("the driver shows no card", do)
-    cards = ", ".join(f"{card.uuid} ({card.memory_bytes >> 20} MiB)" for card in facts.cards)
-    return ok(cards)
+    if not facts.gpus:
+        do = "run the agent on nodes with a GPU alone"
+        return fail("the driver shows no GPU", do)
+    gpus = ", ".join(f"{gpu.uuid} ({gpu.memory_bytes >> 20} MiB)" for gpu in facts.gpus)
+    return ok(gpus)
 
 
 def cdi(facts: Facts) -> Sequence[Answer]:
-    return [_cdi_of(facts, card.uuid) for card in facts.cards]
+    return [_cdi_of(facts, gpu.uuid) for gpu in facts.gpus]
 
 
 def _cdi_of(facts: Facts, uuid: str) -> Answer:
@@ -80,7 +80,7 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
             f" generate --device-name-strategy=uuid --output={directories[0]}/nvidia.yaml",
         )
     if device.problem is not None:
-        do = "generate it anew, and keep one file that describes the card"
+        do = "generate it anew, and keep one file that describes the GPU"
         return fail(f"{uuid} in {device.file}: {device.problem}", do)
     gone = facts.missing.get(uuid, ())
     if gone:
@@ -100,7 +100,7 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
 
 
 def nvidia_runtime(facts: Facts) -> Answer:
-    """A card by an environment variable alone comes without a limit."""
+    """A GPU by an environment variable alone comes without a limit."""
     known = runtime_checks.handlers(facts.runtime)
     theirs = [name for name, table in known.items() if "nvidia" in str(table).lower()]
     default = runtime_checks.default_handler(facts.runtime)
@@ -121,7 +121,7 @@ def nvidia_runtime(facts: Facts) -> Answer:
         if said.get(key, default_value)
     ]
     if not open_ways:
-        found = "NVIDIA's runtime gives unprivileged pods no card on their own demand"
+        found = "NVIDIA's runtime gives unprivileged pods no GPU on their own demand"
         return ok(found)
     is_default = default in theirs
     who = "every pod" if is_default else f"a pod whose RuntimeClass leads to {', '.join(theirs)}"
@@ -129,7 +129,7 @@ def nvidia_runtime(facts: Facts) -> Answer:
     unread = f" ({toolkit.problem})" if toolkit.problem else ""
     say = fail if is_default else warn
     return say(
-        f"{who} gets cards, without a limit, by what it says itself{unread}",
+        f"{who} gets GPUs, without a limit, by what it says itself{unread}",
         f"at the top of {toolkit.file}:\n{lines}"
         + ("\nor make runc containerd's default_runtime_name" if is_default else ""),
     )
@@ -137,21 +137,21 @@ def nvidia_runtime(facts: Facts) -> Answer:
 
 def device_plugins(facts: Facts) -> Answer:
     seen = facts.plugins
-    uuids = [card.uuid for card in facts.cards]
+    uuids = [gpu.uuid for gpu in facts.gpus]
     offering = [
         resource
         for resource, ids in seen.registered.items()
-        if ids and (resource.startswith(_OURS) or _names_a_card(ids, uuids))
+        if ids and (resource.startswith(_OURS) or _names_a_gpu(ids, uuids))
     ]
     holding = [
         f"container {container} of pod {pod}"
         for pod, container, resource in seen.allocated
         if resource.startswith(_OURS) or resource in offering
     ]
-    do = "keep that device plugin off nodes whose cards are shared: it gives whole cards, unlimited"
+    do = "keep that device plugin off nodes whose GPUs are shared: it gives whole GPUs, unlimited"
     if offering or holding:
         what = [f"a device plugin offers {', '.join(offering)}"] if offering else []
-        what += [f"{', '.join(holding[:3])} got a card from it"] if holding else []
+        what += [f"{', '.join(holding[:3])} got a GPU from it"] if holding else []
         return fail("; ".join(what), do)
     if seen.problem is not None:
         do = (
@@ -162,13 +162,13 @@ def device_plugins(facts: Facts) -> Answer:
     theirs = [name for name in seen.sockets if "nvidia" in name.lower() or "gpu" in name.lower()]
     if theirs:
         return warn(
-            f"sockets of other plugins for cards: {', '.join(theirs)}; they offer nothing now", do
+            f"sockets of other plugins for GPUs: {', '.join(theirs)}; they offer nothing now", do
         )
-    return ok("no other plugin offers these cards")
+    return ok("no other plugin offers these GPUs")
 
 
-def _names_a_card(ids: Sequence[str], uuids: Sequence[str]) -> bool:
-    """Time slices and MPS shares are a card's UUID with more behind it."""
+def _names_a_gpu(ids: Sequence[str], uuids: Sequence[str]) -> bool:
+    """Time slices and MPS shares are a GPU's UUID with more behind it."""
     return any(each.startswith(uuid) for each in ids for uuid in uuids)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from nri_plugin.model import Card, Specs
+from nri_plugin.model import Gpu, Specs
 from nri_plugin.settings import Settings
 
 
@@ -103,7 +103,7 @@ class NvidiaRuntime:
 
 @dataclass(frozen=True, slots=True)
 class DevicePlugins:
-    """Who else hands out cards, by the kubelet's directories.
+    """Who else hands out GPUs, by the kubelet's directories.
 
     registered: device ids by resource; allocated: (pod uid, container, resource).
     """
@@ -146,15 +146,15 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The whole look. missing: by card, files that its CDI device names and this host lacks."""
+    """The whole look. missing: by GPU, files that its CDI device names and this host lacks."""
 
     settings: Settings
     root: bool
     socket: Socket
     runtime: Runtime
     library: Library
-    cards: Sequence[Card]
-    cards_problem: str | None
+    gpus: Sequence[Gpu]
+    gpus_problem: str | None
     specs: Specs
     missing: Mapping[str, Sequence[str]]
     nvidia: NvidiaRuntime
@@ -162,5 +162,5 @@ class Facts:
     run_dir: RunDir
     kernel: Kernel
     agent: Agent
-    in_trouble: Sequence[Card] = ()
-    """Cards that NVML shows and that cannot be shared."""
+    in_trouble: Sequence[Gpu] = ()
+    """GPUs that NVML shows and that cannot be shared."""

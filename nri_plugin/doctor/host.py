@@ -36,7 +36,7 @@ from nri_plugin.doctor.facts import (
 )
 from nri_plugin.errors import StoreError
 from nri_plugin.inventory import Inventory
-from nri_plugin.model import Card, Specs
+from nri_plugin.model import Gpu, Specs
 from nri_plugin.settings import Settings
 
 _AGENT_S: Final = 5.0
@@ -61,7 +61,7 @@ def look(settings: Settings, library: Path | None, places: Places) -> Facts:
     """library: None where nobody said which."""
     root = host_root()
     inventory = _inventory(settings)
-    cards = inventory.cards
+    gpus = inventory.gpus
     specs = cdi.load(dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs)))
     return Facts(
         settings=settings,
@@ -69,11 +69,11 @@ def look(settings: Settings, library: Path | None, places: Places) -> Facts:
         socket=containerd.look_at_socket(settings.nri_socket),
         runtime=containerd.look_at_runtime(settings.nri_socket, places.containerd_config),
         library=_library(settings, library),
-        cards=cards,
-        cards_problem=inventory.problem,
-        in_trouble=[card for card in inventory.seen if card.problem],
+        gpus=gpus,
+        gpus_problem=inventory.problem,
+        in_trouble=[gpu for gpu in inventory.seen if gpu.problem],
         specs=specs,
-        missing={card.uuid: missing(card, specs, root) for card in cards},
+        missing={gpu.uuid: missing(gpu, specs, root) for gpu in gpus},
         nvidia=look_at_nvidia(root, places.nvidia_config),
         plugins=look_at_device_plugins(root, places.kubelet),
         run_dir=_run_dir(settings.run_dir),
@@ -106,9 +106,9 @@ def _inventory(settings: Settings) -> Inventory:
     return inventory
 
 
-def missing(card: Card, specs: Specs, root: Path) -> Sequence[str]:
-    """Files and hooks that the card's device names, and the host does not have."""
-    device = specs.devices.get(card.uuid)
+def missing(gpu: Gpu, specs: Specs, root: Path) -> Sequence[str]:
+    """Files and hooks that the GPU's device names, and the host does not have."""
+    device = specs.devices.get(gpu.uuid)
     if device is None or device.problem is not None:
         return ()
     named = [mount.source for edits in (device.common, device.own) for mount in edits.mounts]

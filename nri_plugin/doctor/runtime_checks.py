@@ -80,18 +80,18 @@ def validator(facts: Facts) -> Answer:
     if not _at_least(runtime, _VALIDATOR_SINCE):
         return warn(
             f"{runtime.name} {runtime.version or ''} has no validator: while the agent is away,"
-            " pods with a share start without their card",
+            " pods with a share start without their GPU",
             "upgrade to containerd 2.2 or later",
         )
     table = runtime.nri.get("default_validator", {})
     if not table.get("enable"):
         return warn(
             "the default validator is off: while the agent is away, pods with a share start without"
-            " their card, instead of waiting for it",
+            " their GPU, instead of waiting for it",
             _lines(runtime, _VALIDATOR_TABLE, "enable = true"),
         )
     if table.get("reject_oci_hook_adjustment") and not facts.settings.cdi_by_name:
-        hooks = [card.uuid for card in facts.cards if _has_hooks(facts, card.uuid)]
+        hooks = [gpu.uuid for gpu in facts.gpus if _has_hooks(facts, gpu.uuid)]
         if hooks:
             return fail(
                 f"the default validator rejects OCI hooks, which the CDI spec of {hooks[0]} holds:"
@@ -124,7 +124,7 @@ def cdi_by_name(facts: Facts) -> Answer:
             f"CDI is off in {runtime.config_file}", _lines(runtime, table, "enable_cdi = true")
         )
     directories = runtime.cri.get("cdi_spec_dirs")
-    # Where the cards' devices lie, and where the agent would generate one.
+    # Where the GPUs' devices lie, and where the agent would generate one.
     files = (device.file for device in facts.specs.devices.values())
     ours = {str(settings.generated_cdi_dir), *map(posixpath.dirname, files)}
     if directories is not None and not {str(each) for each in directories} >= ours:

@@ -35,8 +35,8 @@ DEFAULT_REQUEST_TIMEOUT_MS: Final = 2000
 
 FAILURE_POLICY: Final = nri.FailurePolicy(fail_request=True, keep_connected=False)
 """Always sent; older runtimes ignore it. A request that we do not answer in time fails, and we are
-dropped: pods that need no card go on without us, pods with a grant require us by annotation, and no
-card comes to either."""
+dropped: pods that need no GPU go on without us, pods with a grant require us by annotation, and no
+GPU comes to either."""
 
 
 class State(enum.Enum):

@@ -1,5 +1,5 @@
-"""The fleet's columns for some nodes, [card, node] as they lie in memory, and what they say of one
-ask by itself. G: cards, R: nodes.
+"""The fleet's columns for some nodes, [gpu, node] as they lie in memory, and what they say of one
+ask by itself. G: GPUs, R: nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Columns:
         self._count = len(fleet.names)
         self.whole = not gather and 2 * len(rows) > self._count
         selector = request.selector
-        self._selected = fleet.selected(selector)[self.card("label_set")] if selector else None
+        self._selected = fleet.selected(selector)[self.gpu("label_set")] if selector else None
         self.bar: Reasons = self._node(fleet.bar)
         self.isolates: Bools = self._node(fleet.isolates)
         self.partitioned: Bools = self._node(fleet.partitioned)
@@ -43,50 +43,50 @@ class Columns:
         open_to_us: Bools = self.bar == _FITS
         if self.request.isolation:
             open_to_us &= self.isolates
-        return open_to_us & ~self.partitioned if self.request.whole_cards > 1 else open_to_us
+        return open_to_us & ~self.partitioned if self.request.whole_gpus > 1 else open_to_us
 
     def selected(self) -> Bools:
-        """[G, R]: cards that the selector matches."""
-        there: Bools = self.card("total_bytes") > 0
+        """[G, R]: GPUs that the selector matches."""
+        there: Bools = self.gpu("total_bytes") > 0
         return there if self._selected is None else there & self._selected
 
     def room(self, ask: Ask) -> Bools:
-        """[G, R]: cards on which the ask has room, by itself. It asks for a byte at least, and of
-        cards that may not be used nothing is left."""
+        """[G, R]: GPUs on which the ask has room, by itself. It asks for a byte at least, and of
+        GPUs that may not be used nothing is left."""
         memory, core = self.ok(ask)
         memory &= core
         if self._selected is not None:
             memory &= self._selected
         return memory
 
-    def enough(self, cards: Bools, wanted: int) -> Bools:
-        """[R]: where so many of the cards [G, R] lie within the scope."""
+    def enough(self, gpus: Bools, wanted: int) -> Bools:
+        """[R]: where so many of the GPUs [G, R] lie within the scope."""
         scope = self.request.scope
         if scope in _GROUP_COLUMN:
-            group = self.card(_GROUP_COLUMN[scope])
-            return largest_group(cards, group) >= wanted
+            group = self.gpu(_GROUP_COLUMN[scope])
+            return largest_group(gpus, group) >= wanted
         if scope is Scope.DEVICE and wanted > 1:
-            return np.zeros(cards.shape[1], np.bool_)
+            return np.zeros(gpus.shape[1], np.bool_)
         if wanted == 1:
-            some: Bools = np.logical_or.reduce(cards, axis=0)
+            some: Bools = np.logical_or.reduce(gpus, axis=0)
             return some
-        return ~_fewer(cards, wanted)
+        return ~_fewer(gpus, wanted)
 
     def parts(self) -> Sequence[Bools | None]:
-        """[G, R] each: parts of the nodes, in one of which all cards must lie; None: anywhere."""
+        """[G, R] each: parts of the nodes, in one of which all GPUs must lie; None: anywhere."""
         scope = self.request.scope
         if scope is Scope.NODE:
             return (None,)
         if scope is Scope.DEVICE:
-            slots = np.arange(self.card("usable").shape[0])
+            slots = np.arange(self.gpu("usable").shape[0])
             return [(slots == slot)[:, np.newaxis] for slot in slots]
-        group = self.card(_GROUP_COLUMN[scope])
+        group = self.gpu(_GROUP_COLUMN[scope])
         return [group == one for one in range(int(group.max(initial=NO_GROUP)) + 1)]
 
     def reasons(self, ask: Ask) -> Reasons:
         """[R]: what is against the ask by itself; FITS for nothing."""
-        wanted = ask.cards
-        total, usable = self.card("total_bytes"), self.card("usable")
+        wanted = ask.gpus
+        total, usable = self.gpu("total_bytes"), self.gpu("usable")
         memory, core = self.ok(ask)
         there: Bools = total > 0
         selected = self.selected()
@@ -99,30 +99,30 @@ class Columns:
         steps = (
             (~self.enough(memory & core, wanted), Reason.SCOPE),
             (_fewer(memory & core, wanted), _of_both(wanted)),
-            (_fewer(core, wanted), Reason.CORE if wanted == 1 else Reason.CARDS),
-            (_fewer(memory, wanted), Reason.MEMORY if wanted == 1 else Reason.CARDS),
+            (_fewer(core, wanted), Reason.CORE if wanted == 1 else Reason.GPUS),
+            (_fewer(memory, wanted), Reason.MEMORY if wanted == 1 else Reason.GPUS),
             (_fewer(memory, wanted) & _fewer(core, wanted), _of_both(wanted)),
-            (_fewer(fine, wanted), Reason.NO_USABLE_CARD),
-            (_fewer(large, wanted), Reason.CARD_TOO_SMALL),
-            (_fewer(selected, wanted), Reason.NO_CARD_SELECTED),
-            (_fewer(there, wanted), Reason.TOO_FEW_CARDS),
+            (_fewer(fine, wanted), Reason.NO_USABLE_GPU),
+            (_fewer(large, wanted), Reason.GPU_TOO_SMALL),
+            (_fewer(selected, wanted), Reason.NO_GPU_SELECTED),
+            (_fewer(there, wanted), Reason.TOO_FEW_GPUS),
         )
         for where, what in steps:
             reason[where] = what
         return reason
 
     def ok(self, ask: Ask) -> tuple[Bools, Bools]:
-        """[G, R] each: cards that have the memory, that have the core."""
+        """[G, R] each: GPUs that have the memory, that have the core."""
         if ask.memory_percent is not None:
-            memory: Bools = self.card("free_percent") >= ask.memory_percent
+            memory: Bools = self.gpu("free_percent") >= ask.memory_percent
         else:
-            memory = self.card("free_bytes") >= ask.memory_bytes
+            memory = self.gpu("free_bytes") >= ask.memory_bytes
         if ask.core_percent is None:
-            core: Bools = self.card("takes_coreless")
+            core: Bools = self.gpu("takes_coreless")
             return memory, core.copy()
-        return memory, self.card("free_core") >= ask.core_percent
+        return memory, self.gpu("free_core") >= ask.core_percent
 
-    def card(self, column: str) -> NDArray[Any]:
+    def gpu(self, column: str) -> NDArray[Any]:
         """[G, R]."""
         values: NDArray[Any] = getattr(self._fleet, column).T
         return values[:, : self._count] if self.whole else values.take(self._rows, axis=1)
@@ -132,26 +132,26 @@ class Columns:
         return column[: self._count] if self.whole else column[self._rows]
 
 
-def largest_group(cards: Bools, group: NDArray[np.int8]) -> NDArray[np.int64]:
-    """[R]: how many of the cards [G, R] the group has that has the most of them."""
-    most = np.zeros(cards.shape[1], np.int64)
+def largest_group(gpus: Bools, group: NDArray[np.int8]) -> NDArray[np.int64]:
+    """[R]: how many of the GPUs [G, R] the group has that has the most of them."""
+    most = np.zeros(gpus.shape[1], np.int64)
     for one in range(int(group.max(initial=NO_GROUP)) + 1):
-        np.maximum(most, np.add.reduce(cards & (group == one), axis=0, dtype=np.int64), out=most)
+        np.maximum(most, np.add.reduce(gpus & (group == one), axis=0, dtype=np.int64), out=most)
     return most
 
 
 def bytes_of(ask: Ask, total: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[G, R]: the memory asked of cards of these sizes."""
+    """[G, R]: the memory asked of GPUs of these sizes."""
     if ask.memory_percent is None:
         return np.full(total.shape, ask.memory_bytes, np.int64)
     return total * ask.memory_percent // WHOLE_PERCENT
 
 
-def _fewer(cards: Bools, wanted: int) -> Bools:
-    """[R]: where there are fewer of the cards [G, R] than wanted."""
-    few: Bools = np.add.reduce(cards, axis=0, dtype=np.uint8) < wanted
+def _fewer(gpus: Bools, wanted: int) -> Bools:
+    """[R]: where there are fewer of the GPUs [G, R] than wanted."""
+    few: Bools = np.add.reduce(gpus, axis=0, dtype=np.uint8) < wanted
     return few
 
 
 def _of_both(wanted: int) -> Reason:
-    return Reason.MEMORY_AND_CORE if wanted == 1 else Reason.CARDS
+    return Reason.MEMORY_AND_CORE if wanted == 1 else Reason.GPUS

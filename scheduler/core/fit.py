@@ -79,7 +79,7 @@ def fit(
     steps: Steps | None = None,
     known: Known | None = None,
 ) -> tuple[Bools, Reasons]:
-    """feasible bool[R], reason uint8[R]: whether `place` finds cards on each node, and else why
+    """feasible bool[R], reason uint8[R]: whether `place` finds GPUs on each node, and else why
     not (FITS where it does). steps: what pass and searches may take and have taken. known: of this
     fleet."""
     possible, reason = look(fleet, request, rows, steps, known)
@@ -107,7 +107,7 @@ def look(
     columns = Columns(fleet, request, rows)
     possible = columns.nodes()
     for ask in request.asks:
-        possible &= columns.enough(columns.room(ask), ask.cards)
+        possible &= columns.enough(columns.room(ask), ask.gpus)
     if columns.whole:
         possible = possible[rows]
     reason = np.zeros(len(rows), np.uint8)
@@ -144,7 +144,7 @@ def _several(
 
 
 def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Found) -> None:
-    """Enters what `place` says, asked once for nodes whose cards are alike."""
+    """Enters what `place` says, asked once for nodes whose GPUs are alike."""
     alike = found.alike
     selected = fleet.selected(request.selector) if request.selector else None
     weight = 1 + request.moment_count // _MOMENTS_PER_STEP
@@ -177,7 +177,7 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
         reason = np.where(reason == Reason.FITS, columns.reasons(ask), reason)
     if request.isolation:
         reason[~columns.isolates] = Reason.NOT_ISOLATING
-    if request.whole_cards > 1:
+    if request.whole_gpus > 1:
         reason[columns.partitioned & (reason != Reason.NOT_ISOLATING)] = Reason.PARTITIONED
     return np.where(columns.bar > 0, columns.bar, reason)
 
@@ -211,7 +211,7 @@ def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
     if not asked:
         return ""
     columns = Columns(fleet, request, rows, gather=True)
-    free = np.maximum.reduce(np.where(columns.selected(), columns.card(column), 0), axis=0)
+    free = np.maximum.reduce(np.where(columns.selected(), columns.gpu(column), 0), axis=0)
     if free.min() != free.max():
         return ""
     # Rounded down and up, so that what is free never looks like what is asked.

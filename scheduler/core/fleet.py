@@ -1,10 +1,10 @@
-"""The fleet: what every card of every node has, and what of it is given out, as columns.
+"""The fleet: what every GPU of every node has, and what of it is given out, as columns.
 
-A column is an array [node, card]: a node is a row, its cards stand in the order of their minors.
+A column is an array [node, GPU]: a node is a row, its GPUs stand in the order of their minors.
 Rows are reused. Row 0 is no node: it stands for names that are not known, and never fits.
-`used_*` is the exact sum of what pods hold, were it more than the card has; `reserved_*` is what
+`used_*` is the exact sum of what pods hold, were it more than the GPU has; `reserved_*` is what
 is set aside beside it (`scheduler.core.reservations`). What is left counts both and is clamped: an
-overfilled card has nothing left, and never a negative room. Of a card that is not usable nothing
+overfilled GPU has nothing left, and never a negative room. Of a GPU that is not usable nothing
 is left.
 
 Holds no pod: who holds what is `scheduler.state`'s. Written by it alone; fit, score and place read.
@@ -33,18 +33,18 @@ Bools = NDArray[np.bool_]
 
 NO_ROW: Final = 0
 MAX_BYTES: Final = 2**48
-"""The largest card that is believed: sums and hundredfolds of it stay far within int64."""
+"""The largest GPU that is believed: sums and hundredfolds of it stay far within int64."""
 MIN_BYTES: Final = WHOLE_PERCENT
 """The smallest: of a smaller one a percent would be no byte."""
 NO_GROUP: Final = -1
 IN_USE: Final = 0.5
 FULL: Final = 0.4
-"""Of a score of 1, what a card is worth to who packs: for being in use, and for being full."""
+"""Of a score of 1, what a GPU is worth to who packs: for being in use, and for being full."""
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """A card as the inventory has it.
+class Gpu:
+    """A GPU as the inventory has it.
 
     total_bytes: MIN_BYTES to MAX_BYTES. usable: healthy, not cordoned, not excluded.
     numa, root, link: equal ones share the NUMA node, the PCIe root, the NVLink; None: not known.
@@ -60,7 +60,7 @@ class Card:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-_PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
+_PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
     "total_bytes": (np.int64, 0),
     "used_bytes": (np.int64, 0),
     "used_core": (np.int32, 0),
@@ -81,7 +81,7 @@ _PER_CARD: Final[Mapping[str, tuple[Any, int]]] = {
     "fullness": (np.float64, 0),
     "packing": (np.float64, 0),
 }
-"""Columns, with their type and what stands where there is no card."""
+"""Columns, with their type and what stands where there is no GPU."""
 _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
     "bar": (np.uint8, Reason.NODE_UNKNOWN),
     "isolates": (np.bool_, 0),
@@ -99,13 +99,13 @@ _LIKENESS: Final = (
     *("total_bytes", "usable", "link", "root", "numa"),
     *(*_HELD["used"], *_HELD["reserved"]),
 )
-"""Of these all others are made by which cards are chosen."""
+"""Of these all others are made by which GPUs are chosen."""
 
 
 class Fleet:
-    """Columns over all nodes. N: rows, G: cards of a node at most (contract.names.MAX_CARDS)."""
+    """Columns over all nodes. N: rows, G: GPUs of a node at most (contract.names.MAX_GPUS)."""
 
-    # [N, G], the cards of one minor lying together in memory; used_*, and reserved_* beside it:
+    # [N, G], the GPUs of one minor lying together in memory; used_*, and reserved_* beside it:
     total_bytes: NDArray[np.int64]
     used_bytes: NDArray[np.int64]
     used_core: NDArray[np.int32]  # percent held by shares that ask for core
@@ -129,23 +129,23 @@ class Fleet:
     # [N]; the last three are values of `changes`:
     bar: NDArray[np.uint8]  # why nothing may be placed: a Reason, 0 for none
     isolates: Bools
-    partitioned: Bools  # no several whole cards of one pod
+    partitioned: Bools  # no several whole GPUs of one pod
     tie: NDArray[np.uint64]  # of the name; decides between equals
     version: NDArray[np.int64]  # the last change of the node
     room_version: NDArray[np.int64]  # the last one after which it may have more room
     added: NDArray[np.int64]
 
-    def __init__(self, nodes: int = 64, cards: int = 8) -> None:
+    def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
         """Room for so many, to begin with; it grows."""
         self.names: list[str] = [""]
-        self.cards: list[Sequence[Card]] = [()]
+        self.gpus: list[Sequence[Gpu]] = [()]
         """By row, in the order of the columns."""
         self._labels = LabelSets()
         self._row_of: dict[str, int] = {}
         self._unused: list[int] = []
         self.changes = 0
         """Counts the changes of all that decides what fits and what is better."""
-        self._grow(max(nodes, 1), cards)
+        self._grow(max(nodes, 1), gpus)
 
     # --- nodes
 
@@ -170,13 +170,13 @@ class Fleet:
         return np.array([self._row_of[name] for name in sorted(self._row_of)], np.intp)
 
     def add(self, name: str) -> int:
-        """The row of the node, a new one if need be: without cards, barred as NO_DEVICE."""
+        """The row of the node, a new one if need be: without GPUs, barred as NO_DEVICE."""
         row = self._row_of.get(name)
         if row is None:
             row = heapq.heappop(self._unused) if self._unused else len(self.names)
             if row == len(self.names):
                 self.names.append("")
-                self.cards.append(())
+                self.gpus.append(())
                 if row >= len(self.bar):
                     self._grow(2 * row, self.usable.shape[1])
             self._row_of[name] = row
@@ -189,7 +189,7 @@ class Fleet:
     def remove(self, name: str) -> None:
         """Forget the node; its row goes to the next one."""
         row = self._row_of.pop(name)
-        self.set_cards(row, ())
+        self.set_gpus(row, ())
         self.names[row] = ""
         self.bar[row] = Reason.NODE_UNKNOWN
         self.isolates[row] = self.partitioned[row] = False
@@ -205,44 +205,44 @@ class Fleet:
         if row != NO_ROW:
             self.room_version[row] = self._changed(row)
 
-    # --- cards
+    # --- GPUs
 
-    def set_cards(self, row: int, cards: Sequence[Card]) -> None:
-        """Replace the node's cards, at most MAX_CARDS of distinct UUIDs; nothing is held of them
+    def set_gpus(self, row: int, gpus: Sequence[Gpu]) -> None:
+        """Replace the node's GPUs, at most MAX_GPUS of distinct UUIDs; nothing is held of them
         until `take` says so."""
-        assert len(cards) <= names.MAX_CARDS
+        assert len(gpus) <= names.MAX_GPUS
         self._changed(row)
-        if len(cards) > self.usable.shape[1]:
-            self._grow(len(self.bar), len(cards))
-        ordered = tuple(sorted(cards, key=lambda card: (card.minor, card.uuid)))
-        for card in self.cards[row]:
-            self._labels.release(card.labels)
-        self.cards[row] = ordered
-        for name, (_, nothing) in _PER_CARD.items():
+        if len(gpus) > self.usable.shape[1]:
+            self._grow(len(self.bar), len(gpus))
+        ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.minor, gpu.uuid)))
+        for gpu in self.gpus[row]:
+            self._labels.release(gpu.labels)
+        self.gpus[row] = ordered
+        for name, (_, nothing) in _PER_GPU.items():
             getattr(self, name)[row] = nothing
         count = slice(0, len(ordered))
-        self.total_bytes[row, count] = [card.total_bytes for card in ordered]
-        self.usable[row, count] = [card.usable for card in ordered]
-        self.numa[row, count] = _groups([card.numa for card in ordered])
-        self.root[row, count] = _groups([card.root for card in ordered])
-        self.link[row, count] = _groups([card.link for card in ordered])
-        self.label_set[row, count] = [self._labels.intern(card.labels) for card in ordered]
+        self.total_bytes[row, count] = [gpu.total_bytes for gpu in ordered]
+        self.usable[row, count] = [gpu.usable for gpu in ordered]
+        self.numa[row, count] = _groups([gpu.numa for gpu in ordered])
+        self.root[row, count] = _groups([gpu.root for gpu in ordered])
+        self.link[row, count] = _groups([gpu.link for gpu in ordered])
+        self.label_set[row, count] = [self._labels.intern(gpu.labels) for gpu in ordered]
         for slot in range(len(ordered)):
             self._derive(row, slot)
 
     def slot_of(self, row: int, uuid: str | None, minor: int) -> int | None:
-        """The card's column; by UUID where one is given, else by minor. None: no such card."""
-        for slot, card in enumerate(self.cards[row]):
-            if card.uuid == uuid or (uuid is None and card.minor == minor):
+        """The GPU's column; by UUID where one is given, else by minor. None: no such GPU."""
+        for slot, gpu in enumerate(self.gpus[row]):
+            if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
                 return slot
         return None
 
     def bytes_of(self, row: int, slot: int, memory_percent: int) -> int:
-        """What a percentage of the card's memory is."""
-        return quantity.share_of(self.cards[row][slot].total_bytes, memory_percent)
+        """What a percentage of the GPU's memory is."""
+        return quantity.share_of(self.gpus[row][slot].total_bytes, memory_percent)
 
     def take(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """A pod holds so much of the card; core None: its share asks for none."""
+        """A pod holds so much of the GPU; core None: its share asks for none."""
         self._change("used", row, slot, memory_bytes, core_percent)
 
     def give_back(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
@@ -258,7 +258,7 @@ class Fleet:
         self._change("reserved", row, slot, -memory_bytes, core_percent, -1)
 
     def has_room(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> bool:
-        """Whether the card can take so much, beside all that is used and reserved."""
+        """Whether the GPU can take so much, beside all that is used and reserved."""
         if memory_bytes > self.free_bytes[row, slot]:
             return False
         if core_percent is None:
@@ -270,7 +270,7 @@ class Fleet:
         return self._labels.selected(tuple(selector))
 
     def likeness(self, row: int, selected: Bools | None) -> bytes:
-        """Equal for nodes on which a search for cards takes the same steps to the same end.
+        """Equal for nodes on which a search for GPUs takes the same steps to the same end.
         selected: of `selected`, None where there is no selector."""
         columns = (getattr(self, name)[row].tobytes() for name in _LIKENESS)
         chosen = b"" if selected is None else selected[self.label_set[row]].tobytes()
@@ -322,8 +322,8 @@ class Fleet:
         self.free_core[at] = max(0, most_core - used_core)
         self.takes_coreless[at] = used_core < WHOLE_PERCENT
 
-    def _grow(self, nodes: int, cards: int) -> None:
-        for columns, shape in ((_PER_NODE, (nodes,)), (_PER_CARD, (nodes, cards))):
+    def _grow(self, nodes: int, gpus: int) -> None:
+        for columns, shape in ((_PER_NODE, (nodes,)), (_PER_GPU, (nodes, gpus))):
             for name, (dtype, nothing) in columns.items():
                 # One minor of all nodes lies together, so that a pass over the nodes is a run.
                 new = np.full(shape, nothing, dtype, order="F")

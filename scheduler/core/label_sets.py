@@ -1,7 +1,7 @@
-"""The label sets of cards, each with a number, and which of them a selector matches.
+"""The label sets of GPUs, each with a number, and which of them a selector matches.
 
-A number is reused once no card has its labels any more. Answers to selectors are kept and updated
-with each new set: cards may all differ in their labels, and a pod with a selector asks often.
+A number is reused once no GPU has its labels any more. Answers to selectors are kept and updated
+with each new set: GPUs may all differ in their labels, and a pod with a selector asks often.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class LabelSets:
     def __init__(self) -> None:
         self._sets: list[Mapping[str, str]] = [{}]
         self._number_of: dict[_Key, int] = {frozenset(): 0}
-        self._cards: list[int] = [1]
-        """By number, how many cards have the labels."""
+        self._gpus: list[int] = [1]
+        """By number, how many GPUs have the labels."""
         self._unused: list[int] = []
         self._matched: dict[tuple[Requirement, ...], NDArray[np.bool_]] = {}
 
@@ -35,26 +35,26 @@ class LabelSets:
         return len(self._sets)
 
     def intern(self, labels: Mapping[str, str]) -> int:
-        """The number of the set, for one more card."""
+        """The number of the set, for one more GPU."""
         key = frozenset(labels.items())
         number = self._number_of.get(key)
         if number is None:
             number = self._unused.pop() if self._unused else len(self._sets)
             if number == len(self._sets):
                 self._sets.append({})
-                self._cards.append(0)
+                self._gpus.append(0)
             self._number_of[key] = number
             self._sets[number] = dict(labels)
             self._match(number)
-        self._cards[number] += 1
+        self._gpus[number] += 1
         return number
 
     def release(self, labels: Mapping[str, str]) -> None:
-        """One card less has the labels."""
+        """One GPU less has the labels."""
         key = frozenset(labels.items())
         number = self._number_of[key]
-        self._cards[number] -= 1
-        if not self._cards[number]:
+        self._gpus[number] -= 1
+        if not self._gpus[number]:
             del self._number_of[key]
             self._unused.append(number)
 
@@ -71,7 +71,7 @@ class LabelSets:
     def copy(self) -> LabelSets:
         """The same sets, changing by themselves."""
         copy = LabelSets()
-        for name in ("_sets", "_number_of", "_cards", "_unused"):
+        for name in ("_sets", "_number_of", "_gpus", "_unused"):
             setattr(copy, name, getattr(self, name).copy())
         copy._matched = {key: matched.copy() for key, matched in self._matched.items()}
         return copy

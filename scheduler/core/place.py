@@ -1,17 +1,17 @@
-"""Which cards of one node a pod gets. Plain integers: a node has few cards.
+"""Which GPUs of one node a pod gets. Plain integers: a node has few GPUs.
 
-Cards of one ask are distinct. Of cards with room, binpack takes one that is in use already, and of
-these the fullest, so that whole cards stay whole; of equal ones, one whose NVLink group, PCIe root
+GPUs of one ask are distinct. Of GPUs with room, binpack takes one that is in use already, and of
+these the fullest, so that whole GPUs stay whole; of equal ones, one whose NVLink group, PCIe root
 and NUMA node are in use already, so that these stay whole, too; spread takes the emptiest; ties go
-to the lowest minor. Several cards of one ask are taken from one NVLink group if they can, else from
-one PCIe root, else one NUMA node; from the group with the fewest cards to spare.
+to the lowest minor. Several GPUs of one ask are taken from one NVLink group if they can, else from
+one PCIe root, else one NUMA node; from the group with the fewest GPUs to spare.
 
 Containers are placed one by one, the greediest first; where that ends nowhere, a search over all
 ways decides, so that what fits is found. Where the search gives up, what `fit` has found is taken,
-however it ranks: on a node that `fit` has promised there are cards, whatever the policy.
+however it ranks: on a node that `fit` has promised there are GPUs, whatever the policy.
 
-A pod's shares of one card either all ask for core or none does: the allocation annotation has one
-core limit per card and pod, or none.
+A pod's shares of one GPU either all ask for core or none does: the allocation annotation has one
+core limit per GPU and pod, or none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PART_OF: Final[Mapping[Scope, Callable[[Slot], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's share of one card; core_percent None: none was asked for."""
+    """A container's share of one GPU; core_percent None: none was asked for."""
 
     container: str
     uuid: str
@@ -58,10 +58,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that a pod has of one card in any moment of its life, which it holds all along.
+    """The most that a pod has of one GPU in any moment of its life, which it holds all along.
 
     memory_percent: what was asked for in percent, and the floor of what was asked for in bytes;
-    at most 100. core_percent None: none of its shares of this card asks for core.
+    at most 100. core_percent None: none of its shares of this GPU asks for core.
     """
 
     uuid: str
@@ -88,7 +88,7 @@ def place(
     default: Policy = FITS_BY,
     steps: Steps | None = None,
 ) -> Placement | Reason:
-    """The cards of the node at `row` for the request, or why there are none.
+    """The GPUs of the node at `row` for the request, or why there are none.
 
     default: the policy where the request names none. steps: what the search may take and has taken.
     """
@@ -96,7 +96,7 @@ def place(
         return Reason(int(fleet.bar[row]))
     if request.isolation and not fleet.isolates[row]:
         return Reason.NOT_ISOLATING
-    if request.whole_cards > 1 and fleet.partitioned[row]:
+    if request.whole_gpus > 1 and fleet.partitioned[row]:
         return Reason.PARTITIONED
     policy = request.policy or default
     steps = steps or Steps()
@@ -135,9 +135,9 @@ def _as_assigned(
     fleet: Fleet, request: Request, row: int, chosen: Mapping[int, Sequence[int]]
 ) -> Placement:
     slots = _slots(fleet, request, row)
-    for number, cards in chosen.items():
+    for number, gpus in chosen.items():
         for slot in slots:
-            if slot.index in cards:
+            if slot.index in gpus:
                 slot.add(number, request.asks[number], request.moments[number])
     return _placement(fleet, request, row, slots)
 
@@ -154,9 +154,9 @@ def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
         there: list[Any] = values.tolist()
         return there
 
-    cards = zip(*map(column, _SLOT_COLUMNS), strict=True)
+    gpus = zip(*map(column, _SLOT_COLUMNS), strict=True)
     groups = zip(*map(column, _GROUPS), strict=True)
-    open_to_us = zip(column("usable"), column("label_set"), cards, groups, strict=True)
+    open_to_us = zip(column("usable"), column("label_set"), gpus, groups, strict=True)
     for index, (usable, labels, values, near) in enumerate(open_to_us):
         if usable and (selected is None or selected[labels]):
             slots.append(Slot(index, near, [0] * moments, [0] * moments, *values))
@@ -164,7 +164,7 @@ def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
 
 
 def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterator[Sequence[Slot]]:
-    """The parts of the node in which all cards may lie, by the policy the best first."""
+    """The parts of the node in which all GPUs may lie, by the policy the best first."""
     if scope is Scope.NODE:
         if slots:
             yield slots
@@ -189,20 +189,20 @@ def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterat
 
 def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[Slot]) -> Placement:
     shares, peaks = [], []
-    cards = fleet.cards[row]
+    gpus = fleet.gpus[row]
     for number, ask in enumerate(request.asks):
         for slot in slots:
             if number in slot.asks:
-                card = cards[slot.index]
-                size = ask.bytes_of(card.total_bytes)
-                shares.append(Share(ask.container, card.uuid, card.minor, size, ask.core_percent))
+                gpu = gpus[slot.index]
+                size = ask.bytes_of(gpu.total_bytes)
+                shares.append(Share(ask.container, gpu.uuid, gpu.minor, size, ask.core_percent))
     for slot in slots:
         if slot.asks:
-            card = cards[slot.index]
+            gpu = gpus[slot.index]
             peaks.append(
                 Peak(
-                    card.uuid,
-                    card.minor,
+                    gpu.uuid,
+                    gpu.minor,
                     max(slot.held_bytes),
                     _percent(request, slot),
                     max(slot.held_core) if slot.capped else None,

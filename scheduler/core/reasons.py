@@ -35,18 +35,18 @@ class Reason(IntEnum):
         "several whole GPUs are not placed on a node with the label"
         " gpu-partition-policy: Honor, whose partition table is not supported",
     )
-    TOO_FEW_CARDS = 10, "node has fewer GPU cards than asked"
-    NO_CARD_SELECTED = 11, "no GPU card matches the selector"
-    CARD_TOO_SMALL = 12, "every GPU card is smaller than the memory asked"
-    NO_USABLE_CARD = 13, "too few GPU cards that are healthy and not cordoned"
-    MEMORY = 14, "no GPU card with enough free memory"
-    CORE = 15, "no GPU card with enough free core"
-    MEMORY_AND_CORE = 16, "no GPU card with enough free memory and core at once"
-    CARDS = 17, "too few GPU cards with room"
-    SCOPE = 18, "too few GPU cards with room within the required topology scope"
-    TOGETHER = 19, "GPU cards have no room for all containers together"
-    GIVEN_UP = 20, "too many ways to place the containers on the GPU cards, gave up"
-    UNFINISHED = 21, "search for GPU cards not finished, it goes on in the background"
+    TOO_FEW_GPUS = 10, "node has fewer GPUs than asked"
+    NO_GPU_SELECTED = 11, "no GPU matches the selector"
+    GPU_TOO_SMALL = 12, "every GPU is smaller than the memory asked"
+    NO_USABLE_GPU = 13, "too few GPUs that are healthy and not cordoned"
+    MEMORY = 14, "no GPU with enough free memory"
+    CORE = 15, "no GPU with enough free core"
+    MEMORY_AND_CORE = 16, "no GPU with enough free memory and core at once"
+    GPUS = 17, "too few GPUs with room"
+    SCOPE = 18, "too few GPUs with room within the required topology scope"
+    TOGETHER = 19, "GPUs have no room for all containers together"
+    GIVEN_UP = 20, "too many ways to place the containers on the GPUs, gave up"
+    UNFINISHED = 21, "search for GPUs not finished, it goes on in the background"
     LEASES_LOST = 22, "the GPU scheduler cannot watch the Leases of GPU node agents"
 
 
@@ -54,9 +54,9 @@ UNRESOLVABLE: Final = frozenset(
     {
         Reason.NOT_ISOLATING,
         Reason.PARTITIONED,
-        Reason.TOO_FEW_CARDS,
-        Reason.NO_CARD_SELECTED,
-        Reason.CARD_TOO_SMALL,
+        Reason.TOO_FEW_GPUS,
+        Reason.NO_GPU_SELECTED,
+        Reason.GPU_TOO_SMALL,
     }
 )
 """No pod that leaves makes the node fit: kube-scheduler need not try to preempt one there."""

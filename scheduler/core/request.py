@@ -31,7 +31,7 @@ class Policy(Enum):
 
 
 class Scope(IntEnum):
-    """Within which part of the node all cards of a pod must lie. Narrower ones are larger."""
+    """Within which part of the node all GPUs of a pod must lie. Narrower ones are larger."""
 
     NODE = 1
     NUMA_NODE = 2
@@ -41,17 +41,17 @@ class Scope(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One container's shares: of each of `cards` distinct cards, the same.
+    """One container's shares: of each of `gpus` distinct GPUs, the same.
 
     order: its place among the init containers, sidecars included; of MAIN ones among the main.
-    core_percent: 1 to 100 of each card; None: no compute is asked for, and none is capped.
-    Exactly one of memory_bytes (at least 1) and memory_percent (1 to 100) is there, per card.
+    core_percent: 1 to 100 of each GPU; None: no compute is asked for, and none is capped.
+    Exactly one of memory_bytes (at least 1) and memory_percent (1 to 100) is there, per GPU.
     """
 
     container: str
     phase: Phase = Phase.MAIN
     order: int = 0
-    cards: int = 1
+    gpus: int = 1
     core_percent: int | None = None
     memory_bytes: int | None = None
     memory_percent: int | None = None
@@ -61,7 +61,7 @@ class Ask:
             raise ValueError("exactly one of memory_bytes and memory_percent is there")
 
     def bytes_of(self, total_bytes: int) -> int:
-        """The memory asked of a card of that size."""
+        """The memory asked of a GPU of that size."""
         if self.memory_percent is None:
             assert self.memory_bytes is not None
             return self.memory_bytes
@@ -70,7 +70,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line of a selector over a card's labels, as Kubernetes' label selectors mean it.
+    """One line of a selector over a GPU's labels, as Kubernetes' label selectors mean it.
 
     values None: `key` exists (or, negated, does not). Else its value is one of them (or, negated,
     is none of them, or the key is absent).
@@ -88,7 +88,7 @@ class Requirement:
 Shape = tuple[object, ...]
 """Hashable; equal for requests that are placed alike, whatever the names of their containers."""
 _AMOUNTS: Final = attrgetter(
-    "phase", "order", "cards", "core_percent", "memory_bytes", "memory_percent"
+    "phase", "order", "gpus", "core_percent", "memory_bytes", "memory_percent"
 )
 
 
@@ -107,8 +107,8 @@ class Request:
     moments: Sequence[tuple[int, ...]] = field(init=False, compare=False)
     """By ask, at which moments its container lives; see `moments_of`."""
     shape: Shape = field(init=False, compare=False)
-    whole_cards: int = field(init=False, compare=False)
-    """How many cards the pod has wholly, in the moment in which it has most."""
+    whole_gpus: int = field(init=False, compare=False)
+    """How many GPUs the pod has wholly, in the moment in which it has most."""
 
     def __post_init__(self) -> None:
         if not self.asks:
@@ -119,21 +119,21 @@ class Request:
         object.__setattr__(self, "moments", moments_of(self.asks))
         terms = (self.policy, self.selector, self.scope, self.isolation)
         object.__setattr__(self, "shape", (*terms, *map(_AMOUNTS, self.asks)))
-        object.__setattr__(self, "whole_cards", self._whole_cards())
+        object.__setattr__(self, "whole_gpus", self._whole_gpus())
 
     @property
     def moment_count(self) -> int:
         return 1 + max(at for lives in self.moments for at in lives)
 
-    def _whole_cards(self) -> int:
+    def _whole_gpus(self) -> int:
         whole = [0] * self.moment_count
         for ask, lives in zip(self.asks, self.moments, strict=True):
             for at in lives:
-                whole[at] += ask.cards if ask.memory_percent == WHOLE_PERCENT else 0
+                whole[at] += ask.gpus if ask.memory_percent == WHOLE_PERCENT else 0
         return max(whole)
 
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
-        """Bytes and core that the pod would hold of a card of that size, were all its containers on
+        """Bytes and core that the pod would hold of a GPU of that size, were all its containers on
         it; core None where none of them asks for core."""
         held_bytes, held_core = [0] * self.moment_count, [0] * self.moment_count
         for ask, lives in zip(self.asks, self.moments, strict=True):
@@ -148,7 +148,7 @@ def moments_of(asks: Sequence[Ask]) -> Sequence[tuple[int, ...]]:
     """By ask, the moments of the pod's life in which its container lives, numbered from 0.
 
     There is one moment for each init container that asks, beside the sidecars that were started
-    before it, and a last one for sidecars and main containers. What a pod holds of a card is the
+    before it, and a last one for sidecars and main containers. What a pod holds of a GPU is the
     larger of what its containers have of it in any one moment: Kubernetes' own rule.
     """
     inits = sorted(ask.order for ask in asks if ask.phase is Phase.INIT)
@@ -165,14 +165,14 @@ def moments_of(asks: Sequence[Ask]) -> Sequence[tuple[int, ...]]:
 
 
 def by_greed(request: Request, largest_bytes: int) -> list[int]:
-    """Numbers of the asks, the greediest first: who wants most cards, then the most of one.
+    """Numbers of the asks, the greediest first: who wants most GPUs, then the most of one.
 
-    largest_bytes: of the cards in question, beside which bytes and percent compare.
+    largest_bytes: of the GPUs in question, beside which bytes and percent compare.
     """
 
     def greed(number: int) -> tuple[int, float, int]:
         ask = request.asks[number]
         size = ask.bytes_of(largest_bytes) / largest_bytes
-        return (-ask.cards, -(size + (ask.core_percent or 0) / WHOLE_PERCENT), number)
+        return (-ask.gpus, -(size + (ask.core_percent or 0) / WHOLE_PERCENT), number)
 
     return sorted(range(len(request.asks)), key=greed)

@@ -1,10 +1,10 @@
-"""What is set aside on cards for pods that hold nothing yet.
+"""What is set aside on GPUs for pods that hold nothing yet.
 
 A reservation has an owner (a pod's UID), a kind and a deadline, and stands in the fleet's columns
 `reserved_*`, beside what is used: whatever is placed meanwhile is placed beside it. Kinds differ in
 what may overrule them. NOMINATED is where the extender expects kube-scheduler to bind the pod next:
 kube-scheduler sends `filter` of the next pod before `bind` of the last one, and both would be
-ranked to the same card. It refuses no pod: for one that finds no room, `lifted` shows the fleet
+ranked to the same GPU. It refuses no pod: for one that finds no room, `lifted` shows the fleet
 without such reservations, and ends none of them.
 
 A reservation ends with its pod's binding or its next filter, at its deadline, and when its node
@@ -30,14 +30,14 @@ NOMINATED_S: Final = 2.0
 
 
 class Kind(Enum):
-    """Why cards are reserved. A gang's and a queue's will be others, which `lifted` keeps."""
+    """Why GPUs are reserved. A gang's and a queue's will be others, which `lifted` keeps."""
 
     NOMINATED = "nominated"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Of the card in this slot of the node's row; core_percent None: its share asks for none."""
+    """Of the GPU in this slot of the node's row; core_percent None: its share asks for none."""
 
     slot: int
     memory_bytes: int

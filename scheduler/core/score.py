@@ -1,8 +1,8 @@
-"""How good a node is, of those that fit: one pass over the columns, [card, node].
+"""How good a node is, of those that fit: one pass over the columns, [gpu, node].
 
-Each ask is scored by the cards that `place` would choose for it were it alone: binpack has the node
+Each ask is scored by the GPUs that `place` would choose for it were it alone: binpack has the node
 first where these are in use already, then where they get fullest, then the fuller node, so that
-whole cards and whole nodes stay whole; spread has the opposite. Several cards of one ask are better
+whole GPUs and whole nodes stay whole; spread has the opposite. Several GPUs of one ask are better
 the nearer they lie to each other. A pod's score is its asks' mean.
 """
 
@@ -25,30 +25,30 @@ _NODE: Final = 0.1
 """What is left of 1 by IN_USE and FULL: for a node that is full."""
 _NEAR: Final = {"link": 1.0, "root": 0.75, "numa": 0.5}
 _NEARNESS: Final = 0.5
-"""Of the score of several cards, how much is nearness."""
+"""Of the score of several GPUs, how much is nearness."""
 
 
 def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.BINPACK) -> Scores:
     """float64[R], 0 to 1, of rows that fit. default: the policy where the request names none."""
     spread = (request.policy or default) is Policy.SPREAD
     columns = Columns(fleet, request, rows)
-    full = columns.card("fullness")
+    full = columns.gpu("fullness")
     node = np.add.reduce(full, axis=0) * (_NODE / len(full))
     scores = np.zeros(full.shape[1])
     for ask in request.asks:
         room = columns.room(ask)
         if spread:
             kept = (IN_USE + FULL) * (1 - full - _growth(ask, columns))
-            one = _best_of(kept, room, ask.cards) + (_NODE - node)
+            one = _best_of(kept, room, ask.gpus) + (_NODE - node)
         elif ask.memory_percent is not None:
-            # It fills every card by as much.
-            one = _best_of(columns.card("packing"), room, ask.cards)
+            # It fills every GPU by as much.
+            one = _best_of(columns.gpu("packing"), room, ask.gpus)
             one += node + FULL * _growth(ask, columns)
         else:
-            kept = columns.card("packing") + FULL * _growth(ask, columns)
-            one = _best_of(kept, room, ask.cards) + node
-        if ask.cards > 1:
-            one = (1 - _NEARNESS) * one + _NEARNESS * _nearness(columns, room, ask.cards)
+            kept = columns.gpu("packing") + FULL * _growth(ask, columns)
+            one = _best_of(kept, room, ask.gpus) + node
+        if ask.gpus > 1:
+            one = (1 - _NEARNESS) * one + _NEARNESS * _nearness(columns, room, ask.gpus)
         scores += one
     scores /= len(request.asks)
     return scores[rows] if columns.whole else scores
@@ -96,32 +96,32 @@ def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]
 
 
 def _growth(ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
-    """[G, R], or one for all: by how much of 1 the ask fills a card."""
+    """[G, R], or one for all: by how much of 1 the ask fills a GPU."""
     core = (ask.core_percent or 0) / WHOLE_PERCENT
     if ask.memory_percent is not None:
         return (ask.memory_percent / WHOLE_PERCENT + core) / 2
     assert ask.memory_bytes is not None
-    growth: NDArray[np.float64] = ask.memory_bytes / np.maximum(columns.card("total_bytes"), 1)
+    growth: NDArray[np.float64] = ask.memory_bytes / np.maximum(columns.gpu("total_bytes"), 1)
     growth += core
     growth /= 2
     return growth
 
 
-def _best_of(cards: NDArray[np.float64], room: Bools, wanted: int) -> Scores:
-    """[R]: the mean of the best `wanted` of the cards [G, R] that have room."""
-    with_room = np.where(room, cards, -1.0)
+def _best_of(gpus: NDArray[np.float64], room: Bools, wanted: int) -> Scores:
+    """[R]: the mean of the best `wanted` of the GPUs [G, R] that have room."""
+    with_room = np.where(room, gpus, -1.0)
     if wanted == 1:
         most: Scores = np.maximum.reduce(with_room, axis=0)
         return most
-    few = len(cards) - wanted
+    few = len(gpus) - wanted
     mean: Scores = np.partition(with_room, few, axis=0)[few:].mean(0)
     return mean
 
 
 def _nearness(columns: Columns, room: Bools, wanted: int) -> Scores:
-    """[R], 0 to 1: how near to each other so many of the cards [G, R] can lie."""
+    """[R], 0 to 1: how near to each other so many of the GPUs [G, R] can lie."""
     near = np.zeros(room.shape[1])
     for column, value in _NEAR.items():
-        enough = largest_group(room, columns.card(column)) >= wanted
+        enough = largest_group(room, columns.gpu(column)) >= wanted
         np.maximum(near, np.where(enough, value, 0), out=near)
     return near

@@ -1,6 +1,6 @@
-"""The search for cards of one node: containers on slots, one by one, then all ways.
+"""The search for GPUs of one node: containers on slots, one by one, then all ways.
 
-Plain integers: a node has few cards. Fed by `scheduler.core.place`, which says between which slots.
+Plain integers: a node has few GPUs. Fed by `scheduler.core.place`, which says between which slots.
 The search is bounded, or a pod could halt the scheduler: where it gives up, it says so. All callers
 together take their steps from one `Budget`.
 """
@@ -62,7 +62,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Slot:
-    """A card during the search. At moment t of the pod's life its containers hold held_bytes[t] and
+    """A GPU during the search. At moment t of the pod's life its containers hold held_bytes[t] and
     held_core[t] of it; capped: whether they ask for core, None while none is here."""
 
     index: int
@@ -179,7 +179,7 @@ class Search:
         return not self._is_too_much() and self._from(0)
 
     def _is_too_much(self) -> bool:
-        """Whether all cards together have not what is asked for in some moment: no search finds
+        """Whether all GPUs together have not what is asked for in some moment: no search finds
         room then, and most that would find none is seen here."""
         asks, moments = self._request.asks, self._request.moments
         smallest = min(slot.total_bytes for slot in self._slots)
@@ -187,8 +187,8 @@ class Search:
         free_core = sum(slot.free_core for slot in self._slots)
         for moment in range(self._request.moment_count):
             alive = [ask for ask, at in zip(asks, moments, strict=True) if moment in at]
-            size = sum(ask.cards * ask.bytes_of(smallest) for ask in alive)
-            core = sum(ask.cards * (ask.core_percent or 0) for ask in alive)
+            size = sum(ask.gpus * ask.bytes_of(smallest) for ask in alive)
+            core = sum(ask.gpus * (ask.core_percent or 0) for ask in alive)
             if size > free_bytes or core > free_core:
                 return True
         return False
@@ -208,18 +208,18 @@ class Search:
         return False
 
     def _ways(self, number: int) -> Iterator[Sequence[Slot]]:
-        """Every choice of cards for an ask, but one only of those that come to the same."""
+        """Every choice of GPUs for an ask, but one only of those that come to the same."""
         ask = self._request.asks[number]
         roomy = self._ranked(number)
         seen: set[tuple[tuple[int, ...], ...]] = set()
-        for chosen in combinations(roomy, ask.cards):
+        for chosen in combinations(roomy, ask.gpus):
             key = tuple(sorted(slot.state() for slot in chosen))
             if key not in seen:
                 seen.add(key)
                 yield chosen
 
     def _choose(self, number: int) -> Sequence[Slot] | None:
-        wanted = self._request.asks[number].cards
+        wanted = self._request.asks[number].gpus
         roomy = self._ranked(number)
         if len(roomy) < wanted:
             return None
@@ -246,11 +246,11 @@ class Search:
 
 
 def _nearest(roomy: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] | None:
-    """The cards of the group that has enough of them and the fewest to spare."""
+    """The GPUs of the group that has enough of them and the fewest to spare."""
     groups: dict[int, list[Slot]] = {}
     for slot in roomy:
         if slot.groups[level] != NO_GROUP:
             groups.setdefault(slot.groups[level], []).append(slot)
     enough = [group for group in groups.values() if len(group) >= wanted]
-    # Of equals the first: the one that holds the best-ranked card.
+    # Of equals the first: the one that holds the best-ranked GPU.
     return min(enough, key=len) if enough else None

@@ -21,7 +21,7 @@ _NOBODY: Final = -1
 
 
 def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
-    """[R]: nodes on which the containers, placed one by one, each on the fullest card with room,
+    """[R]: nodes on which the containers, placed one by one, each on the fullest GPU with room,
     all find some."""
     found = np.zeros(len(rows), np.bool_)
     for order, at in _orders(fleet, request, rows):
@@ -31,13 +31,13 @@ def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
 
 
 def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequence[int]] | None:
-    """The cards, as slots, by the number of the ask, that `together` finds on this node; None:
+    """The GPUs, as slots, by the number of the ask, that `together` finds on this node; None:
     it finds none."""
     rows = np.array([row], np.intp)
     ((order, _),) = _orders(fleet, request, rows)
     for tried in _passes(fleet, request, rows):
         if tried.all_placed(order)[0]:
-            return {number: [int(card[0]) for card in tried.chosen[number]] for number in order}
+            return {number: [int(gpu[0]) for gpu in tried.chosen[number]] for number in order}
     return None
 
 
@@ -45,7 +45,7 @@ def _orders(
     fleet: Fleet, request: Request, rows: Rows
 ) -> Iterator[tuple[Sequence[int], NDArray[np.intp]]]:
     """The asks, the greediest first, and the nodes for which that is their order: by where they
-    stand in rows. Beside which cards bytes and percent compare, is for each node to say."""
+    stand in rows. Beside which GPUs bytes and percent compare, is for each node to say."""
     largest, which = np.unique(fleet.total_bytes[rows].max(axis=1), return_inverse=True)
     sizes_of: dict[tuple[int, ...], list[int]] = {}
     for number, largest_bytes in enumerate(largest.tolist()):
@@ -62,17 +62,17 @@ def _passes(fleet: Fleet, request: Request, rows: Rows) -> Iterator[_Pass]:
 
 class _Pass:
     """held_bytes, held_core: [moments, G, R]. peak_bytes: [G, R], the most of held_bytes. capped:
-    [G, R], whether the pod's shares of the card ask for core; -1 while it has none. chosen: by ask,
-    its cards one after another, [R] each; what stands there for a node on which not all are placed,
+    [G, R], whether the pod's shares of the GPU ask for core; -1 while it has none. chosen: by ask,
+    its GPUs one after another, [R] each; what stands there for a node on which not all are placed,
     means nothing."""
 
     def __init__(self, columns: Columns, part: Bools | None) -> None:
         self._columns = columns
         self._request: Request = columns.request
         self._part = part
-        self._total = columns.card("total_bytes")
-        self._free_bytes = columns.card("free_bytes")
-        self._free_core = columns.card("free_core")
+        self._total = columns.gpu("total_bytes")
+        self._free_bytes = columns.gpu("free_bytes")
+        self._free_core = columns.gpu("free_core")
         moments = self._request.moment_count
         self._held_bytes = np.zeros((moments, *self._total.shape), np.int64)
         self._held_core = np.zeros((moments, *self._total.shape), np.int64)
@@ -104,29 +104,29 @@ class _Pass:
         left = self._free_bytes - self._peak_bytes
         nodes = np.arange(self._total.shape[1])
         every = np.ones(len(nodes), np.bool_)
-        for _ in range(ask.cards):
+        for _ in range(ask.gpus):
             chosen = np.where(room, left, np.iinfo(np.int64).max).argmin(0)
             taken.append(chosen)
             here = room[chosen, nodes]
             every &= here
-            cards, on = chosen[here], nodes[here]
-            self._put(cards, on, size, core, capped, moments)
-            room[cards, on] = False
+            gpus, on = chosen[here], nodes[here]
+            self._put(gpus, on, size, core, capped, moments)
+            room[gpus, on] = False
         return every
 
     def _put(
         self,
-        cards: NDArray[np.intp],
+        gpus: NDArray[np.intp],
         nodes: NDArray[np.intp],
         size: NDArray[np.int64],
         core: int,
         capped: int,
         moments: tuple[int, ...],
     ) -> None:
-        self._capped[cards, nodes] = capped
-        peak = self._peak_bytes[cards, nodes]
+        self._capped[gpus, nodes] = capped
+        peak = self._peak_bytes[gpus, nodes]
         for at in moments:
-            self._held_bytes[at][cards, nodes] += size[cards, nodes]
-            self._held_core[at][cards, nodes] += core
-            np.maximum(peak, self._held_bytes[at][cards, nodes], out=peak)
-        self._peak_bytes[cards, nodes] = peak
+            self._held_bytes[at][gpus, nodes] += size[gpus, nodes]
+            self._held_core[at][gpus, nodes] += core
+            np.maximum(peak, self._held_bytes[at][gpus, nodes], out=peak)
+        self._peak_bytes[gpus, nodes] = peak

@@ -1,6 +1,6 @@
 """The lab's images: which files of this machine make them.
 
-There is no NVIDIA library in any of them: a container's libcuda comes with its card, or not at all.
+There is no NVIDIA library in any of them: a container's libcuda comes with its GPU, or not at all.
 """
 
 from __future__ import annotations

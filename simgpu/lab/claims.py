@@ -1,7 +1,7 @@
 """What the demo says, checked as it is said: a claim is printed with its verdict, and counted.
 
 Two forms of one text: for a person at a terminal, and plain, with times of a given clock, or none
-where they are masked, from which the documents' samples are made. Knows nothing of pods or cards.
+where they are masked, from which the documents' samples are made. Knows nothing of pods or GPUs.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Story:
             table.add_row(*row)
         self._console.print(Padding(table, (0, 0, 0, 2)))
 
-    def card(self, parts: Sequence[tuple[str, float]], note: str) -> None:
-        """One card as a bar: (name, fraction) of each holder, what is left being free."""
+    def gpu(self, parts: Sequence[tuple[str, float]], note: str) -> None:
+        """One GPU as a bar: (name, fraction) of each holder, what is left being free."""
         bar = Text("  ")
         for (name, fraction), (fill, style) in zip(parts, _FILLS, strict=False):
             cells = round(fraction * _BAR_CELLS)

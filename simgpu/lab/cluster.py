@@ -1,6 +1,6 @@
 """`make cluster`: a Kubernetes cluster of one node on this machine, private to its directory.
 
-    python -m simgpu.lab.cluster up [--cards 2x23040Mi] [--serve koord-scheduler]
+    python -m simgpu.lab.cluster up [--gpus 2x23040Mi] [--serve koord-scheduler]
                                                             start it, or find that it runs
     python -m simgpu.lab.cluster status                     its parts, and what is wrong with them
     python -m simgpu.lab.cluster down                       leave nothing of it
@@ -34,7 +34,7 @@ from simgpu.lab.progress import step
 from simgpu.lab.releases import DEFAULT
 from simgpu.lab.running import ClusterError
 
-_CARDS: Final = "2x23040Mi"
+_GPUS: Final = "2x23040Mi"
 _MEND_S: Final = 90.0
 _LOOK_S: Final = 0.5
 _ABSENT: Final = 3
@@ -45,24 +45,24 @@ class CommandError(Exception):
     """The command could not do what it was asked; the message says why, and what to do."""
 
 
-def cards(text: str) -> list[int]:
-    """Bytes of each card: `2x23040Mi`, `40Gi`, `2x40Gi,1x80Gi`."""
+def gpus(text: str) -> list[int]:
+    """Bytes of each GPU: `2x23040Mi`, `40Gi`, `2x40Gi,1x80Gi`."""
     sizes: list[int] = []
     for group in text.split(","):
         matched = re.fullmatch(r"(?:([0-9]{1,9})x)?(.+)", group)
         if matched is None:
-            raise CommandError(f"cards {text!r}: write COUNTxSIZE, as in {_CARDS}")
+            raise CommandError(f"GPUs {text!r}: write COUNTxSIZE, as in {_GPUS}")
         try:
-            count = min(int(matched[1] or 1), config.MAX_CARDS + 1)  # one too many says as much
-            sizes += [config.parse_bytes(matched[2], "cards")] * count
+            count = min(int(matched[1] or 1), config.MAX_GPUS + 1)  # one too many says as much
+            sizes += [config.parse_bytes(matched[2], "gpus")] * count
         except config.ConfigError as error:
-            raise CommandError(f"{error}; write COUNTxSIZE, as in {_CARDS}") from error
+            raise CommandError(f"{error}; write COUNTxSIZE, as in {_GPUS}") from error
     if not sizes:
-        raise CommandError(f"cards {text!r}: no card; a cluster here has at least one")
+        raise CommandError(f"GPUs {text!r}: no GPU; a cluster here has at least one")
     try:
-        config.load(config.DEFAULT_FILE).with_cards(sizes)
+        config.load(config.DEFAULT_FILE).with_gpus(sizes)
     except config.ConfigError as error:
-        raise CommandError(f"cards {text!r}: {error}") from error
+        raise CommandError(f"GPUs {text!r}: {error}") from error
     return sizes
 
 
@@ -73,7 +73,7 @@ def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
     """Return when the cluster runs."""
     if os.geteuid() != 0:
         raise CommandError("namespaces and containerd need root: sudo make cluster")
-    sizes = cards(wanted) if wanted else []
+    sizes = gpus(wanted) if wanted else []
     programs.ensure()
     kubernetes.ensure()
     kubernetes.ensure_node()
@@ -90,15 +90,15 @@ def up(place: Place, wanted: str | None, served: Sequence[str]) -> None:
             _say(f"a cluster runs in {place.directory} already\n")
         else:
             had = seen.state
-            sizes = sizes or had.get("cards") or cards(_CARDS)
+            sizes = sizes or had.get("gpus") or gpus(_GPUS)
             _start(place, sizes, served or had.get("served", ()))
     _say(_how_to_use(place, place.look()))
 
 
 def _other(seen: Seen, sizes: Sequence[int], served: Sequence[str]) -> str:
     """What the cluster has otherwise than is asked; "" where nothing is, or nothing is asked."""
-    if sizes and list(sizes) != seen.state["cards"]:
-        return f"cards ({_of(seen)})"
+    if sizes and list(sizes) != seen.state["gpus"]:
+        return f"GPUs ({_of(seen)})"
     has = seen.state["served"]
     if served and set(served) != set(has):
         return f"schedulerNames served beside gpuslice's own ({', '.join(has) or 'none'})"
@@ -153,10 +153,10 @@ def _how_to_use(place: Place, seen: Seen) -> str:
 
 
 def _of(seen: Seen) -> str:
-    sizes: list[int] = seen.state["cards"]
+    sizes: list[int] = seen.state["gpus"]
     counted = {size: sizes.count(size) for size in sizes}
     told = [f"{count} of {size >> 20} MiB" for size, count in counted.items()]
-    return f"cards: {', '.join(told)}"
+    return f"GPUs: {', '.join(told)}"
 
 
 def down(place: Place) -> None:
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("command", choices=("up", "down", "status", "own"))
     parser.add_argument("--at", type=Path, default=Path(DIRECTORY), metavar="DIR")
-    parser.add_argument("--cards", metavar="COUNTxSIZE", help=f"by default {_CARDS}")
+    parser.add_argument("--gpus", metavar="COUNTxSIZE", help=f"by default {_GPUS}")
     parser.add_argument(
         "--serve",
         action="append",
@@ -205,14 +205,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help="a schedulerName whose pods gpuslice takes too; again for more",
     )
-    parser.add_argument("--card", type=int, action="append", help=argparse.SUPPRESS)
+    parser.add_argument("--gpu", type=int, action="append", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
         place = Place(given.at)
         if given.command == "up":
-            up(place, given.cards, given.serve)
+            up(place, given.gpus, given.serve)
         elif given.command == "own":
-            own(place, given.card, given.serve)
+            own(place, given.gpu, given.serve)
         elif given.command == "down":
             down(place)
         else:

@@ -25,7 +25,7 @@ from simgpu.lab.lab import Lab
 from simgpu.lab.releases import DEFAULT
 
 _GIB: Final = 1 << 30
-_CARD: Final = 40 * _GIB
+_GPU: Final = 40 * _GIB
 _HALF: Final = 20 * _GIB
 _PERCENT: Final = 50
 
@@ -36,11 +36,11 @@ def tell(story: Story) -> None:
         "gpuslice: three faults, and no pod without its limit",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
     )
-    story.chapter("A node, and ada on half of its card")
+    story.chapter("A node, and ada on half of its GPU")
     with ExitStack() as stack:
-        with story.doing(f"one card of {gib(_CARD)}, containerd {DEFAULT.version}, the agent"):
+        with story.doing(f"one GPU of {gib(_GPU)}, containerd {DEFAULT.version}, the agent"):
             probe = {PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
-            lab = stack.enter_context(Lab([_CARD], probe))
+            lab = stack.enter_context(Lab([_GPU], probe))
             lab.start_agent()
         ada = Actor("ada", stack.enter_context(lab.pod("ada", _half(lab))))
         _limited(story, ada, "ada sees")
@@ -50,7 +50,7 @@ def tell(story: Story) -> None:
 
 
 def _half(lab: Lab) -> Mapping[str, str]:
-    """What the scheduler writes for a pod that gets half of the card."""
+    """What the scheduler writes for a pod that gets half of the GPU."""
     return lab.share({"main": [(0, _HALF, _PERCENT)]})
 
 
@@ -66,14 +66,14 @@ def _refused(story: Story, text: str, claim: str, because: str) -> None:
     story.claim(claim, because in text, text)
 
 
-def _no_card(story: Story, lab: Lab, name: str) -> None:
+def _no_gpu(story: Story, lab: Lab, name: str) -> None:
     """A pod that the runtime lets through without asking the agent."""
     with lab.pod(name, lab.allocated([(0, _HALF, _PERCENT)])) as pod:
         container = pod.run("main", Process(PYTHON_IMAGE))
         device = container.exec(["ls", "/dev/simgpu"])
         answer = container.exec(["python3", PROBE, "report"])
-        cardless = device.code != 0 and "cuda_total" not in answer.out
-        story.claim(f"{name}'s container runs, and has no card at all", cardless, answer.out)
+        gpuless = device.code != 0 and "cuda_total" not in answer.out
+        story.claim(f"{name}'s container runs, and has no GPU at all", gpuless, answer.out)
 
 
 def _stopped(story: Story, lab: Lab, ada: Actor) -> None:
@@ -84,7 +84,7 @@ def _stopped(story: Story, lab: Lab, ada: Actor) -> None:
         because = f'required plugin "{names.PLUGIN_NAME}" not present'
         _refused(story, refusal_of(pod), "bob, with a grant, is refused by containerd", because)
     story.say("carl has an allocation of Koordinator's alone, which requires no plugin:")
-    _no_card(story, lab, "carl")
+    _no_gpu(story, lab, "carl")
     with story.doing("the agent is started again"):
         lab.start_agent()
     with lab.pod("bob", _half(lab)) as pod:
@@ -103,7 +103,7 @@ def _hung(story: Story, lab: Lab, ada: Actor) -> None:
             _refused(story, text, "dora, with a grant, is refused by containerd", because)
         with lab.pod("web") as pod:
             done = pod.run("main", Process(PYTHON_IMAGE)).exec(["true"])
-            story.claim("a pod that wants no card is made as always", done.code == 0, done)
+            story.claim("a pod that wants no GPU is made as always", done.code == 0, done)
         _limited(story, ada, "ada runs on, and sees")
     finally:
         lab.signal_agent(signal.SIGCONT)
@@ -115,18 +115,18 @@ def _hung(story: Story, lab: Lab, ada: Actor) -> None:
 
 def _forged(story: Story, lab: Lab, ada: Actor) -> None:
     story.chapter("3  An annotation is forged")
-    story.say("eve was allocated half of the card, and grants herself all of it:")
+    story.say("eve was allocated half of the GPU, and grants herself all of it:")
     annotations = dict(_half(lab))
     grants = json.loads(annotations[names.ANNOTATION_GRANTS])
-    grants["containers"]["main"][0]["memory"] = _CARD
+    grants["containers"]["main"][0]["memory"] = _GPU
     annotations[names.ANNOTATION_GRANTS] = json.dumps(grants)
     with lab.pod("eve", annotations) as pod:
         because = "the allocation has"
         _refused(story, refusal_of(pod), "eve is refused: it does not add up", because)
-    story.say("fay forges the allocation, too; it adds up, but half of the card is ada's:")
-    with lab.pod("fay", lab.share({"main": [(0, _CARD, 100)]})) as pod:
+    story.say("fay forges the allocation, too; it adds up, but half of the GPU is ada's:")
+    with lab.pod("fay", lab.share({"main": [(0, _GPU, 100)]})) as pod:
         text = refusal_of(pod)
-        _refused(story, text, "fay is refused: the card has not as much left", "ada")
+        _refused(story, text, "fay is refused: the GPU has not as much left", "ada")
     _limited(story, ada, "ada has kept her")
 
 

@@ -1,4 +1,4 @@
-"""`make demo-node`: one card, two pods of half a card each, on a real containerd.
+"""`make demo-node`: one GPU, two pods of half a GPU each, on a real containerd.
 
 Tells one story from the annotation to a refused allocation, and checks each claim as it prints
 it; exit status 1 if one does not hold. `--plain --mask` prints what docs/demo.md shows.
@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENT: Final = ROOT / "docs" / "demo.md"
 
 _GIB: Final = 1 << 30
-_CARD: Final = 40 * _GIB
+_GPU: Final = 40 * _GIB
 _HALF: Final = 20 * _GIB
 _PERCENT: Final = 50
 PROBE: Final = "/opt/lab/probe.py"
@@ -93,14 +93,14 @@ class Actor:
 def tell(story: Story) -> None:
     """The whole story. Raises LabError, CriError where it cannot go on."""
     story.title(
-        "gpuslice: half a card is half a card",
+        "gpuslice: half a GPU is half a GPU",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
     )
     probe = {PROBE: (Path(__file__).with_name("probe.py"), 0o755)}
     story.chapter("1  A node")
     with ExitStack() as stack:
-        with story.doing(f"one card of {gib(_CARD)}, containerd {DEFAULT.version}, images"):
-            lab = stack.enter_context(Lab([_CARD], probe))
+        with story.doing(f"one GPU of {gib(_GPU)}, containerd {DEFAULT.version}, images"):
+            lab = stack.enter_context(Lab([_GPU], probe))
         _node(story, lab)
 
 
@@ -126,7 +126,7 @@ def _node(story: Story, lab: Lab) -> None:
 
     story.chapter("Not enforced yet")
     story.say(
-        f"gpu-core ({_PERCENT} % of the card's time) is carried to the container, but not kept. "
+        f"gpu-core ({_PERCENT} % of the GPU's time) is carried to the container, but not kept. "
         "A library inside the process is no sandbox: docs/security.md."
     )
 
@@ -148,7 +148,7 @@ def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
     ]
     story.table(("", ada.name, bob.name), rows)
     sizes = {key for one in told for name, key in one.items() if name.endswith("total")}
-    story.claim("each sees half of the card, whoever asks", sizes | set(shown) == {_HALF}, told)
+    story.claim("each sees half of the GPU, whoever asks", sizes | set(shown) == {_HALF}, told)
     free = {one[key] for one in told for key in ("nvml_free", "cuda_free")}
     context, code = lab.context_bytes // _MIB, CODE_BYTES // _MIB
     story.claim(
@@ -156,8 +156,8 @@ def _reports(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
         free == {_HALF - lab.floor_bytes},
         told,
     )
-    same = {one["uuid"] for one in told} == {lab.cards[0].uuid}
-    story.claim("and both have the same card", same, told)
+    same = {one["uuid"] for one in told} == {lab.gpus[0].uuid}
+    story.claim("and both have the same GPU", same, told)
 
 
 def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
@@ -169,9 +169,9 @@ def _filling(story: Story, lab: Lab, ada: Actor, bob: Actor) -> None:
     for actor in (ada, bob):
         got = actor.ask("fill")
         taken[actor.name] = got["asked"]
-        story.card(
-            [(name, size / _CARD) for name, size in taken.items()],
-            f"{gib(_CARD - _free_outside(lab))} of {gib(_CARD)}",
+        story.gpu(
+            [(name, size / _GPU) for name, size in taken.items()],
+            f"{gib(_GPU - _free_outside(lab))} of {gib(_GPU)}",
         )
         full = got["code"] == "CUDA_SUCCESS" and got["asked"] == _HALF - lab.floor_bytes
         story.claim(

@@ -1,4 +1,4 @@
-"""A fleet at an API server: nodes with cards whose agents renew their Leases, and its misfortunes.
+"""A fleet at an API server: nodes with GPUs whose agents renew their Leases, and its misfortunes.
 
 There is no kubelet behind a node: its objects are all of it. An agent here is a Lease that is
 renewed. All is done in a thread of its own, so that the Leases move whatever its owner waits for;
@@ -21,7 +21,7 @@ import uvloop
 from contract import names
 from simgpu.lab.api import MERGE_PATCH, Api, ApiError, each
 from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet_objects import Card, Json, Node, device_json, lease_json, node_json
+from simgpu.lab.fleet_objects import Gpu, Json, Node, device_json, lease_json, node_json
 
 RENEW_S: Final = 10.0
 """Between two renewals of an agent's Lease."""
@@ -118,49 +118,49 @@ class Fleet:
         """With its inventory and its agent."""
         self._call(self._remove(name))
 
-    def replace_node(self, name: str, cards: Iterable[Card] | None = None) -> Node:
-        """Another machine under its name: another UID and, unless said, other cards of its kind."""
+    def replace_node(self, name: str, gpus: Iterable[Gpu] | None = None) -> Node:
+        """Another machine under its name: another UID and, unless said, other GPUs of its kind."""
         node = self.nodes[name]
-        fresh = [self._fresh(card) for card in node.cards] if cards is None else cards
+        fresh = [self._fresh(gpu) for gpu in node.gpus] if gpus is None else gpus
         self._call(self._remove(name))
-        node = replace(node, cards=tuple(fresh), cordoned_cards=(), excluded_cards=())
+        node = replace(node, gpus=tuple(fresh), cordoned_gpus=(), excluded_gpus=())
         self.nodes[name], self._ready[name] = node, "true"
         self._call(self._create(node))
         return node
 
-    # --- its cards
+    # --- its GPUs
 
-    def set_cards(self, name: str, cards: Iterable[Card]) -> None:
+    def set_gpus(self, name: str, gpus: Iterable[Gpu]) -> None:
         """The inventory as it is from now on, and the node's totals with it."""
-        self._change(name, cards=tuple(cards))
+        self._change(name, gpus=tuple(gpus))
 
-    def replace_card(self, name: str, minor: int) -> Card:
-        """Another card of its kind in its place."""
-        fresh = self._fresh(self.card(name, minor))
+    def replace_gpu(self, name: str, minor: int) -> Gpu:
+        """Another GPU of its kind in its place."""
+        fresh = self._fresh(self.gpu(name, minor))
         self._exchange(name, minor, fresh)
         return fresh
 
-    def fail_card(self, name: str, minor: int) -> None:
-        self._exchange(name, minor, replace(self.card(name, minor), healthy=False))
+    def fail_gpu(self, name: str, minor: int) -> None:
+        self._exchange(name, minor, replace(self.gpu(name, minor), healthy=False))
 
-    def heal_card(self, name: str, minor: int) -> None:
-        self._exchange(name, minor, replace(self.card(name, minor), healthy=True))
+    def heal_gpu(self, name: str, minor: int) -> None:
+        self._exchange(name, minor, replace(self.gpu(name, minor), healthy=True))
 
     def renumber(self, name: str, minors: Mapping[int, int]) -> None:
-        """Other numbers for the same cards, as a reboot may give them: old number: new one."""
-        cards = (replace(card, minor=minors[card.minor]) for card in self.nodes[name].cards)
-        self.set_cards(name, sorted(cards, key=lambda card: card.minor))
+        """Other numbers for the same GPUs, as a reboot may give them: old number: new one."""
+        gpus = (replace(gpu, minor=minors[gpu.minor]) for gpu in self.nodes[name].gpus)
+        self.set_gpus(name, sorted(gpus, key=lambda gpu: gpu.minor))
 
-    def cordon_cards(self, name: str, *uuids: str) -> None:
+    def cordon_gpus(self, name: str, *uuids: str) -> None:
         """These, and no others, take no new share."""
-        self._change(name, cordoned_cards=uuids)
+        self._change(name, cordoned_gpus=uuids)
 
-    def exclude_cards(self, name: str, *uuids: str) -> None:
+    def exclude_gpus(self, name: str, *uuids: str) -> None:
         """These, and no others, are not ours to give."""
-        self._change(name, excluded_cards=uuids)
+        self._change(name, excluded_gpus=uuids)
 
-    def card(self, name: str, minor: int) -> Card:
-        return next(card for card in self.nodes[name].cards if card.minor == minor)
+    def gpu(self, name: str, minor: int) -> Gpu:
+        return next(gpu for gpu in self.nodes[name].gpus if gpu.minor == minor)
 
     # --- inside: what its owner's thread does
 
@@ -171,13 +171,13 @@ class Fleet:
         self.nodes[name] = replace(self.nodes[name], **fields)
         self._call(self._update(self.nodes[name]))
 
-    def _exchange(self, name: str, minor: int, fresh: Card) -> None:
-        cards = self.nodes[name].cards
-        self.set_cards(name, [fresh if card.minor == minor else card for card in cards])
+    def _exchange(self, name: str, minor: int, fresh: Gpu) -> None:
+        gpus = self.nodes[name].gpus
+        self.set_gpus(name, [fresh if gpu.minor == minor else gpu for gpu in gpus])
 
-    def _fresh(self, card: Card) -> Card:
+    def _fresh(self, gpu: Gpu) -> Gpu:
         self._replaced += 1
-        return replace(card, uuid=f"{card.uuid[:-12]}{self._replaced:012x}", healthy=True)
+        return replace(gpu, uuid=f"{gpu.uuid[:-12]}{self._replaced:012x}", healthy=True)
 
     # --- inside: what its own thread does
 
@@ -204,8 +204,8 @@ class Fleet:
         """Node and Device to what they are to be, whatever else others wrote there."""
         wanted = node_json(node)
         nothing: Json = {
-            names.ANNOTATION_CORDONED_CARDS: None,
-            names.ANNOTATION_EXCLUDED_CARDS: None,
+            names.ANNOTATION_CORDONED_GPUS: None,
+            names.ANNOTATION_EXCLUDED_GPUS: None,
         }
         metadata = {
             "labels": {names.LABEL_ISOLATION_PROVIDER: None, **wanted["metadata"]["labels"]},

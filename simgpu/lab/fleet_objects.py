@@ -1,4 +1,4 @@
-"""Nodes with cards, as the objects that stand for them: Node, Device, and the agent's Lease.
+"""Nodes with GPUs, as the objects that stand for them: Node, Device, and the agent's Lease.
 
 Pure: what they are like, and the JSON of each, without a server too. fleet.py keeps them at an API
 server.
@@ -15,12 +15,12 @@ from contract import names
 Json = dict[str, Any]
 
 _SHARERS: Final = 100
-"""Of one card, as Koordinator counts `gpu.shared` in a node's totals."""
+"""Of one GPU, as Koordinator counts `gpu.shared` in a node's totals."""
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """numa, root: where it is on the board; link: cards of equal links share an NVLink."""
+class Gpu:
+    """numa, root: where it is on the board; link: GPUs of equal links share an NVLink."""
 
     uuid: str
     minor: int
@@ -34,15 +34,15 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """isolates: its agent limits what a share may take; cordoned_cards take no new share,
-    excluded_cards are not ours to give: UUIDs."""
+    """isolates: its agent limits what a share may take; cordoned_gpus take no new share,
+    excluded_gpus are not ours to give: UUIDs."""
 
     name: str
-    cards: tuple[Card, ...]
+    gpus: tuple[Gpu, ...]
     isolates: bool = True
     unschedulable: bool = False
-    cordoned_cards: tuple[str, ...] = ()
-    excluded_cards: tuple[str, ...] = ()
+    cordoned_gpus: tuple[str, ...] = ()
+    excluded_gpus: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     cpu: str = "64"
     memory: str = "512Gi"
@@ -54,9 +54,9 @@ class Shape:
     """A fleet of equal nodes."""
 
     nodes: int
-    cards: int = 8
+    gpus: int = 8
     memory_bytes: int = 80 << 30
-    """Of a card."""
+    """Of a GPU."""
     prefix: str = "node-"
     """Of the nodes' names; two fleets of one cluster need two."""
 
@@ -67,33 +67,33 @@ class Shape:
         return [self._node(number, name) for number, name in enumerate(self.node_names())]
 
     def _node(self, number: int, name: str) -> Node:
-        cards = tuple(
-            Card(
-                card_uuid(number, minor),
+        gpus = tuple(
+            Gpu(
+                gpu_uuid(number, minor),
                 minor,
                 self.memory_bytes,
-                numa=2 * minor // self.cards,
+                numa=2 * minor // self.gpus,
                 root=f"pci0000:{minor:02x}",
             )
-            for minor in range(self.cards)
+            for minor in range(self.gpus)
         )
-        return Node(name, cards)
+        return Node(name, gpus)
 
 
-def card_uuid(node: int, minor: int, replaced: int = 0) -> str:
-    """Of the card that came to that place as the `replaced`-th after the first."""
+def gpu_uuid(node: int, minor: int, replaced: int = 0) -> str:
+    """Of the GPU that came to that place as the `replaced`-th after the first."""
     return f"GPU-{node:08x}-{minor:04x}-4000-8000-{replaced:012x}"
 
 
 def node_json(node: Node) -> Json:
-    """Ready, with totals of all its cards: one that fails may be held by pods, whose kubelet would
+    """Ready, with totals of all its GPUs: one that fails may be held by pods, whose kubelet would
     refuse them should the totals shrink."""
     label = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER} if node.isolates else {}
     listed = {
-        names.ANNOTATION_CORDONED_CARDS: ",".join(node.cordoned_cards),
-        names.ANNOTATION_EXCLUDED_CARDS: ",".join(node.excluded_cards),
+        names.ANNOTATION_CORDONED_GPUS: ",".join(node.cordoned_gpus),
+        names.ANNOTATION_EXCLUDED_GPUS: ",".join(node.excluded_gpus),
     }
-    percent = str(100 * len(node.cards))
+    percent = str(100 * len(node.gpus))
     totals = {
         "cpu": node.cpu,
         "memory": node.memory,
@@ -101,8 +101,8 @@ def node_json(node: Node) -> Json:
         names.RESOURCE_GPU: percent,
         names.RESOURCE_CORE: percent,
         names.RESOURCE_MEMORY_RATIO: percent,
-        names.RESOURCE_MEMORY: str(sum(card.memory_bytes for card in node.cards)),
-        names.RESOURCE_SHARED: str(_SHARERS * len(node.cards)),
+        names.RESOURCE_MEMORY: str(sum(gpu.memory_bytes for gpu in node.gpus)),
+        names.RESOURCE_SHARED: str(_SHARERS * len(node.gpus)),
     }
     return {
         "apiVersion": "v1",
@@ -128,24 +128,24 @@ def device_json(node: Node, node_uid: str) -> Json:
         "apiVersion": names.DEVICE_API_VERSION,
         "kind": names.DEVICE_KIND,
         "metadata": {"name": node.name, "ownerReferences": [owner]},
-        "spec": {"devices": [_card_json(card) for card in node.cards]},
+        "spec": {"devices": [_gpu_json(gpu) for gpu in node.gpus]},
     }
 
 
-def _card_json(card: Card) -> Json:
-    link = {names.LABEL_CARD_LINK: card.link} if card.link else {}
+def _gpu_json(gpu: Gpu) -> Json:
+    link = {names.LABEL_GPU_LINK: gpu.link} if gpu.link else {}
     return {
         "type": names.DEVICE_TYPE_GPU,
-        "id": card.uuid,
-        "minor": card.minor,
-        "health": card.healthy,
-        "labels": {**link, **card.labels},
+        "id": gpu.uuid,
+        "minor": gpu.minor,
+        "health": gpu.healthy,
+        "labels": {**link, **gpu.labels},
         "resources": {
             names.RESOURCE_CORE: "100",
-            names.RESOURCE_MEMORY: str(card.memory_bytes),
+            names.RESOURCE_MEMORY: str(gpu.memory_bytes),
             names.RESOURCE_MEMORY_RATIO: "100",
         },
-        "topology": {"socketID": -1, "nodeID": card.numa, "pcieID": card.root},
+        "topology": {"socketID": -1, "nodeID": gpu.numa, "pcieID": gpu.root},
     }
 
 

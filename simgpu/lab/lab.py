@@ -1,4 +1,4 @@
-"""The whole lab: simulated cards, a private containerd, the node agent; pods are made in it.
+"""The whole lab: simulated gpus, a private containerd, the node agent; pods are made in it.
 
     with Lab() as lab:
         with lab.pod("a", lab.share({"main": [(0, 20 << 30, 50)]})) as pod:
@@ -36,12 +36,12 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = _ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
 CLUSTER_FILES: Final = {"/usr/bin/cuda-probe": (BUILD / "bin" / "cuda-probe", 0o755)}
-"""In the images of a cluster: what takes all of a card that it may, without Python."""
+"""In the images of a cluster: what takes all of a GPU that it may, without Python."""
 _READY: Final = "ready:"
 _WAIT_S: Final = 30.0
 
 Share = tuple[int, int, int]
-"""Index of the card, bytes of its memory, percent of its time."""
+"""Index of the GPU, bytes of its memory, percent of its time."""
 
 
 class LabError(RuntimeError):
@@ -51,7 +51,7 @@ class LabError(RuntimeError):
 class Lab:
     """Everything up, until the block ends; then nothing of it is left on the machine.
 
-    cards: as simgpu.config describes them. files: what goes into every image beside the
+    GPUs: as simgpu.config describes them. files: what goes into every image beside the
     catalogue's own (path inside: file here, mode). host_file: the rest of the simulated host.
     release, options: which containerd, and how it is configured. load: the catalogue's images;
     else it has none until `load`. own_network, parent: as of Namespace.
@@ -69,8 +69,8 @@ class Lab:
         own_network: bool = False,
         parent: Path | None = None,
     ) -> None:
-        host = config.load(host_file).with_cards(memory_bytes)
-        self.cards, self.context_bytes = host.cards, host.context_overhead_bytes
+        host = config.load(host_file).with_gpus(memory_bytes)
+        self.gpus, self.context_bytes = host.gpus, host.context_overhead_bytes
         self.floor_bytes = self.context_bytes + CODE_BYTES
         self._host_file = host_file
         self._memory = memory_bytes
@@ -106,7 +106,7 @@ class Lab:
         self.sim_dir = self.directory / "sim"
         self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
         self.store_dir = self.directory / "store"
-        self.start_cards()
+        self.start_gpus()
         built = programs.ensure(release=self.release)
         self.containerd = Containerd(self.namespace, built, self.release, self._options)
         self.containerd.start()
@@ -134,13 +134,13 @@ class Lab:
         """Koordinator's annotation alone, for a pod that holds those shares."""
         entries = tuple(
             allocation.DeviceEntry(
-                self.cards[index].minor,
+                self.gpus[index].minor,
                 {
                     names.RESOURCE_CORE: core_percent,
                     names.RESOURCE_MEMORY: memory_bytes,
                     names.RESOURCE_MEMORY_RATIO: memory_bytes * 100 // self._memory[index],
                 },
-                self.cards[index].uuid,
+                self.gpus[index].uuid,
             )
             for index, memory_bytes, core_percent in shares
         )
@@ -151,7 +151,7 @@ class Lab:
         """All that the scheduler writes into the Binding, from the shares of each container."""
         granted = {
             name: [
-                grants.CardGrant(self.cards[index].uuid, self.cards[index].minor, size, core)
+                grants.GpuGrant(self.gpus[index].uuid, self.gpus[index].minor, size, core)
                 for index, size, core in shares
             ]
             for name, shares in containers.items()
@@ -166,17 +166,17 @@ class Lab:
             **required_plugins.binding_annotations(containers),
         }
 
-    # --- the cards --------------------------------------------------------------------------
+    # --- the GPUs --------------------------------------------------------------------------
 
     @property
-    def cards_pid(self) -> int | None:
-        """Of the daemon that is the cards; None where it has ended."""
+    def gpus_pid(self) -> int | None:
+        """Of the daemon that is the GPUs; None where it has ended."""
         return Home.at(self.sim_dir).daemon_pid()
 
-    def start_cards(self) -> None:
+    def start_gpus(self) -> None:
         """Nothing where they run. Raises LabError. They start empty: what programs held before has
         gone with them, and so has the way to them of containers that were there."""
-        self._python("simgpu", "up", "--dir", self.sim_dir, *self._card_options())
+        self._python("simgpu", "up", "--dir", self.sim_dir, *self._gpu_options())
 
     # --- the node agent ---------------------------------------------------------------------
 
@@ -291,9 +291,9 @@ class Lab:
             raise LabError(f"mount {place}: {done.stderr}")
         return place
 
-    def _card_options(self) -> list[str]:
-        cards = [option for size in self._memory for option in ("--card", str(size))]
-        return ["--config", str(self._host_file), *cards]
+    def _gpu_options(self) -> list[str]:
+        gpus = [option for size in self._memory for option in ("--gpu", str(size))]
+        return ["--config", str(self._host_file), *gpus]
 
     def _python(self, module: str, *arguments: str | Path) -> None:
         done = self.namespace.run([sys.executable, "-m", module, *arguments])

@@ -16,7 +16,7 @@ from typing import Final
 
 from simgpu.lab import kubernetes, network, programs, seed
 from simgpu.lab.building import ProgramsError
-from simgpu.lab.cluster import cards
+from simgpu.lab.cluster import gpus
 from simgpu.lab.marked import PlaceError
 from simgpu.lab.owner import Owner, OwnerError
 from simgpu.lab.place import Place
@@ -67,7 +67,7 @@ class Live:
                     )
                 if seen.there:
                     self._place.empty()
-                self._owner = Owner(self._place, cards(seed.CARDS), [seed.SCHEDULER])
+                self._owner = Owner(self._place, gpus(seed.GPUS), [seed.SCHEDULER])
                 self._seen = self._owner.wait_ready(step)
         return Said(0, "\n".join(said), self.now_s() - begun)
 

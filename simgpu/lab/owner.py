@@ -43,7 +43,7 @@ class Owner:
     def __init__(self, place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
         self._place = place
         command = [sys.executable, "-m", "simgpu.lab.cluster", "own", "--at", str(place.directory)]
-        command += [option for size in sizes for option in ("--card", str(size))]
+        command += [option for size in sizes for option in ("--gpu", str(size))]
         command += [option for name in served for option in ("--serve", name)]
         with place.log.open("w") as log:
             self._process = subprocess.Popen(
@@ -139,7 +139,7 @@ def own(place: Place, sizes: Sequence[int], served: Sequence[str]) -> None:
     starter.start()
     try:
         with Cluster(sizes, place.directory, served) as cluster:
-            _keep(place, cluster, {"cards": list(sizes), "served": list(served)})
+            _keep(place, cluster, {"gpus": list(sizes), "served": list(served)})
     finally:
         if starter.has_ended:  # nobody else would take the directory away
             place.remove()

@@ -1,7 +1,7 @@
 """The program inside the demo's pods: NVIDIA's own Python packages and nothing of ours.
 
-    probe.py report        what NVML and CUDA say of card 0, as JSON
-    probe.py serve         stays, holding the card; does what `ask` tells it
+    probe.py report        what NVML and CUDA say of GPU 0, as JSON
+    probe.py serve         stays, holding the GPU; does what `ask` tells it
     probe.py ask VERB      fill: take all that is reported free, then one byte more
                            work: write, copy and read back a buffer of 64 MiB
                            free: give everything back
@@ -36,7 +36,7 @@ def _cuda(answer: tuple[Any, ...]) -> Any:
 
 
 class Holder:
-    """Holds card 0's primary context, and the memory taken through it."""
+    """Holds GPU 0's primary context, and the memory taken through it."""
 
     def __init__(self) -> None:
         _cuda(driver.cuInit(0))
@@ -57,7 +57,7 @@ class Holder:
             "cuda_total": int(_cuda(driver.cuDeviceTotalMem(self._device))),
             "cuda_free": int(free),
             "cuda_info_total": int(total),
-            "cards": int(_cuda(driver.cuDeviceGetCount())),
+            "gpus": int(_cuda(driver.cuDeviceGetCount())),
         }
 
     def fill(self) -> dict[str, Any]:

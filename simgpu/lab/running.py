@@ -1,7 +1,7 @@
 """A whole cluster of one node, under way: its parts, in the order of their start, kept alive.
 
 Holds what is needed to start each part and to start it again where it has ended, by whatever hand;
-owns a Lab (cards, containerd, agent) and a ControlPlane, in whose directory all of it is, and has
+owns a Lab (GPUs, containerd, agent) and a ControlPlane, in whose directory all of it is, and has
 what users install installed (installed.py). Whoever
 owns it calls `mend` again and again. Where the lab's namespaces themselves are gone, nothing can be
 mended: it raises, and the owner ends.
@@ -47,14 +47,14 @@ _AGENT_ACCOUNT: Final = "gpuslice-agent"
 _CHECKS_POLICIES: Final = "validatingadmissionpolicy-status-controller"
 """It says in a policy's status whether its expressions have the right types, and takes four seconds
 of a core for ours at each start; tests ask the API server itself."""
-_CARDS: Final = f"{{.status.allocatable.{names.RESOURCE_GPU.replace('.', chr(92) + '.')}}}"
+_GPUS: Final = f"{{.status.allocatable.{names.RESOURCE_GPU.replace('.', chr(92) + '.')}}}"
 _WHOLE: Final = (
     ("condition=Ready", f"node/{NODE}"),
     ("create", "serviceaccount/default"),
     ("create", "configmap/kube-root-ca.crt"),
-    (f"jsonpath={_CARDS}", f"node/{NODE}"),
+    (f"jsonpath={_GPUS}", f"node/{NODE}"),
 )
-"""The node has its cards, which pods ask for, and the namespace `default` what every pod needs."""
+"""The node has its GPUs, which pods ask for, and the namespace `default` what every pod needs."""
 _USERS: Final = {
     "controller-manager": ("system:kube-controller-manager", ()),
     "kubelet": (f"system:node:{NODE}", ("system:nodes",)),
@@ -129,7 +129,7 @@ class Cluster:
     def _open(self) -> None:
         """What waits for nothing of the others starts beside them: images, above all."""
         programs = kubernetes.ensure_node()
-        with step("simulated cards, containerd"):
+        with step("simulated GPUs, containerd"):
             self.lab = Lab(self._memory, load=False, own_network=True, parent=self._parent)
             self._stack.enter_context(self.lab)
         with ThreadPoolExecutor(1) as beside:
@@ -188,7 +188,7 @@ class Cluster:
         """What others wait for comes first: of several that end at once, each is waited for."""
         lab, plane, ours = self.lab, self.plane, self.ours
         return [
-            Part("simulated cards", lab.start_cards, lambda: lab.cards_pid),
+            Part("simulated GPUs", lab.start_gpus, lambda: lab.gpus_pid),
             Part("containerd", lab.containerd.start, lambda: _inside(lab.containerd.process)),
             Part("etcd", plane.restart_etcd, lambda: _kept(plane.etcd)),
             Part("kube-apiserver", plane.restart_apiserver, lambda: _kept(plane.apiserver)),

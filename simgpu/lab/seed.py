@@ -1,6 +1,6 @@
 """The pod of Koordinator's document, as it stands there, and pods that are like it but for a word.
 
-The document shows its annotation on cards of 23040 MiB of which the first is full. Pure.
+The document shows its annotation on GPUs of 23040 MiB of which the first is full. Pure.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from contract import names
 ROOT: Final = Path(__file__).resolve().parents[2]
 PATH: Final = Path(__file__).parent / "documents" / "koordinator-hami.yaml"
 NAME: Final = "pod-example"
-CARDS: Final = "2x23040Mi"
+GPUS: Final = "2x23040Mi"
 SCHEDULER: Final = "koord-scheduler"
 _PERCENT: Final = 50
 
 
-def shown(card: str) -> str:
-    """The annotation of the document, and the card's id, which is not in it."""
+def shown(gpu: str) -> str:
+    """The annotation of the document, and the GPU's id, which is not in it."""
     return (
         '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory"'
-        f':"11520Mi","koordinator.sh/gpu-memory-ratio":"50"}},"id":"{card}"}}]}}'
+        f':"11520Mi","koordinator.sh/gpu-memory-ratio":"50"}},"id":"{gpu}"}}]}}'
     )
 
 
 def like(name: str, percent: int = _PERCENT) -> str:
-    """The same pod by another name, of another part of a card."""
+    """The same pod by another name, of another part of a GPU."""
     text = PATH.read_text().replace(f"name: {NAME}", f"name: {name}")
     for resource in (names.RESOURCE_CORE, names.RESOURCE_MEMORY_RATIO):
         text = text.replace(f"{resource}: {_PERCENT}", f"{resource}: {percent}")
     return text
 
 
-def of_a_whole_card(name: str) -> str:
-    """A pod of the same container that asks for a card."""
+def of_a_whole_gpu(name: str) -> str:
+    """A pod of the same container that asks for a GPU."""
     limits = {"cpu": "40m", "memory": "40Mi", names.RESOURCE_GPU: 100}
     container = {
         "name": "main",

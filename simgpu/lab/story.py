@@ -24,7 +24,7 @@ THIRD: Final = "third"
 _FULL: Final = "full"
 _MALFORMED: Final = 150
 _MIB: Final = 1 << 20
-_CARD_MIB: Final = 23040
+_GPU_MIB: Final = 23040
 _SUCCESS, _OUT_OF_MEMORY = 0, 2
 _OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 _HOLD: Final = (
@@ -40,7 +40,7 @@ def tell(told: Story, stage: Stage, where: Path) -> None:
     """All but the end. Raises StageError where it cannot go on."""
     told.title(
         "gpuslice: the pod of Koordinator's document, from kubectl to the limit",
-        "simulated: the cards; real: "
+        "simulated: the GPUs; real: "
         f"Kubernetes {kubernetes.VERSION}, containerd {DEFAULT.version}, runc, NRI",
     )
     scene = _Scene(told, stage)
@@ -48,7 +48,7 @@ def tell(told: Story, stage: Stage, where: Path) -> None:
     with told.waiting("it starts"):
         stage.up(told.say)
     gpu = scene.of("node", NODE, f".status.allocatable.{_escaped(names.RESOURCE_GPU)}")
-    told.claim(f"its node has two cards: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
+    told.claim(f"its node has two GPUs: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
     scene.first()
     scene.inside()
     scene.second()
@@ -56,7 +56,7 @@ def tell(told: Story, stage: Stage, where: Path) -> None:
     scene.malformed()
     told.chapter("Not enforced yet")
     told.say(
-        "gpu-core (50 % of the card's time) is carried to the container, but not kept. "
+        "gpu-core (50 % of the GPU's time) is carried to the container, but not kept. "
         "A library inside the process is no sandbox: docs/security.md."
     )
 
@@ -74,27 +74,27 @@ class _Scene:
     def __init__(self, told: Story, stage: Stage) -> None:
         self._told = told
         self._stage = stage
-        self._card = ""
+        self._gpu = ""
 
     def first(self) -> None:
         told = self._told
-        told.chapter("2  The document's pod, byte for byte; card 0 is taken")
-        self._run(_FULL, seed.of_a_whole_card(_FULL), f"{_FULL}, which asks for a whole card")
+        told.chapter("2  The document's pod, byte for byte; GPU 0 is taken")
+        self._run(_FULL, seed.of_a_whole_gpu(_FULL), f"{_FULL}, which asks for a whole GPU")
         document = kubectl("apply", "-f", str(seed.PATH.relative_to(seed.ROOT)))
         self._show("$ " + " ".join(document.words), document, _running(FIRST))
         allocated = self._allocated(FIRST)
         told.say(f"{_ALLOCATED}:")
         told.say(f"  {folded(allocated)}", "dim")
-        self._card = _entry(allocated)["id"]
+        self._gpu = _entry(allocated)["id"]
         told.claim(
-            "the annotation that the document shows, and the card's id",
-            allocated == seed.shown(self._card),
+            "the annotation that the document shows, and the GPU's id",
+            allocated == seed.shown(self._gpu),
             allocated,
         )
         other = _entry(self._allocated(_FULL))
         told.claim(
-            f"it is on card 1, since {_FULL} has all of card 0",
-            (other["minor"], other["id"] != self._card) == (0, True),
+            f"it is on GPU 1, since {_FULL} has all of GPU 0",
+            (other["minor"], other["id"] != self._gpu) == (0, True),
             other,
         )
 
@@ -106,8 +106,8 @@ class _Scene:
         used = re.search(r"(\d+)MiB / +(\d+)MiB", shown)
         found = used[0] if used else ""
         told.claim(
-            f"nvidia-smi shows half of a card of {_CARD_MIB}MiB: {found}",
-            used is not None and int(used[2]) == _CARD_MIB // 2,
+            f"nvidia-smi shows half of a GPU of {_GPU_MIB}MiB: {found}",
+            used is not None and int(used[2]) == _GPU_MIB // 2,
             shown,
         )
         probed = _probed(shown)
@@ -121,10 +121,10 @@ class _Scene:
 
     def second(self) -> None:
         told = self._told
-        told.chapter(f"4  A second pod on the same card, while {FIRST} holds all that it may")
+        told.chapter(f"4  A second pod on the same GPU, while {FIRST} holds all that it may")
         self._run(SECOND, seed.like(SECOND, 25), f"{SECOND}: the same, but 25 for 50")
-        card = _entry(self._allocated(SECOND))["id"]
-        told.claim("it is on the same card", card == self._card, card)
+        gpu = _entry(self._allocated(SECOND))["id"]
+        told.claim("it is on the same GPU", gpu == self._gpu, gpu)
         held = self._probe(FIRST, _HOLD)
         told.claim(f"{FIRST} holds {held['free'] // _MIB} MiB", held["filled"] == _SUCCESS, held)
         self._limited(SECOND, 25)
@@ -132,7 +132,7 @@ class _Scene:
     def third(self) -> None:
         told = self._told
         told.chapter("5  A third, for whom there is no room")
-        told.card([(FIRST, 0.5), (SECOND, 0.25)], "card 1")
+        told.gpu([(FIRST, 0.5), (SECOND, 0.25)], "GPU 1")
         third = kubectl("apply", "-f", "-", given=seed.like(THIRD))
         self._show(f"$ kubectl apply -f -   # {THIRD}: the same, 50 again", third)
         events = kubectl(
@@ -144,14 +144,14 @@ class _Scene:
         node = self.of("pod", THIRD, ".spec.nodeName")
         told.claim(
             "it waits, and kube-scheduler says why",
-            node == "" and "no GPU card with enough free memory and core" in why,
+            node == "" and "no GPU with enough free memory and core" in why,
             (node, why),
         )
         delete = kubectl("delete", "pod", SECOND, "--grace-period=1")
         self._show("$ " + " ".join(delete.words), delete, _running(THIRD))
-        told.card([(FIRST, 0.5), (THIRD, 0.5)], "card 1")
-        card = _entry(self._allocated(THIRD))["id"]
-        told.claim(f"{THIRD} runs, where {SECOND} was", card == self._card, card)
+        told.gpu([(FIRST, 0.5), (THIRD, 0.5)], "GPU 1")
+        gpu = _entry(self._allocated(THIRD))["id"]
+        told.claim(f"{THIRD} runs, where {SECOND} was", gpu == self._gpu, gpu)
         self._limited(THIRD, 50)
 
     def malformed(self) -> None:
@@ -217,8 +217,8 @@ def _running(pod: str) -> Act:
 
 
 def _takes_all_of(percent: int, probed: dict[str, Any]) -> bool:
-    """Of the part of a card: all that the driver calls free."""
-    limit = _CARD_MIB * percent // 100 * _MIB
+    """Of the part of a GPU: all that the driver calls free."""
+    limit = _GPU_MIB * percent // 100 * _MIB
     return (probed["total"], probed["filled"]) == (limit, _SUCCESS)
 
 
@@ -232,11 +232,11 @@ def _escaped(name: str) -> str:
 
 
 def _entry(allocated: str) -> dict[str, Any]:
-    """The one card of an allocation."""
+    """The one GPU of an allocation."""
     try:
         entry: dict[str, Any] = json.loads(allocated)[names.DEVICE_TYPE_GPU][0]
     except (ValueError, LookupError) as error:
-        raise StageError(f"no allocation of a card: {allocated!r}") from error
+        raise StageError(f"no allocation of a GPU: {allocated!r}") from error
     return entry
 
 

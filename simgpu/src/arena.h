@@ -1,7 +1,7 @@
 /*
  * Addresses for device memory: a reserved range of the process's address space, handed out.
  *
- * Knows no card and no context: what is allowed is the daemon's decision, made before. Pages come
+ * Knows no GPU and no context: what is allowed is the daemon's decision, made before. Pages come
  * from the kernel when they are first touched, so that copies really move data and memory that is
  * only allocated costs nothing. One mapping, whatever is allocated in it. Callers lock.
  */

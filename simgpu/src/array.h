@@ -3,7 +3,7 @@
  *
  * array_layout.c is arithmetic alone; array.c makes and destroys; array_tiles.c serves arrays that
  * have no memory of their own. Their data, where something was copied into them, lie in rows in
- * host pages, which is nobody's business: what the card gives up for them is the layout's size.
+ * host pages, which is nobody's business: what the GPU gives up for them is the layout's size.
  */
 #ifndef SIMGPU_ARRAY_H
 #define SIMGPU_ARRAY_H
@@ -24,7 +24,7 @@ struct array_layout {
 	unsigned int levels, layers;
 	struct array_level level[ARRAY_LEVELS];
 	uint64_t layer_data_bytes;
-	uint64_t bytes, alignment; /* on the card */
+	uint64_t bytes, alignment; /* on the GPU */
 	uint64_t tail_bytes;	   /* of a layer's levels smaller than a sparse tile */
 	unsigned int tail_first_level;
 	struct {

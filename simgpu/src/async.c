@@ -1,14 +1,14 @@
 /*
  * Stream-ordered memory: taken from a pool when the call is made, free when the stream gets there.
  *
- * Where the card has no room for another chunk, the pools of the device are trimmed once and the
- * card is asked again.
+ * Where the GPU has no room for another chunk, the pools of the device are trimmed once and the
+ * GPU is asked again.
  */
 #include "graph.h"
 #include "leaving.h"
 #include "pool.h"
 
-/* Asks the card for a chunk. Without the lock. */
+/* Asks the GPU for a chunk. Without the lock. */
 static CUresult reserve_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
 {
 	CUresult result = device_take(device, 0, bytes, id);
@@ -29,7 +29,7 @@ static CUresult reserve_or_trim(struct device *device, uint64_t bytes, uint64_t 
 	return device_take(device, 0, bytes, id);
 }
 
-/* With the lock; returns without it. The pool may be destroyed while the card is asked. */
+/* With the lock; returns without it. The pool may be destroyed while the GPU is asked. */
 static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream, CUdeviceptr *out)
 {
 	CUmemoryPool handle = object_handle(pool);
@@ -108,7 +108,7 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bo
 		pool = device->current_pool ? device->current_pool : pool_default(device);
 	if (!pool || pool->destroyed || pool->imported)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (bytes > pool->device->card->memory_bytes)
+	if (bytes > pool->device->gpu->memory_bytes)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	if (stream->capture)
 		return driver_leave(capture_alloc(stream, pool->device, bytes, out));

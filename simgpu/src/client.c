@@ -1,8 +1,8 @@
 /*
- * Links to the cards: see client.h.
+ * Links to the GPUs: see client.h.
  *
  * A connection carries one request at a time, under the link's mutex, so a thread that waits for a
- * slow answer delays the others of this process on this card only. Signals do not interrupt a call:
+ * slow answer delays the others of this process on this GPU only. Signals do not interrupt a call:
  * EINTR is retried, SIGPIPE is not raised.
  */
 #define _GNU_SOURCE
@@ -22,7 +22,7 @@
 #define SIM_DEVICE_DIR "/dev/simgpu"
 
 struct sim_link {
-	struct sim_card card;
+	struct sim_gpu gpu;
 	pthread_mutex_t mutex;
 	pid_t owner;
 	int fd;
@@ -129,7 +129,7 @@ static bool exchange(struct sim_link *link, enum sim_op op, const void *req, uin
 {
 	if (!send_request(link->fd, op, req, n) || !recv_all(link->fd, head, sizeof(*head)))
 		return false;
-	if (head->bytes > SIM_PAYLOAD_BYTES || head->status > SIM_CARD_LOST)
+	if (head->bytes > SIM_PAYLOAD_BYTES || head->status > SIM_GPU_LOST)
 		return false;
 	*stored = head->bytes < cap ? head->bytes : cap;
 	if (*stored && !recv_all(link->fd, reply, *stored))
@@ -140,7 +140,7 @@ static bool exchange(struct sim_link *link, enum sim_op op, const void *req, uin
 enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
 			 void *reply, uint32_t cap, uint32_t *got)
 {
-	enum sim_status status = SIM_CARD_LOST;
+	enum sim_status status = SIM_GPU_LOST;
 	struct sim_reply head = {0};
 	uint32_t stored = 0;
 
@@ -152,7 +152,7 @@ enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req,
 				status = (enum sim_status)head.status;
 			if (!got && status == SIM_OK && head.bytes != cap) {
 				link->broken = true;
-				status = SIM_CARD_LOST;
+				status = SIM_GPU_LOST;
 			}
 		}
 		pthread_mutex_unlock(&link->mutex);
@@ -199,7 +199,7 @@ static void unmap_board(struct sim_link *link)
 		munmap((void *)(uintptr_t)link->board, sizeof(*link->board));
 }
 
-/* The card's description, and its board where it has one for us. */
+/* The GPU's description, and its board where it has one for us. */
 static bool greet(struct sim_link *link, enum sim_role role)
 {
 	struct sim_hello hello = {.protocol = SIM_PROTOCOL, .role = role};
@@ -211,8 +211,7 @@ static bool greet(struct sim_link *link, enum sim_role role)
 		return false;
 	link->board = map_board(descriptor);
 	return recv_all(link->fd, (char *)&head + 1, sizeof(head) - 1) && head.status == SIM_OK &&
-	       head.bytes == sizeof(link->card) &&
-	       recv_all(link->fd, &link->card, sizeof(link->card));
+	       head.bytes == sizeof(link->gpu) && recv_all(link->fd, &link->gpu, sizeof(link->gpu));
 }
 
 static struct sim_link *open_link(const char *directory, const char *name, enum sim_role role)
@@ -236,21 +235,21 @@ static struct sim_link *open_link(const char *directory, const char *name, enum 
 		free(link);
 		return NULL;
 	}
-	link->card.name[sizeof(link->card.name) - 1] = '\0';
-	link->card.driver_version[sizeof(link->card.driver_version) - 1] = '\0';
+	link->gpu.name[sizeof(link->gpu.name) - 1] = '\0';
+	link->gpu.driver_version[sizeof(link->gpu.driver_version) - 1] = '\0';
 	return link;
 }
 
-static uint64_t bus_address(const struct sim_card *card)
+static uint64_t bus_address(const struct sim_gpu *gpu)
 {
-	return (uint64_t)card->pci_domain << 32 | card->pci_bus << 8 | card->pci_device;
+	return (uint64_t)gpu->pci_domain << 32 | gpu->pci_bus << 8 | gpu->pci_device;
 }
 
 static int by_bus(const void *left, const void *right)
 {
 	const struct sim_link *const *a = left;
 	const struct sim_link *const *b = right;
-	uint64_t first = bus_address(&(*a)->card), second = bus_address(&(*b)->card);
+	uint64_t first = bus_address(&(*a)->gpu), second = bus_address(&(*b)->gpu);
 
 	return (first > second) - (first < second);
 }
@@ -264,7 +263,7 @@ int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 	int length;
 	DIR *dir;
 
-	length = base ? snprintf(directory, sizeof(directory), "%s/cards", base)
+	length = base ? snprintf(directory, sizeof(directory), "%s/gpus", base)
 		      : snprintf(directory, sizeof(directory), "%s", SIM_DEVICE_DIR);
 	if (length < 0 || (size_t)length >= sizeof(directory))
 		return 0;
@@ -299,9 +298,9 @@ void sim_links_close(struct sim_link **links, int count)
 	}
 }
 
-const struct sim_card *sim_link_card(const struct sim_link *link)
+const struct sim_gpu *sim_link_gpu(const struct sim_link *link)
 {
-	return &link->card;
+	return &link->gpu;
 }
 
 uint32_t sim_link_faults(const struct sim_link *link)

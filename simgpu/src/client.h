@@ -1,7 +1,7 @@
 /*
- * A process's way to the simulated cards: one link per card, requests and replies over it.
+ * A process's way to the simulated GPUs: one link per GPU, requests and replies over it.
  *
- * Used by both libraries, exported by neither. Finds cards as a program finds device files: by the
+ * Used by both libraries, exported by neither. Finds GPUs as a program finds device files: by the
  * sockets that are there. Knows nothing of CUDA or NVML; what a status means to a program is the
  * library's matter.
  */
@@ -13,29 +13,29 @@
 
 #include "wire.h"
 
-#define SIM_MAX_CARDS 64
+#define SIM_MAX_GPUS 64
 
 struct sim_link;
 
 /*
- * Connects to every card that can be reached, in the order of their PCI addresses: the *.sock files
- * of $SIMGPU_DIR/cards where SIMGPU_DIR is set, else of /dev/simgpu. Returns how many were stored
- * in `links`; 0 where there is no card.
+ * Connects to every GPU that can be reached, in the order of their PCI addresses: the *.sock files
+ * of $SIMGPU_DIR/GPUs where SIMGPU_DIR is set, else of /dev/simgpu. Returns how many were stored
+ * in `links`; 0 where there is no GPU.
  */
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role);
 
 /* Closes the links and frees them. In a fork child the parent's connection is left alone. */
 void sim_links_close(struct sim_link **links, int count);
 
-/* How many faults by a call's name are armed on the card; one read of memory. */
+/* How many faults by a call's name are armed on the GPU; one read of memory. */
 uint32_t sim_link_faults(const struct sim_link *link);
 
-/* What the card said of itself when the link was opened; lives as long as the link. */
-const struct sim_card *sim_link_card(const struct sim_link *link);
+/* What the GPU said of itself when the link was opened; lives as long as the link. */
+const struct sim_gpu *sim_link_gpu(const struct sim_link *link);
 
 /*
  * True in the process that opened the link, false in its fork children. A child must open links of
- * its own; sim_call over the parent's answers SIM_CARD_LOST and sends nothing.
+ * its own; sim_call over the parent's answers SIM_GPU_LOST and sends nothing.
  */
 bool sim_link_mine(const struct sim_link *link);
 
@@ -44,7 +44,7 @@ bool sim_link_mine(const struct sim_link *link);
  * `req` go out; of the reply at most `cap` bytes are stored, and `*got` (may be NULL) says how many
  * were. A reply shorter than the caller needs shows in `*got`; without `got`, a reply that is not
  * exactly `cap` bytes long is an error. A daemon that is gone, or that answers nonsense, is
- * SIM_CARD_LOST, now and ever after on this link.
+ * SIM_GPU_LOST, now and ever after on this link.
  */
 enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
 			 void *reply, uint32_t cap, uint32_t *got);

@@ -47,7 +47,7 @@ bool device_addresses(struct device *device)
 {
 	/* Holes between sizes are paid in addresses: plenty of them, or as many as there are. */
 	for (uint64_t share = 8; share && !device->arena.base; share /= 2)
-		arena_reserve(&device->arena, device->card->memory_bytes * share, false);
+		arena_reserve(&device->arena, device->gpu->memory_bytes * share, false);
 	return device->arena.base;
 }
 

@@ -1,6 +1,6 @@
 /*
  * What a context can be told: kept and given back. Limits cost memory; for the rest the simulated
- * card has no use.
+ * GPU has no use.
  */
 #include "driver.h"
 

@@ -1,8 +1,8 @@
 /*
- * What a program can ask of a card before it has a context.
+ * What a program can ask of a GPU before it has a context.
  *
- * Identity and size come from the daemon's description of the card. The attributes are those of a
- * data-centre card of that generation, except where a feature is not simulated: there the attribute
+ * Identity and size come from the daemon's description of the GPU. The attributes are those of a
+ * data-centre GPU of that generation, except where a feature is not simulated: there the attribute
  * says so, and programs take their other path.
  */
 #include "driver.h"
@@ -67,7 +67,7 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice ordinal)
 		return result;
 	if (bytes <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	snprintf(name, (size_t)bytes, "%s", device->card->name);
+	snprintf(name, (size_t)bytes, "%s", device->gpu->name);
 	return CUDA_SUCCESS;
 }
 
@@ -77,7 +77,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 	CUresult result = ask(ordinal, uuid, &device);
 
 	if (result == CUDA_SUCCESS)
-		memcpy(uuid->bytes, device->card->uuid, sizeof(uuid->bytes));
+		memcpy(uuid->bytes, device->gpu->uuid, sizeof(uuid->bytes));
 	return result;
 }
 
@@ -90,8 +90,8 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 
 	if (result == CUDA_SUCCESS)
 		memcpy(uuid->bytes,
-		       memcmp(device->card->mig_uuid, none, sizeof(none)) ? device->card->mig_uuid
-									  : device->card->uuid,
+		       memcmp(device->gpu->mig_uuid, none, sizeof(none)) ? device->gpu->mig_uuid
+									 : device->gpu->uuid,
 		       sizeof(uuid->bytes));
 	return result;
 }
@@ -102,7 +102,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 	CUresult result = ask(ordinal, bytes, &device);
 
 	if (result == CUDA_SUCCESS)
-		*bytes = device->card->memory_bytes;
+		*bytes = device->gpu->memory_bytes;
 	return result;
 }
 
@@ -123,8 +123,8 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	*major = (int)device->card->capability_major;
-	*minor = (int)device->card->capability_minor;
+	*major = (int)device->gpu->capability_major;
+	*minor = (int)device->gpu->capability_minor;
 	return CUDA_SUCCESS;
 }
 
@@ -201,15 +201,15 @@ static const struct {
 	{146, 0},	   {147, 0},
 };
 
-static bool card_attribute(const struct sim_card *card, int attribute, int *value)
+static bool gpu_attribute(const struct sim_gpu *gpu, int attribute, int *value)
 {
 	const struct {
 		int attribute;
 		uint32_t value;
 	} rows[] = {
-	    {13, card->clock_khz},  {16, card->multiprocessors},  {33, card->pci_bus},
-	    {34, card->pci_device}, {36, card->memory_clock_khz}, {37, card->bus_width_bits},
-	    {50, card->pci_domain}, {75, card->capability_major}, {76, card->capability_minor},
+	    {13, gpu->clock_khz},  {16, gpu->multiprocessors},	{33, gpu->pci_bus},
+	    {34, gpu->pci_device}, {36, gpu->memory_clock_khz}, {37, gpu->bus_width_bits},
+	    {50, gpu->pci_domain}, {75, gpu->capability_major}, {76, gpu->capability_minor},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
@@ -223,7 +223,7 @@ static bool card_attribute(const struct sim_card *card, int attribute, int *valu
 
 CUresult device_attribute(const struct device *device, int attribute, int *value)
 {
-	if (card_attribute(device->card, attribute, value))
+	if (gpu_attribute(device->gpu, attribute, value))
 		return CUDA_SUCCESS;
 	for (size_t i = 0; i < sizeof(fixed_attributes) / sizeof(*fixed_attributes); i++) {
 		if (fixed_attributes[i].attribute == attribute) {
@@ -257,7 +257,7 @@ CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ordinal)
 				  .SIMDWidth = 32,
 				  .memPitch = 2147483647,
 				  .regsPerBlock = 65536,
-				  .clockRate = (int)device->card->clock_khz,
+				  .clockRate = (int)device->gpu->clock_khz,
 				  .textureAlign = 512};
 	return CUDA_SUCCESS;
 }
@@ -272,8 +272,8 @@ CUresult cuDeviceGetPCIBusId(char *text, int bytes, CUdevice ordinal)
 	/* "0000:17:00.0" and its end. */
 	if (bytes < 13)
 		return CUDA_ERROR_INVALID_VALUE;
-	snprintf(text, (size_t)bytes, "%04X:%02X:%02X.0", device->card->pci_domain & 0xffff,
-		 device->card->pci_bus & 0xff, device->card->pci_device & 0xff);
+	snprintf(text, (size_t)bytes, "%04X:%02X:%02X.0", device->gpu->pci_domain & 0xffff,
+		 device->gpu->pci_bus & 0xff, device->gpu->pci_device & 0xff);
 	return CUDA_SUCCESS;
 }
 
@@ -292,10 +292,9 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *out, const char *text)
 			return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	}
 	for (int i = 0; i < driver.devices; i++) {
-		const struct sim_card *card = driver.device[i].card;
+		const struct sim_gpu *gpu = driver.device[i].gpu;
 
-		if (card->pci_domain == domain && card->pci_bus == bus &&
-		    card->pci_device == number) {
+		if (gpu->pci_domain == domain && gpu->pci_bus == bus && gpu->pci_device == number) {
 			*out = i;
 			return driver_leave(CUDA_SUCCESS);
 		}

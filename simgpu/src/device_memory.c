@@ -1,5 +1,5 @@
 /*
- * A card's memory, as the daemon deals it out: what driver.h says of device_take and the others.
+ * A GPU's memory, as the daemon deals it out: what driver.h says of device_take and the others.
  */
 #include "leaving.h"
 

@@ -1,5 +1,5 @@
 /*
- * The driver's beginning in a process: cuInit, which cards a program sees, and its errors' names.
+ * The driver's beginning in a process: cuInit, which GPUs a program sees, and its errors' names.
  *
  * A fork child of an initialised process has no driver: the real one answers
  * CUDA_ERROR_NOT_INITIALIZED there to every call, cuInit included. A page that the kernel wipes in
@@ -59,7 +59,7 @@ CUresult driver_result(enum sim_status status)
 	    [SIM_INVALID_VALUE] = CUDA_ERROR_INVALID_VALUE,
 	    [SIM_NOT_FOUND] = CUDA_ERROR_CONTEXT_IS_DESTROYED,
 	    [SIM_NOT_SUPPORTED] = CUDA_ERROR_NOT_SUPPORTED,
-	    [SIM_CARD_LOST] = CUDA_ERROR_UNKNOWN,
+	    [SIM_GPU_LOST] = CUDA_ERROR_UNKNOWN,
 	};
 
 	return (size_t)status < sizeof(results) / sizeof(*results) ? results[status]
@@ -94,7 +94,7 @@ static int hex_digit(char digit)
 	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* "GPU-" or "MIG-" and the beginning of a UUID, as CUDA_VISIBLE_DEVICES may name a card. */
+/* "GPU-" or "MIG-" and the beginning of a UUID, as CUDA_VISIBLE_DEVICES may name a GPU. */
 static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
 {
 	size_t nibble = 0;
@@ -119,8 +119,8 @@ static int link_named(struct sim_link **links, int count, const char *text, size
 
 	if (length > 4 && (strncasecmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0)) {
 		for (int i = 0; i < count; i++) {
-			const struct sim_card *card = sim_link_card(links[i]);
-			const uint8_t *uuid = *text == 'M' ? card->mig_uuid : card->uuid;
+			const struct sim_gpu *gpu = sim_link_gpu(links[i]);
+			const uint8_t *uuid = *text == 'M' ? gpu->mig_uuid : gpu->uuid;
 
 			if (!uuid_begins(uuid, text + 4, length - 4))
 				continue;
@@ -141,9 +141,9 @@ static int link_named(struct sim_link **links, int count, const char *text, size
 
 static uint64_t speed_of(const struct sim_link *link)
 {
-	const struct sim_card *card = sim_link_card(link);
+	const struct sim_gpu *gpu = sim_link_gpu(link);
 
-	return (uint64_t)card->multiprocessors * card->clock_khz;
+	return (uint64_t)gpu->multiprocessors * gpu->clock_khz;
 }
 
 /* The faster first; of equals the first on the bus, as they come. */
@@ -164,17 +164,17 @@ static void add_device(struct sim_link *link)
 	struct device *device = &driver.device[driver.devices];
 
 	device->link = link;
-	device->card = sim_link_card(link);
+	device->gpu = sim_link_gpu(link);
 	device->ordinal = driver.devices++;
 }
 
 /*
- * The program's cards, in its order: all of them, or those of the list. The list ends at the first
- * entry that names no card, or names one twice. Links to cards that are not chosen are closed.
+ * The program's GPUs, in its order: all of them, or those of the list. The list ends at the first
+ * entry that names no GPU, or names one twice. Links to GPUs that are not chosen are closed.
  */
 static void choose_devices(struct sim_link **links, int count, const char *visible)
 {
-	bool chosen[SIM_MAX_CARDS] = {false};
+	bool chosen[SIM_MAX_GPUS] = {false};
 
 	for (int i = 0; !visible && i < count; i++)
 		add_device(links[i]);
@@ -200,7 +200,7 @@ static void choose_devices(struct sim_link **links, int count, const char *visib
 static CUresult begin(void)
 {
 	const char *order = getenv("CUDA_DEVICE_ORDER");
-	struct sim_link *links[SIM_MAX_CARDS];
+	struct sim_link *links[SIM_MAX_GPUS];
 	uint8_t *page;
 	int count;
 
@@ -211,7 +211,7 @@ static CUresult begin(void)
 		munmap(page, 4096);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	count = sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_CUDA);
+	count = sim_links_open(links, SIM_MAX_GPUS, SIM_ROLE_CUDA);
 	if (!order || strcmp(order, "PCI_BUS_ID") != 0)
 		sort_by_speed(links, count);
 	choose_devices(links, count, getenv("CUDA_VISIBLE_DEVICES"));

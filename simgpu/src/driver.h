@@ -113,7 +113,7 @@ struct green_view {
 
 struct device {
 	struct sim_link *link;
-	const struct sim_card *card;
+	const struct sim_gpu *gpu;
 	int ordinal;
 	struct context *primary;
 	unsigned int primary_flags;
@@ -128,7 +128,7 @@ struct device {
 
 struct driver {
 	int devices;
-	struct device device[SIM_MAX_CARDS];
+	struct device device[SIM_MAX_GPUS];
 };
 
 extern struct driver driver;
@@ -157,7 +157,7 @@ CUresult device_get(CUdevice ordinal, struct device **device);
 /* Reserves the device's addresses, if that was not done before. */
 bool device_addresses(struct device *device);
 /*
- * Asks the daemon for `bytes` of the card, for a context (its id there) or, with 0, for the
+ * Asks the daemon for `bytes` of the GPU, for a context (its id there) or, with 0, for the
  * process; gives them back; names them for another process, and takes what another process named.
  * Call them without the lock.
  */
@@ -186,7 +186,7 @@ CUresult context_open(struct device *device, unsigned int flags, struct context 
 CUresult context_close(struct context *context);
 /* Waits for all work of the context. Called with the lock; returns without it. */
 CUresult context_drain(struct context *context);
-/* Whether the card still answers. Called without the lock. */
+/* Whether the GPU still answers. Called without the lock. */
 CUresult device_alive(struct sim_link *link);
 
 /* The stream that a handle means for the calling thread and its current context. */
@@ -222,7 +222,7 @@ void modules_forget(struct context *context);
 bool host_find(const void *address, void **base, size_t *bytes);
 /* The allocation that holds `address`, on any device; NULL where none does. */
 struct range *memory_find(uint64_t address, struct device **device);
-/* Ends an allocation of a context. The daemon's id of what the card gets back; 0: nothing yet. */
+/* Ends an allocation of a context. The daemon's id of what the GPU gets back; 0: nothing yet. */
 uint64_t memory_end(struct device *device, struct range *range);
 
 #endif

@@ -84,7 +84,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event_handle)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	handle.nonce = event->moment->nonce;
 	handle.fd = event->fd;
-	memcpy(handle.uuid, event->context->device->card->uuid, sizeof(handle.uuid));
+	memcpy(handle.uuid, event->context->device->gpu->uuid, sizeof(handle.uuid));
 	memcpy(out, &handle, sizeof(handle));
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -118,7 +118,7 @@ static CUresult open_checked(CUevent *out, struct context *context, const struct
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (handle->pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (memcmp(handle->uuid, context->device->card->uuid, sizeof(handle->uuid)) != 0)
+	if (memcmp(handle->uuid, context->device->gpu->uuid, sizeof(handle->uuid)) != 0)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	page = page_of(handle);
 	if (!page)

@@ -1,6 +1,6 @@
 /*
- * A fault is a card's: that of the current context, or, where there is none, the first card that
- * has any. Costs one read of memory per card while none is armed.
+ * A fault is a GPU's: that of the current context, or, where there is none, the first GPU that
+ * has any. Costs one read of memory per GPU while none is armed.
  */
 #include "fault.h"
 

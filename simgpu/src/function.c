@@ -54,7 +54,7 @@ CUresult function_attribute(const struct function *function, const struct device
 			    int attribute, int *value)
 {
 	const int capability =
-	    (int)(10 * device->card->capability_major + device->card->capability_minor);
+	    (int)(10 * device->gpu->capability_major + device->gpu->capability_minor);
 	const int rows[FUNCTION_LAST + 1] = {
 	    [FUNCTION_MAX_THREADS] = of_device(device, DEVICE_THREADS_PER_BLOCK),
 	    [FUNCTION_LOCAL_BYTES] = (int)function->entry->local_bytes,
@@ -138,7 +138,7 @@ CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value)
 	return driver_leave(function_set_attribute(function, attribute, value));
 }
 
-/* A preference, and the simulated card has no caches to prefer. */
+/* A preference, and the simulated GPU has no caches to prefer. */
 static CUresult prefer(CUfunction handle, int config, int last)
 {
 	struct function *function;

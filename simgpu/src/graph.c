@@ -299,7 +299,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph handle, const CUgraphN
 	    parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
 	    device_get(parameters->poolProps.location.id, &device) != CUDA_SUCCESS)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (parameters->bytesize > device->card->memory_bytes)
+	if (parameters->bytesize > device->gpu->memory_bytes)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	result = graph_add_alloc(graph, device, parameters->bytesize, &node);
 	if (result == CUDA_SUCCESS)

@@ -1,4 +1,4 @@
-/* Memory of graphs: which blocks of the card back which allocation nodes; see graph.h. */
+/* Memory of graphs: which blocks of the GPU back which allocation nodes; see graph.h. */
 #include "graph.h"
 #include "pool.h"
 

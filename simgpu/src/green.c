@@ -1,6 +1,6 @@
 /*
  * Green contexts: another way into a device's primary context, which each retains. They take
- * nothing of the card beside it, and share out no multiprocessors: a descriptor is good for all.
+ * nothing of the GPU beside it, and share out no multiprocessors: a descriptor is good for all.
  */
 #include "driver.h"
 
@@ -28,7 +28,7 @@ CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *resource, int t
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS) {
 		*resource = (CUdevResource){.type = type};
-		resource->smCount = (unsigned int)device->card->multiprocessors;
+		resource->smCount = (unsigned int)device->gpu->multiprocessors;
 	}
 	return driver_leave(result);
 }

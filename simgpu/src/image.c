@@ -29,7 +29,7 @@ static const uint8_t cubin_magic[] = {0x7f, 'E', 'L', 'F'};
 
 static unsigned int capability_of(const struct device *device)
 {
-	return 10 * device->card->capability_major + device->card->capability_minor;
+	return 10 * device->gpu->capability_major + device->gpu->capability_minor;
 }
 
 static CUresult read_cubin(const void *image, size_t bytes, struct ptx **ptx)
@@ -165,7 +165,7 @@ CUresult image_fits(const struct ptx *ptx, const struct device *device)
 {
 	unsigned int capability = capability_of(device);
 
-	/* Text is compiled for any newer card; code runs on newer ones of its generation. */
+	/* Text is compiled for any newer GPU; code runs on newer ones of its generation. */
 	if (!ptx->machine_code)
 		return ptx->target <= capability ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 	return ptx->target <= capability && ptx->target / 10 == capability / 10

@@ -69,7 +69,7 @@ static struct opening *free_place(void)
 	return &openings[opening_count++];
 }
 
-/* What the card gave: of small allocations the block that they share, which goes as a whole. */
+/* What the GPU gave: of small allocations the block that they share, which goes as a whole. */
 static const struct range *exportable(uint64_t address, struct device **device)
 {
 	const struct range *range = memory_find(address, device);
@@ -101,7 +101,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 		return driver_leave(result);
 	id = range->id;
 	handle.bytes = range->bytes;
-	memcpy(handle.uuid, device->card->uuid, sizeof(handle.uuid));
+	memcpy(handle.uuid, device->gpu->uuid, sizeof(handle.uuid));
 	driver_unlock();
 	result = device_export(device, id, &handle.token);
 	if (result == CUDA_SUCCESS)
@@ -156,8 +156,8 @@ static CUresult open_checked(CUdeviceptr *out, struct context *context, const st
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (handle->exporter == own_number())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	/* No simulated card reaches another's memory. */
-	if (memcmp(handle->uuid, context->device->card->uuid, sizeof(handle->uuid)) != 0)
+	/* No simulated GPU reaches another's memory. */
+	if (memcmp(handle->uuid, context->device->gpu->uuid, sizeof(handle->uuid)) != 0)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	for (uint32_t i = 0; i < opening_count; i++)
 		if (openings[i].token == handle->token && range_of(&openings[i], &device))

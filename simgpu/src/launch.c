@@ -1,8 +1,8 @@
 /*
- * Launches: the card is busy for a while, and nothing is computed.
+ * Launches: the GPU is busy for a while, and nothing is computed.
  *
  * The daemon queues the work and says when it will be done; the call returns at once. A launch
- * behind another card's event starts no earlier than that.
+ * behind another GPU's event starts no earlier than that.
  */
 #include "graph.h"
 #include "module.h"
@@ -14,13 +14,13 @@ struct shape {
 	bool cooperative;
 };
 
-/* All blocks of a cooperative launch run at once, so the card must have room for them. */
+/* All blocks of a cooperative launch run at once, so the GPU must have room for them. */
 static bool blocks_fit(const struct shape *shape, const struct device *device, int threads)
 {
 	uint64_t blocks = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
 	uint64_t resident = (uint64_t)resident_blocks(device, threads, shape->shared_bytes);
 
-	return blocks <= resident * device->card->multiprocessors;
+	return blocks <= resident * device->gpu->multiprocessors;
 }
 
 static CUresult check(const struct shape *shape, const struct function *function,
@@ -160,7 +160,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsig
 }
 
 /*
- * Hints of where and in which order a kernel may run are taken, and change nothing: the card has
+ * Hints of where and in which order a kernel may run are taken, and change nothing: the GPU has
  * one order. What would change what a program can see, clusters and events, is refused.
  */
 static CUresult read_attribute(const CUlaunchAttribute *attribute, struct shape *shape)

@@ -1,6 +1,6 @@
 /*
  * Launches of before CUDA 4, where a block's shape is the function's, and one launch on each of
- * several cards. Parameters of the old calls (cuParamSet...) are not simulated: a function that has
+ * several GPUs. Parameters of the old calls (cuParamSet...) are not simulated: a function that has
  * any is refused.
  */
 #include "module.h"

@@ -303,7 +303,7 @@ CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, siz
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* A kernel has code on a card where it has a context: the device's primary one. */
+/* A kernel has code on a GPU where it has a context: the device's primary one. */
 static CUresult asked_on(struct function *kernel, const struct device *device)
 {
 	struct context *context = device->primary;

@@ -106,7 +106,7 @@ static enum block_kind kind_of(const struct wish *wish)
 /* A place in a block that the context has, or in one more, should nobody else have brought one. */
 static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 {
-	uint64_t block_bytes = wish->device->card->granule_bytes, id;
+	uint64_t block_bytes = wish->device->gpu->granule_bytes, id;
 	struct context *context;
 	struct range *range;
 	CUresult result = device_alive(wish->device->link);
@@ -174,7 +174,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned int bytes)
 	return result;
 }
 
-/* Real bytes of the process, as all of it is; counted on the card in full from the start. */
+/* Real bytes of the process, as all of it is; counted on the GPU in full from the start. */
 CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 {
 	if (!out || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))

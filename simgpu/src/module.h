@@ -37,7 +37,7 @@ typedef CUresult image_reader(const void *source, const struct device *device, s
 image_reader image_read, image_read_file;
 /* Leaves the compiler's logs empty, where `options` ask for them; the others have no effect. */
 void image_options(unsigned int count, const int *options, void **values);
-/* What the card of `device` can run. */
+/* What the GPU of `device` can run. */
 CUresult image_fits(const struct ptx *ptx, const struct device *device);
 
 /* One function per entry, or NULL where memory is short. */
@@ -62,7 +62,7 @@ void library_forget(struct library *library, const struct module *module);
 
 /* Whether CUDA_MODULE_LOADING leaves code for its first use, as it does unless it says EAGER. */
 bool loading_is_lazy(void);
-/* The code of a module: brought onto the card, where it is not there yet, and taken off. */
+/* The code of a module: brought onto the GPU, where it is not there yet, and taken off. */
 CUresult module_load_code(struct module *module);
 void module_unload_code(struct module *module);
 /* Of a function: its code for the context; and for a launch its local memory too. */

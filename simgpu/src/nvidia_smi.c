@@ -1,5 +1,5 @@
 /*
- * nvidia-smi, a look-alike: the command line, NVML's loading, and the choice of cards.
+ * nvidia-smi, a look-alike: the command line, NVML's loading, and the choice of GPUs.
  *
  * Serves the commands that documents tell users to run; says so where it is asked for another.
  */
@@ -140,20 +140,20 @@ static bool is_selected(nvmlDevice_t device, unsigned int index, const char *ids
 	return false;
 }
 
-static int select_cards(const char *ids, struct smi_selection *cards)
+static int select_gpus(const char *ids, struct smi_selection *gpus)
 {
 	nvmlReturn_t result;
 	unsigned int total = 0;
 
-	cards->count = 0;
+	gpus->count = 0;
 	result = nvml.nvmlDeviceGetCount_v2(&total);
-	for (unsigned int i = 0; result == NVML_SUCCESS && i < total && i < SMI_MAX_CARDS; i++) {
+	for (unsigned int i = 0; result == NVML_SUCCESS && i < total && i < SMI_MAX_GPUS; i++) {
 		nvmlDevice_t device;
 
 		result = nvml.nvmlDeviceGetHandleByIndex_v2(i, &device);
 		if (result == NVML_SUCCESS && is_selected(device, i, ids)) {
-			cards->devices[cards->count] = device;
-			cards->indices[cards->count++] = i;
+			gpus->devices[gpus->count] = device;
+			gpus->indices[gpus->count++] = i;
 		} else if (result != NVML_SUCCESS) {
 			printf("Unable to determine the device handle for GPU%u: %s\n", i,
 			       nvml.nvmlErrorString(result));
@@ -161,7 +161,7 @@ static int select_cards(const char *ids, struct smi_selection *cards)
 	}
 	if (result != NVML_SUCCESS)
 		return (int)result;
-	if (!cards->count) {
+	if (!gpus->count) {
 		puts("No devices were found");
 		return SMI_EXIT_NOT_FOUND;
 	}
@@ -257,7 +257,7 @@ static int print_version(void)
 
 static int run(const struct command_line *line)
 {
-	struct smi_selection cards;
+	struct smi_selection gpus;
 	struct smi_format format;
 	int status;
 
@@ -271,14 +271,14 @@ static int run(const struct command_line *line)
 		return status;
 	if (line->version)
 		return print_version();
-	status = select_cards(line->ids, &cards);
+	status = select_gpus(line->ids, &gpus);
 	if (status)
 		return status;
 	if (line->gpu_fields)
-		return smi_query_gpu(&cards, line->gpu_fields, &format);
+		return smi_query_gpu(&gpus, line->gpu_fields, &format);
 	if (line->apps_fields)
-		return smi_query_apps(&cards, line->apps_fields, &format);
-	return line->list ? smi_list(&cards) : smi_table(&cards);
+		return smi_query_apps(&gpus, line->apps_fields, &format);
+	return line->list ? smi_list(&gpus) : smi_table(&gpus);
 }
 
 int main(int argc, char **argv)

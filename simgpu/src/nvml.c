@@ -5,7 +5,7 @@
  * questions of the others. A fork child works too: at its first call it opens links of its own.
  */
 #define _GNU_SOURCE
-#include "nvml_cards.h"
+#include "nvml_gpus.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,8 +19,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool forks_watched;
 static unsigned int init_count;
-static int card_count;
-static struct nvmlDevice_st cards[SIM_MAX_CARDS], instances[SIM_MAX_CARDS];
+static int gpu_count;
+static struct nvmlDevice_st gpus[SIM_MAX_GPUS], instances[SIM_MAX_GPUS];
 
 static void before_fork(void)
 {
@@ -40,31 +40,31 @@ static void watch_forks(void)
 }
 
 /* Under the lock. */
-static int open_cards(void)
+static int open_gpus(void)
 {
-	struct sim_link *links[SIM_MAX_CARDS];
+	struct sim_link *links[SIM_MAX_GPUS];
 
-	card_count = sim_links_open(links, SIM_MAX_CARDS, SIM_ROLE_NVML);
-	for (int i = 0; i < card_count; i++) {
-		cards[i].link = links[i];
+	gpu_count = sim_links_open(links, SIM_MAX_GPUS, SIM_ROLE_NVML);
+	for (int i = 0; i < gpu_count; i++) {
+		gpus[i].link = links[i];
 		instances[i] = (struct nvmlDevice_st){links[i], true};
 	}
-	return card_count;
+	return gpu_count;
 }
 
 /* Under the lock. */
-static void close_cards(void)
+static void close_gpus(void)
 {
-	for (int i = 0; i < card_count; i++)
-		sim_links_close(&cards[i].link, 1);
-	card_count = 0;
+	for (int i = 0; i < gpu_count; i++)
+		sim_links_close(&gpus[i].link, 1);
+	gpu_count = 0;
 }
 
-bool nvml_has_instance(const struct sim_card *card)
+bool nvml_has_instance(const struct sim_gpu *gpu)
 {
 	static const uint8_t none[16];
 
-	return memcmp(card->mig_uuid, none, sizeof(none)) != 0;
+	return memcmp(gpu->mig_uuid, none, sizeof(none)) != 0;
 }
 
 nvmlReturn_t nvml_enter_any(void)
@@ -74,9 +74,9 @@ nvmlReturn_t nvml_enter_any(void)
 		pthread_mutex_unlock(&lock);
 		return NVML_ERROR_UNINITIALIZED;
 	}
-	if (card_count && !sim_link_mine(cards[0].link)) {
-		close_cards();
-		open_cards();
+	if (gpu_count && !sim_link_mine(gpus[0].link)) {
+		close_gpus();
+		open_gpus();
 	}
 	return NVML_SUCCESS;
 }
@@ -87,9 +87,9 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device)
 
 	if (result != NVML_SUCCESS)
 		return result;
-	for (int i = 0; i < card_count; i++) {
-		if (device == &cards[i] ||
-		    (device == &instances[i] && nvml_has_instance(sim_link_card(cards[i].link))))
+	for (int i = 0; i < gpu_count; i++) {
+		if (device == &gpus[i] ||
+		    (device == &instances[i] && nvml_has_instance(sim_link_gpu(gpus[i].link))))
 			return NVML_SUCCESS;
 	}
 	nvml_leave();
@@ -101,29 +101,29 @@ void nvml_leave(void)
 	pthread_mutex_unlock(&lock);
 }
 
-int nvml_card_count(void)
+int nvml_gpu_count(void)
 {
-	return card_count;
+	return gpu_count;
 }
 
-nvmlDevice_t nvml_card(int index)
+nvmlDevice_t nvml_gpu(int index)
 {
-	return &cards[index];
+	return &gpus[index];
 }
 
 unsigned int nvml_index(nvmlDevice_t device)
 {
-	return (unsigned int)(device - (device->instance ? instances : cards));
+	return (unsigned int)(device - (device->instance ? instances : gpus));
 }
 
-nvmlDevice_t nvml_card_of(nvmlDevice_t instance)
+nvmlDevice_t nvml_gpu_of(nvmlDevice_t instance)
 {
-	return &cards[nvml_index(instance)];
+	return &gpus[nvml_index(instance)];
 }
 
-nvmlDevice_t nvml_instance_of(nvmlDevice_t card)
+nvmlDevice_t nvml_instance_of(nvmlDevice_t gpu)
 {
-	return &instances[nvml_index(card)];
+	return &instances[nvml_index(gpu)];
 }
 
 nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap, uint32_t *got)
@@ -134,15 +134,15 @@ nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t
 	    [SIM_INVALID_VALUE] = NVML_ERROR_INVALID_ARGUMENT,
 	    [SIM_NOT_FOUND] = NVML_ERROR_NOT_FOUND,
 	    [SIM_NOT_SUPPORTED] = NVML_ERROR_NOT_SUPPORTED,
-	    [SIM_CARD_LOST] = NVML_ERROR_GPU_IS_LOST,
+	    [SIM_GPU_LOST] = NVML_ERROR_GPU_IS_LOST,
 	};
 
 	return results[sim_call(device->link, op, NULL, 0, reply, cap, got)];
 }
 
-void nvml_format_uuid(const struct sim_card *card, bool instance, char *text)
+void nvml_format_uuid(const struct sim_gpu *gpu, bool instance, char *text)
 {
-	const uint8_t *u = instance ? card->mig_uuid : card->uuid;
+	const uint8_t *u = instance ? gpu->mig_uuid : gpu->uuid;
 
 	snprintf(text, NVML_DEVICE_UUID_BUFFER_SIZE,
 		 "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
@@ -176,7 +176,7 @@ NVML_API(nvmlInitWithFlags, unsigned int flags)
 
 	pthread_mutex_lock(&lock);
 	watch_forks();
-	if (!init_count && !open_cards())
+	if (!init_count && !open_gpus())
 		result = NVML_ERROR_DRIVER_NOT_LOADED;
 	else if (flags & ~(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH))
 		result = NVML_ERROR_INVALID_ARGUMENT;
@@ -200,7 +200,7 @@ NVML_API(nvmlShutdown, void)
 {
 	pthread_mutex_lock(&lock);
 	if (init_count && !--init_count)
-		close_cards();
+		close_gpus();
 	pthread_mutex_unlock(&lock);
 	return NVML_SUCCESS;
 }
@@ -253,8 +253,8 @@ NVML_API(nvmlSystemGetDriverVersion, char *version, unsigned int length)
 
 	if (result != NVML_SUCCESS)
 		return result;
-	if (card_count)
-		snprintf(text, sizeof(text), "%s", sim_link_card(cards[0].link)->driver_version);
+	if (gpu_count)
+		snprintf(text, sizeof(text), "%s", sim_link_gpu(gpus[0].link)->driver_version);
 	nvml_leave();
 	return nvml_copy_text(text, version, length);
 }
@@ -272,7 +272,7 @@ NVML_API(nvmlSystemGetCudaDriverVersion_v2, int *version)
 	if (result != NVML_SUCCESS)
 		return result;
 	if (version)
-		*version = card_count ? (int)sim_link_card(cards[0].link)->cuda_version : 0;
+		*version = gpu_count ? (int)sim_link_gpu(gpus[0].link)->cuda_version : 0;
 	nvml_leave();
 	return version ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
@@ -322,7 +322,7 @@ NVML_API(nvmlDeviceGetCount_v2, unsigned int *count)
 	if (result != NVML_SUCCESS)
 		return result;
 	if (count)
-		*count = (unsigned int)card_count;
+		*count = (unsigned int)gpu_count;
 	nvml_leave();
 	return count ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
@@ -332,17 +332,17 @@ NVML_API(nvmlDeviceGetCount, unsigned int *count)
 	return nvmlDeviceGetCount_v2(count);
 }
 
-/* A handle to a card that has fallen off the bus is refused, as the real library refuses it. */
+/* A handle to a GPU that has fallen off the bus is refused, as the real library refuses it. */
 static nvmlReturn_t hand_out(int index, nvmlReturn_t absent, nvmlDevice_t *device)
 {
 	struct sim_memory memory;
 	nvmlReturn_t result;
 
-	if (index < 0 || index >= card_count)
+	if (index < 0 || index >= gpu_count)
 		return absent;
-	result = nvml_ask(&cards[index], SIM_MEMORY_INFO, &memory, sizeof(memory), NULL);
+	result = nvml_ask(&gpus[index], SIM_MEMORY_INFO, &memory, sizeof(memory), NULL);
 	if (result == NVML_SUCCESS)
-		*device = &cards[index];
+		*device = &gpus[index];
 	return result;
 }
 
@@ -353,7 +353,7 @@ NVML_API(nvmlDeviceGetHandleByIndex_v2, unsigned int index, nvmlDevice_t *device
 	if (result != NVML_SUCCESS)
 		return result;
 	result = NVML_ERROR_INVALID_ARGUMENT;
-	if (device && index < SIM_MAX_CARDS)
+	if (device && index < SIM_MAX_GPUS)
 		result = hand_out((int)index, NVML_ERROR_INVALID_ARGUMENT, device);
 	nvml_leave();
 	return result;
@@ -375,8 +375,8 @@ NVML_API(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 		return result;
 	result = NVML_ERROR_INVALID_ARGUMENT;
 	if (uuid && device) {
-		for (int i = 0; i < card_count && found < 0; i++) {
-			nvml_format_uuid(sim_link_card(cards[i].link), instance, text);
+		for (int i = 0; i < gpu_count && found < 0; i++) {
+			nvml_format_uuid(sim_link_gpu(gpus[i].link), instance, text);
 			if (strcasecmp(text, uuid) == 0)
 				found = i;
 		}
@@ -413,11 +413,11 @@ NVML_API(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, nvmlDevice_t *dev
 		return result;
 	result = NVML_ERROR_INVALID_ARGUMENT;
 	if (bus_id && device && parse_bus_id(bus_id, &domain, &bus, &slot)) {
-		for (int i = 0; i < card_count && found < 0; i++) {
-			const struct sim_card *card = sim_link_card(cards[i].link);
+		for (int i = 0; i < gpu_count && found < 0; i++) {
+			const struct sim_gpu *gpu = sim_link_gpu(gpus[i].link);
 
-			if (card->pci_domain == domain && card->pci_bus == bus &&
-			    card->pci_device == slot)
+			if (gpu->pci_domain == domain && gpu->pci_bus == bus &&
+			    gpu->pci_device == slot)
 				found = i;
 		}
 		result = hand_out(found, NVML_ERROR_NOT_FOUND, device);

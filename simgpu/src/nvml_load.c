@@ -4,7 +4,7 @@
  * Utilization is the daemon's. Temperature, power and clocks follow from it by the fixed rules
  * below, so that tools show something that moves; docs/simgpu.md says so.
  */
-#include "nvml_cards.h"
+#include "nvml_gpus.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,8 +30,8 @@ static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization 
 	NVML_API(function, nvmlDevice_t device, type *value)                                       \
 	{                                                                                          \
 		struct sim_utilization load;                                                       \
-		struct sim_card card;                                                              \
-		nvmlReturn_t result = nvml_describe(device, &card);                                \
+		struct sim_gpu gpu;                                                                \
+		nvmlReturn_t result = nvml_describe(device, &gpu);                                 \
                                                                                                    \
 		if (result == NVML_SUCCESS && !value)                                              \
 			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
@@ -42,16 +42,16 @@ static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization 
 		return result;                                                                     \
 	}
 
-static unsigned int power_mw(const struct sim_card *card, const struct sim_utilization *load)
+static unsigned int power_mw(const struct sim_gpu *gpu, const struct sim_utilization *load)
 {
 	unsigned int idle_mw =
-	    card->power_limit_mw < IDLE_MILLIWATT ? card->power_limit_mw : IDLE_MILLIWATT;
+	    gpu->power_limit_mw < IDLE_MILLIWATT ? gpu->power_limit_mw : IDLE_MILLIWATT;
 
 	return idle_mw +
-	       (unsigned int)((uint64_t)(card->power_limit_mw - idle_mw) * load->gpu_percent / 100);
+	       (unsigned int)((uint64_t)(gpu->power_limit_mw - idle_mw) * load->gpu_percent / 100);
 }
 
-LOAD_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, power_mw(&card, &load))
+LOAD_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, power_mw(&gpu, &load))
 LOAD_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long,
 	    load.gpu_percent ? 0 : NVML_CLOCKS_EVENT_REASON_GPU_IDLE)
 LOAD_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long,
@@ -86,8 +86,8 @@ NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, uns
 NVML_API(nvmlDeviceGetTemperatureV, nvmlDevice_t device, nvmlTemperature_v1_t *temperature)
 {
 	unsigned int celsius = 0;
-	struct sim_card card;
-	nvmlReturn_t result = nvml_describe(device, &card);
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -105,8 +105,8 @@ NVML_API(nvmlDeviceGetTemperatureThreshold, nvmlDevice_t device, unsigned int th
 	 unsigned int *celsius)
 {
 	static const unsigned int values[NVML_TEMPERATURE_THRESHOLD_COUNT] = {92, 89, 95, 85};
-	struct sim_card card;
-	nvmlReturn_t result = nvml_describe(device, &card);
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -123,8 +123,8 @@ static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned i
 {
 	bool current = id == NVML_CLOCK_ID_CURRENT;
 	struct sim_utilization load = {0};
-	struct sim_card card;
-	nvmlReturn_t result = nvml_describe(device, &card);
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
 
 	if (result != NVML_SUCCESS)
 		return result;
@@ -135,11 +135,11 @@ static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned i
 	if (result != NVML_SUCCESS)
 		return result;
 	if (type == NVML_CLOCK_MEM)
-		*mhz = card.memory_clock_khz / 1000;
+		*mhz = gpu.memory_clock_khz / 1000;
 	else if (current && !load.gpu_percent)
 		*mhz = IDLE_CLOCK_MHZ;
 	else
-		*mhz = card.clock_khz / 1000;
+		*mhz = gpu.clock_khz / 1000;
 	return NVML_SUCCESS;
 }
 

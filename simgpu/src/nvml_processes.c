@@ -2,10 +2,10 @@
  * libnvidia-ml.so.1: who uses a device.
  *
  * The answers are the host's: every process with a context, whoever asks and in whatever container,
- * numbered as the daemon numbers it. No graphics and no MPS on these cards, so those lists are
+ * numbered as the daemon numbers it. No graphics and no MPS on these GPUs, so those lists are
  * empty. Accounting knows the living alone.
  */
-#include "nvml_cards.h"
+#include "nvml_gpus.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -213,8 +213,8 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 
 NVML_API(nvmlDeviceGetAccountingMode, nvmlDevice_t device, unsigned int *mode)
 {
-	struct sim_card card;
-	nvmlReturn_t result = nvml_describe(device, &card);
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
 
 	if (result == NVML_SUCCESS && !mode)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -225,8 +225,8 @@ NVML_API(nvmlDeviceGetAccountingMode, nvmlDevice_t device, unsigned int *mode)
 
 NVML_API(nvmlDeviceGetAccountingBufferSize, nvmlDevice_t device, unsigned int *rows)
 {
-	struct sim_card card;
-	nvmlReturn_t result = nvml_describe(device, &card);
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
 
 	if (result == NVML_SUCCESS && !rows)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -296,13 +296,13 @@ NVML_API(nvmlDeviceGetAccountingStats_v2, nvmlDevice_t device, nvmlAccountingSta
 	return result;
 }
 
-/* The window through which the CPU sees the card: the next power of two; a context maps a little.
+/* The window through which the CPU sees the GPU: the next power of two; a context maps a little.
  */
 NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
 	struct rows rows = {NULL, 0};
 	unsigned long long window = 1, used = 0;
-	struct sim_card card;
+	struct sim_gpu gpu;
 	nvmlReturn_t result = ask_processes(device, &rows);
 	const struct sim_process *found = rows.of;
 
@@ -311,12 +311,12 @@ NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar
 	for (unsigned int i = 0; i < rows.count; i++)
 		used += found[i].contexts * BAR1_BYTES_PER_CONTEXT;
 	free(rows.of);
-	result = nvml_describe(device, &card);
+	result = nvml_describe(device, &gpu);
 	if (result == NVML_SUCCESS && !bar1)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (result != NVML_SUCCESS)
 		return result;
-	while (window < card.memory_bytes)
+	while (window < gpu.memory_bytes)
 		window *= 2;
 	used = used < window ? used : window;
 	*bar1 = (nvmlBAR1Memory_t){window, window - used, used};

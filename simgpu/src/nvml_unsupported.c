@@ -4,7 +4,7 @@
  * nvml_unsupported.def is the list, names alone. The arguments are never looked at, so the real
  * prototypes do not matter to a caller under the C calling conventions of Linux.
  */
-#include "nvml_cards.h"
+#include "nvml_gpus.h"
 
 #define UNSUPPORTED(name)                                                                          \
 	NVML_API(name, void)                                                                       \

@@ -1,11 +1,11 @@
 /*
- * What a context takes from the card beside what programs allocate: loaded code, and room for
+ * What a context takes from the GPU beside what programs allocate: loaded code, and room for
  * stacks, printf and the device's malloc beyond what comes with the context.
  *
  * What the device's own launches need, before CUDA 12: for each level of synchronisation the state
- * of all threads that the card holds, and a piece of memory for each launch that may wait.
+ * of all threads that the GPU holds, and a piece of memory for each launch that may wait.
  *
- * Local memory is for as many threads as the card holds at once: the largest that a limit or a
+ * Local memory is for as many threads as the GPU holds at once: the largest that a limit or a
  * launched function asks for, and it does not shrink below what was launched.
  */
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static CUresult resize(struct context *context, struct extra *extra, uint64_t by
 
 static uint64_t threads_of(const struct context *context)
 {
-	return (uint64_t)context->device->card->multiprocessors * THREADS_PER_MULTIPROCESSOR;
+	return (uint64_t)context->device->gpu->multiprocessors * THREADS_PER_MULTIPROCESSOR;
 }
 
 static CUresult resize_local(struct context *context, uint64_t stack_bytes, uint64_t launched_bytes)
@@ -144,7 +144,7 @@ CUresult module_load_code(struct module *module)
 	if (module->loaded)
 		return CUDA_SUCCESS;
 	if (bytes == PTX_BYTES_DEFAULT)
-		bytes = module->context->device->card->module_bytes;
+		bytes = module->context->device->gpu->module_bytes;
 	if (bytes < module->ptx->variables_bytes)
 		bytes = module->ptx->variables_bytes;
 	result = hold(module->context, bytes, &module->code);

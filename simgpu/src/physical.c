@@ -189,7 +189,7 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = check_prop(prop, &device);
 	if (result == CUDA_SUCCESS)
-		*bytes = driver.device[0].card->granule_bytes;
+		*bytes = driver.device[0].gpu->granule_bytes;
 	return driver_leave(result);
 }
 

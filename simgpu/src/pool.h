@@ -1,7 +1,7 @@
 /*
- * Memory pools: what is reserved from the card in chunks, and handed out in pieces.
+ * Memory pools: what is reserved from the GPU in chunks, and handed out in pieces.
  *
- * A pool holds on to what was freed, so that the card gives up memory by chunks (32 MiB, or what
+ * A pool holds on to what was freed, so that the GPU gives up memory by chunks (32 MiB, or what
  * one larger allocation needs) and gets it back by whole chunks, when nothing in them is in use: at
  * a synchronisation, for what exceeds the pool's release threshold, or when it is trimmed. A piece
  * freed in a stream is free once the stream gets there. Nothing here asks the daemon, but
@@ -26,8 +26,8 @@ struct pool {
 	int handle_types, location_type, location_id;
 	uint64_t threshold_bytes, max_bytes; /* 0: no maximum */
 	uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes;
-	uint64_t origin;	   /* imported: what tells the exporter's pool from others */
-	int access[SIM_MAX_CARDS]; /* by ordinal, of devices other than its own */
+	uint64_t origin;	  /* imported: what tells the exporter's pool from others */
+	int access[SIM_MAX_GPUS]; /* by ordinal, of devices other than its own */
 };
 
 /* A piece of `bytes` for work in `stream` (its serial), or 0 where no chunk has room. */
@@ -52,10 +52,10 @@ bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, uint64_t
 void pool_trim(struct pool *pool, uint64_t keep_bytes, struct chunk **gone);
 /* The same for every pool of the device, down to its threshold, as at a synchronisation. */
 void pools_shed(struct device *device, struct chunk **gone);
-/* Without the lock: the card has their memory again. */
+/* Without the lock: the GPU has their memory again. */
 void chunks_give_back(struct chunk *gone);
 
-/* Without the lock: what a synchronisation does beside waiting, and whether the card lives. */
+/* Without the lock: what a synchronisation does beside waiting, and whether the GPU lives. */
 CUresult pools_synchronised(struct device *device);
 /* Frees the device's pools and all that is in them. Called with the lock; the list as above. */
 void pools_forget(struct device *device, struct chunk **gone);

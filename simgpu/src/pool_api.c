@@ -242,7 +242,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value)
 	return driver_leave(result);
 }
 
-/* There is no peer access between simulated cards, but for a card's access to itself. */
+/* There is no peer access between simulated GPUs, but for a GPU's access to itself. */
 CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
 {
 	struct device *device;

@@ -52,7 +52,7 @@ CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle, int ty
 	if (!pool->origin)
 		pool->origin = now_ns() ^ (uint64_t)getpid() << 40;
 	shared.origin = pool->origin;
-	memcpy(shared.uuid, pool->device->card->uuid, sizeof(shared.uuid));
+	memcpy(shared.uuid, pool->device->gpu->uuid, sizeof(shared.uuid));
 	driver_unlock();
 	fd = (int)syscall(SYS_memfd_create, "simgpu-pool", MFD_CLOEXEC);
 	if (fd < 0 || write(fd, &shared, sizeof(shared)) != (ssize_t)sizeof(shared)) {
@@ -78,7 +78,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int
 	    shared.magic != MAGIC)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	for (int i = 0; i < driver.devices && !pool; i++)
-		if (memcmp(driver.device[i].card->uuid, shared.uuid, sizeof(shared.uuid)) == 0)
+		if (memcmp(driver.device[i].gpu->uuid, shared.uuid, sizeof(shared.uuid)) == 0)
 			pool = pool_new(&driver.device[i]);
 	if (!pool)
 		return driver_leave(CUDA_ERROR_INVALID_DEVICE);

@@ -1,7 +1,7 @@
 /*
  * Physical memory from one process to another: by file descriptor, or by a fabric handle.
  *
- * A descriptor is that of the memory's file; the page behind its data says which card and which
+ * A descriptor is that of the memory's file; the page behind its data says which GPU and which
  * allocation it is. A fabric handle carries the same, and where the exporter's file can be found:
  * once the exporter has gone, an importer by fabric handle holds the memory, but not the data. The
  * daemon keeps the bytes as long as any process holds them, or any copy of a descriptor is open:
@@ -92,7 +92,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
 		return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
 	physical_pin(memory);
 	driver_unlock();
-	memcpy(share.uuid, memory->device->card->uuid, sizeof(share.uuid));
+	memcpy(share.uuid, memory->device->gpu->uuid, sizeof(share.uuid));
 	share.bytes = memory->bytes;
 	share.handle_types = (uint32_t)memory->prop.requestedHandleTypes;
 	share.fd = memory->fd;
@@ -127,7 +127,7 @@ static int open_fabric(const struct share *share)
 static struct device *device_of(const uint8_t *uuid)
 {
 	for (int i = 0; i < driver.devices; i++)
-		if (memcmp(driver.device[i].card->uuid, uuid, 16) == 0)
+		if (memcmp(driver.device[i].gpu->uuid, uuid, 16) == 0)
 			return &driver.device[i];
 	return NULL;
 }

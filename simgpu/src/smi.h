@@ -55,13 +55,13 @@ struct smi_nvml {
 	const char *(*nvmlErrorString)(nvmlReturn_t);
 };
 
-#define SMI_MAX_CARDS 64
-#define SMI_TEXT      256
+#define SMI_MAX_GPUS 64
+#define SMI_TEXT     256
 
-/* The cards that the command line selects. */
+/* The GPUs that the command line selects. */
 struct smi_selection {
-	nvmlDevice_t devices[SMI_MAX_CARDS];
-	unsigned int indices[SMI_MAX_CARDS];
+	nvmlDevice_t devices[SMI_MAX_GPUS];
+	unsigned int indices[SMI_MAX_GPUS];
 	int count;
 };
 
@@ -71,20 +71,20 @@ struct smi_format {
 
 extern struct smi_nvml nvml;
 
-/* The running processes of a card; free() the result. NULL with *count 0 where there is none. */
+/* The running processes of a GPU; free() the result. NULL with *count 0 where there is none. */
 nvmlProcessInfo_t *smi_processes(nvmlDevice_t device, unsigned int *count);
 
 unsigned long long smi_mib(unsigned long long bytes);
 
 /* Each returns the exit status of the program. */
-int smi_list(const struct smi_selection *cards);
-int smi_table(const struct smi_selection *cards);
-int smi_query_gpu(const struct smi_selection *cards, const char *fields,
+int smi_list(const struct smi_selection *gpus);
+int smi_table(const struct smi_selection *gpus);
+int smi_query_gpu(const struct smi_selection *gpus, const char *fields,
 		  const struct smi_format *format);
-int smi_query_apps(const struct smi_selection *cards, const char *fields,
+int smi_query_apps(const struct smi_selection *gpus, const char *fields,
 		   const struct smi_format *format);
 
-/* A card, or a process on a card. */
+/* A GPU, or a process on a GPU. */
 struct smi_row {
 	nvmlDevice_t device;
 	unsigned int index;

@@ -1,5 +1,5 @@
 /*
- * What nvidia-smi can be asked about a card or a process: one table of fields per kind of row.
+ * What nvidia-smi can be asked about a GPU or a process: one table of fields per kind of row.
  */
 #define _GNU_SOURCE
 #include "smi.h"
@@ -69,7 +69,7 @@ FIELD(count)
 	return put_number(result, value, out);
 }
 
-FIELD(card_index)
+FIELD(gpu_index)
 {
 	return put_number(NVML_SUCCESS, row->index, out);
 }
@@ -279,7 +279,7 @@ static const struct smi_field gpu_fields[] = {
     {"count", NULL, NULL, count},
     {"name", "gpu_name", NULL, name},
     {"uuid", "gpu_uuid", NULL, uuid},
-    {"index", NULL, NULL, card_index},
+    {"index", NULL, NULL, gpu_index},
     {"pci.bus_id", "gpu_bus_id", NULL, bus_id},
     {"memory.total", NULL, "MiB", memory_total},
     {"memory.reserved", NULL, "MiB", memory_reserved},

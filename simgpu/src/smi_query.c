@@ -1,5 +1,5 @@
 /*
- * nvidia-smi's CSV queries: the names asked for, a header, and a line per card or process.
+ * nvidia-smi's CSV queries: the names asked for, a header, and a line per GPU or process.
  *
  * A value that NVML refuses is printed as NVIDIA's program prints it: [N/A] where it is not
  * supported, the reason in brackets otherwise.
@@ -80,7 +80,7 @@ static void print_row(const struct query *query, const struct smi_row *row, bool
 	putchar('\n');
 }
 
-int smi_query_gpu(const struct smi_selection *cards, const char *fields,
+int smi_query_gpu(const struct smi_selection *gpus, const char *fields,
 		  const struct smi_format *format)
 {
 	struct query query;
@@ -90,15 +90,15 @@ int smi_query_gpu(const struct smi_selection *cards, const char *fields,
 		return status;
 	if (format->header)
 		print_header(&query);
-	for (int i = 0; i < cards->count; i++) {
-		struct smi_row row = {.device = cards->devices[i], .index = cards->indices[i]};
+	for (int i = 0; i < gpus->count; i++) {
+		struct smi_row row = {.device = gpus->devices[i], .index = gpus->indices[i]};
 
 		print_row(&query, &row, format->units);
 	}
 	return 0;
 }
 
-int smi_query_apps(const struct smi_selection *cards, const char *fields,
+int smi_query_apps(const struct smi_selection *gpus, const char *fields,
 		   const struct smi_format *format)
 {
 	struct query query;
@@ -108,12 +108,12 @@ int smi_query_apps(const struct smi_selection *cards, const char *fields,
 		return status;
 	if (format->header)
 		print_header(&query);
-	for (int i = 0; i < cards->count; i++) {
+	for (int i = 0; i < gpus->count; i++) {
 		unsigned int processes;
-		nvmlProcessInfo_t *rows = smi_processes(cards->devices[i], &processes);
+		nvmlProcessInfo_t *rows = smi_processes(gpus->devices[i], &processes);
 
 		for (unsigned int j = 0; j < processes; j++) {
-			struct smi_row row = {cards->devices[i], cards->indices[i], &rows[j]};
+			struct smi_row row = {gpus->devices[i], gpus->indices[i], &rows[j]};
 
 			print_row(&query, &row, format->units);
 		}

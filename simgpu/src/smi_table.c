@@ -96,7 +96,7 @@ static void print_mig_row(nvmlDevice_t device)
 	printf("|%41s|%24s| %20s |\n", "", "", text);
 }
 
-static void print_processes(const struct smi_selection *cards)
+static void print_processes(const struct smi_selection *gpus)
 {
 	bool none = true;
 
@@ -110,9 +110,9 @@ static void print_processes(const struct smi_selection *cards)
 	      "|================================================================================="
 	      "========|\n",
 	      stdout);
-	for (int i = 0; i < cards->count; i++) {
+	for (int i = 0; i < gpus->count; i++) {
 		unsigned int count;
-		nvmlProcessInfo_t *rows = smi_processes(cards->devices[i], &count);
+		nvmlProcessInfo_t *rows = smi_processes(gpus->devices[i], &count);
 
 		for (unsigned int j = 0; j < count; j++) {
 			char name[SMI_TEXT];
@@ -121,8 +121,7 @@ static void print_processes(const struct smi_selection *cards)
 			    NVML_SUCCESS)
 				snprintf(name, sizeof(name), "[Not Found]");
 			printf("| %4u   N/A  N/A %15u      C   %-33.33s %9lluMiB |\n",
-			       cards->indices[i], rows[j].pid, name,
-			       smi_mib(rows[j].usedGpuMemory));
+			       gpus->indices[i], rows[j].pid, name, smi_mib(rows[j].usedGpuMemory));
 			none = false;
 		}
 		free(rows);
@@ -132,7 +131,7 @@ static void print_processes(const struct smi_selection *cards)
 	fputs(WIDE, stdout);
 }
 
-int smi_table(const struct smi_selection *cards)
+int smi_table(const struct smi_selection *gpus)
 {
 	char driver[SMI_TEXT] = "N/A", cuda[CELL], stamp[SMI_TEXT] = "";
 	time_t now = time(NULL);
@@ -158,24 +157,24 @@ int smi_table(const struct smi_selection *cards)
 	    "|=========================================+========================+================="
 	    "=====|\n",
 	    stdout);
-	for (int i = 0; i < cards->count; i++) {
-		print_name_row(cards->devices[i], cards->indices[i]);
-		print_load_row(cards->devices[i]);
-		print_mig_row(cards->devices[i]);
+	for (int i = 0; i < gpus->count; i++) {
+		print_name_row(gpus->devices[i], gpus->indices[i]);
+		print_load_row(gpus->devices[i]);
+		print_mig_row(gpus->devices[i]);
 		fputs(RULE, stdout);
 	}
-	print_processes(cards);
+	print_processes(gpus);
 	return 0;
 }
 
-int smi_list(const struct smi_selection *cards)
+int smi_list(const struct smi_selection *gpus)
 {
-	for (int i = 0; i < cards->count; i++) {
+	for (int i = 0; i < gpus->count; i++) {
 		char name[SMI_TEXT] = "", uuid[SMI_TEXT] = "";
 
-		nvml.nvmlDeviceGetName(cards->devices[i], name, sizeof(name));
-		nvml.nvmlDeviceGetUUID(cards->devices[i], uuid, sizeof(uuid));
-		printf("GPU %u: %s (UUID: %s)\n", cards->indices[i], name, uuid);
+		nvml.nvmlDeviceGetName(gpus->devices[i], name, sizeof(name));
+		nvml.nvmlDeviceGetUUID(gpus->devices[i], uuid, sizeof(uuid));
+		printf("GPU %u: %s (UUID: %s)\n", gpus->indices[i], name, uuid);
 	}
 	return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * Streams: instants at which what was submitted is done.
  *
- * The daemon runs a card's work in the order of submission and says when each piece will be done,
+ * The daemon runs a GPU's work in the order of submission and says when each piece will be done,
  * so a stream is a number that only grows. Data moves when a copy is submitted: kernels compute
  * nothing, so no one can tell. A blocking stream and the legacy stream wait for each other.
  */

@@ -17,7 +17,7 @@ struct shared_block {
 
 bool suballoc_applies(const struct device *device, uint64_t bytes)
 {
-	return device->card->granule_bytes == BLOCK_BYTES && bytes <= BLOCK_BYTES / 2;
+	return device->gpu->granule_bytes == BLOCK_BYTES && bytes <= BLOCK_BYTES / 2;
 }
 
 /* First gap of `count` granules, or GRANULES. */

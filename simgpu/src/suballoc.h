@@ -1,7 +1,7 @@
 /*
- * Small allocations in blocks that their context owns, as a card's driver places them.
+ * Small allocations in blocks that their context owns, as a GPU's driver places them.
  *
- * A block is what the card gives at once, 2 MiB; up to half of one an allocation shares it with
+ * A block is what the GPU gives at once, 2 MiB; up to half of one an allocation shares it with
  * others of its context, at multiples of 512 bytes, in the first gap that fits. Callers lock.
  */
 #ifndef SIMGPU_SUBALLOC_H
@@ -14,7 +14,7 @@ struct shared_block;
 /* Allocations of different kinds share no block. */
 enum block_kind { BLOCK_PLAIN, BLOCK_LOW, BLOCK_MANAGED };
 
-/* Whether so small an allocation shares a block on that card; not where it gives less at once. */
+/* Whether so small an allocation shares a block on that GPU; not where it gives less at once. */
 bool suballoc_applies(const struct device *device, uint64_t bytes);
 
 /* The address in a block that the context has, or 0 where none has room. */

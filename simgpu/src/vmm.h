@@ -16,10 +16,10 @@
 #define SHARE_PAGE	4096 /* behind the data of a file that may be exported */
 #define SHAREABLE_TYPES (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)
 
-/* What addresses and sizes are multiples of: the card's granule, as far as pages allow. */
+/* What addresses and sizes are multiples of: the GPU's granule, as far as pages allow. */
 static inline uint64_t vmm_granule(void)
 {
-	uint64_t granule = driver.device[0].card->granule_bytes;
+	uint64_t granule = driver.device[0].gpu->granule_bytes;
 
 	return granule > 4096 ? granule : 4096;
 }

@@ -1,7 +1,7 @@
 /*
- * What the simulated driver's libraries say to the daemon, over one stream socket per card.
+ * What the simulated driver's libraries say to the daemon, over one stream socket per GPU.
  *
- * One pathname socket serves one card: whoever can open it has the card, whoever cannot has not.
+ * One pathname socket serves one GPU: whoever can open it has the GPU, whoever cannot has not.
  * Each message is a head and `bytes` of payload; requests and replies alternate on a connection,
  * which belongs to one process. All fields little-endian. The daemon's side is simgpu/wire.py; a
  * test compares the two.
@@ -17,7 +17,7 @@
 #define SIM_DURATION_DEFAULT 0xffffffffffffffff
 
 enum sim_op {
-	SIM_HELLO = 1,		 /* sim_hello -> sim_card */
+	SIM_HELLO = 1,		 /* sim_hello -> sim_gpu */
 	SIM_CONTEXT_CREATE,	 /* - -> sim_id */
 	SIM_CONTEXT_DESTROY,	 /* sim_id -> -; frees the memory that belongs to it */
 	SIM_MEMORY_ALLOC,	 /* sim_alloc -> sim_id */
@@ -39,7 +39,7 @@ enum sim_status {
 	SIM_INVALID_VALUE,
 	SIM_NOT_FOUND, /* no such context or allocation of this process */
 	SIM_NOT_SUPPORTED,
-	SIM_CARD_LOST, /* fell off the bus: XID 79 */
+	SIM_GPU_LOST, /* fell off the bus: XID 79 */
 };
 
 struct sim_request {
@@ -59,7 +59,7 @@ struct sim_hello {
 	uint32_t role;
 };
 
-struct sim_card {
+struct sim_gpu {
 	uint8_t uuid[16];
 	char name[96];
 	char driver_version[80]; /* "580.65.06" */
@@ -86,7 +86,7 @@ struct sim_alloc {
 
 struct sim_import {
 	uint64_t context; /* as in sim_alloc */
-	uint64_t token;	  /* from any process's SIM_MEMORY_EXPORT on this card */
+	uint64_t token;	  /* from any process's SIM_MEMORY_EXPORT on this GPU */
 };
 
 struct sim_keep {
@@ -106,7 +106,7 @@ struct sim_memory {
 struct sim_launch {
 	uint64_t context;
 	uint64_t stream;      /* 0: the default stream */
-	uint64_t duration_ns; /* SIM_DURATION_DEFAULT: as the card is configured */
+	uint64_t duration_ns; /* SIM_DURATION_DEFAULT: as the GPU is configured */
 };
 
 struct sim_instant {
@@ -121,7 +121,7 @@ struct sim_process {
 
 /*
  * The reply to a CUDA library's SIM_HELLO carries a descriptor (SCM_RIGHTS): a page to be mapped
- * for reading, whose first word is how many faults by name are armed on the card. Only then is
+ * for reading, whose first word is how many faults by name are armed on the GPU. Only then is
  * SIM_FAULT worth asking.
  */
 struct sim_board {

@@ -16,28 +16,28 @@ from simgpu.lab.releases import DEFAULT, RELEASES
 LIMIT = 4 << 30
 HELD = {"driver": True, "init": 0, "total": LIMIT, "free": LIMIT - 1, "filled": 0, "more": 2}
 ABSENT = {"driver": False, "init": -1, "total": 0, "free": 0, "filled": -1, "more": -1}
-CARD = ("0.sock",)
+GPU = ("0.sock",)
 
 
 @pytest.mark.parametrize(
     ("devices", "seen", "kind"),
     [
-        (CARD, HELD, Kind.LIMITED),
-        ((), ABSENT, Kind.NO_CARD),
-        (CARD, {**HELD, "init": 800}, Kind.LIMITED),
-        (CARD, ABSENT, Kind.UNPROTECTED),
-        (CARD, {**HELD, "total": 10 * LIMIT}, Kind.UNPROTECTED),
-        (CARD, {**HELD, "more": 0}, Kind.UNPROTECTED),
-        (CARD, {**HELD, "free": LIMIT}, Kind.UNPROTECTED),
-        (CARD, {**HELD, "filled": -1, "free": 0}, Kind.UNPROTECTED),
+        (GPU, HELD, Kind.LIMITED),
+        ((), ABSENT, Kind.NO_GPU),
+        (GPU, {**HELD, "init": 800}, Kind.LIMITED),
+        (GPU, ABSENT, Kind.UNPROTECTED),
+        (GPU, {**HELD, "total": 10 * LIMIT}, Kind.UNPROTECTED),
+        (GPU, {**HELD, "more": 0}, Kind.UNPROTECTED),
+        (GPU, {**HELD, "free": LIMIT}, Kind.UNPROTECTED),
+        (GPU, {**HELD, "filled": -1, "free": 0}, Kind.UNPROTECTED),
         ((), {**HELD, "total": 10 * LIMIT}, Kind.UNPROTECTED),
     ],
     ids=[
-        *("held", "nothing there", "our library refuses", "a card without a driver", "all of it"),
-        *("one more than the grant", "a context that costs nothing", "no context", "hidden card"),
+        *("held", "nothing there", "our library refuses", "a GPU without a driver", "all of it"),
+        *("one more than the grant", "a context that costs nothing", "no context", "hidden GPU"),
     ],
 )
-def test_only_what_is_held_or_has_no_card_is_protected(
+def test_only_what_is_held_or_has_no_gpu_is_protected(
     devices: Sequence[str], seen: dict[str, Any], kind: Kind
 ) -> None:
     assert outcome.inside(devices, seen, LIMIT).kind is kind
@@ -82,8 +82,8 @@ def test_the_status_is_the_matrixs_verdict(cell: Cell, status: int, control_stat
     assert report.verdict([_column(cell)], control=True) == control_status
 
 
-def test_without_a_card_is_good_enough_only_where_nothing_validates() -> None:
-    cells = {"never": Cell([Outcome(Kind.NO_CARD)], [LIMITED])}
+def test_without_a_gpu_is_good_enough_only_where_nothing_validates() -> None:
+    cells = {"never": Cell([Outcome(Kind.NO_GPU)], [LIMITED])}
     assert not Column(DEFAULT, True, cells).holds
     assert Column(DEFAULT, False, cells).holds
 

@@ -1,6 +1,6 @@
 """`python -m tests.cluster`, `make storm`: the storms whole, some twenty minutes, and a table.
 
-1,000 pods at once on 100 nodes of 8 cards, then 300 that go and 300 that come: in calm weather;
+1,000 pods at once on 100 nodes of 8 GPUs, then 300 that go and 300 that come: in calm weather;
 with the extender killed 50 times, each 1 to 10 s after it was ready; with kube-scheduler killed
 every 30 s; with a second installation by mistake. Status 1 where the books are wrong, or a pod that
 fits waits for more than 30 s.
@@ -49,9 +49,9 @@ _WEATHERS: Final = {
 _CONDITIONS: Final = """# A thousand pods at once, whole
 
 `make storm`, {today}: real etcd, kube-apiserver and kube-scheduler, the manifests' own RBAC and
-policies, {nodes} nodes of 8 cards, 1,000 pods that want more than there is; then 300 go and 300
+policies, {nodes} nodes of 8 GPUs, 1,000 pods that want more than there is; then 300 go and 300
 come. While programs are killed, 40 go and as many come each second. At every look the grants are
-added up by card, by another program than ours. {cpus} shared cores, {system.sysname}
+added up by GPU, by another program than ours. {cpus} shared cores, {system.sysname}
 {system.release}.
 
 """
@@ -111,7 +111,7 @@ def _whole(weather: Weather, seed: int, strict: bool) -> Figures:
 
 
 def _row(weather: Weather, figures: Figures) -> Sequence[str]:
-    """A storm in which a card was over has no row."""
+    """A storm in which a GPU was over has no row."""
     return (
         weather.about,
         f"{figures.made:,}",

@@ -1,7 +1,7 @@
-"""A node of a real API server for tests of the agent's side: its objects, its cards, its pods.
+"""A node of a real API server for tests of the agent's side: its objects, its GPUs, its pods.
 
 Fixtures, to be named where they are used: `server` is the cluster's administrator, `side` the
-agent's side at work for `node`, with the cards of `host`; `pods` makes and binds.
+agent's side at work for `node`, with the GPUs of `host`; `pods` makes and binds.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def server(installed: ControlPlane) -> Iterator[Server]:
 
 @pytest.fixture
 def host(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
-    """Two cards, of 8 and of 4 GiB."""
-    host = Host(tmp_path / "sim", ("--card", str(8 * GIB), "--card", str(4 * GIB)), build_dir)
+    """Two GPUs, of 8 and of 4 GiB."""
+    host = Host(tmp_path / "sim", ("--gpu", str(8 * GIB), "--gpu", str(4 * GIB)), build_dir)
     host.up()
     yield host
     host.down()
@@ -121,7 +121,7 @@ def removing(may_remove: None, account: Path, node: Node, host: Host) -> Iterato
         yield side
 
 
-def of_cards(*memory_bytes: int) -> dict[str, int]:
+def of_gpus(*memory_bytes: int) -> dict[str, int]:
     parts = {key: 100 * len(memory_bytes) for key in RESOURCES}
     return {**parts, names.RESOURCE_MEMORY: sum(memory_bytes)}
 
@@ -204,10 +204,10 @@ def node_events(server: Server, node: Node) -> list[Json]:
     return [each for each in listed if each["regarding"].get("name") == node.name]
 
 
-def small_card(node: Node) -> str:
-    node.have(of_cards(8 * GIB, 4 * GIB))
-    (card,) = (c for c in translate.device(node.device()).cards if c.minor == 1)
-    return card.uuid
+def small_gpu(node: Node) -> str:
+    node.have(of_gpus(8 * GIB, 4 * GIB))
+    (gpu,) = (c for c in translate.device(node.device()).gpus if c.minor == 1)
+    return gpu.uuid
 
 
 def of_pod(

@@ -1,6 +1,6 @@
 """The node agent's side towards the API server, at work in a thread, with the manifests' rights.
 
-Its cards are a simulated host's, asked by NVML; whether it is ready, and what containers hold, the
+Its GPUs are a simulated host's, asked by NVML; whether it is ready, and what containers hold, the
 test says.
 """
 

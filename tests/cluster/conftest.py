@@ -57,7 +57,7 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 @pytest.fixture
 def fleet(control_plane: ControlPlane) -> Iterator[Callable[..., Fleet]]:
-    """Makes fleets of a Shape's fields, gone with the test: `fleet(nodes=2, cards=2)`."""
+    """Makes fleets of a Shape's fields, gone with the test: `fleet(nodes=2, gpus=2)`."""
     with ExitStack() as until_the_end:
 
         def make(renew_s: float | None = RENEW_S, **shape: Any) -> Fleet:

@@ -17,7 +17,7 @@ _BYTES: Final = (
     *("281474976710656", "281474976710657", "4503599627370497", "5Pi", "1Ei"),
     "9223372036854775807",
 )
-_CARDS: Final = (0, 1, 2, 3, 4, 16, 17, "1k")
+_GPUS: Final = (0, 1, 2, 3, 4, 16, 17, "1k")
 _FRACTIONS: Final = ("500m", "1500m", "0.1", "99.5", "100500m", "1e2")
 """The API server lets them through under the old names alone."""
 _FOREIGN: Final = (*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)
@@ -26,7 +26,7 @@ _ASKED: Final[dict[str, tuple[object, ...]]] = {
     names.RESOURCE_CORE: _PERCENTS,
     names.RESOURCE_MEMORY_RATIO: _PERCENTS,
     names.RESOURCE_MEMORY: _BYTES,
-    names.RESOURCE_SHARED: _CARDS,
+    names.RESOURCE_SHARED: _GPUS,
 }
 _OTHERS: Final[dict[str, tuple[object, ...]]] = {
     **dict.fromkeys(_FOREIGN, (0, 1, 100)),

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 ALLOCATION: Final = {
     names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":[]}',
-    names.ANNOTATION_GRANTS: grants.encode({"main": [grants.CardGrant("GPU-a", 0, 1024, 50)]}),
+    names.ANNOTATION_GRANTS: grants.encode({"main": [grants.GpuGrant("GPU-a", 0, 1024, 50)]}),
     names.ANNOTATION_WRITER: " 0",
     **required_plugins.binding_annotations(["main"]),
 }

@@ -14,7 +14,7 @@ import yaml
 from contract import names
 from scheduler.profiles import KOORDINATOR, NAMES, POLICY, STOCK
 from simgpu.lab.controlplane import ControlPlane
-from simgpu.lab.fleet_objects import Card, Node, device_json, lease_json, node_json
+from simgpu.lab.fleet_objects import Gpu, Node, device_json, lease_json, node_json
 from tests.cluster.installing import MANIFESTS, serve
 from tests.cluster.requested import asking, binding, container, pod, workloads
 from tests.cluster.server import MERGE_PATCH, Answer, Server
@@ -119,9 +119,9 @@ def test_a_pod_of_a_daemon_set_is_bound_by_us(server: Server) -> None:
 
 def denied(container_name: str, name: str, value: str) -> str:
     if name == names.ENV_VISIBLE_DEVICES:
-        why = "allowed are void and none, as the cards come with the grant"
+        why = "allowed are void and none, as the GPUs come with the grant"
     else:
-        why = "it is not allowed beside a share of a card, as the limit comes with the grant"
+        why = "it is not allowed beside a share of a GPU, as the limit comes with the grant"
     return f"container {container_name}: env {name}: {value}; {why}"
 
 
@@ -266,8 +266,8 @@ def agent_token(server: Server, spec: Json) -> str:
 
 def said_of(server: Server, node: str) -> dict[str, Answer]:
     """All that an agent writes, of one node."""
-    card = Card("GPU-a", 0, 24 << 30)
-    device = device_json(Node(node, (card,)), "uid")
+    gpu = Gpu("GPU-a", 0, 24 << 30)
+    device = device_json(Node(node, (gpu,)), "uid")
     lease = lease_json(node, "2026-01-01T00:00:00.000000Z")
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
     capacity = {"status": {"capacity": {names.RESOURCE_CORE: "100"}}}

@@ -79,31 +79,29 @@ WRONG: Final[dict[str, Json]] = {
     "core alone": pod(asking({CORE: 50})),
     "shared alone": pod(asking({SHARED: 2})),
     "memory and ratio": pod(asking({MEMORY: "8Gi", RATIO: 50})),
-    "too many cards": pod(asking({SHARED: 17, RATIO: 1700})),
-    "too many whole cards": pod(asking({GPU: 1700})),
-    "a percentage between whole cards": pod(asking({GPU: 150})),
-    "a ratio between whole cards": pod(asking({RATIO: 101})),
+    "too many GPUs": pod(asking({SHARED: 17, RATIO: 1700})),
+    "too many whole GPUs": pod(asking({GPU: 1700})),
+    "a percentage between whole GPUs": pod(asking({GPU: 150})),
+    "a ratio between whole GPUs": pod(asking({RATIO: 101})),
     "a percentage that does not divide": pod(asking({SHARED: 2, RATIO: 51})),
-    "more than the cards have": pod(asking({SHARED: 2, RATIO: 202})),
-    "less than a percent of a card": pod(asking({CORE: 1, RATIO: 200})),
-    "core of more cards than the ratio's": pod(asking({CORE: 200, RATIO: 50})),
-    "less than a byte of a card": pod(asking({SHARED: 4, MEMORY: 3})),
-    "more bytes than any card": pod(asking({MEMORY: "300Ti"})),
+    "more than the GPUs have": pod(asking({SHARED: 2, RATIO: 202})),
+    "less than a percent of a GPU": pod(asking({CORE: 1, RATIO: 200})),
+    "core of more GPUs than the ratio's": pod(asking({CORE: 200, RATIO: 50})),
+    "less than a byte of a GPU": pod(asking({SHARED: 4, MEMORY: 3})),
+    "more bytes than any GPU": pod(asking({MEMORY: "300Ti"})),
     "of an old name": pod(asking({"kubernetes.io/gpu": "1500m"})),
     "of an init container": pod(container(), asking({GPU: 150}, "first", init=True)),
     "of the second container": pod(container(), asking({GPU: 150}, "second")),
     "another provider of isolation": pod(
         asking(HALF), labels={names.LABEL_ISOLATION_PROVIDER: "mps"}
     ),
-    "somebody else's card beside a share": pod(
-        asking(HALF), asking({"nvidia.com/gpu": 2}, "other")
-    ),
+    "somebody else's GPU beside a share": pod(asking(HALF), asking({"nvidia.com/gpu": 2}, "other")),
     "what Koordinator alone gives": pod(asking({**HALF, "koordinator.sh/rdma": 100})),
     "its old name": pod(asking({**HALF, "kubernetes.io/rdma": 100})),
     "another policy": pod(asking(HALF), annotations={names.ANNOTATION_POLICY: "Spread"}),
     "joint allocation": pod(asking(HALF), annotations={names.ANNOTATION_JOINT_ALLOCATE: "{}"}),
     "a scope that there is not": pod(asking(HALF), annotations=hint('"Socket"')),
-    "two cards on one": pod(asking({SHARED: 2, RATIO: 100}), annotations=hint('  \n"Device"')),
+    "two GPUs on one": pod(asking({SHARED: 2, RATIO: 100}), annotations=hint('  \n"Device"')),
     "partitions": pod(asking(HALF), annotations={names.ANNOTATION_PARTITION_SPEC: "{}"}),
 }
 
@@ -132,7 +130,7 @@ def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
     assert answer.text == verdict(WRONG[what])
 
 
-def test_an_overhead_in_cards_is_refused(server: Server) -> None:
+def test_an_overhead_in_gpus_is_refused(server: Server) -> None:
     """In a template, as a pod has its RuntimeClass's overhead, or the API server refuses it."""
     raw = pod(asking(HALF))
     raw["spec"]["overhead"] = {"cpu": "1", RATIO: "1"}

@@ -28,13 +28,13 @@ from tests.cluster.agent_node import (
     leaving,
     may_remove,
     node,
-    of_cards,
+    of_gpus,
     of_pod,
     pods,
     removing,
     server,
     side,
-    small_card,
+    small_gpu,
 )
 from tests.cluster.agent_side import Side
 from tests.cluster.server import MERGE_PATCH, Server
@@ -47,13 +47,13 @@ __all__ = ["account", "host", "may_remove", "node", "pods", "removing", "server"
 
 
 def test_a_node_says_what_it_has_and_the_scheduler_reads_it(side: Side, node: Node) -> None:
-    node.have(of_cards(8 * GIB, 4 * GIB))
+    node.have(of_gpus(8 * GIB, 4 * GIB))
     until(lambda: translate.node(node.get()).isolates, "the label")
     until(lambda: node.ready() == "true", "the Lease")
     facts = translate.device(node.device())
     assert facts.problems == ()
     assert facts.node_uid == node.get()["metadata"]["uid"]
-    assert [(c.minor, c.total_bytes, c.usable) for c in facts.cards] == [
+    assert [(c.minor, c.total_bytes, c.usable) for c in facts.gpus] == [
         (0, 8 * GIB, True),
         (1, 4 * GIB, True),
     ]
@@ -63,36 +63,36 @@ def test_a_node_says_what_it_has_and_the_scheduler_reads_it(side: Side, node: No
 
 
 def test_what_was_changed_is_put_right(side: Side, node: Node, server: Server) -> None:
-    whole = of_cards(8 * GIB, 4 * GIB)
+    whole = of_gpus(8 * GIB, 4 * GIB)
     node.have(whole)
     zeros = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
     assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
     node.have(whole)
-    before = translate.device(node.device()).cards
+    before = translate.device(node.device()).gpus
     assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
-    until(lambda: translate.device(node.device()).cards == before, "the Device is there again")
+    until(lambda: translate.device(node.device()).gpus == before, "the Device is there again")
     spoilt: Json = {"spec": {"devices": []}}
     assert server.ask("PATCH", f"{DEVICES}/{node.name}", spoilt, MERGE_PATCH).done
-    until(lambda: translate.device(node.device()).cards == before, "the Device is as it was")
+    until(lambda: translate.device(node.device()).gpus == before, "the Device is as it was")
 
 
 def test_a_gpu_that_cannot_be_brought_is_unhealthy_and_the_others_are_not(
     side: Side, node: Node
 ) -> None:
-    node.have(of_cards(8 * GIB, 4 * GIB))
-    first, _ = translate.device(node.device()).cards
-    side.readiness.unusable = {first.uuid: "card has no CDI device"}
-    node.have(of_cards(4 * GIB))
+    node.have(of_gpus(8 * GIB, 4 * GIB))
+    first, _ = translate.device(node.device()).gpus
+    side.readiness.unusable = {first.uuid: "GPU has no CDI device"}
+    node.have(of_gpus(4 * GIB))
     ill, well = node.device()["spec"]["devices"]
     assert (ill["health"], well["health"]) == (False, True)
-    assert ill["conditions"][0]["message"] == "card has no CDI device"
+    assert ill["conditions"][0]["message"] == "GPU has no CDI device"
     assert node.ready() == "true"
 
 
 def test_another_writer_of_the_totals_is_left_alone(side: Side, node: Node, server: Server) -> None:
     zeros: Json = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
     for _ in range(CONTEST_WRITES):
-        node.have(of_cards(8 * GIB, 4 * GIB))
+        node.have(of_gpus(8 * GIB, 4 * GIB))
         assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
     until(lambda: "changes what this agent writes" in node.ready(), "it is said")
     time.sleep(2)
@@ -100,45 +100,45 @@ def test_another_writer_of_the_totals_is_left_alone(side: Side, node: Node, serv
 
 
 def test_a_node_of_the_same_name_is_another(side: Side, node: Node, server: Server) -> None:
-    node.have(of_cards(8 * GIB, 4 * GIB))
+    node.have(of_gpus(8 * GIB, 4 * GIB))
     assert server.ask("DELETE", node.path).done
     node.make()
     uid = node.get()["metadata"]["uid"]
-    node.have(of_cards(8 * GIB, 4 * GIB))
+    node.have(of_gpus(8 * GIB, 4 * GIB))
     until(lambda: translate.device(node.device()).node_uid == uid, "the Device is the new node's")
 
 
 def test_the_lease_says_what_readyz_says(side: Side, node: Node) -> None:
     until(lambda: node.ready() == "true", "the Lease")
     side.readiness.session = "the container runtime is away"
-    side.readiness.node = ("no card",)
-    until(lambda: node.ready() == "the container runtime is away; no card", "why not")
+    side.readiness.node = ("no GPU",)
+    until(lambda: node.ready() == "the container runtime is away; no GPU", "why not")
     side.readiness.session, side.readiness.node = None, ()
     until(lambda: node.ready() == "true", "ready again")
     side.stop()
     assert node.ready() == STOPPED
 
 
-def test_a_card_that_fails_counts_while_somebody_holds_it(
+def test_a_gpu_that_fails_counts_while_somebody_holds_it(
     side: Side, node: Node, server: Server, host: Host, pods: Pods
 ) -> None:
-    node.have(of_cards(8 * GIB, 4 * GIB))
-    (lost,) = (c for c in translate.device(node.device()).cards if c.minor == 1)
+    node.have(of_gpus(8 * GIB, 4 * GIB))
+    (lost,) = (c for c in translate.device(node.device()).gpus if c.minor == 1)
     pod = pods.bind(node, lost.uuid, 1, 2 * GIB)
-    host.fault("lose", card=1)
+    host.fault("lose", gpu=1)
 
     def usable() -> list[bool]:
-        return [card.usable for card in translate.device(node.device()).cards]
+        return [gpu.usable for gpu in translate.device(node.device()).gpus]
 
-    until(lambda: usable() == [True, False], "the card is listed as unhealthy")
-    node.have(of_cards(8 * GIB, 4 * GIB))
+    until(lambda: usable() == [True, False], "the GPU is listed as unhealthy")
+    node.have(of_gpus(8 * GIB, 4 * GIB))
     assert server.ask("DELETE", f"{pod}?gracePeriodSeconds=0").done
     until(lambda: usable() == [True], "nobody needs it to be listed any more")
-    node.have(of_cards(8 * GIB))
+    node.have(of_gpus(8 * GIB))
 
 
 @pytest.mark.parametrize("agent", ["lives", "was killed"])
-def test_a_dead_card_that_somebody_holds_outlives_its_device_object(
+def test_a_dead_gpu_that_somebody_holds_outlives_its_device_object(
     account: Path, node: Node, server: Server, host: Host, pods: Pods, agent: str
 ) -> None:
     """What one agent has listed it remembers; the next one knows the grants."""
@@ -152,47 +152,47 @@ def test_a_dead_card_that_somebody_holds_outlives_its_device_object(
         )
 
     with agent_side.serving(node.name, account, host.env()):
-        uuid = small_card(node)
+        uuid = small_gpu(node)
         pods.bind(node, uuid, 1, 2 * GIB)
-        host.fault("lose", card=1)
-        until(lambda: dead(4 * GIB), "the card is listed as unhealthy")
+        host.fault("lose", gpu=1)
+        until(lambda: dead(4 * GIB), "the GPU is listed as unhealthy")
         if agent == "lives":
             assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
             until(lambda: dead(4 * GIB), "the Device is as it was")
-            node.have(of_cards(8 * GIB, 4 * GIB))
+            node.have(of_gpus(8 * GIB, 4 * GIB))
             return
     assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
     with agent_side.serving(node.name, account, host.env()):
-        until(lambda: dead(2 * GIB), "the card is listed with what is granted of it")
-        node.have(of_cards(8 * GIB, 2 * GIB))
+        until(lambda: dead(2 * GIB), "the GPU is listed with what is granted of it")
+        node.have(of_gpus(8 * GIB, 2 * GIB))
 
 
 # --- pods whose grant is not to be had
 
 
-def test_who_was_bound_to_a_full_card_is_reported_and_stays(
+def test_who_was_bound_to_a_full_gpu_is_reported_and_stays(
     side: Side, node: Node, server: Server, pods: Pods
 ) -> None:
-    uuid = small_card(node)
+    uuid = small_gpu(node)
     first, late = (pods.bind(node, uuid, 1, size) for size in (3 * GIB, 2 * GIB))
     side.holds = (of_pod(server, late, uuid, 2 * GIB),)
     until(lambda: bool(events(server, late)), "its event")
     (said,) = events(server, late)
-    assert f"runs with a GPU share, but card {uuid} was full when the pod was bound" in said
+    assert f"runs with a GPU share, but GPU {uuid} was full when the pod was bound" in said
     time.sleep(2)  # several looks
     assert not leaving(server, late) and not leaving(server, first)
 
 
-def test_who_was_bound_to_a_full_card_goes_and_learns_why(
+def test_who_was_bound_to_a_full_gpu_goes_and_learns_why(
     removing: Side, node: Node, server: Server, pods: Pods
 ) -> None:
-    uuid = small_card(node)
+    uuid = small_gpu(node)
     first, second, late, small = (
         pods.bind(node, uuid, 1, size, core=30) for size in (2 * GIB, 2 * GIB, GIB, GIB // 2)
     )
     until(lambda: leaving(server, late) and leaving(server, small), "both late ones are removed")
     (said,) = events(server, late)
-    assert said.startswith(f"gpuslice removes the pod: card {uuid} was full when the pod was bound")
+    assert said.startswith(f"gpuslice removes the pod: GPU {uuid} was full when the pod was bound")
     assert f"it was granted {GIB} bytes of memory, 0 of {4 * GIB} were left" in said
     for pod in (first, second):
         assert not leaving(server, pod)
@@ -213,7 +213,7 @@ def test_the_order_of_binding_outlives_the_agent(
 ) -> None:
     """Bound while no agent looked, and in different seconds."""
     with agent_side.serving(node.name, account, host.env()):
-        uuid = small_card(node)
+        uuid = small_gpu(node)
     first = pods.bind(node, uuid, 1, 3 * GIB)
     time.sleep(1.1)  # the API server writes down when a pod was bound to the second
     second = pods.bind(node, uuid, 1, 3 * GIB)
@@ -270,16 +270,16 @@ def test_an_agent_removes_pods_of_its_own_node_alone(
 def test_without_an_answer_it_goes_on_and_makes_up_for_it(
     side: Side, node: Node, installed: ControlPlane
 ) -> None:
-    node.have(of_cards(8 * GIB, 4 * GIB))
+    node.have(of_gpus(8 * GIB, 4 * GIB))
     until(lambda: side.metrics.api_up._value.get() == 1, "it is heard")
     installed.apiserver.kill()
     until(lambda: side.metrics.api_up._value.get() == 0, "nobody answers")
-    side.readiness.node = ("no card",)
+    side.readiness.node = ("no GPU",)
     installed.restart_apiserver()
     with Server(installed) as again:
         node = Node(again, node.name)
-        until(lambda: node.ready() == "no card", "the Lease is renewed")
+        until(lambda: node.ready() == "no GPU", "the Lease is renewed")
         until(lambda: side.metrics.api_up._value.get() == 1, "it is heard again")
         zeros = {"status": {"capacity": dict.fromkeys(RESOURCES, "0")}}
         assert again.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
-        node.have(of_cards(8 * GIB, 4 * GIB))
+        node.have(of_gpus(8 * GIB, 4 * GIB))

@@ -33,11 +33,11 @@ from tests.cluster.agent_node import (
     may_remove,
     node,
     node_events,
-    of_cards,
+    of_gpus,
     of_pod,
     pods,
     server,
-    small_card,
+    small_gpu,
 )
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.simgpu.host import GIB, Host
@@ -125,7 +125,7 @@ class World:
         # While they are there, no total is below what they ask for.
         for path in (*self.late, *self.greedy):
             assert self.server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
-        self.node.have(of_cards(8 * GIB, 4 * GIB))
+        self.node.have(of_gpus(8 * GIB, 4 * GIB))
         listed = self.node.device()["spec"]["devices"]
         assert sorted(each["minor"] for each in listed) == [0, 1]
 
@@ -141,7 +141,7 @@ def world(
     installed: ControlPlane,
 ) -> World:
     with agent_side.serving(node.name, account, host.env()):
-        uuid = small_card(node)
+        uuid = small_gpu(node)
         honest = pods.bind(node, uuid, 1, 3 * GIB)
         until(lambda: bool(node.ready()), "the Lease")
     held = of_pod(server, honest, uuid, 3 * GIB, "honest")

@@ -30,7 +30,7 @@ from tests.cluster.agent_node import (
     pods,
     server,
     side,
-    small_card,
+    small_gpu,
 )
 from tests.cluster.agent_side import Side
 from tests.cluster.opening import opened
@@ -63,7 +63,7 @@ def test_what_no_scheduler_wrote_is_refuted_and_stays(
     side: Side, node: Node, server: Server, pods: Pods, unguarded: None
 ) -> None:
     """Though there is room for all of them, and one is first."""
-    uuid = small_card(node)
+    uuid = small_gpu(node)
     share = allocated(uuid, 1, GIB // 2, core=10)
     made = pods.make(node.name, share)
     honest = pods.bind(node, uuid, 1, GIB)
@@ -99,7 +99,7 @@ def test_what_was_changed_while_no_agent_looked(
 ) -> None:
     """The runtime still tells what the pod's annotations were when its container was made."""
     with agent_side.serving(node.name, account, host.env()):
-        uuid = small_card(node)
+        uuid = small_gpu(node)
     honest, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)
     then = allocated(uuid, 1, GIB)
     holds = [of_pod(server, path, uuid, GIB, container_id=path) for path in (honest, other)]
@@ -116,7 +116,7 @@ def test_what_was_changed_while_no_agent_looked(
 def test_a_container_with_more_than_its_pod_was_granted(
     side: Side, node: Node, server: Server, pods: Pods
 ) -> None:
-    uuid = small_card(node)
+    uuid = small_gpu(node)
     honest, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)
     side.holds = (
         of_pod(server, honest, uuid, GIB),
@@ -125,13 +125,13 @@ def test_a_container_with_more_than_its_pod_was_granted(
     until(lambda: bool(events(server, other)), "its event")
     (said,) = events(server, other)
     assert "the API server does not confirm what the pod was granted" in said
-    assert f"has {2 * GIB} bytes and 50 percent of card {uuid}, granted are {GIB} and 50" in said
+    assert f"has {2 * GIB} bytes and 50 percent of GPU {uuid}, granted are {GIB} and 50" in said
     assert not leaving(server, other)
     assert (counts(side, Standing.CONFIRMED), counts(side, Standing.REFUTED)) == (1, 1)
 
 
 def test_a_container_of_no_pod_is_told(side: Side, node: Node, server: Server) -> None:
-    uuid = small_card(node)
+    uuid = small_gpu(node)
     side.holds = (of_nobody(uuid),)
     until(lambda: counts(side, Standing.ABSENT) == 1, "it is counted")
     until(lambda: bool(node_events(server, node)), "the node's event")
@@ -147,7 +147,7 @@ def test_a_static_pod_is_told_by_its_mirror(
     side: Side, node: Node, server: Server, pods: Pods, unguarded: None
 ) -> None:
     """Nobody can remove it at the API server: its kubelet would make the mirror anew."""
-    uuid = small_card(node)
+    uuid = small_gpu(node)
     mirror = pods.make(node.name, {names.ANNOTATION_MIRROR: "nobody"})
     _, _, _, _, namespace, _, name = mirror.split("/")
     pod = Pod("nobody", namespace, name)
@@ -161,7 +161,7 @@ def test_a_static_pod_is_told_by_its_mirror(
 def test_a_pod_that_was_removed_by_force_is_given_time_to_end(
     side: Side, node: Node, server: Server, pods: Pods
 ) -> None:
-    uuid = small_card(node)
+    uuid = small_gpu(node)
     path = pods.bind(node, uuid, 1, GIB)
     side.holds = (of_pod(server, path, uuid, GIB),)
     until(lambda: counts(side, Standing.CONFIRMED) == 1, "it is confirmed")
@@ -178,7 +178,7 @@ def test_what_nobody_confirms_is_left_alone_told_and_confirmed_later(
 ) -> None:
     """The agent starts while the API server is away, with containers at work."""
     with agent_side.serving(node.name, account, host.env()):
-        uuid = small_card(node)
+        uuid = small_gpu(node)
     path, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)
     honest = of_pod(server, path, uuid, GIB)
     greedy = of_pod(server, other, uuid, 2 * GIB, container_id="2")

@@ -42,7 +42,7 @@ def ask(
 
 def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(cleared: ControlPlane) -> None:
     half = asking({names.RESOURCE_CORE: "50", names.RESOURCE_MEMORY_RATIO: "50"})
-    with Fleet(cleared, Shape(nodes=1, cards=1).all_nodes()) as fleet, running(cleared) as ours:
+    with Fleet(cleared, Shape(nodes=1, gpus=1).all_nodes()) as fleet, running(cleared) as ours:
         (node,) = fleet.nodes
         fleet.set_ready(node, "the library is not there")
         until(lambda: "AGENT_NOT_READY" in ours.ask("/metrics")[1], "that is seen")
@@ -77,7 +77,7 @@ def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
 
 def test_who_was_dead_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
     """A restart must not forget who is dead, nor believe it for another 40 s."""
-    with Fleet(cleared, Shape(nodes=2, cards=1).all_nodes()) as fleet:
+    with Fleet(cleared, Shape(nodes=2, gpus=1).all_nodes()) as fleet:
         dead, alive = sorted(fleet.nodes)
         fleet.kill_agent(dead)
         path = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/agent-{dead}"

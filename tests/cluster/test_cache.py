@@ -29,9 +29,9 @@ from tests.scheduler.objects import (
     RENEWED_S,
     Gi,
     allocated,
-    card,
     container,
     device,
+    gpu,
     lease,
     node,
     pod,
@@ -46,14 +46,14 @@ _MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 
 
 class World:
-    """One node of two cards of 24 GiB, `cards` to begin with, and pods of one namespace. kube: of
+    """One node of two GPUs of 24 GiB, `gpus` to begin with, and pods of one namespace. kube: of
     who writes all that; ours: of the scheduler, with the rights that the manifests give it."""
 
     def __init__(self, plane: ControlPlane, namespace: str, kube: Kube, ours: Kube) -> None:
         self.plane = plane
         self.ours = ours
         self.node = f"node-{namespace}"
-        self.cards = [card("GPU-a", 0), card("GPU-b", 1)]
+        self.gpus = [gpu("GPU-a", 0), gpu("GPU-b", 1)]
         self.kube = kube
         self.state = State()
         self.cache = Cache(ours, self.state, wall=lambda: RENEWED_S)
@@ -68,12 +68,12 @@ class World:
         self.node_uid = made["metadata"]["uid"]
 
     async def make_device(self) -> None:
-        await self.kube.post(DEVICES, device(self.node, *self.cards, node_uid=self.node_uid))
+        await self.kube.post(DEVICES, device(self.node, *self.gpus, node_uid=self.node_uid))
 
-    async def change_device(self, *cards: dict[str, Any]) -> None:
+    async def change_device(self, *gpus: dict[str, Any]) -> None:
         path = f"{DEVICES}/{self.node}"
         now = await self.kube.get(path)
-        fresh = device(self.node, *cards, node_uid=self.node_uid)
+        fresh = device(self.node, *gpus, node_uid=self.node_uid)
         now["metadata"]["ownerReferences"] = fresh["metadata"]["ownerReferences"]
         await self.kube.put(path, {**now, "spec": fresh["spec"]})
 
@@ -139,11 +139,11 @@ class World:
         await asyncio.wait({self._task})
 
     def used(self) -> dict[str, int]:
-        """GiB of each card of the node."""
+        """GiB of each GPU of the node."""
         fleet, row = self.state.fleet, self.state.fleet.row_of(self.node)
         return {
             each.uuid: int(fleet.used_bytes[row, slot]) // Gi
-            for slot, each in enumerate(fleet.cards[row])
+            for slot, each in enumerate(fleet.gpus[row])
         }
 
     def bar(self) -> Reason:
@@ -238,8 +238,8 @@ def test_pods_bound_by_koordinator_and_by_hand_count(play: Play) -> None:
         await world.until_used(a=12, b=0)
         assert not world.problems()
         await world.make_pod("by-hand")
-        await world.until(lambda: world.problems(), "that it has no card")
-        assert world.problems() == ["bound without an allocation: it has no card"]
+        await world.until(lambda: world.problems(), "that it has no GPU")
+        assert world.problems() == ["bound without an allocation: it has no GPU"]
         assert world.used() == {"GPU-a": 12, "GPU-b": 0}
 
     play(scene)
@@ -286,7 +286,7 @@ def test_what_cannot_be_read_keeps_its_room_and_is_told(play: Play) -> None:
     play(scene)
 
 
-# --- nodes and cards
+# --- nodes and GPUs
 
 
 def test_a_node_that_is_replaced_under_its_name_needs_an_inventory_of_its_own(play: Play) -> None:
@@ -296,35 +296,35 @@ def test_a_node_that_is_replaced_under_its_name_needs_an_inventory_of_its_own(pl
         await world.kube.delete(f"{NODES}/{world.node}")
         await world.make_node()
         await world.until(lambda: world.bar() is Reason.DEVICE_STALE, "the Device is stale")
-        await world.change_device(*world.cards)
+        await world.change_device(*world.gpus)
         await world.until(lambda: world.bar() is Reason.FITS, "the node's own Device")
         assert world.used() == {"GPU-a": 12, "GPU-b": 0}
 
     play(scene)
 
 
-def test_a_card_that_is_replaced_leaves_its_holder_without_room_and_told(play: Play) -> None:
+def test_a_gpu_that_is_replaced_leaves_its_holder_without_room_and_told(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.make_pod("stays", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
-        await world.change_device(card("GPU-c", 0), card("GPU-b", 1))
+        await world.change_device(gpu("GPU-c", 0), gpu("GPU-b", 1))
         await world.until_used(c=0, b=0)
-        assert world.problems() == ["holds a card that its node has not: GPU-a"]
-        await world.change_device(*world.cards)
+        assert world.problems() == ["holds a GPU that its node has not: GPU-a"]
+        await world.change_device(*world.gpus)
         await world.until_used(a=12, b=0)
         assert not world.problems()
 
     play(scene)
 
 
-def test_minors_that_are_renumbered_leave_each_grant_on_its_card(play: Play) -> None:
+def test_minors_that_are_renumbered_leave_each_grant_on_its_gpu(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.make_pod("stays", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
-        await world.change_device(card("GPU-b", 0), card("GPU-a", 1))
+        await world.change_device(gpu("GPU-b", 0), gpu("GPU-a", 1))
         fleet = world.state.fleet
         await world.until(
-            lambda: fleet.cards[fleet.row_of(world.node)][0].uuid == "GPU-b",
+            lambda: fleet.gpus[fleet.row_of(world.node)][0].uuid == "GPU-b",
             "the new order",
         )
         assert world.used() == {"GPU-a": 12, "GPU-b": 0}
@@ -332,11 +332,11 @@ def test_minors_that_are_renumbered_leave_each_grant_on_its_card(play: Play) -> 
     play(scene)
 
 
-def test_cards_are_cordoned_by_an_annotation_and_agents_say_that_they_are_not_ready(
+def test_gpus_are_cordoned_by_an_annotation_and_agents_say_that_they_are_not_ready(
     play: Play,
 ) -> None:
     async def scene(world: World) -> None:
-        cordon = {names.ANNOTATION_CORDONED_CARDS: "GPU-a"}
+        cordon = {names.ANNOTATION_CORDONED_GPUS: "GPU-a"}
         await world.kube.patch(f"{NODES}/{world.node}", {"metadata": {"annotations": cordon}})
         fleet = world.state.fleet
         row = fleet.row_of(world.node)
@@ -434,7 +434,7 @@ def test_an_api_server_that_halts_is_waited_for(play: Play) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_turmoil_what_is_known_is_what_a_fresh_list_says(play: Play, seed: int) -> None:
     chance = random.Random(seed)
-    cards = [[card("GPU-a", 0), card("GPU-b", 1)], [card("GPU-b", 0), card("GPU-c", 1)]]
+    gpus = [[gpu("GPU-a", 0), gpu("GPU-b", 1)], [gpu("GPU-b", 0), gpu("GPU-c", 1)]]
     annotations = [
         by_koordinator("GPU-a", 0),
         by_koordinator("GPU-b", 1),
@@ -464,11 +464,11 @@ def test_after_turmoil_what_is_known_is_what_a_fresh_list_says(play: Play, seed:
                 for key, value in wanted.items():
                     await world.annotate_pod(chance.choice(live), key, value)
             elif act < 0.93:
-                await world.change_device(*chance.choice(cards))
+                await world.change_device(*chance.choice(gpus))
             elif act < 0.97:
                 await world.kube.delete(f"{NODES}/{world.node}")
                 await world.make_node()
-                await world.change_device(*chance.choice(cards))
+                await world.change_device(*chance.choice(gpus))
             else:
                 await world.leave()
                 world._task = asyncio.create_task(world.cache.run())

@@ -80,7 +80,7 @@ class World:
     async def make(
         self, name: str, percent: int = 0, finalizers: Sequence[str] = (), **more: Any
     ) -> dict[str, Any]:
-        """A pod that asks for so much of a card."""
+        """A pod that asks for so much of a GPU."""
         asked = {names.RESOURCE_CORE: f"{percent}", names.RESOURCE_MEMORY_RATIO: f"{percent}"}
         raw = pod(asking(asked if percent else {}), name=name, finalizers=finalizers)
         raw["spec"] |= more
@@ -134,7 +134,7 @@ class World:
                 await asyncio.sleep(0.1)
 
     def held(self, node: str) -> int:
-        """Percent of the cards of the node."""
+        """Percent of the GPUs of the node."""
         return int(self.state.fleet.used_core[self.state.fleet.row_of(node)].sum())
 
     async def let_go(self, name: str) -> None:
@@ -197,17 +197,17 @@ Play = Callable[[Act], None]
 
 
 @pytest.fixture
-def cards() -> int:
+def gpus() -> int:
     """Of a node."""
     return 1
 
 
 @pytest.fixture
-def play(installed: ControlPlane, cards: int) -> Iterator[Play]:
+def play(installed: ControlPlane, gpus: int) -> Iterator[Play]:
     """Plays an act in a namespace of its own, with two nodes."""
     namespace = f"test-{secrets.token_hex(4)}"
     installed.kubectl("create", "namespace", namespace)
-    nodes = Shape(nodes=2, cards=cards, prefix=f"{namespace}-").all_nodes()
+    nodes = Shape(nodes=2, gpus=gpus, prefix=f"{namespace}-").all_nodes()
 
     async def scene(act: Act) -> None:
         async with world_of(installed, namespace) as world:
@@ -224,7 +224,7 @@ def play(installed: ControlPlane, cards: int) -> Iterator[Play]:
 BETWEEN = b',"Nodes":null,"NodeNames":['
 
 
-@pytest.mark.parametrize("cards", [2])
+@pytest.mark.parametrize("gpus", [2])
 def test_kube_scheduler_is_understood(play: Play, tmp_path: Path) -> None:
     async def act(world: World, one: str, two: str) -> None:
         most = [f"most-{number}" for number in range(4)]
@@ -234,9 +234,9 @@ def test_kube_scheduler_is_understood(play: Play, tmp_path: Path) -> None:
             await world.make("plain")
             await world.until_bound(*most)
             await world.make("fifth", 60)
-            said = await world.condition("fifth", "no GPU card")
+            said = await world.condition("fifth", "no GPU")
             await world.condition("plain", "")
-        assert "2 no GPU card with enough free memory and core at" in said
+        assert "2 no GPU with enough free memory and core at" in said
         assert (world.held(one), world.held(two)) == (120, 120)
         for name in (*most, "plain"):
             raw = await world.get(name)
@@ -355,7 +355,7 @@ def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
         finally:
             world.plane.apiserver.send(signal.SIGCONT)
         await world.admitted()
-        assert "no GPU card" in await world.bind(pods[1], one)
+        assert "no GPU" in await world.bind(pods[1], one)
         assert await world.bind(pods[0], one) == ""
         await world.until_bound("p0")
         assert world.held(one) == 70
@@ -363,7 +363,7 @@ def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
     play(act)
 
 
-@pytest.mark.parametrize("cards", [4])
+@pytest.mark.parametrize("gpus", [4])
 def test_a_server_that_freezes_over_and_over_under_load_overfills_and_leaks_nothing(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +390,7 @@ def test_a_server_that_freezes_over_and_over_under_load_overfills_and_leaks_noth
                     await asyncio.sleep(0.5)
         tending.cancel()
         assert (now.wrong, len(now.bound) + len(now.pending), bool(now.pending)) == ([], 24, True)
-        held = sum(card.held_core for card in now.cards.values())
+        held = sum(gpu.held_core for gpu in now.gpus.values())
         assert world.held(one) + world.held(two) == held
 
     play(act)

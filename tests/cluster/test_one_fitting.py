@@ -1,4 +1,4 @@
-"""One card of eight thousand has room: kube-scheduler may not stop looking before it is found."""
+"""One GPU of eight thousand has room: kube-scheduler may not stop looking before it is found."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.cluster
 TIMES = 20
 SHAPE = Shape(nodes=1000)
 FREE = (617, 5)
-"""The node's number and the card's minor, of the one card that nobody holds."""
+"""The node's number and the GPU's minor, of the one GPU that nobody holds."""
 _DEADLINE_S = 60.0
 
 
-def test_the_only_card_with_room_is_found_at_once_each_time(own_plane: ControlPlane) -> None:
+def test_the_only_gpu_with_room_is_found_at_once_each_time(own_plane: ControlPlane) -> None:
     own_plane.install_kinds()
     with Fleet(own_plane, SHAPE.all_nodes()) as fleet:
         asyncio.run(_fill(own_plane, list(fleet.nodes.values())))
@@ -42,16 +42,16 @@ def test_the_only_card_with_room_is_found_at_once_each_time(own_plane: ControlPl
 
 
 async def _fill(plane: ControlPlane, nodes: list[Node]) -> None:
-    """A pod on each node that holds all of its cards, but one card."""
+    """A pod on each node that holds all of its GPUs, but one GPU."""
     async with Api(plane) as api:
 
         async def make(number: int) -> None:
             node = nodes[number]
-            cards = [card for card in node.cards if (number, card.minor) != FREE]
-            sizes = [(card.uuid, card.minor, card.memory_bytes) for card in cards]
+            gpus = [gpu for gpu in node.gpus if (number, gpu.minor) != FREE]
+            sizes = [(gpu.uuid, gpu.minor, gpu.memory_bytes) for gpu in gpus]
             shares = tuple(Share("main", *size, 100) for size in sizes)
             peaks = tuple(Peak(*size, 100, 100) for size in sizes)
-            full = pod(asking({names.RESOURCE_GPU: 100 * len(cards)}), name=f"full-{number}")
+            full = pod(asking({names.RESOURCE_GPU: 100 * len(gpus)}), name=f"full-{number}")
             placement = Placement(node.name, shares, peaks)
             full["metadata"]["annotations"] = dict(binding.annotations_of(placement))
             full["spec"]["nodeName"] = node.name
@@ -61,7 +61,7 @@ async def _fill(plane: ControlPlane, nodes: list[Node]) -> None:
 
 
 async def _one(plane: ControlPlane, number: int) -> tuple[str, list[str]]:
-    """Where a pod went that fits one card alone, and what kube-scheduler said before it went."""
+    """Where a pod went that fits one GPU alone, and what kube-scheduler said before it went."""
     path = f"/api/v1/namespaces/default/pods/asks-{number}"
     async with Api(plane) as api:
         asks = asking({names.RESOURCE_CORE: 60, names.RESOURCE_MEMORY_RATIO: 60})

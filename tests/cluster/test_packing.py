@@ -27,7 +27,7 @@ Place = Callable[..., str]
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _REPLICA: Final = "packing"
 _NODES: Final = 4
-_SHAPE: Final = Shape(nodes=_NODES, cards=2, memory_bytes=40 << 30, prefix="packed-")
+_SHAPE: Final = Shape(nodes=_NODES, gpus=2, memory_bytes=40 << 30, prefix="packed-")
 QUARTER: Final = {names.RESOURCE_CORE: 25, names.RESOURCE_MEMORY_RATIO: 25}
 
 
@@ -82,7 +82,7 @@ def test_shares_are_packed_although_their_service_would_spread_them(place: Place
     assert [place(QUARTER) for _ in range(5)] == [first] * 5
 
 
-def test_the_fuller_card_is_taken_although_all_else_is_against_it(place: Place) -> None:
+def test_the_fuller_gpu_is_taken_although_all_else_is_against_it(place: Place) -> None:
     """One step of our scores stands against LeastAllocated and BalancedAllocation together, and
     there is no spreading over nodes by default: of the Service's pods it has more already."""
     full, other, *_ = _SHAPE.node_names()

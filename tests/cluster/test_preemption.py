@@ -1,7 +1,7 @@
 """Whom kube-scheduler preempts for a share, with our extender beside it and the manifests' rights.
 
 Nodes' totals are exhausted in each: only then it preempts. It chooses victims by these totals, so
-that of cards filled with 60 and 40 it takes the 40s, where 50 are asked for.
+that of GPUs filled with 60 and 40 it takes the 40s, where 50 are asked for.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Pods:
         assert answer.done, answer.text
 
     def fill(self, node: str, *shares: tuple[str, int, str]) -> None:
-        """One after the other: each takes the fullest card with room."""
+        """One after the other: each takes the fullest GPU with room."""
         for name, percent, priority in shares:
             self.make(name, percent, priority, node)
             until(partial(self._is_on, name, node), f"{name} is bound")
@@ -119,8 +119,8 @@ def pods(server: Server) -> Pods:
 
 
 @pytest.fixture
-def fleet(installed: ControlPlane, server: Server, nodes: int, cards: int) -> Iterator[Fleet]:
-    shape = Shape(nodes=nodes, cards=cards, prefix="preempted-")
+def fleet(installed: ControlPlane, server: Server, nodes: int, gpus: int) -> Iterator[Fleet]:
+    shape = Shape(nodes=nodes, gpus=gpus, prefix="preempted-")
     with Fleet(installed, shape.all_nodes()) as entered:
         yield entered
 
@@ -129,13 +129,11 @@ MIXED: Final = (
     *(("sixty-0", 60, "middle"), ("sixty-1", 60, "middle")),
     *(("forty-0", 40, "low"), ("forty-1", 40, "low")),
 )
-"""Two cards of 60 and 40 each."""
+"""Two GPUs of 60 and 40 each."""
 
 
-@pytest.mark.parametrize(("nodes", "cards"), [(1, 2)])
-def test_nobody_is_preempted_who_frees_no_card(
-    fleet: Fleet, pods: Pods, ours: Installation
-) -> None:
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 2)])
+def test_nobody_is_preempted_who_frees_no_gpu(fleet: Fleet, pods: Pods, ours: Installation) -> None:
     """And who waits is bound when somebody leaves by himself who does."""
     (node,) = fleet.nodes
     pods.fill(node, *MIXED)
@@ -148,7 +146,7 @@ def test_nobody_is_preempted_who_frees_no_card(
     assert {"forty-0", "forty-1"} <= pods.all().keys()
 
 
-@pytest.mark.parametrize(("nodes", "cards"), [(1, 1)])
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 1)])
 def test_nobody_is_preempted_on_a_node_that_is_left_out(
     fleet: Fleet, pods: Pods, ours: Installation
 ) -> None:
@@ -160,11 +158,11 @@ def test_nobody_is_preempted_on_a_node_that_is_left_out(
     pods.spared("urgent", "whole")
 
 
-@pytest.mark.parametrize(("nodes", "cards"), [(2, 2)])
-def test_who_frees_a_card_is_preempted_and_that_card_is_given(
+@pytest.mark.parametrize(("nodes", "gpus"), [(2, 2)])
+def test_who_frees_a_gpu_is_preempted_and_that_gpu_is_given(
     fleet: Fleet, pods: Pods, ours: Installation
 ) -> None:
-    """Elsewhere the victims would be less important, and would free no card."""
+    """Elsewhere the victims would be less important, and would free no GPU."""
     parts, wholes = fleet.nodes
     pods.fill(parts, *MIXED)
     pods.fill(wholes, ("whole-0", 100, "middle"), ("whole-1", 100, "middle"))

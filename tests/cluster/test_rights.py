@@ -85,7 +85,7 @@ def node(installed: ControlPlane) -> Iterator[str]:
     """With our scheduler running, under the manifests' rights."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
     installed.apply(MANIFEST)
-    nodes = Shape(nodes=1, cards=2, prefix="rights-").all_nodes()
+    nodes = Shape(nodes=1, gpus=2, prefix="rights-").all_nodes()
     with Fleet(installed, nodes), replica(installed, "rights") as running:
         yield nodes[0].name
         assert "forbidden" not in running.kube_scheduler.log.read_text()
@@ -131,7 +131,7 @@ def _named(prefix: str, **more: Any) -> Json:
 
 
 def _with_volume(made: Made, provisioner: str) -> tuple[str, str]:
-    """A pod of half a card with a volume that waits for it: the claim's path, its class."""
+    """A pod of half a GPU with a volume that waits for it: the claim's path, its class."""
     kind = _named("c", provisioner=provisioner, volumeBindingMode="WaitForFirstConsumer")
     made.make(f"{_STORAGE}/storageclasses", kind)
     wanted = {

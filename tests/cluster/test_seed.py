@@ -50,13 +50,13 @@ def served(installed: ControlPlane) -> Iterator[ControlPlane]:
 
 
 def test_the_documents_pod_gets_the_annotation_that_it_shows(served: ControlPlane) -> None:
-    nodes = Shape(nodes=1, cards=2, memory_bytes=23040 << 20).all_nodes()
+    nodes = Shape(nodes=1, gpus=2, memory_bytes=23040 << 20).all_nodes()
     with Fleet(served, nodes) as fleet, running(served):
         served.kubectl("apply", "-f", "-", given=json.dumps(WHOLE))
         assert _bound(served, "whole").startswith('{"gpu":[{"minor":0,')
         served.kubectl("apply", "-f", seed.PATH)
-        card = fleet.card("node-0000", 1).uuid
-        assert _bound(served, seed.NAME) == seed.shown(card)
+        gpu = fleet.gpu("node-0000", 1).uuid
+        assert _bound(served, seed.NAME) == seed.shown(gpu)
 
 
 def _bound(plane: ControlPlane, name: str) -> str:

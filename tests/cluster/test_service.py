@@ -32,8 +32,8 @@ MANIFEST = ROOT / "manifests/22-scheduler-lease.yaml"
 
 @pytest.fixture
 def nodes(installed: ControlPlane) -> Iterator[Fleet]:
-    """Three, of two cards each."""
-    with Fleet(installed, Shape(nodes=3, cards=2, prefix="service-").all_nodes()) as fleet:
+    """Three, of two GPUs each."""
+    with Fleet(installed, Shape(nodes=3, gpus=2, prefix="service-").all_nodes()) as fleet:
         yield fleet
 
 
@@ -92,7 +92,7 @@ def pods(plane: ControlPlane) -> Iterator[Pods]:
     plane.kubectl("delete", "pod", "--force", "--grace-period=0", *made.names)
 
 
-def test_a_pod_is_bound_with_its_card_by_one_write_and_one_event(
+def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     plane: ControlPlane, pods: Pods
 ) -> None:
     """kube-scheduler writes the event of a pod that the extender has bound, so we write none."""
@@ -108,12 +108,12 @@ def test_a_pod_is_bound_with_its_card_by_one_write_and_one_event(
         until(lambda: _value(one, "gpuslice_scheduler_assumed_pods") == 0, "it is seen bound")
         assert [reason for reason, _ in pods.events(name)] == ["Scheduled"]
         held = json.loads(one.ask(f"/debug/fleet?node={pod['spec']['nodeName']}")[1])
-        holders = [h["pod"] for card in held["nodes"][0]["cards"] for h in card["holders"]]
+        holders = [h["pod"] for gpu in held["nodes"][0]["gpus"] for h in gpu["holders"]]
         assert holders == [f"default/{name}"]
 
 
 def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: Pods) -> None:
-    """With the rights of the scheduler; the same cards as in the Binding that follows."""
+    """With the rights of the scheduler; the same GPUs as in the Binding that follows."""
     with replica(plane, "a"):
         pods.bound(pods.create(60))
         asked = {**pods.manifest(60), "metadata": {"name": "next"}}
@@ -176,7 +176,7 @@ def test_what_fits_nowhere_is_said_by_kube_scheduler_in_our_words(
         assert not pods.is_bound(late)
         for reason, words in pods.events(late):
             assert reason == "FailedScheduling"
-            assert "3 no GPU card with enough free memory and core at once" in words
+            assert "3 no GPU with enough free memory and core at once" in words
 
 
 def test_the_lease_follows_kube_schedulers_own_leader(plane: ControlPlane, pods: Pods) -> None:

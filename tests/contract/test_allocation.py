@@ -21,7 +21,7 @@ CORE, MEMORY, RATIO = (
 # (name, allocation, text): the texts are what Koordinator's scheduler produced.
 RECORDED = [
     (
-        "a whole card and an RDMA device",
+        "a whole GPU and an RDMA device",
         Allocation(
             {
                 "rdma": (DeviceEntry(1, {"koordinator.sh/rdma": 100}, "0000:1f:00.0"),),

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract import cheader, grant_file, names, region_file
-from contract.grant_file import Card, Grant
+from contract.grant_file import Gpu, Grant
 from contract.layout import Field, Struct
 
 HEADERS = Path(__file__).parents[2] / "shim/include/vgpu"
 
-cards = st.builds(
-    Card,
+gpus = st.builds(
+    Gpu,
     st.text("0123456789abcdefGPU-", min_size=1, max_size=47),
     st.integers(0, 2**64 - 1),
     st.integers(0, 100),
@@ -26,7 +26,7 @@ cards = st.builds(
     st.integers(0, 2**64 - 1),
 )
 grants = st.builds(
-    Grant, st.integers(0, 2**64 - 1), st.lists(cards, min_size=1, max_size=16).map(tuple)
+    Grant, st.integers(0, 2**64 - 1), st.lists(gpus, min_size=1, max_size=16).map(tuple)
 )
 
 
@@ -69,18 +69,18 @@ def test_a_writer_killed_anywhere_leaves_the_old_grant_or_the_new(
 
 def test_a_grant_of_before_says_nothing_of_contexts() -> None:
     """The field lies where older writers left zeros, and older readers do not look."""
-    said = grant_file.fresh(Grant(1, (Card("GPU-a", 1, 2, 3, context_bytes=5),)))
-    before = grant_file.fresh(Grant(1, (Card("GPU-a", 1, 2, 3),)))
+    said = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3, context_bytes=5),)))
+    before = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),)))
     at = grant_file.HEAD.size + 80
     assert (said[at : at + 8], before[at : at + 8]) == (bytes([5, *[0] * 7]), bytes(8))
     for data, context_bytes in ((said, 5), (before, 0)):
         read = grant_file.decode(data)
-        assert read is not None and read.cards[0].context_bytes == context_bytes
+        assert read is not None and read.gpus[0].context_bytes == context_bytes
 
 
 def test_a_reader_never_sees_a_new_sequence_before_its_content() -> None:
-    data = grant_file.fresh(Grant(1, (Card("GPU-a", 1, 2, 3),)))
-    content, sequence = grant_file.update(data, Grant(1, (Card("GPU-a", 9, 2, 3),)))
+    data = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),)))
+    content, sequence = grant_file.update(data, Grant(1, (Gpu("GPU-a", 9, 2, 3),)))
     assert (len(sequence.data), content.offset) == (8, sequence.offset + 8)
 
 
@@ -97,14 +97,14 @@ def test_a_reader_never_sees_a_new_sequence_before_its_content() -> None:
 )
 def test_a_changed_byte_makes_a_copy_invalid(where: int, value: bytes) -> None:
     data = apply(
-        grant_file.fresh(Grant(1, (Card("GPU-a", 1, 2, 3),))), [grant_file.Write(where, value)]
+        grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),))), [grant_file.Write(where, value)]
     )
     assert grant_file.decode(data) is None
 
 
-@pytest.mark.parametrize("field", ["version", "card_count"])
+@pytest.mark.parametrize("field", ["version", "gpu_count"])
 def test_a_copy_of_another_version_is_not_read(field: str) -> None:
-    body = bytearray(grant_file.fresh(Grant(1, (Card("GPU-a", 1, 2, 3),))))
+    body = bytearray(grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),))))
     struct.pack_into("<I", body, grant_file.HEAD.offset(field), 17)
     end = grant_file.CHECKSUM_OFFSET
     struct.pack_into("<I", body, end, binascii.crc32(body[:end]))
@@ -120,9 +120,9 @@ def test_no_valid_copy(data: bytes) -> None:
     "grant",
     [
         Grant(1, ()),
-        Grant(1, (Card("GPU-a", 1, 2, 3),) * 17),
-        Grant(1, (Card("", 1, 2, 3),)),
-        Grant(1, (Card("x" * 48, 1, 2, 3),)),
+        Grant(1, (Gpu("GPU-a", 1, 2, 3),) * 17),
+        Grant(1, (Gpu("", 1, 2, 3),)),
+        Grant(1, (Gpu("x" * 48, 1, 2, 3),)),
     ],
 )
 def test_a_grant_that_does_not_fit_is_refused(grant: Grant) -> None:
@@ -130,18 +130,18 @@ def test_a_grant_that_does_not_fit_is_refused(grant: Grant) -> None:
         grant_file.fresh(grant)
 
 
-@pytest.mark.parametrize("count", range(1, names.MAX_CARDS + 1))
+@pytest.mark.parametrize("count", range(1, names.MAX_GPUS + 1))
 def test_region_geometry(count: int) -> None:
     data = region_file.fresh(count, 7)
     geometry = region_file.Geometry(count)
     assert len(data) == geometry.file_bytes
-    assert region_file.uses(data) == (region_file.CardUse(0, 0, 0),) * count
-    for offset in (geometry.slots_offset, geometry.slot_stride, geometry.card_offset(count - 1)):
+    assert region_file.uses(data) == (region_file.GpuUse(0, 0, 0),) * count
+    for offset in (geometry.slots_offset, geometry.slot_stride, geometry.gpu_offset(count - 1)):
         assert offset % 64 == 0
 
 
 @pytest.mark.parametrize("count", [0, 17])
-def test_region_of_an_impossible_number_of_cards(count: int) -> None:
+def test_region_of_an_impossible_number_of_gpus(count: int) -> None:
     with pytest.raises(ValueError, match="allowed"):
         region_file.fresh(count, 7)
 
@@ -159,13 +159,13 @@ BROKEN = [
     (region_file.fresh(1, 7)[:200], "truncated"),
     (b"x" + region_file.fresh(1, 7)[1:], "checksum"),
     (patched("version", 4), "version 4"),
-    (patched("card_count", 0), "card records"),
-    (patched("card_count", 17), "card records"),
+    (patched("gpu_count", 0), "GPU records"),
+    (patched("gpu_count", 17), "GPU records"),
 ]
 
 
 def test_a_running_containers_older_region_is_still_read() -> None:
-    assert region_file.uses(patched("version", 1)) == (region_file.CardUse(0, 0, 0),)
+    assert region_file.uses(patched("version", 1)) == (region_file.GpuUse(0, 0, 0),)
 
 
 @pytest.mark.parametrize(("data", "reason"), BROKEN, ids=[r for _, r in BROKEN])

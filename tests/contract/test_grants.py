@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.grants import CardGrant, GrantsError, decode, encode
+from contract.grants import GpuGrant, GrantsError, decode, encode
 
-CARD = '{"id":"GPU-a","minor":0,"memory":1024,"core":50}'
+GPU = '{"id":"GPU-a","minor":0,"memory":1024,"core":50}'
 
 
-def document(cards: str) -> str:
-    return f'{{"v":1,"containers":{{"main":{cards}}}}}'
+def document(gpus: str) -> str:
+    return f'{{"v":1,"containers":{{"main":{gpus}}}}}'
 
 
 def test_text() -> None:
-    grants = {"main": (CardGrant("GPU-a", 0, 1024, 50),)}
-    assert encode(grants) == document(f"[{CARD}]")
+    grants = {"main": (GpuGrant("GPU-a", 0, 1024, 50),)}
+    assert encode(grants) == document(f"[{GPU}]")
     assert decode(encode(grants)) == grants
 
 
@@ -32,22 +32,22 @@ MALFORMED = [
     ('{"v":1,"containers":{},"pods":{}}', "unknown pods, allowed are containers, v"),
     ('{"v":1,"containers":{},"containers":{}}', "a key stands twice in v, containers, containers"),
     (
-        document(f"[{CARD}]").replace('"core"', '"cores":1,"core"'),
+        document(f"[{GPU}]").replace('"core"', '"cores":1,"core"'),
         "containers.main[0]: unknown cores",
     ),
-    (document(f"[{CARD}]").replace('"core"', '"core":1,"core"'), "a key stands twice in id"),
+    (document(f"[{GPU}]").replace('"core"', '"core":1,"core"'), "a key stands twice in id"),
     ('{"v":1}', "containers: expected an object"),
-    (document("{}"), "containers.main: expected a list of 1 to 16 cards"),
-    (document("[]"), "containers.main: expected a list of 1 to 16 cards"),
+    (document("{}"), "containers.main: expected a list of 1 to 16 GPUs"),
+    (document("[]"), "containers.main: expected a list of 1 to 16 GPUs"),
     (document("[1]"), "containers.main[0]: expected an object"),
-    (document(f"[{CARD},{CARD}]"), "a card is listed twice"),
-    (document(f"[{CARD}]").replace('"GPU-a"', '""'), "containers.main[0].id"),
-    (document(f"[{CARD}]").replace("1024", "0"), "containers.main[0].memory: 0"),
-    (document(f"[{CARD}]").replace("1024", '"1Gi"'), "containers.main[0].memory: '1Gi'"),
-    (document(f"[{CARD}]").replace("1024", "1.5"), "containers.main[0].memory: 1.5"),
-    (document(f"[{CARD}]").replace("50", "101"), "containers.main[0].core: 101"),
-    (document(f"[{CARD}]").replace("50", "true"), "containers.main[0].core: True"),
-    (document(f"[{CARD}]").replace('"minor":0', '"minor":-1'), "containers.main[0].minor: -1"),
+    (document(f"[{GPU},{GPU}]"), "a GPU is listed twice"),
+    (document(f"[{GPU}]").replace('"GPU-a"', '""'), "containers.main[0].id"),
+    (document(f"[{GPU}]").replace("1024", "0"), "containers.main[0].memory: 0"),
+    (document(f"[{GPU}]").replace("1024", '"1Gi"'), "containers.main[0].memory: '1Gi'"),
+    (document(f"[{GPU}]").replace("1024", "1.5"), "containers.main[0].memory: 1.5"),
+    (document(f"[{GPU}]").replace("50", "101"), "containers.main[0].core: 101"),
+    (document(f"[{GPU}]").replace("50", "true"), "containers.main[0].core: True"),
+    (document(f"[{GPU}]").replace('"minor":0', '"minor":-1'), "containers.main[0].minor: -1"),
 ]
 
 

@@ -102,7 +102,7 @@ def test_ratio_to_bytes_as_koordinator_writes_it(total: int, percent: int, text:
 
 
 @given(st.integers(0, 2**60), st.lists(st.integers(0, 100), max_size=20))
-def test_shares_never_exceed_the_card(total: int, percents: list[int]) -> None:
+def test_shares_never_exceed_the_gpu(total: int, percents: list[int]) -> None:
     granted = [p for i, p in enumerate(percents) if sum(percents[: i + 1]) <= 100]
     if sum(granted) <= 100:
         assert sum(share_of(total, p) for p in granted) <= total

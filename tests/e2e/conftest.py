@@ -14,5 +14,5 @@ from tests.e2e.whole import Whole, running
 @pytest.fixture(scope="module")
 def whole(build_dir: Path) -> Iterator[Whole]:
     assert build_dir.is_dir()
-    with running(seed.CARDS) as cluster:
+    with running(seed.GPUS) as cluster:
         yield cluster

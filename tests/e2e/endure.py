@@ -41,7 +41,7 @@ from tests.load.generator import LoadError
 from tests.load.report import say
 from tests.support import ROOT
 
-CARDS: Final = "8x23040Mi"
+GPUS: Final = "8x23040Mi"
 _PHASES: Final = ("calm", "kills", "down", "some", "all", "early")
 _EARLY_S: Final = (0.5, 12.0)
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of calm; 10 by default")
     parser.add_argument("--kills", type=int, default=10, help="of each part; 10 by default")
     parser.add_argument("--pods", type=int, default=50, help="at once; 50 by default")
-    parser.add_argument("--cards", default=CARDS)
+    parser.add_argument("--gpus", default=GPUS)
     parser.add_argument("--seed", type=int, default=None, help="one that is printed, by default")
     parser.add_argument("--results", type=Path, metavar="DIR", help="where the table is written")
     parser.add_argument("--here", action="store_true", help="on this machine, not one of its own")
@@ -91,7 +91,7 @@ class _Run:
         self._phases = options.phases or _PHASES
         self._chance = random.Random(options.seed)
         self._before = machine.look()
-        self.told = report.Report(options.seed, options.pods, options.cards)
+        self.told = report.Report(options.seed, options.pods, options.gpus)
 
     def all_phases(self) -> None:
         """Raises LoadError; what went well until then is told all the same."""
@@ -116,7 +116,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _up(self) -> Iterator[Endurance]:
-        whole = Whole(self._options.cards)
+        whole = Whole(self._options.gpus)
         whole.up()
         say(f"a cluster is up in {whole.directory}")
         try:
@@ -128,7 +128,7 @@ class _Run:
         self._down(whole)
 
     def _early(self) -> None:
-        whole = Whole(self._options.cards)
+        whole = Whole(self._options.gpus)
         with subprocess.Popen(whole.line("up"), stderr=subprocess.DEVNULL) as command:
             time.sleep(self._chance.uniform(*_EARLY_S))
             command.kill()

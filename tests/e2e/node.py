@@ -1,4 +1,4 @@
-"""What pods have left on a cluster's node, and what our own programs and the cards say of it.
+"""What pods have left on a cluster's node, and what our own programs and the GPUs say of it.
 
 Seen from outside, by the namespaces of its containerd; for a cluster that is well.
 """
@@ -23,8 +23,8 @@ from tests.support import until
 _KINDS: Final = ("process", "namespace", "mount", "interface", "unix socket")
 _GAUGES: Final[Mapping[str, Sequence[str]]] = {
     "gpuslice extender": (
-        'gpuslice_scheduler_card_memory_bytes{state="granted"}',
-        "gpuslice_scheduler_card_core_granted_ratio",
+        'gpuslice_scheduler_gpu_memory_bytes{state="granted"}',
+        "gpuslice_scheduler_gpu_core_granted_ratio",
         "gpuslice_scheduler_assumed_pods",
         "gpuslice_scheduler_problems",
     ),
@@ -32,7 +32,7 @@ _GAUGES: Final[Mapping[str, Sequence[str]]] = {
         "gpuslice_containers_with_grant",
         'gpuslice_stray_containers{kind="not_adjusted"}',
         'gpuslice_stray_containers{kind="files_lost"}',
-        'gpuslice_stray_containers{kind="foreign_card"}',
+        'gpuslice_stray_containers{kind="foreign_gpu"}',
     ),
 }
 """All zero where no pod is."""
@@ -61,7 +61,7 @@ class Node:
     def left(self) -> Sequence[str]:
         """What there is more than at the beginning, and what is not zero: one line each."""
         more = [line for line in machine.left(self._before, self._look()) if line[0] == "+"]
-        return [*more, *self._grants(), *self._cards()]
+        return [*more, *self._grants(), *self._gpus()]
 
     @property
     def lab(self) -> Path:
@@ -90,14 +90,14 @@ class Node:
                 if float(values.get(gauge, "0")) != 0:
                     yield f"{part}: {gauge} {values[gauge]}"
 
-    def _cards(self) -> Iterator[str]:
-        for card in ask_cards(self.lab, {"op": "status"})["cards"]:
-            if card["used_bytes"] or card["clients"]:
-                yield f"card {card['minor']}: {card['used_bytes']} bytes, {card['clients']} clients"
+    def _gpus(self) -> Iterator[str]:
+        for gpu in ask_gpus(self.lab, {"op": "status"})["gpus"]:
+            if gpu["used_bytes"] or gpu["clients"]:
+                yield f"GPU {gpu['minor']}: {gpu['used_bytes']} bytes, {gpu['clients']} clients"
 
 
-def ask_cards(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the simulated cards' daemon answers."""
+def ask_gpus(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the simulated GPUs' daemon answers."""
 
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(_ANSWER_S)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from simgpu.lab import holder, network, seed
-from tests.e2e.whole import HALF, WHOLE_CARD, Whole
+from tests.e2e.whole import HALF, WHOLE_GPU, Whole
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
@@ -35,13 +35,13 @@ def test_a_pod_from_kubectl_runs_with_logs_and_exec(whole: Whole) -> None:
 
 
 def test_the_documents_pod_gets_what_the_document_says(whole: Whole) -> None:
-    """Applied as it stands there, on two cards of which the first is full."""
-    whole.run_pod("full", WHOLE_CARD)
+    """Applied as it stands there, on two GPUs of which the first is full."""
+    whole.run_pod("full", WHOLE_GPU)
     assert whole.allocated("full").startswith('{"gpu":[{"minor":0,')
     whole.kubectl("apply", "-f", str(seed.PATH))
     whole.ready("pod-example")
-    card = whole.inside("pod-example", f"{_QUERY}=uuid").strip()
-    assert whole.allocated("pod-example") == seed.shown(card)
+    gpu = whole.inside("pod-example", f"{_QUERY}=uuid").strip()
+    assert whole.allocated("pod-example") == seed.shown(gpu)
     assert whole.inside("pod-example", f"{_QUERY}=memory.total") == "11520\n"
 
 
@@ -80,13 +80,13 @@ def test_a_malformed_request_is_refused_as_it_is_written(whole: Whole) -> None:
         whole.make_pod("malformed", {"koordinator.sh/gpu-core": 150})
 
 
-def test_a_second_up_finds_it_and_other_cards_are_refused(whole: Whole) -> None:
+def test_a_second_up_finds_it_and_other_gpus_are_refused(whole: Whole) -> None:
     owner = whole.owner
     assert "already" in whole.up()
     assert whole.owner == owner
-    other = whole.command("up", "--cards", "1x40Gi")
+    other = whole.command("up", "--gpus", "1x40Gi")
     assert other.returncode == 1
-    assert "with other cards (cards: 2 of 23040 MiB)" in other.stderr
+    assert "with other GPUs (GPUs: 2 of 23040 MiB)" in other.stderr
     assert f"make cluster-down AT={whole.directory} ends it" in other.stderr
     other = whole.command("up", "--serve", "another")
     assert other.returncode == 1
@@ -153,7 +153,7 @@ def test_after_all_that_pods_run_and_limits_hold(whole: Whole) -> None:
 def test_a_cluster_whose_owner_was_killed_is_told_apart_and_made_anew(whole: Whole) -> None:
     whole.kill(whole.owner)
     until(lambda: whole.command("status").returncode == 1, "the owner is gone")
-    had = {each: whole.state[each] for each in ("cards", "served")}
+    had = {each: whole.state[each] for each in ("gpus", "served")}
     done = whole.command("up")
     said = done.stderr
     assert done.returncode == 0, said

@@ -92,10 +92,10 @@ def test_killed_it_takes_its_cluster_along(place: Place) -> None:
 def test_a_claim_that_does_not_hold_is_the_exit_status_and_leaves_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(story, "_CARD_MIB", 40960)
+    monkeypatch.setattr(story, "_GPU_MIB", 40960)
     assert demo.main(["--plain", "--at", str(place.directory)]) == 1
     said = capsys.readouterr().out
-    assert "✗ nvidia-smi shows half of a card of 40960MiB" in said
+    assert "✗ nvidia-smi shows half of a GPU of 40960MiB" in said
     assert "✓ no process, mount, cgroup, interface or file of it is left" in said
     assert "claims that do not hold: 4" in said
 

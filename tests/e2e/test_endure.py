@@ -13,7 +13,7 @@ from tests.support import ROOT
 
 pytestmark = pytest.mark.e2e
 
-_SMALL = ("--pods", "20", "--cards", "4x23040Mi")
+_SMALL = ("--pods", "20", "--gpus", "4x23040Mi")
 
 
 @pytest.mark.timeout(900)

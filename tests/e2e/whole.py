@@ -21,11 +21,11 @@ from simgpu.lab.place import MARK
 
 
 class Whole:
-    """cards: as the command takes them. Brought up and down by whoever makes it."""
+    """GPUs: as the command takes them. Brought up and down by whoever makes it."""
 
-    def __init__(self, cards: str) -> None:
+    def __init__(self, gpus: str) -> None:
         self.directory = Path(f"/tmp/gs-{secrets.token_hex(4)}")
-        self._cards = cards
+        self._gpus = gpus
 
     def line(self, *arguments: str) -> list[str]:
         """Of the command that does this to it."""
@@ -36,7 +36,7 @@ class Whole:
         return subprocess.run(self.line(*arguments), text=True, capture_output=True, timeout=280)
 
     def up(self) -> str:
-        done = self.command("up", "--cards", self._cards, "--serve", "koord-scheduler")
+        done = self.command("up", "--gpus", self._gpus, "--serve", "koord-scheduler")
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -133,13 +133,13 @@ class Whole:
 
 
 HALF = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_SHARED: 1}
-WHOLE_CARD = {names.RESOURCE_GPU: 100}
+WHOLE_GPU = {names.RESOURCE_GPU: 100}
 
 
 @contextmanager
-def running(cards: str) -> Iterator[Whole]:
+def running(gpus: str) -> Iterator[Whole]:
     """One that is up, and at the end down."""
-    whole = Whole(cards)
+    whole = Whole(gpus)
     try:
         whole.up()
         yield whole

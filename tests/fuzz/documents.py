@@ -19,7 +19,7 @@ from contract import allocation, grants, names, quantity
 from nri_plugin import cdi, policy, translate
 from nri_plugin.errors import Refusal
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.model import Adjustment, Card, CdiDevice, Device, Edits, Mount, Paths, Specs
+from nri_plugin.model import Adjustment, CdiDevice, Device, Edits, Gpu, Mount, Paths, Specs
 from nri_plugin.protocol import ttrpc
 from tests.fuzz.choices import Choices
 
@@ -53,7 +53,7 @@ YAML_WORDS: Final = (
     *("0x", "1:60", "0b", ".inf", "2001-01-01", "2001-01-01T00:00:00+99:99", "\n  "),
 )
 _NUMBERS: Final = (0, 1, 50, 100, 101, -1, 2**31, 2**63, 2**64, 10**400, 0.5, 1e400)
-_CARD: Final = Card(_UUID, 0, 40 << 30)
+_GPU: Final = Gpu(_UUID, 0, 40 << 30)
 _SPECS: Final = Specs(
     {
         _UUID: CdiDevice(
@@ -136,9 +136,9 @@ def container_grants(data: bytes) -> None:
     except grants.GrantsError as error:
         assert str(error)
         return
-    for cards in read.values():
-        assert 1 <= len(cards) <= names.MAX_CARDS
-        assert all(card.memory_bytes >= 1 and 0 <= card.core_percent <= 100 for card in cards)
+    for gpus in read.values():
+        assert 1 <= len(gpus) <= names.MAX_GPUS
+        assert all(gpu.memory_bytes >= 1 and 0 <= gpu.core_percent <= 100 for gpu in gpus)
     assert grants.decode(grants.encode(read)) == read
 
 
@@ -186,11 +186,11 @@ def pods(data: bytes) -> None:
             assert type(error).__name__ == "DecodeError"
             return
     pod, container = translate.pod(request.pod), translate.container(request.container)
-    decision = policy.decide(pod, container, [_CARD], _SPECS, _PATHS)
+    decision = policy.decide(pod, container, [_GPU], _SPECS, _PATHS)
     if isinstance(decision, Refusal):
         assert ttrpc.sendable(decision.text)
     elif isinstance(decision, Adjustment):
-        assert sum(share.memory_bytes for share in decision.shares) <= _CARD.memory_bytes
+        assert sum(share.memory_bytes for share in decision.shares) <= _GPU.memory_bytes
         assert decision.key is None or "/" not in decision.key
         translate.reply(decision).SerializeToString()
 

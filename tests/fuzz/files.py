@@ -16,13 +16,13 @@ from contract import grant_file, names, region_file
 from tests.fuzz.choices import Choices
 
 _HEADER_BYTES: Final = region_file.HEADER.size
-_WRITTEN: Final = grant_file.Grant(7, (grant_file.Card("GPU-7", 1 << 30, 50, 0),))
+_WRITTEN: Final = grant_file.Grant(7, (grant_file.Gpu("GPU-7", 1 << 30, 50, 0),))
 
 
 @cache
-def _region(card_count: int) -> bytes:
+def _region(gpu_count: int) -> bytes:
     """As far as readers of the counters look."""
-    return region_file.fresh(card_count, 7)[: region_file.Geometry(card_count).slots_offset]
+    return region_file.fresh(gpu_count, 7)[: region_file.Geometry(gpu_count).slots_offset]
 
 
 def regions(data: bytes) -> None:
@@ -30,7 +30,7 @@ def regions(data: bytes) -> None:
     choices = Choices(data)
     kind = choices.byte()
     if kind & 1:
-        raw = bytearray(_region(1 + choices.byte() % names.MAX_CARDS))
+        raw = bytearray(_region(1 + choices.byte() % names.MAX_GPUS))
         del raw[choices.whole(3) or len(raw) :]
         for _ in range(choices.byte() % 8):
             place = choices.whole(2) % (len(raw) + 1)
@@ -42,7 +42,7 @@ def regions(data: bytes) -> None:
         raw = bytearray(choices.rest())
     with contextlib.suppress(region_file.RegionError):
         uses = region_file.uses(bytes(raw))
-        assert 1 <= len(uses) <= names.MAX_CARDS
+        assert 1 <= len(uses) <= names.MAX_GPUS
 
 
 def grant_files(data: bytes) -> None:
@@ -52,7 +52,7 @@ def grant_files(data: bytes) -> None:
     else:
         raw = bytearray(choices.rest().ljust(grant_file.FILE_BYTES, b"\0"))
     read = grant_file.decode(bytes(raw))
-    assert read is None or 1 <= len(read.cards) <= names.MAX_CARDS
+    assert read is None or 1 <= len(read.gpus) <= names.MAX_GPUS
     if any(raw[at : at + 8] == b"\xff" * 8 for at in (0, grant_file.COPY_STRIDE)):
         return  # the last sequence number there is: no agent lives to write it
     for write in grant_file.update(bytes(raw), _WRITTEN):
@@ -61,11 +61,11 @@ def grant_files(data: bytes) -> None:
 
 
 def _copy(choices: Choices) -> bytes:
-    cards = [
-        grant_file.Card(f"GPU-{n}", choices.whole(8), choices.byte(), n)
-        for n in range(1 + choices.byte() % names.MAX_CARDS)
+    gpus = [
+        grant_file.Gpu(f"GPU-{n}", choices.whole(8), choices.byte(), n)
+        for n in range(1 + choices.byte() % names.MAX_GPUS)
     ]
-    raw = bytearray(grant_file.fresh(grant_file.Grant(choices.whole(8), cards)))
+    raw = bytearray(grant_file.fresh(grant_file.Grant(choices.whole(8), gpus)))
     raw[:8] = choices.take(8).ljust(8, b"\0")
     for _ in range(choices.byte() % 6):
         place = choices.whole(2) % grant_file.CHECKSUM_OFFSET

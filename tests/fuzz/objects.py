@@ -1,7 +1,7 @@
 """Kubernetes' objects through the scheduler: a pod's request, and what objects say is there.
 
 Documented: RequestError, of a request. Promised besides: what is chosen for a pod is read back from
-its annotations as the same, no card is overfilled by it, and a pod that is gone holds nothing.
+its annotations as the same, no GPU is overfilled by it, and a pod that is gone holds nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GRANTED: Final = {
 def cluster(data: bytes) -> None:
     choices = Choices(data)
     state = State()
-    inventory = objects.device("n1", *(objects.card(f"GPU-{n}", n, "4Gi") for n in range(3)))
+    inventory = objects.device("n1", *(objects.gpu(f"GPU-{n}", n, "4Gi") for n in range(3)))
     state.see_device(translate.device(_changed(inventory, choices)))
     state.see_node(translate.node(_changed(objects.node("n1"), choices)))
     lease = translate.lease(_changed(objects.lease("n1"), choices))

@@ -30,34 +30,34 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m tests.gpu",
         description="Run the tests that need a GPU. Other options go to pytest.",
     )
-    parser.add_argument("--card", default=os.environ.get(VARIABLE, "0"), help="NVML's number of it")
+    parser.add_argument("--gpu", default=os.environ.get(VARIABLE, "0"), help="NVML's number of it")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
     parser.add_argument("--list", action="store_true", help="say what would run, and run nothing")
     options, more = parser.parse_known_args(arguments)
-    card: facts.Facts | facts.CardError
+    gpu: facts.Facts | facts.GpuError
     try:
-        card = facts.of(options.card, machine())
-    except facts.CardError as error:
-        card = error
-    sys.stdout.write("".join(f"{line}\n" for line in _there(card)))
+        gpu = facts.of(options.gpu, machine())
+    except facts.GpuError as error:
+        gpu = error
+    sys.stdout.write("".join(f"{line}\n" for line in _there(gpu)))
     sys.stdout.flush()
     if options.list:
         return subprocess.run(
             [*_pytest(), "--collect-only", "-q"], cwd=ROOT, check=False
         ).returncode
-    if isinstance(card, facts.CardError):
-        sys.stderr.write(f"gpuslice: {card}\n")
+    if isinstance(gpu, facts.GpuError):
+        sys.stderr.write(f"gpuslice: {gpu}\n")
         return 2
-    return _run(card, options.card, options.results, more)
+    return _run(gpu, options.gpu, options.results, more)
 
 
-def _there(card: facts.Facts | facts.CardError) -> Iterator[str]:
+def _there(gpu: facts.Facts | facts.GpuError) -> Iterator[str]:
     """What the tests find here, and what they skip."""
-    if isinstance(card, facts.CardError):
-        yield f"{'GPU':<20}none: {card}"
+    if isinstance(gpu, facts.GpuError):
+        yield f"{'GPU':<20}none: {gpu}"
     else:
-        free = f"{card.free_bytes} of {card.total_bytes} bytes free"
-        yield f"{'GPU':<20}{card.name}, {free}, driver {card.driver_version}"
+        free = f"{gpu.free_bytes} of {gpu.total_bytes} bytes free"
+        yield f"{'GPU':<20}{gpu.name}, {free}, driver {gpu.driver_version}"
     for framework in FRAMEWORKS:
         version = framework.version()
         found = f"{version} ({framework.python})" if version else f"skipped: {framework.missing}"
@@ -68,7 +68,7 @@ def _pytest() -> Sequence[str]:
     return [sys.executable, "-m", "pytest", *_FILES]
 
 
-def _run(card: facts.Facts, number: str, results: Path, more: Sequence[str]) -> int:
+def _run(gpu: facts.Facts, number: str, results: Path, more: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         command = [*_pytest(), "-o", "junit_family=xunit1", f"--junitxml={report}", *more]
@@ -78,16 +78,16 @@ def _run(card: facts.Facts, number: str, results: Path, more: Sequence[str]) -> 
         table = "\n".join(_rows(report))
     today = datetime.datetime.now(datetime.UTC).date()
     path = results / f"gpu-{today}.md"
-    path.write_text(_CONDITIONS.format(today=today, card=card, system=os.uname()) + table + "\n")
+    path.write_text(_CONDITIONS.format(today=today, gpu=gpu, system=os.uname()) + table + "\n")
     sys.stdout.write(f"{path}\n")
     return done.returncode
 
 
 _CONDITIONS: Final = """# The library on a GPU
 
-`make gpu`, {today}: {card.name}, {card.total_bytes} bytes, {card.free_bytes} free before;
-driver {card.driver_version}, CUDA {card.cuda_version}; {system.sysname} {system.release}
-on {system.machine}. A context takes {card.context_bytes} bytes here;
+`make gpu`, {today}: {gpu.name}, {gpu.total_bytes} bytes, {gpu.free_bytes} free before;
+driver {gpu.driver_version}, CUDA {gpu.cuda_version}; {system.sysname} {system.release}
+on {system.machine}. A context takes {gpu.context_bytes} bytes here;
 the rows' limit is 1 GiB and a context.
 
 | test | result | figures |

@@ -1,8 +1,8 @@
-"""What a program under the library compares: what the card gave up, as NVML tells a process that
+"""What a program under the library compares: what the GPU gave up, as NVML tells a process that
 the library is not in, and what the container is charged. Both since the account was opened.
 
-The charge must be exact. The card's own figure is of all that use it, and of what the driver takes
-by itself; so it may differ by two blocks or 2 %, and a card that others use meanwhile fails rows.
+The charge must be exact. The GPU's own figure is of all that use it, and of what the driver takes
+by itself; so it may differ by two blocks or 2 %, and a GPU that others use meanwhile fails rows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Account:
     def __init__(self) -> None:
         self._directory = Path(os.environ[names.ENV_DIR])
         outside = {name: text for name, text in os.environ.items() if name not in _OTHERS}
-        self._watch = watch.start(self._status().card.uuid, outside)
+        self._watch = watch.start(self._status().gpu.uuid, outside)
         self._held_before, self.opened_at = self.held(), self.charged()
 
-    def _status(self) -> region.CardStatus:
+    def _status(self) -> region.GpuStatus:
         return region.status(self._directory)[0]
 
     def held(self) -> int:
@@ -44,22 +44,22 @@ class Account:
         return self._status().use.used_bytes
 
     def room(self) -> int:
-        return self._status().card.limit_bytes - self.charged()
+        return self._status().gpu.limit_bytes - self.charged()
 
     def took(self, expected_bytes: int) -> None:
-        """Exactly so much is charged, and the card gave up as much."""
+        """Exactly so much is charged, and the GPU gave up as much."""
         assert self.agrees("") == expected_bytes, (self.agrees(""), expected_bytes)
 
     def agrees(self, about: str) -> int:
-        """What is charged, once the card agrees; printed for the table where it has a name."""
+        """What is charged, once the GPU agrees; printed for the table where it has a name."""
         deadline = time.monotonic() + _SETTLED_S
         while True:
             held = self.held() - self._held_before
             charged = self.charged() - self.opened_at
             if abs(charged - held) <= max(2 * BLOCK, held // 50):
                 break
-            assert time.monotonic() < deadline, f"{charged} bytes charged, the card gave up {held}"
+            assert time.monotonic() < deadline, f"{charged} bytes charged, the GPU gave up {held}"
             time.sleep(0.05)
         if about:
-            sys.stdout.write(f"FIGURE {about}: charged {charged}, the card {held}\n")
+            sys.stdout.write(f"FIGURE {about}: charged {charged}, the GPU {held}\n")
         return charged

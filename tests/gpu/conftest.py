@@ -1,4 +1,4 @@
-"""A program on this machine's own card, with the library, a limit, and nothing simulated."""
+"""A program on this machine's own GPU, with the library, a limit, and nothing simulated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests import sanitizers
 from tests.gpu import facts
 from tests.shim.conftest import GIB, Host
 
-VARIABLE = "GPUSLICE_CARD"
+VARIABLE = "GPUSLICE_GPU"
 ROOM_BYTES = GIB
 """What a program may take beside its context."""
 _MOST_BYTES = 3 * GIB
@@ -24,8 +24,8 @@ _OURS = ("CUDA_DEVICE_", "GPUSLICE_", "LD_PRELOAD")
 
 
 @dataclass(frozen=True)
-class CardHost(Host):
-    """This machine as it is: its own driver, found as programs find it, and one of its cards."""
+class GpuHost(Host):
+    """This machine as it is: its own driver, found as programs find it, and one of its GPUs."""
 
     uuid: str = ""
 
@@ -43,15 +43,15 @@ class CardHost(Host):
 
 
 @dataclass(frozen=True)
-class Card:
-    host: CardHost
+class Gpu:
+    host: GpuHost
     facts: facts.Facts
     grant_dir: Path
     record: Callable[[str, object], None]
 
     @property
     def limit_bytes(self) -> int:
-        return region.status(self.grant_dir)[0].card.limit_bytes
+        return region.status(self.grant_dir)[0].gpu.limit_bytes
 
     def python(self, program: str) -> subprocess.CompletedProcess[str]:
         """Run it under the limit; what it prints as FIGURE is for the table."""
@@ -71,13 +71,13 @@ def machine() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def this_card() -> facts.Facts:
+def this_gpu() -> facts.Facts:
     number = os.environ.get(VARIABLE)
     if number is None:
-        pytest.skip("needs a card of its own: make gpu, where there is one")
+        pytest.skip("needs a GPU of its own: make gpu, where there is one")
     try:
         found = facts.of(int(number), machine())
-    except facts.CardError as error:
+    except facts.GpuError as error:
         pytest.fail(str(error), pytrace=False)
     if found.free_bytes < _MOST_BYTES:
         pytest.skip(f"{found.uuid} has {found.free_bytes} bytes free; the rows take {_MOST_BYTES}")
@@ -85,19 +85,19 @@ def this_card() -> facts.Facts:
 
 
 @pytest.fixture
-def card(
-    this_card: facts.Facts,
+def gpu(
+    this_gpu: facts.Facts,
     build_dir: Path,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
-) -> Card:
+) -> Gpu:
     library = build_dir / "lib" / "libvgpu.so"
-    limit = ROOM_BYTES + this_card.context_bytes
-    of_it = grant_file.Card(
-        this_card.uuid, limit, 100, this_card.minor, context_bytes=this_card.context_bytes
+    limit = ROOM_BYTES + this_gpu.context_bytes
+    of_it = grant_file.Gpu(
+        this_gpu.uuid, limit, 100, this_gpu.minor, context_bytes=this_gpu.context_bytes
     )
     directory = tmp_path / "grant"
     directory.mkdir()
     region.create(directory, [of_it])
-    host = CardHost(library, Path(this_card.driver_dir), uuid=this_card.uuid)
-    return Card(host, this_card, directory, record_property)
+    host = GpuHost(library, Path(this_gpu.driver_dir), uuid=this_gpu.uuid)
+    return Gpu(host, this_gpu, directory, record_property)

@@ -1,4 +1,4 @@
-"""`python -m tests.gpu.facts CARD`: what this machine's driver says of one card, as JSON.
+"""`python -m tests.gpu.facts GPU`: what this machine's driver says of one GPU, as JSON.
 
 In a process of its own, without the library: it makes a context, to see what one takes.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 import pynvml
 
 
-class CardError(Exception):
-    """There is no such card here, or its driver does not answer; the text is the driver's."""
+class GpuError(Exception):
+    """There is no such GPU here, or its driver does not answer; the text is the driver's."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class Facts:
     driver_dir: str
 
 
-def of(card: int, environment: Mapping[str, str]) -> Facts:
-    """CardError where the card cannot be used."""
+def of(gpu: int, environment: Mapping[str, str]) -> Facts:
+    """GpuError where the GPU cannot be used."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.facts", str(card)],
+        [sys.executable, "-m", "tests.gpu.facts", str(gpu)],
         env=environment,
         text=True,
         capture_output=True,
         check=False,
     )
     if done.returncode:
-        raise CardError(f"card {card}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+        raise GpuError(f"GPU {gpu}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
     return Facts(**json.loads(done.stdout))
 
 
 def used_bytes(handle: object) -> int:
-    """What the card has given up; what the driver keeps back for itself left out where it says."""
+    """What the GPU has given up; what the driver keeps back for itself left out where it says."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError:
@@ -71,10 +71,10 @@ def _context_bytes(uuid: str, handle: object) -> int:
     return max(used_bytes(handle) - before, 0)
 
 
-def main(card: str) -> None:
+def main(gpu: str) -> None:
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(int(card))
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
         uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     except pynvml.NVMLError as error:

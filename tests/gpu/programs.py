@@ -1,5 +1,5 @@
-"""How the programs of the card's rows begin: as those of tests/shim, with an account (account.py)
-in the place of what only a simulated card can say."""
+"""How the programs of the GPU's rows begin: as those of tests/shim, with an account (account.py)
+in the place of what only a simulated GPU can say."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tests.gpu.account import BLOCK, Account
 INVALID = d.CUresult.CUDA_ERROR_INVALID_VALUE
 account = Account()
 room = account.room()
-def held(card=0):
+def held(gpu=0):
     return account.held()
-def charged(card=0):
+def charged(gpu=0):
     return account.charged()
 took, agrees = account.took, account.agrees
 """
 )
 
 
-def over_a_card(prelude: str) -> str:
+def over_a_gpu(prelude: str) -> str:
     assert prelude.startswith(EXACT)
     return BEGIN + prelude.removeprefix(EXACT) + "took = account.took\n"
 
 
-ON_GRAPHS: Final = over_a_card(GRAPHS)
-ON_PHYSICAL: Final = over_a_card(PHYSICAL)
+ON_GRAPHS: Final = over_a_gpu(GRAPHS)
+ON_PHYSICAL: Final = over_a_gpu(PHYSICAL)
 VIEWS: Final = """
 import ctypes, pynvml
 def by_cuda():

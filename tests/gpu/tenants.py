@@ -19,7 +19,7 @@ import psutil
 
 from contract import grant_file, overhead
 from shim import measurement, region
-from tests.gpu.conftest import CardHost
+from tests.gpu.conftest import GpuHost
 from tests.gpu.facts import Facts
 from tests.gpu.frameworks import Framework
 from tests.gpu.watch import Watch
@@ -77,9 +77,9 @@ class Tenant:
     def charge(self, watch: Watch) -> Charge:
         """Once nothing has been allocated for MEASURED_AFTER_S."""
         (status,) = region.status(self._directory)
-        card = status.card
+        gpu = status.gpu
         seen = watch.look().of(self._pids())
-        return Charge(seen, status.use.used_bytes, card.overhead_bytes, card.limit_bytes)
+        return Charge(seen, status.use.used_bytes, gpu.overhead_bytes, gpu.limit_bytes)
 
     def _pids(self) -> list[int]:
         own = psutil.Process(self._process.pid)
@@ -87,10 +87,10 @@ class Tenant:
 
 
 @contextmanager
-def tenant(framework: Framework, host: CardHost, facts: Facts, directory: Path) -> Iterator[Tenant]:
+def tenant(framework: Framework, host: GpuHost, facts: Facts, directory: Path) -> Iterator[Tenant]:
     """The program, started, and ended whatever happens."""
     directory.mkdir()
-    card = grant_file.Card(
+    gpu = grant_file.Gpu(
         facts.uuid,
         framework.limit_bytes,
         100,
@@ -98,7 +98,7 @@ def tenant(framework: Framework, host: CardHost, facts: Facts, directory: Path) 
         context_bytes=facts.context_bytes,
         code_bytes=overhead.CODE_BYTES,
     )
-    region.create(directory, [card])
+    region.create(directory, [gpu])
     with (
         measurement.measuring(directory),
         (directory / _PATH_OF_LOG).open("wb") as log,

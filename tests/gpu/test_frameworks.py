@@ -16,7 +16,7 @@ import pytest
 from contract.overhead import CODE_BYTES
 from tests.gpu import facts
 from tests.gpu.account import BLOCK
-from tests.gpu.conftest import CardHost, machine
+from tests.gpu.conftest import GpuHost, machine
 from tests.gpu.frameworks import FRAMEWORKS, Framework
 from tests.gpu.tenants import MEASURED_AFTER_S, Tenant, tenant
 from tests.gpu.watch import Watch, watching
@@ -26,29 +26,29 @@ Record = Callable[[str, object], None]
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)
-def framework(request: pytest.FixtureRequest, this_card: facts.Facts) -> Framework:
+def framework(request: pytest.FixtureRequest, this_gpu: facts.Facts) -> Framework:
     wanted: Framework = request.param
     if wanted.version() is None:
         pytest.skip(wanted.missing)
-    if this_card.free_bytes < 2 * wanted.limit_bytes:
-        pytest.skip(f"needs {2 * wanted.limit_bytes} bytes free, has {this_card.free_bytes}")
+    if this_gpu.free_bytes < 2 * wanted.limit_bytes:
+        pytest.skip(f"needs {2 * wanted.limit_bytes} bytes free, has {this_gpu.free_bytes}")
     return wanted
 
 
 @pytest.fixture
-def watch(this_card: facts.Facts) -> Iterator[Watch]:
-    with watching(this_card.uuid, machine()) as looking:
+def watch(this_gpu: facts.Facts) -> Iterator[Watch]:
+    with watching(this_gpu.uuid, machine()) as looking:
         yield looking
 
 
 @contextmanager
 def tenants(
-    count: int, framework: Framework, card: facts.Facts, build_dir: Path, directory: Path
+    count: int, framework: Framework, gpu: facts.Facts, build_dir: Path, directory: Path
 ) -> Iterator[list[Tenant]]:
-    host = CardHost(build_dir / "lib" / "libvgpu.so", Path(card.driver_dir), uuid=card.uuid)
+    host = GpuHost(build_dir / "lib" / "libvgpu.so", Path(gpu.driver_dir), uuid=gpu.uuid)
     with ExitStack() as stack:
         yield [
-            stack.enter_context(tenant(framework, host, card, directory / f"tenant{number}"))
+            stack.enter_context(tenant(framework, host, gpu, directory / f"tenant{number}"))
             for number in range(count)
         ]
 
@@ -72,7 +72,7 @@ def assert_charged(it: Tenant, watch: Watch, record: Record, about: str) -> None
 @pytest.mark.parametrize("how", ["alone", "one after the other", "together"])
 def test_a_framework_gets_its_limit_and_no_more(
     framework: Framework,
-    this_card: facts.Facts,
+    this_gpu: facts.Facts,
     watch: Watch,
     build_dir: Path,
     tmp_path: Path,
@@ -81,7 +81,7 @@ def test_a_framework_gets_its_limit_and_no_more(
 ) -> None:
     """`together`: all contexts are created at the same time, and so is everything after that."""
     count = 1 if how == "alone" else 2
-    with tenants(count, framework, this_card, build_dir, tmp_path) as all_of_them:
+    with tenants(count, framework, this_gpu, build_dir, tmp_path) as all_of_them:
         for it in all_of_them:
             it.answer("started")
         for group in [all_of_them] if how == "together" else [[it] for it in all_of_them]:

@@ -1,6 +1,6 @@
-"""`python -m tests.gpu` as on a machine with a card: the simulated driver is that machine's own.
+"""`python -m tests.gpu` as on a machine with a GPU: the simulated driver is that machine's own.
 
-This shows that the rows, their account and their table do what they say; of a real card it shows
+This shows that the rows, their account and their table do what they say; of a real GPU it shows
 nothing.
 """
 
@@ -17,7 +17,7 @@ import pytest
 
 from tests.gpu.conftest import VARIABLE
 from tests.gpu.frameworks import FRAMEWORKS, Framework
-from tests.shim.conftest import AS_ON_A_CARD, CARDS, GIB, card_table, simulated
+from tests.shim.conftest import AS_ON_A_GPU, GIB, GPUS, gpu_table, simulated
 from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
@@ -37,16 +37,16 @@ def _run(environment: Mapping[str, str], *options: str | Path) -> subprocess.Com
     )
 
 
-def test_the_rows_run_on_what_the_machine_says_is_its_card(build_dir: Path, tmp_path: Path) -> None:
+def test_the_rows_run_on_what_the_machine_says_is_its_gpu(build_dir: Path, tmp_path: Path) -> None:
     library = build_dir / "lib" / "libvgpu.so"
-    cards = "".join(card_table(minor, uuid, 4 * GIB) for minor, (uuid, _) in enumerate(CARDS))
-    with simulated(build_dir, library, tmp_path, AS_ON_A_CARD, cards) as host:
+    gpus = "".join(gpu_table(minor, uuid, 4 * GIB) for minor, (uuid, _) in enumerate(GPUS))
+    with simulated(build_dir, library, tmp_path, AS_ON_A_GPU, gpus) as host:
         own = {
             "LD_LIBRARY_PATH": str(host.driver_dir),
             "SIMGPU_DIR": str(host.sim_dir),
             "PATH": f"{build_dir / 'bin'}:{os.environ['PATH']}",
         }
-        done = _run(own, "--card", "1", "--results", tmp_path, "-q")
+        done = _run(own, "--gpu", "1", "--results", tmp_path, "-q")
     assert done.returncode == 0, done.stdout
     (table,) = tmp_path.glob("gpu-*.md")
     said = table.read_text()
@@ -54,7 +54,7 @@ def test_the_rows_run_on_what_the_machine_says_is_its_card(build_dir: Path, tmp_
     rows = [line.split(" | ") for line in said.splitlines() if line.startswith("| test_")]
     assert len(rows) > 20
     assert {outcome for name, outcome, _ in rows if "row_05" in name} == {"passed"}
-    assert "full: charged 1073741824, the card 1073741824" in said
+    assert "full: charged 1073741824, the GPU 1073741824" in said
     without = {name.strip("| ") for name, outcome, _ in rows if outcome != "passed"}
     needs_a_gpu = re.compile(r".*\[(torch|cupy|vllm)")
     assert all(needs_a_gpu.match(name) for name in without), rows
@@ -73,14 +73,14 @@ def test_the_list_says_what_there_is_and_runs_nothing(build_dir: Path, tmp_path:
     done = _run({**none, "GPUSLICE_CUPY": "/nowhere/python"}, "--list", "--results", tmp_path)
     assert done.returncode == 0, done.stderr
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line)
-    assert lines["GPU"].startswith("none: card 0: NVML")
+    assert lines["GPU"].startswith("none: GPU 0: NVML")
     assert "cuda-bindings" in lines["driver"]
     assert lines["cupy"].startswith("skipped: /nowhere/python has no cupy; GPUSLICE_CUPY=")
     assert "test_frameworks.py::test_a_framework_gets_its_limit_and_no_more[vllm-to" in done.stdout
     assert not [*tmp_path.glob("gpu-*.md")]
 
 
-def test_a_machine_without_a_card_says_so(tmp_path: Path, build_dir: Path) -> None:
+def test_a_machine_without_a_gpu_says_so(tmp_path: Path, build_dir: Path) -> None:
     done = _run({"LD_LIBRARY_PATH": str(build_dir), "SIMGPU_DIR": str(tmp_path)})
     assert (done.returncode, done.stdout.splitlines()[0].split()[:2]) == (2, ["GPU", "none:"])
-    assert done.stderr.startswith("gpuslice: card 0: ")
+    assert done.stderr.startswith("gpuslice: GPU 0: ")

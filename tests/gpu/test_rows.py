@@ -1,6 +1,6 @@
-"""The rows that a simulated card cannot settle, and some that hold on both, on this machine's card.
+"""The rows that a simulated GPU cannot settle, and some that hold on both, on this machine's GPU.
 
-Each is a program under a limit of 1 GiB and a context. Their names have `card_` in them, so that
+Each is a program under a limit of 1 GiB and a context. Their names have `gpu_` in them, so that
 they do not count as the rows' own tests, which every machine runs.
 """
 
@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from shim import region
-from tests.gpu.conftest import Card
+from tests.gpu.conftest import Gpu
 from tests.gpu.programs import BEGIN, ON_GRAPHS, ON_PHYSICAL, VIEWS
 from tests.shim.clients import CUDA
 from tests.shim.conftest import MIB
@@ -27,24 +27,24 @@ OUT_OF_MEMORY = "2"
 
 
 @contextmanager
-def _talkers(card: Card, count: int) -> Iterator[list[Talk]]:
+def _talkers(gpu: Gpu, count: int) -> Iterator[list[Talk]]:
     with ExitStack() as stack:
-        environment = card.host.environment(card.grant_dir)
+        environment = gpu.host.environment(gpu.grant_dir)
         yield [stack.enter_context(talking(TALKER, environment)) for _ in range(count)]
 
 
-def _charged(card: Card) -> int:
-    return region.status(card.grant_dir)[0].use.used_bytes
+def _charged(gpu: Gpu) -> int:
+    return region.status(gpu.grant_dir)[0].use.used_bytes
 
 
-def test_card_row_04_without_a_limit_the_drivers_figures(card: Card) -> None:
-    program = f"UUID = {card.facts.uuid!r}{VIEWS}print(by_cuda()[0], by_nvml()[0])"
-    ours, drivers = (card.host.python(program, preload=preload).stdout for preload in (True, False))
+def test_gpu_row_04_without_a_limit_the_drivers_figures(gpu: Gpu) -> None:
+    program = f"UUID = {gpu.facts.uuid!r}{VIEWS}print(by_cuda()[0], by_nvml()[0])"
+    ours, drivers = (gpu.host.python(program, preload=preload).stdout for preload in (True, False))
     assert ours == drivers
 
 
-def test_card_row_05_to_the_limit_exactly(card: Card) -> None:
-    card.python(
+def test_gpu_row_05_to_the_limit_exactly(gpu: Gpu) -> None:
+    gpu.python(
         BEGIN
         + """
 whole = must(d.cuMemAlloc(room - BLOCK))
@@ -62,14 +62,14 @@ took(0)
     )
 
 
-def test_card_row_09_an_address_of_nobodys(card: Card) -> None:
+def test_gpu_row_09_an_address_of_nobodys(gpu: Gpu) -> None:
     program = BEGIN + "print('CODE', d.cuMemFree(0x1234560000)[0].name)"
-    ours = card.python(program).stdout
+    ours = gpu.python(program).stdout
     assert "CODE CUDA_ERROR_INVALID_VALUE" in ours
 
 
-def test_card_row_10_pitch(card: Card) -> None:
-    card.python(
+def test_gpu_row_10_pitch(gpu: Gpu) -> None:
+    gpu.python(
         BEGIN
         + """
 for width, height, element in ((1, 100_000, 4), (4096, 4096, 16), (5000, 3001, 8)):
@@ -82,9 +82,9 @@ assert d.cuMemAllocPitch(100, 100, 0)[0] == INVALID
     )
 
 
-def test_card_row_11_managed(card: Card) -> None:
-    """Charged in full at its creation; the card itself has its pages when they are touched."""
-    card.python(
+def test_gpu_row_11_managed(gpu: Gpu) -> None:
+    """Charged in full at its creation; the GPU itself has its pages when they are touched."""
+    gpu.python(
         BEGIN
         + """
 address = must(d.cuMemAllocManaged(256 * MIB, 1))
@@ -98,8 +98,8 @@ took(0)
     )
 
 
-def test_card_row_12_async_and_pools(card: Card) -> None:
-    card.python(
+def test_gpu_row_12_async_and_pools(gpu: Gpu) -> None:
+    gpu.python(
         ON_GRAPHS
         + """
 few = [must(d.cuMemAllocAsync(1000, 0)) for _ in range(3)]
@@ -120,8 +120,8 @@ took(reserved(default))
     )
 
 
-def test_card_row_13_physical_memory(card: Card) -> None:
-    card.python(
+def test_gpu_row_13_physical_memory(gpu: Gpu) -> None:
+    gpu.python(
         ON_PHYSICAL
         + """
 at = reserve(4 * GIB)
@@ -173,9 +173,9 @@ peer.recv(1)
 )
 
 
-def test_card_row_13_exported_and_imported(card: Card) -> None:
+def test_gpu_row_13_exported_and_imported(gpu: Gpu) -> None:
     """The importer pays nothing; what NVML says of each is what the documents suppose, or not."""
-    card.python(
+    gpu.python(
         ON_PHYSICAL
         + f"IMPORTER = {_IMPORTER!r}\n"
         + """
@@ -204,8 +204,8 @@ took(0)
     )
 
 
-def test_card_row_14_arrays(card: Card) -> None:
-    card.python(
+def test_gpu_row_14_arrays(gpu: Gpu) -> None:
+    gpu.python(
         ON_PHYSICAL
         + """
 F = d.CUarray_format
@@ -245,8 +245,8 @@ agrees("arrays up to the limit")
     )
 
 
-def test_card_row_15_graph_memory(card: Card) -> None:
-    card.python(
+def test_gpu_row_15_graph_memory(gpu: Gpu) -> None:
+    gpu.python(
         ON_GRAPHS
         + """
 executable = instantiate(scratch(300 * MIB, 200 * MIB))
@@ -262,22 +262,22 @@ agrees("after the trim")
     )
 
 
-def test_card_row_16_ipc_is_charged_once(card: Card) -> None:
-    with _talkers(card, 2) as (exporter, importer):
-        before = _charged(card)
+def test_gpu_row_16_ipc_is_charged_once(gpu: Gpu) -> None:
+    with _talkers(gpu, 2) as (exporter, importer):
+        before = _charged(gpu)
         assert exporter.ask(f"alloc {100 * MIB}") == "0 0"
         code, handle = exporter.ask("export 0").split()
         if code != "0":
             pytest.skip(f"this machine's driver exports nothing: {code}")
         assert importer.ask(f"open {handle}") == "0 0"
-        assert _charged(card) == before + 100 * MIB
+        assert _charged(gpu) == before + 100 * MIB
         assert importer.ask("close 0") == "0"
         assert exporter.ask("free 0") == "0"
-        assert _charged(card) == before
+        assert _charged(gpu) == before
 
 
-def test_card_row_17_the_hosts_memory_is_no_cards(card: Card) -> None:
-    card.python(
+def test_gpu_row_17_the_hosts_memory_is_no_gpus(gpu: Gpu) -> None:
+    gpu.python(
         BEGIN
         + """
 whole = must(d.cuMemAlloc(room))
@@ -289,45 +289,45 @@ for each in pinned:
     )
 
 
-def test_card_row_18_many_at_once(card: Card) -> None:
+def test_gpu_row_18_many_at_once(gpu: Gpu) -> None:
     """Four that ask together for a third of the room each, over and over: never more than fit."""
-    with _talkers(card, 4) as talkers:
+    with _talkers(gpu, 4) as talkers:
         for _ in range(50):
-            room = card.limit_bytes - _charged(card)
+            room = gpu.limit_bytes - _charged(gpu)
             for talk in talkers:
                 talk.tell(f"alloc {room // 3 // (2 * MIB) * 2 * MIB}")
             answers = [talk.answer() for talk in talkers]
             assert answers.count(OUT_OF_MEMORY) == 1, answers
-            assert _charged(card) <= card.limit_bytes
+            assert _charged(gpu) <= gpu.limit_bytes
             for talk, answer in zip(talkers, answers, strict=True):
                 if answer != OUT_OF_MEMORY:
                     assert talk.ask(f"free {answer.split()[1]}") == "0"
 
 
-def test_card_row_19_a_killed_holders_memory(card: Card) -> None:
-    with _talkers(card, 2) as (holder, other):
-        size = (card.limit_bytes - _charged(card)) // (2 * MIB) * 2 * MIB
+def test_gpu_row_19_a_killed_holders_memory(gpu: Gpu) -> None:
+    with _talkers(gpu, 2) as (holder, other):
+        size = (gpu.limit_bytes - _charged(gpu)) // (2 * MIB) * 2 * MIB
         assert holder.ask(f"alloc {size}") == "0 0"
         assert other.ask(f"alloc {size}") == OUT_OF_MEMORY
         holder.kill()
         assert other.ask(f"alloc {size}") == "0 0", "at once, or after the library's own retries"
-        until(lambda: _charged(card) < card.limit_bytes, "the end of the dead one's charge")
+        until(lambda: _charged(gpu) < gpu.limit_bytes, "the end of the dead one's charge")
 
 
-def test_card_row_27_the_limit_follows_the_card(card: Card) -> None:
-    number = os.environ["GPUSLICE_CARD"]
-    for visible in (card.facts.uuid, card.facts.uuid[:-1], number):
+def test_gpu_row_27_the_limit_follows_the_gpu(gpu: Gpu) -> None:
+    number = os.environ["GPUSLICE_GPU"]
+    for visible in (gpu.facts.uuid, gpu.facts.uuid[:-1], number):
         for first, second in (("by_nvml", "by_cuda"), ("by_cuda", "by_nvml")):
             program = (
                 f"import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {visible!r}\n"
-                f"os.environ['CUDA_DEVICE_ORDER'] = 'PCI_BUS_ID'\nUUID = {card.facts.uuid!r}"
+                f"os.environ['CUDA_DEVICE_ORDER'] = 'PCI_BUS_ID'\nUUID = {gpu.facts.uuid!r}"
                 f"{VIEWS}print({first}()[0], {second}()[0])"
             )
-            assert card.python(program).stdout.split() == [str(card.limit_bytes)] * 2, visible
+            assert gpu.python(program).stdout.split() == [str(gpu.limit_bytes)] * 2, visible
 
 
-def test_card_row_28_no_argument_crashes(card: Card) -> None:
-    card.python(
+def test_gpu_row_28_no_argument_crashes(gpu: Gpu) -> None:
+    gpu.python(
         BEGIN
         + """
 import ctypes
@@ -341,10 +341,10 @@ assert must(d.cuMemGetInfo())[0] == 0
     )
 
 
-def test_card_row_29_every_view_agrees(card: Card) -> None:
-    card.python(
+def test_gpu_row_29_every_view_agrees(gpu: Gpu) -> None:
+    gpu.python(
         BEGIN
-        + f"UUID = {card.facts.uuid!r}{VIEWS}"
+        + f"UUID = {gpu.facts.uuid!r}{VIEWS}"
         + """
 address = must(d.cuMemAlloc(512 * MIB))
 assert by_cuda() == by_nvml(), (by_cuda(), by_nvml())
@@ -353,24 +353,24 @@ assert by_cuda()[1] == charged()
     )
 
 
-def test_card_row_29_nvidia_smi(card: Card) -> None:
+def test_gpu_row_29_nvidia_smi(gpu: Gpu) -> None:
     if shutil.which("nvidia-smi") is None:
         pytest.skip("no nvidia-smi on this machine")
     asked = ["--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits"]
-    said = card.host.run(["nvidia-smi", *asked], card.grant_dir).stdout
+    said = gpu.host.run(["nvidia-smi", *asked], gpu.grant_dir).stdout
     totals = dict(line.split(", ") for line in said.splitlines())
-    assert int(totals[card.facts.uuid]) == card.limit_bytes // MIB
+    assert int(totals[gpu.facts.uuid]) == gpu.limit_bytes // MIB
 
 
-def test_card_row_30_only_own_processes_are_listed(card: Card) -> None:
-    """Another process, without the library, is on the card; from inside there is no trace of it."""
-    neighbour = talking(TALKER, card.host.environment(preload=False))
-    with neighbour as theirs, _talkers(card, 1) as [ours]:
-        said = card.python(
+def test_gpu_row_30_only_own_processes_are_listed(gpu: Gpu) -> None:
+    """Another process, without the library, is on the GPU; from inside there is no trace of it."""
+    neighbour = talking(TALKER, gpu.host.environment(preload=False))
+    with neighbour as theirs, _talkers(gpu, 1) as [ours]:
+        said = gpu.python(
             f"""
 import pynvml
 pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByUUID({card.facts.uuid!r})
+handle = pynvml.nvmlDeviceGetHandleByUUID({gpu.facts.uuid!r})
 print(*(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)))
 """
         ).stdout.split()
@@ -378,9 +378,9 @@ print(*(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(h
         assert set(said) <= {str(ours.pid)}
 
 
-def test_card_row_37_starts(card: Card) -> None:
+def test_gpu_row_37_starts(gpu: Gpu) -> None:
     """No bound is asserted: what five starts took, with the library and without, is noted."""
-    card.python(
+    gpu.python(
         f"""
 import os, statistics, subprocess, time
 bare = {{name: text for name, text in os.environ.items() if name != "LD_PRELOAD"}}

@@ -1,10 +1,10 @@
-"""What `make cluster` is told: which cards."""
+"""What `make cluster` is told: which GPUs."""
 
 from __future__ import annotations
 
 import pytest
 
-from simgpu.lab.cluster import CommandError, cards
+from simgpu.lab.cluster import CommandError, gpus
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,8 @@ from simgpu.lab.cluster import CommandError, cards
         ("1x80GiB,2x40Gi", [80 << 30, 40 << 30, 40 << 30]),
     ],
 )
-def test_cards_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
-    assert cards(text) == sizes
+def test_gpus_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
+    assert gpus(text) == sizes
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_cards_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
 )
 def test_what_is_not_is_refused_and_the_form_is_said(text: str, says: str) -> None:
     with pytest.raises(CommandError, match=says):
-        cards(text)
+        gpus(text)

@@ -28,7 +28,7 @@ def test_every_claim_of_the_story_is_in_the_picture() -> None:
     [
         ('\\"minor\\":1', '\\"minor\\":0'),
         ("11520MiB", "23040MiB"),
-        ("no GPU card with enough", "Insufficient cpu"),
+        ("no GPU with enough", "Insufficient cpu"),
         ('\\"more\\": 2', '\\"more\\": 0'),
         ('"code": 1', '"code": 0'),
     ],

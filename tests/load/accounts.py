@@ -20,7 +20,7 @@ _UNITS: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 @dataclass
-class Card:
+class Gpu:
     node: str
     uuid: str
     minor: int
@@ -31,9 +31,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one container asks for: of each of `cards` GPUs, so many percent."""
+    """What one container asks for: of each of `gpus` GPUs, so many percent."""
 
-    cards: int
+    gpus: int
     memory_percent: int
     core_percent: int
 
@@ -43,10 +43,10 @@ _NOTHING: Final = Share(0, 0, 0)
 
 @dataclass
 class Books:
-    """cards: by UUID. wrong: what does not add up, for people. pending: UIDs of pods that wait.
+    """GPUs: by UUID. wrong: what does not add up, for people. pending: UIDs of pods that wait.
     bound: UIDs of those that have a node."""
 
-    cards: dict[str, Card] = field(default_factory=dict)
+    gpus: dict[str, Gpu] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     pending: dict[str, Sequence[Share]] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
@@ -54,14 +54,14 @@ class Books:
     @property
     def fitting(self) -> set[str]:
         """UIDs of the pending pods that some node has room for, each by itself."""
-        nodes: dict[str, list[Card]] = defaultdict(list)
-        for card in self.cards.values():
-            nodes[card.node].append(card)
+        nodes: dict[str, list[Gpu]] = defaultdict(list)
+        for gpu in self.gpus.values():
+            nodes[gpu.node].append(gpu)
         # Few kinds of pods and many that are alike.
         fits: dict[Sequence[Share], bool] = {}
         for asks in self.pending.values():
             if asks not in fits:
-                fits[asks] = any(_fits(cards, asks) for cards in nodes.values())
+                fits[asks] = any(_fits(gpus, asks) for gpus in nodes.values())
         return {uid for uid, asks in self.pending.items() if fits[asks]}
 
 
@@ -71,7 +71,7 @@ def books(pods: Sequence[Json], devices: Sequence[Json]) -> Books:
         for entry in device["spec"]["devices"]:
             size = _bytes(entry["resources"]["koordinator.sh/gpu-memory"])
             name = device["metadata"]["name"]
-            made.cards[entry["id"]] = Card(name, entry["id"], entry["minor"], size)
+            made.gpus[entry["id"]] = Gpu(name, entry["id"], entry["minor"], size)
     for pod in pods:
         if pod["status"].get("phase") in ("Succeeded", "Failed"):
             continue
@@ -83,11 +83,11 @@ def books(pods: Sequence[Json], devices: Sequence[Json]) -> Books:
             made.pending[uid] = asks_of(pod)
             if "gpuslice.io/grants" in pod["metadata"].get("annotations", {}):
                 made.wrong.append(f"{_name(pod)}: has grants and no node")
-    for card in made.cards.values():
-        if card.held_bytes > card.total_bytes or card.held_core > 100:
+    for gpu in made.gpus.values():
+        if gpu.held_bytes > gpu.total_bytes or gpu.held_core > 100:
             made.wrong.append(
-                f"{card.node}, minor {card.minor}: {card.held_bytes} of {card.total_bytes} bytes"
-                f" and {card.held_core} percent of core are given out"
+                f"{gpu.node}, minor {gpu.minor}: {gpu.held_bytes} of {gpu.total_bytes} bytes"
+                f" and {gpu.held_core} percent of core are given out"
             )
     return made
 
@@ -101,8 +101,8 @@ def asks_of(pod: Json) -> Sequence[Share]:
         if not percent and not core:
             asks.append(_NOTHING)
             continue
-        cards = int(asked.get("koordinator.sh/gpu.shared", max(1, percent // 100)))
-        asks.append(Share(cards, percent // cards, core // cards))
+        gpus = int(asked.get("koordinator.sh/gpu.shared", max(1, percent // 100)))
+        asks.append(Share(gpus, percent // gpus, core // gpus))
     return tuple(asks)
 
 
@@ -116,23 +116,23 @@ def _enter(into: Books, pod: Json) -> None:
     except KeyError as error:
         into.wrong.append(f"{_name(pod)}: is bound without {error}")
         return
-    by_card: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    by_gpu: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for container, asks in zip(pod["spec"]["containers"], asks_of(pod), strict=True):
         shares = granted.get(container["name"], [])
-        if len({share["id"] for share in shares}) != asks.cards:
+        if len({share["id"] for share in shares}) != asks.gpus:
             into.wrong.append(f"{_name(pod)}: {container['name']} has {shares}, asked {asks}")
         for share in shares:
-            card = into.cards.get(share["id"])
-            if card is None or card.node != pod["spec"]["nodeName"] or card.minor != share["minor"]:
-                into.wrong.append(f"{_name(pod)}: {share['id']} is no card of its node")
+            gpu = into.gpus.get(share["id"])
+            if gpu is None or gpu.node != pod["spec"]["nodeName"] or gpu.minor != share["minor"]:
+                into.wrong.append(f"{_name(pod)}: {share['id']} is no GPU of its node")
                 continue
-            wanted = card.total_bytes * asks.memory_percent // 100, asks.core_percent
+            wanted = gpu.total_bytes * asks.memory_percent // 100, asks.core_percent
             if (share["memory"], share["core"]) != wanted:
                 into.wrong.append(f"{_name(pod)}: has {share}, asked {asks}")
-            card.held_bytes += share["memory"]
-            card.held_core += share["core"]
-            by_card[share["id"]][0] += share["memory"]
-            by_card[share["id"]][1] += share["core"]
+            gpu.held_bytes += share["memory"]
+            gpu.held_core += share["core"]
+            by_gpu[share["id"]][0] += share["memory"]
+            by_gpu[share["id"]][1] += share["core"]
     said = {
         entry["id"]: [
             _bytes(entry["resources"]["koordinator.sh/gpu-memory"]),
@@ -140,28 +140,27 @@ def _enter(into: Books, pod: Json) -> None:
         ]
         for entry in allocated
     }
-    if said != by_card:
-        into.wrong.append(f"{_name(pod)}: its allocation {said} is not its grants' sum {by_card}")
+    if said != by_gpu:
+        into.wrong.append(f"{_name(pod)}: its allocation {said} is not its grants' sum {by_gpu}")
 
 
-def _fits(cards: Sequence[Card], asks: Sequence[Share]) -> bool:
+def _fits(gpus: Sequence[Gpu], asks: Sequence[Share]) -> bool:
     """Whether the node has room for all the containers at once: each way is tried."""
-    ways = product(*(combinations(cards, ask.cards) for ask in asks))
+    ways = product(*(combinations(gpus, ask.gpus) for ask in asks))
     return any(_has_room(way, asks) for way in ways)
 
 
-def _has_room(way: Sequence[Sequence[Card]], asks: Sequence[Share]) -> bool:
+def _has_room(way: Sequence[Sequence[Gpu]], asks: Sequence[Share]) -> bool:
     size: dict[str, int] = defaultdict(int)
     core: dict[str, int] = defaultdict(int)
     for chosen, ask in zip(way, asks, strict=True):
-        for card in chosen:
-            size[card.uuid] += card.total_bytes * ask.memory_percent // 100
-            core[card.uuid] += ask.core_percent
+        for gpu in chosen:
+            size[gpu.uuid] += gpu.total_bytes * ask.memory_percent // 100
+            core[gpu.uuid] += ask.core_percent
     return all(
-        card.held_bytes + size[card.uuid] <= card.total_bytes
-        and card.held_core + core[card.uuid] <= 100
+        gpu.held_bytes + size[gpu.uuid] <= gpu.total_bytes and gpu.held_core + core[gpu.uuid] <= 100
         for chosen in way
-        for card in chosen
+        for gpu in chosen
     )
 
 

@@ -210,7 +210,7 @@ class Crowd(Load):
         share: Share | None,
         granted: Sequence[str],
     ) -> None:
-        size = inside.Size(_card_bytes(self.devices), _CONTEXT_BYTES)
+        size = inside.Size(_gpu_bytes(self.devices), _CONTEXT_BYTES)
         for stamped in text.splitlines():
             matched = _STAMP.fullmatch(stamped)
             if matched is None:
@@ -234,8 +234,8 @@ class Crowd(Load):
             raise LoadError(f"for too long: {what}")
 
 
-def _card_bytes(devices: Sequence[Json]) -> int:
-    """All cards are of one size."""
+def _gpu_bytes(devices: Sequence[Json]) -> int:
+    """All GPUs are of one size."""
     sizes = {
         int(entry["resources"]["koordinator.sh/gpu-memory"])
         for device in devices

@@ -32,7 +32,7 @@ while :; do
     sleep 4
 done
 """
-"""`cuda-probe` takes all that it may of its first card, is refused 512 bytes more, and ends."""
+"""`cuda-probe` takes all that it may of its first GPU, is refused 512 bytes more, and ends."""
 _LINE: Final = re.compile(r"look (\d+)\|(.*)\|(.*)\|(\d+)\|(.*)\|(.*)")
 _BLOCK_BYTES: Final = 2 << 20
 _OUT_OF_MEMORY: Final = 2
@@ -40,7 +40,7 @@ _OUT_OF_MEMORY: Final = 2
 
 
 def uuids(pod: Json, container: str) -> Sequence[str]:
-    """Of the cards that it was granted, as they are written on it."""
+    """Of the GPUs that it was granted, as they are written on it."""
     written = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_GRANTS, "{}")
     return [each["id"] for each in json.loads(written).get("containers", {}).get(container, [])]
 
@@ -53,25 +53,25 @@ def number(line: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of all cards, and of what a program's context takes of one."""
+    """Of all GPUs, and of what a program's context takes of one."""
 
-    card_bytes: int
+    gpu_bytes: int
     context_bytes: int
 
 
 def verdict(line: str, share: Share | None, granted: Sequence[str], size: Size) -> str:
-    """What is wrong with it; "" where nothing is. granted: UUIDs of the container's cards."""
+    """What is wrong with it; "" where nothing is. granted: UUIDs of the container's GPUs."""
     matched = _LINE.fullmatch(line)
     if matched is None:
         return "not a look"
     _, core, smi, nodes, sealed, probe = matched.groups()
     if share is None:
         return "" if (core, nodes, sealed) == ("", "0", "") and '"driver": false' in probe else line
-    memory = size.card_bytes * share.memory_percent // 100
+    memory = size.gpu_bytes * share.memory_percent // 100
     shown = dict(each.split(", ") for each in smi.split(";") if each.count(", ") == 1)
     taken = json.loads(probe)
     wrong = []
-    if shown != dict.fromkeys(granted, str(memory >> 20)) or len(shown) != share.cards:
+    if shown != dict.fromkeys(granted, str(memory >> 20)) or len(shown) != share.gpus:
         wrong.append(f"nvidia-smi shows {smi}")
     if core != str(share.core_percent):
         wrong.append(f"the variable of its core says {core!r}")
@@ -85,18 +85,18 @@ def verdict(line: str, share: Share | None, granted: Sequence[str], size: Size) 
 
 
 def is_short(line: str, share: Share, size: Size) -> bool:
-    """Whether the card itself had less free than the limit leaves, by a block at least: programs of
+    """Whether the GPU itself had less free than the limit leaves, by a block at least: programs of
     a pod that has just gone had not given theirs back yet. Then more may be had a moment later."""
     matched = _LINE.fullmatch(line)
-    left = size.card_bytes * share.memory_percent // 100 - size.context_bytes
+    left = size.gpu_bytes * share.memory_percent // 100 - size.context_bytes
     return matched is not None and int(json.loads(matched[6])["free"]) < left - _BLOCK_BYTES
 
 
 def _limits(sealed: str) -> Mapping[str, tuple[int, int]]:
-    """By card, bytes and percent that the container's file says; none where it is not whole."""
+    """By GPU, bytes and percent that the container's file says; none where it is not whole."""
     try:
         grant = grant_file.decode(gzip.decompress(base64.b64decode(sealed)))
     except (OSError, EOFError, ValueError):
         grant = None
-    cards = () if grant is None else grant.cards
-    return {card.uuid: (card.limit_bytes, card.core_percent) for card in cards}
+    gpus = () if grant is None else grant.gpus
+    return {gpu.uuid: (gpu.limit_bytes, gpu.core_percent) for gpu in gpus}

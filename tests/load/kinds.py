@@ -35,7 +35,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "half": Kind([Share(1, 50, 50)], crowd=10),
     "two-containers": Kind([Share(1, 20, 10), Share(1, 30, 20)], crowd=5),
     "beside": Kind([Share(1, 10, 10), None], crowd=6),
-    "two-cards": Kind([Share(2, 25, 30)], crowd=6),
+    "two-gpus": Kind([Share(2, 25, 30)], crowd=6),
     "plain": Kind([None], crowd=10),
 }
 """A hundred pods of a storm want 85 GPUs; those of a crowd, 25."""
@@ -78,7 +78,7 @@ def _asked(share: Share | None) -> Json:
     if share is None:
         return {}
     return {
-        names.RESOURCE_SHARED: str(share.cards),
-        names.RESOURCE_CORE: str(share.cards * share.core_percent),
-        names.RESOURCE_MEMORY_RATIO: str(share.cards * share.memory_percent),
+        names.RESOURCE_SHARED: str(share.gpus),
+        names.RESOURCE_CORE: str(share.gpus * share.core_percent),
+        names.RESOURCE_MEMORY_RATIO: str(share.gpus * share.memory_percent),
     }

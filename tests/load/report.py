@@ -13,14 +13,14 @@ from tests.load.generator import Figures
 _CONDITIONS: Final = """# Pods that come and go on a whole cluster
 
 `make endure`, {today}, seed {seed}: all of `make cluster`, with etcd, kube-apiserver,
-kube-controller-manager, kube-scheduler and kubelet 1.36 and containerd 2.4; cards: {cards},
+kube-controller-manager, kube-scheduler and kubelet 1.36 and containerd 2.4; GPUs: {gpus},
 simulated; up to {pods} pods at once, made and deleted in random order, of nine kinds: from 7
-percent of a card to two containers, and two cards. {cpus} cores, Linux {release}.
+percent of a GPU to two containers, and two GPUs. {cpus} cores, Linux {release}.
 """
 _CROWD: Final = """
-Every four seconds, until it goes, each container takes all that it may of its card, tries to take
+Every four seconds, until it goes, each container takes all that it may of its GPU, tries to take
 more, and reads what `nvidia-smi`, its environment and its grant say; every line of that was judged.
-At each look at the API server the grants were added up by another program than ours. A card is
+At each look at the API server the grants were added up by another program than ours. A GPU is
 short where the programs of a pod that has just gone had not given all of its share back: a program
 got less than its limit there. Containers that were started again were so before they first ran.
 What is left on the node after kills is containerd's own: begun, and not noted yet, when it was
@@ -29,7 +29,7 @@ killed.
 """
 _HEAD: Final = (
     *("phase", "pods made", "ran", "most at once", "looks inside, all right", "looks at the books"),
-    *("looks at a short card", "containers started again", "longest between two looks"),
+    *("looks at a short GPU", "containers started again", "longest between two looks"),
     "left on the node",
 )
 _WAITS: Final = ("phase", "killed", "times", "pods that fitted then", "p50", "p99", "max")
@@ -53,11 +53,11 @@ and all files but those of the cache of programs.
 class Report:
     """A phase in which anything was wrong has no row."""
 
-    def __init__(self, seed: int, pods: int, cards: str) -> None:
+    def __init__(self, seed: int, pods: int, gpus: str) -> None:
         self._conditions = _CONDITIONS.format(
             today=datetime.now(UTC).date(),
             seed=seed,
-            cards=cards,
+            gpus=gpus,
             pods=pods,
             cpus=os.cpu_count(),
             release=os.uname().release,

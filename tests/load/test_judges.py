@@ -34,7 +34,7 @@ DEVICES = [
 
 
 def pod(uid: str, percent: int, node: str = "", *minors: int, **changed: Any) -> dict[str, Any]:
-    """minors: the cards that it was given; changed: of its grants."""
+    """minors: the GPUs that it was given; changed: of its grants."""
     asked = {
         "koordinator.sh/gpu.shared": str(len(minors) or 1),
         "koordinator.sh/gpu-core": str(percent * (len(minors) or 1)),
@@ -64,7 +64,7 @@ def pod(uid: str, percent: int, node: str = "", *minors: int, **changed: Any) ->
 def test_what_adds_up_is_not_wrong() -> None:
     made = books([pod("a", 50, "n1", 0), pod("b", 50, "n1", 0), pod("c", 60, "n2", 1)], DEVICES)
     assert made.wrong == []
-    assert made.cards["GPU-n1-0"].held_bytes == 80 * GIB
+    assert made.gpus["GPU-n1-0"].held_bytes == 80 * GIB
     assert made.bound == {"a", "b", "c"}
 
 
@@ -73,8 +73,8 @@ def test_what_adds_up_is_not_wrong() -> None:
     [
         ([pod("a", 60, "n1", 0), pod("b", 50, "n1", 0)], "n1, minor 0: "),
         ([pod("a", 60, "n1", 0, memory=1)], "asked"),
-        ([pod("a", 60, "n1", 0, id="GPU-n2-0")], "no card of its node"),
-        ([pod("a", 60, "n1", 0, minor=1)], "no card of its node"),
+        ([pod("a", 60, "n1", 0, id="GPU-n2-0")], "no GPU of its node"),
+        ([pod("a", 60, "n1", 0, minor=1)], "no GPU of its node"),
         ([pod("a", 60, "n1", 0, core=61)], "asked"),
         ([pod("a", 60, "n1", 0) | {"status": {"phase": "Running"}}, pod("b", 60, "n1", 0)], "n1"),
     ],
@@ -100,7 +100,7 @@ def test_of_those_that_wait_it_knows_which_fit() -> None:
 
 def test_one_that_has_ended_holds_nothing() -> None:
     ended = pod("a", 60, "n1", 0) | {"status": {"phase": "Succeeded"}}
-    assert books([ended], DEVICES).cards["GPU-n1-0"].held_bytes == 0
+    assert books([ended], DEVICES).gpus["GPU-n1-0"].held_bytes == 0
 
 
 # --- what a container says
@@ -119,7 +119,7 @@ def line(
     more: int = 2,
     free: int = 400 << 20,
 ) -> str:
-    grant = grant_file.Grant(7, (grant_file.Card(_UUID, limit_bytes, core_percent, 0),))
+    grant = grant_file.Grant(7, (grant_file.Gpu(_UUID, limit_bytes, core_percent, 0),))
     sealed = base64.b64encode(gzip.compress(grant_file.fresh(grant))).decode()
     taken = {"context": 0, "total": total, "free": free, "filled": 0, "more": more}
     return f"look 3|{core}|{smi}|2|{sealed}|{json.dumps(taken)}"
@@ -149,7 +149,7 @@ def test_a_look_that_is_not(said: str, wrong: str) -> None:
     assert wrong in inside.verdict(said, _SHARE, [_UUID], _SIZE)
 
 
-def test_a_card_that_is_short_gives_more_a_moment_later() -> None:
+def test_a_gpu_that_is_short_gives_more_a_moment_later() -> None:
     short = line(more=0, free=300 << 20)
     assert inside.is_short(short, _SHARE, _SIZE)
     assert inside.verdict(short, _SHARE, [_UUID], _SIZE) == ""

@@ -22,11 +22,11 @@ from tests.node import faults
 BEGIN: Final = "<!-- written by python -m tests.node.cases -->\n"
 END: Final = "<!-- end of what is written -->\n"
 
-_LIMITED: Final = "brings the card with its limit"
+_LIMITED: Final = "brings the GPU with its limit"
 _REFUSES: Final = "refuses to make it"
 _STOPS: Final = "refuses to start it"
 _SHARE: Final = "its share"
-_NOTHING: Final = "no card"
+_NOTHING: Final = "no GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Case:
 
 
 CASES: Final[Sequence[Case]] = (
-    # --- which containers hold a card ---
+    # --- which containers hold a GPU ---
     Case("a_container_with_a_grant", "a container with a grant", _LIMITED, _SHARE),
     Case(
         "a_container_without_one_in_the_same_pod",
@@ -57,7 +57,7 @@ CASES: Final[Sequence[Case]] = (
         "an_init_container",
         "an init container: with a grant, of all that the pod was allocated, and without",
         "as for any container, by its name; while it lives, another one is refused the same part",
-        "its share, or no card; `containers.main: ... of the pod's allocation 0 of 21474836480 are"
+        "its share, or no GPU; `containers.main: ... of the pod's allocation 0 of 21474836480 are"
         " left; its containers that have not ended hold: ...init 21474836480`",
     ),
     Case(
@@ -70,14 +70,14 @@ CASES: Final[Sequence[Case]] = (
         "an_ephemeral_container",
         "an ephemeral container (kubectl debug)",
         "sets `NVIDIA_VISIBLE_DEVICES=void`: its name is in no grant",
-        "no card; in pods that Koordinator's scheduler placed, which name no containers, the pod's"
+        "no GPU; in pods that Koordinator's scheduler placed, which name no containers, the pod's"
         " own share",
     ),
     Case(
         "a_pod_without_a_grant_on_a_managed_node",
-        "a pod that says nothing of cards",
+        "a pod that says nothing of GPUs",
         "nothing",
-        "no card; its environment as the image has it",
+        "no GPU; its environment as the image has it",
     ),
     Case(
         "an_allocation_without_the_label",
@@ -104,14 +104,14 @@ CASES: Final[Sequence[Case]] = (
         "privileged_with_a_grant",
         "privileged: true, with a grant",
         _REFUSES,
-        "`securityContext.privileged: true lets the container use every card ... allowed with a"
-        " share of a card is false`",
+        "`securityContext.privileged: true lets the container use every GPU ... allowed with a"
+        " share of a GPU is false`",
     ),
     Case(
         "privileged_without_a_grant",
         "privileged: true, without a grant",
         "nothing: agents and drivers of the node are so",
-        "every device of the host, cards too; who may write such pods is admission's to say",
+        "every device of the host, GPUs too; who may write such pods is admission's to say",
     ),
     Case(
         "a_capability_that_loosens_the_limit",
@@ -120,7 +120,7 @@ CASES: Final[Sequence[Case]] = (
         " hostPID SYS_PTRACE; with a grant",
         _STOPS,
         "`securityContext.capabilities: with SYS_ADMIN the container unmounts what holds the limit;"
-        " not allowed with a share of a card`; without a grant it runs, and has no card",
+        " not allowed with a share of a GPU`; without a grant it runs, and has no GPU",
     ),
     Case(
         "a_capability_that_the_operator_allows",
@@ -134,8 +134,7 @@ CASES: Final[Sequence[Case]] = (
         " the container sees the others' processes: shareProcessNamespace, hostPID, kubectl debug"
         " with a target",
         "starts it, with an event and a log line, unless `--allow-capability` names them",
-        "no card; event `LimitNotEnforceable`: it can undo the limits of the pod's other"
-        " containers",
+        "no GPU; event `LimitNotEnforceable`: it can undo the limits of the pod's other containers",
     ),
     Case(
         "a_user_namespace",
@@ -156,20 +155,20 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "visible_devices_of_an_image",
         "`NVIDIA_VISIBLE_DEVICES=all` in the image",
-        "overwrites it: with the granted card's UUID, or `void`",
-        "its share, or no card",
+        "overwrites it: with the granted GPU's UUID, or `void`",
+        "its share, or no GPU",
     ),
     Case(
         "visible_devices_of_a_pod",
-        "`NVIDIA_VISIBLE_DEVICES` naming a card, in the pod or by a device plugin, with a grant",
-        "overwrites it with the granted card's UUID",
+        "`NVIDIA_VISIBLE_DEVICES` naming a GPU, in the pod or by a device plugin, with a grant",
+        "overwrites it with the granted GPU's UUID",
         _SHARE,
     ),
     Case(
-        "visible_devices_that_name_cards_without_a_grant",
+        "visible_devices_that_name_gpus_without_a_grant",
         "the same without a grant, in a pod that has one",
         "sets `NVIDIA_VISIBLE_DEVICES=void`, with an event",
-        "no card; event `WithoutGPU`",
+        "no GPU; event `WithoutGPU`",
     ),
     Case(
         "ld_preload_in_the_environment",
@@ -251,7 +250,7 @@ CASES: Final[Sequence[Case]] = (
     Case(
         "an_image_with_something_else_in_our_places",
         "a file at /.gpuslice in the image, or a directory at /etc/ld.so.preload",
-        "brings the card with its limit, and the runtime cannot put it there: it mounts before"
+        "brings the GPU with its limit, and the runtime cannot put it there: it mounts before"
         " anybody may look at the image",
         "the runtime's own words at the start: `not a directory`; without a grant it runs",
     ),
@@ -300,7 +299,7 @@ CASES: Final[Sequence[Case]] = (
         "without_the_api_server_containers_are_as_ever",
         "a grant, while the API server does not answer",
         "as where there is none: goes by the runtime, and by what live containers hold",
-        "its share, or `card ... has no room for it`",
+        "its share, or `gpu ... has no room for it`",
     ),
     Case(
         "a_grant_that_the_api_server_does_not_have",
@@ -317,28 +316,27 @@ CASES: Final[Sequence[Case]] = (
         "`what the pod was granted was written by no scheduler: ...`",
     ),
     Case(
-        "a_grant_of_a_card_that_was_full",
-        "a grant of a card that pods bound before it have, though it may be first at the node",
+        "a_grant_of_a_gpu_that_was_full",
+        "a grant of a GPU that pods bound before it have, though it may be first at the node",
         "refuses to make it; under `--remove-unverified` it deletes the pod, with an event",
-        "`card ... was full when the pod was bound: ...; pods that were bound before it hold: ...`",
+        "`gpu ... was full when the pod was bound: ...; pods that were bound before it hold: ...`",
     ),
-    # --- cards ---
+    # --- GPUs ---
     Case(
-        "a_card_of_another_device_plugin",
-        "a card of another device plugin, and no grant, in a pod that has one",
+        "a_gpu_of_another_device_plugin",
+        "a GPU of another device plugin, and no grant, in a pod that has one",
         "leaves it and logs it; never sets `void`",
-        "that plugin's card, without a limit of ours",
+        "that plugin's GPU, without a limit of ours",
     ),
     Case(
-        "a_card_of_another_device_plugin_and_a_grant",
-        "a card of another device plugin, and a grant",
+        "a_gpu_of_another_device_plugin_and_a_grant",
+        "a GPU of another device plugin, and a grant",
         _REFUSES,
-        "`the container has a card already, which is not ours to limit (CDI device"
-        " nvidia.com/gpu=`",
+        "`the container has a GPU already, which is not ours to limit (CDI device nvidia.com/gpu=`",
     ),
     Case(
-        "a_card_of_another_nri_plugin",
-        "a card that another NRI plugin brings to a container with a grant: by a device, a mount, a"
+        "a_gpu_of_another_nri_plugin",
+        "a GPU that another NRI plugin brings to a container with a grant: by a device, a mount, a"
         " variable, a cgroup rule, or a CDI name whose spec has one (with no spec to be found, by a"
         " name of NVIDIA's); containerd 1.7 does not ask",
         _REFUSES,
@@ -352,22 +350,22 @@ CASES: Final[Sequence[Case]] = (
         "that thing, and its share",
     ),
     Case(
-        "a_card_that_is_gone",
-        "a grant of a card that fell off the bus",
+        "a_gpu_that_is_gone",
+        "a grant of a GPU that fell off the bus",
         "refuses to make it, once NVML is asked again (every 15 s while containers come)",
-        "`is not on this node (it has: none)`; it runs once the card is back",
+        "`is not on this node (it has: none)`; it runs once the GPU is back",
     ),
     Case(
-        "an_unknown_card",
-        "a grant of a card that the node never had",
+        "an_unknown_gpu",
+        "a grant of a GPU that the node never had",
         _REFUSES,
-        "`card GPU-absent is not on this node (it has: GPU-`",
+        "`gpu GPU-absent is not on this node (it has: GPU-`",
     ),
     Case(
-        "more_than_the_card",
-        "a grant of more memory than the card has",
+        "more_than_the_gpu",
+        "a grant of more memory than the GPU has",
         _REFUSES,
-        "`43020000000 bytes of memory, allowed are 1 to 42949672960 (the whole card)`",
+        "`43020000000 bytes of memory, allowed are 1 to 42949672960 (the whole gpu)`",
     ),
     # --- the life of containers ---
     Case(

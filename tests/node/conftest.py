@@ -44,7 +44,7 @@ class Taken:
     more: int
 
     def held_to(self, limit_bytes: int) -> bool:
-        """It saw the limit as the card's size, took all of it, and was refused 512 bytes more.
+        """It saw the limit as the GPU's size, took all of it, and was refused 512 bytes more.
 
         All of it is what its context and the allowance for code leave, to the byte, whatever else
         is on the GPU.
@@ -110,7 +110,7 @@ def test_programs(
 
 @pytest.fixture(scope="session")
 def bare_lab(build_dir: Path, test_programs: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
-    """One card of 40 GiB; the agent is as the last test left it."""
+    """One GPU of 40 GiB; the agent is as the last test left it."""
     assert build_dir.is_dir()
     with Lab([40 * GIB], test_programs) as lab:
         yield lab
@@ -126,6 +126,6 @@ def lab(bare_lab: Lab) -> Lab:
 
 @pytest.fixture
 def half(lab: Lab) -> Iterator[Container]:
-    """A running container that holds half of the card."""
+    """A running container that holds half of the GPU."""
     with lab.pod("half", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
         yield pod.run("main", Process(PYTHON_IMAGE))

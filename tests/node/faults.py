@@ -25,28 +25,28 @@ class Fault:
 FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "the allocation is malformed, or a limit in it wrong: not JSON, not a quantity, no "
-        "memory, more than the card",
+        "memory, more than the GPU",
         "CreateContainer fails",
         "`gpuslice refuses container ...`, with the field, the value and what is allowed",
         "test_a_malformed_annotation_is_refused_with_its_reason",
     ),
     Fault(
-        "the card is not on this node",
+        "the GPU is not on this node",
         "CreateContainer fails",
-        "`card GPU-... is not on this node (it has: ...)`",
+        "`gpu GPU-... is not on this node (it has: ...)`",
         "test_a_malformed_annotation_is_refused_with_its_reason",
     ),
     Fault(
         "the pod has the isolation label, but no allocation",
-        "it starts without a card",
+        "it starts without a GPU",
         "event `WithoutGPU`: `label ... is set, but the pod has no GPU allocation`",
-        "test_a_labelled_pod_without_an_allocation_has_no_card",
+        "test_a_labelled_pod_without_an_allocation_has_no_gpu",
     ),
     Fault(
-        "a card of the pod failed",
+        "a GPU of the pod failed",
         "CreateContainer fails for the containers that have a part of it; others start",
-        "`card GPU-... is not on this node (it has: ...)`",
-        "test_a_container_without_a_share_starts_beside_a_card_that_failed",
+        "`gpu GPU-... is not on this node (it has: ...)`",
+        "test_a_container_without_a_share_starts_beside_a_gpu_that_failed",
     ),
     Fault(
         "the agent is not running, and the pod was placed by our scheduler",
@@ -56,9 +56,9 @@ FAULTS: Final[Sequence[Fault]] = (
     ),
     Fault(
         "the agent is not running, and nothing in the pod requires it (Koordinator's own pods)",
-        "the container runs without a card",
+        "the container runs without a GPU",
         "CUDA: no driver, as on a machine without one",
-        "test_without_the_agent_no_card_comes",
+        "test_without_the_agent_no_gpu_comes",
     ),
     Fault(
         "the agent is killed while pods run",
@@ -69,9 +69,9 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault(
         "the agent is killed while it makes a container",
         "CreateContainer fails, or the container has its limit; where nothing requires the "
-        "agent, it may run without a card",
+        "agent, it may run without a GPU",
         "`validator plugin ... failed`",
-        "test_an_agent_killed_while_a_container_is_made_gives_no_card_away",
+        "test_an_agent_killed_while_a_container_is_made_gives_no_gpu_away",
     ),
     Fault(
         "the agent is away, or hangs, when a container starts that it has adjusted",
@@ -90,23 +90,23 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_a_limit_that_was_hidden_while_the_agent_was_away_is_named",
     ),
     Fault(
-        "the card is all granted, and an annotation says more (forged, or of two schedulers)",
+        "the GPU is all granted, and an annotation says more (forged, or of two schedulers)",
         "CreateContainer fails until enough of what lives has ended; also after a restart of "
         "agent or containerd",
-        "`card GPU-... has no room for it: it asks for ..., granted are: ...` (`CARD_FULL`)",
-        "test_a_card_that_is_all_granted_refuses_whoever_asks_for_more",
+        "`gpu GPU-... has no room for it: it asks for ..., granted are: ...` (`GPU_FULL`)",
+        "test_a_gpu_that_is_all_granted_refuses_whoever_asks_for_more",
     ),
     Fault(
-        "another NRI plugin brings a card to a container with a share",
+        "another NRI plugin brings a GPU to a container with a share",
         "CreateContainer fails (2.2 and newer; 1.7 has no validation)",
-        "`NRI plugin 60-other injected a GPU by ...` (`CARD_FOREIGN`)",
+        "`NRI plugin 60-other injected a GPU by ...` (`GPU_FOREIGN`)",
         "test_a_container_with_a_share_stays_as_we_made_it",
     ),
     Fault(
-        "another NRI plugin brings a card to a container without a share",
-        "it starts, with that card and without a limit",
+        "another NRI plugin brings a GPU to a container without a share",
+        "it starts, with that GPU and without a limit",
         "`gpuslice_containers_unlimited_total`",
-        "test_a_card_of_another_plugin_for_a_container_without_a_share",
+        "test_a_gpu_of_another_plugin_for_a_container_without_a_share",
     ),
     Fault(
         "another NRI plugin changes, removes or takes over what we set",
@@ -128,7 +128,7 @@ FAULTS: Final[Sequence[Fault]] = (
         "test_an_agent_that_hangs_lets_no_container_through",
     ),
     Fault(
-        "the agent could not learn what a context takes of a card: it was full, lost, or NVML"
+        "the agent could not learn what a context takes of a GPU: it was full, lost, or NVML"
         " did not tell",
         "containers run; each of their contexts is charged 512 MiB",
         "in the agent's log, once: `context size unknown`",
@@ -176,10 +176,10 @@ FAULTS: Final[Sequence[Fault]] = (
         "the region lies on a full disk and has holes",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED`; the program lives",
         "`gpuslice: ... No space left on device`",
-        "test_row_25_a_region_on_a_bad_mount_is_no_card_and_the_program_lives",
+        "test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_lives",
     ),
     Fault(
-        "more than 4096 processes of one container use the card",
+        "more than 4096 processes of one container use the GPU",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED` for the others",
         "`gpuslice: ... too many processes use the GPU in this container`",
         "test_beyond_all_slots_a_process_is_told",
@@ -197,7 +197,7 @@ FAULTS: Final[Sequence[Fault]] = (
     ),
     Fault(
         "a process is killed anywhere inside an allocation, a free, an export or an import",
-        "its charge goes, nobody waits, the counters are the card's",
+        "its charge goes, nobody waits, the counters are the GPU's",
         "",
         "test_row_21_killed_at_any_step_of_a_call",
     ),

@@ -75,7 +75,7 @@ class Patient:
         (self.directory / "containerd.toml").write_text(text)
 
     def spec(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Another CDI spec of the card."""
+        """Another CDI spec of the GPU."""
         document = json.loads((self.lab.sim_dir / "cdi" / "nvidia.json").read_text())
         change(document)
         self.flags["--cdi-dir"] = self.directory / "cdi"
@@ -159,7 +159,7 @@ def _rejects_hooks(patient: Patient) -> None:
 def _device_plugin(patient: Patient) -> None:
     """As NVIDIA's leaves it: the kubelet's record of what it offers, here in time slices."""
     directory = patient.directory / "kubelet" / "device-plugins"
-    slices = [f"{patient.lab.cards[0].uuid}::{number}" for number in range(4)]
+    slices = [f"{patient.lab.gpus[0].uuid}::{number}" for number in range(4)]
     data = {"PodDeviceEntries": [], "RegisteredDevices": {"example.com/slices": slices}}
     (directory / "kubelet_internal_checkpoint").write_text(json.dumps({"Data": data}))
 
@@ -220,7 +220,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     ),
     "no driver": (
         lambda patient: patient.environment.update({"LD_LIBRARY_PATH": ""}),
-        *("driver", "fail", "NVML does not tell the cards", "nvidia-smi"),
+        *("driver", "fail", "NVML does not tell the GPUs", "nvidia-smi"),
     ),
     "no CDI spec": (
         _flag("--cdi-dir", "none"),
@@ -234,11 +234,11 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     ),
     "NVIDIA's runtime for everybody": (
         lambda patient: _nvidia(patient, "true"),
-        *("nvidia-runtime", "fail", "every pod gets cards", "when-unprivileged = false"),
+        *("nvidia-runtime", "fail", "every pod gets GPUs", "when-unprivileged = false"),
     ),
     "NVIDIA's runtime, its configuration torn": (
         lambda patient: _nvidia(patient, ""),
-        *("nvidia-runtime", "fail", "every pod gets cards", "when-unprivileged = false"),
+        *("nvidia-runtime", "fail", "every pod gets GPUs", "when-unprivileged = false"),
     ),
     "another device plugin": (
         _device_plugin,

@@ -40,14 +40,14 @@ MALFORMED = {
         "12 potatoes",
     ),
     "no memory": ({ALLOCATED: '{"gpu":[{"minor":0,"resources":{}}]}'}, names.RESOURCE_MEMORY),
-    "a card that is not there": (
+    "a GPU that is not there": (
         {
             ALLOCATED: '{"gpu":[{"minor":0,"id":"GPU-absent","resources":'
             f'{{"{names.RESOURCE_MEMORY}":"1Gi"}}}}]}}'
         },
-        "card GPU-absent is not on this node",
+        "GPU-absent is not on this node",
     ),
-    "more than the card": (
+    "more than the GPU": (
         {
             ALLOCATED: f'{{"gpu":[{{"minor":0,"id":"{UUID}","resources":'
             f'{{"{names.RESOURCE_MEMORY}":"41Gi"}}}}]}}'
@@ -73,23 +73,23 @@ def test_a_malformed_annotation_is_refused_with_its_reason(
     assert "gpuslice refuses" in str(refusal.value)
 
 
-def test_a_labelled_pod_without_an_allocation_has_no_card(lab: Lab) -> None:
+def test_a_labelled_pod_without_an_allocation_has_no_gpu(lab: Lab) -> None:
     labels = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
     with lab.pod("labelled", {}, labels) as pod:
         assert not probe(pod.run("main", OWN)).driver
 
 
-def test_a_container_without_a_share_starts_beside_a_card_that_failed(lab: Lab) -> None:
+def test_a_container_without_a_share_starts_beside_a_gpu_that_failed(lab: Lab) -> None:
     written = lab.share({"main": [(0, HALF, 50)]})
-    dead = {key: text.replace(lab.cards[0].uuid, "GPU-dead") for key, text in written.items()}
+    dead = {key: text.replace(lab.gpus[0].uuid, "GPU-dead") for key, text in written.items()}
     with lab.pod("broken", dead) as pod:
-        with pytest.raises(CriError, match="card GPU-dead is not on this node"):
+        with pytest.raises(CriError, match="GPU-dead is not on this node"):
             pod.create("main", OWN)
         for name in ("istio-proxy", "debugger-x7k2p"):
             assert not probe(pod.run(name, OWN)).driver
 
 
-def test_the_same_image_without_a_card_is_left_alone(lab: Lab) -> None:
+def test_the_same_image_without_a_gpu_is_left_alone(lab: Lab) -> None:
     with lab.pod("own") as pod:
         container = pod.run("main", Process(PRELOAD_IMAGE))
         assert container.exec(["cat", names.CONTAINER_PRELOAD]).out.startswith(OWN_PRELOAD)
@@ -102,8 +102,8 @@ def test_without_the_agent_a_pod_that_requires_it_is_refused(bare_lab: Lab) -> N
         pod.create("main", OWN)
 
 
-def test_without_the_agent_no_card_comes(bare_lab: Lab) -> None:
-    """Nothing requires the agent in a pod of Koordinator's: it runs, and has no card."""
+def test_without_the_agent_no_gpu_comes(bare_lab: Lab) -> None:
+    """Nothing requires the agent in a pod of Koordinator's: it runs, and has no GPU."""
     bare_lab.stop_agent()
     with bare_lab.pod("koordinator", bare_lab.allocated([(0, HALF, 50)])) as pod:
         container = pod.run("main", OWN)
@@ -124,10 +124,10 @@ def test_an_agent_killed_with_9_leaves_limits_in_force(half: Container, lab: Lab
 
 
 @pytest.mark.parametrize("after_ms", [0, 5, 10, 15, 20, 30])
-def test_an_agent_killed_while_a_container_is_made_gives_no_card_away(
+def test_an_agent_killed_while_a_container_is_made_gives_no_gpu_away(
     lab: Lab, after_ms: int
 ) -> None:
-    """At whatever step: refused, limited, or, where nothing requires the agent, without a card."""
+    """At whatever step: refused, limited, or, where nothing requires the agent, without a GPU."""
     for written in (lab.share({"main": [(0, HALF, 50)]}), lab.allocated([(0, HALF, 50)])):
         if not lab.agent_running:
             lab.start_agent()

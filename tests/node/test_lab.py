@@ -1,4 +1,4 @@
-"""The lab itself: pods run, no card is in them, and nothing outlives the lab's owner."""
+"""The lab itself: pods run, no GPU is in them, and nothing outlives the lab's owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .conftest import probe
 pytestmark = pytest.mark.node
 
 
-def test_a_pod_runs_and_no_card_is_in_it(bare_lab: Lab) -> None:
+def test_a_pod_runs_and_no_gpu_is_in_it(bare_lab: Lab) -> None:
     with bare_lab.pod("plain") as pod:
         container = pod.run("main", Process(PYTHON_IMAGE))
         assert container.exec(["id", "-u"]) == (0, "0\n", "")

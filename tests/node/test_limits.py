@@ -1,4 +1,4 @@
-"""Inside a pod that holds half of a card: whatever a program is started by, the limit holds."""
+"""Inside a pod that holds half of a GPU: whatever a program is started by, the limit holds."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_each_container_of_a_pod_has_its_own_share(lab: Lab) -> None:
         assert probe(two).held_to(15 * GIB)
 
 
-def test_a_container_that_is_not_listed_gets_no_card(lab: Lab) -> None:
+def test_a_container_that_is_not_listed_gets_no_gpu(lab: Lab) -> None:
     with lab.pod("pair", lab.share({"main": [(0, HALF, 50)]})) as pod:
         assert probe(pod.run("main", Process(PYTHON_IMAGE))).held_to(HALF)
         sidecar = pod.run("sidecar", Process(PYTHON_IMAGE))
@@ -188,7 +188,7 @@ _SEED = (
     '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
     '"koordinator.sh/gpu-memory":"20Gi","koordinator.sh/gpu-memory-ratio":"50"}}]}'
 )
-"""Koordinator's annotation as its documents show it: without an id, the minor tells the card."""
+"""Koordinator's annotation as its documents show it: without an id, the minor tells the GPU."""
 
 
 def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> None:
@@ -226,20 +226,20 @@ def test_thirty_pods_made_at_once_have_each_its_limit(lab: Lab) -> None:
         assert all(one.held_to(GIB) for one in at_once.map(taken, range(30)))
 
 
-def test_sixteen_cards_come_in_a_reply_of_more_than_5_kb(
+def test_sixteen_gpus_come_in_a_reply_of_more_than_5_kb(
     build_dir: object, test_programs: dict[str, tuple[object, int]]
 ) -> None:
     """NRI's transport drops a frame above 4,096 bytes that starts a message: it must be split."""
-    with Lab([GIB] * names.MAX_CARDS, test_programs) as lab:  # type: ignore[arg-type]
+    with Lab([GIB] * names.MAX_GPUS, test_programs) as lab:  # type: ignore[arg-type]
         spec = lab.sim_dir / "cdi" / "nvidia.json"
         document = json.loads(spec.read_text())
         document["containerEdits"]["env"] = [f"LONG={'x' * 5000}"]
         spec.write_text(json.dumps(document))
         lab.start_agent()
-        shares = [(index, GIB // 2, 50) for index in range(names.MAX_CARDS)]
+        shares = [(index, GIB // 2, 50) for index in range(names.MAX_GPUS)]
         with lab.pod("all", lab.share({"main": shares})) as pod:
             container = pod.run("main", Process(PYTHON_IMAGE))
             assert container.exec(["bash", "-c", "echo ${#LONG}"]).out == "5000\n"
             assert probe(container).held_to(GIB // 2)
             query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-            assert container.exec(query).out.split() == ["512"] * names.MAX_CARDS
+            assert container.exec(query).out.split() == ["512"] * names.MAX_GPUS

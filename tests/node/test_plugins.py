@@ -41,7 +41,7 @@ def remove_the_grant(container: nri.Container, adjustment: nri.ContainerAdjustme
         adjustment.mounts.add(destination=f"-{names.CONTAINER_DIR}")
 
 
-def bring_a_card(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
+def bring_a_gpu(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
     adjustment.linux.devices.add(path="/dev/nvidia0", type="c", major=195, minor=0)
 
 
@@ -60,7 +60,7 @@ def nothing_that_matters(container: nri.Container, adjustment: nri.ContainerAdju
         (steal_the_preload, "mount /etc/ld.so.preload is gone or has another source"),
         (remove_the_grant, "mount /.gpuslice is gone"),
         (take_the_variable_over, "environment NVIDIA_VISIBLE_DEVICES was set by 60-other"),
-        (bring_a_card, "NRI plugin 60-other injected a GPU by device /dev/nvidia0"),
+        (bring_a_gpu, "NRI plugin 60-other injected a GPU by device /dev/nvidia0"),
     ],
 )
 def test_a_container_with_a_share_stays_as_we_made_it(
@@ -74,8 +74,8 @@ def test_a_container_with_a_share_stays_as_we_made_it(
         pod.create("main", OWN)
 
 
-@pytest.mark.parametrize("meddle", [bring_a_card, ask_for_all])
-def test_a_card_of_another_plugin_for_a_container_without_a_share(
+@pytest.mark.parametrize("meddle", [bring_a_gpu, ask_for_all])
+def test_a_gpu_of_another_plugin_for_a_container_without_a_share(
     lab: Lab, meddle: Meddling
 ) -> None:
     with (

@@ -1,4 +1,4 @@
-"""The policy's rows on which containers hold a card, and on what they write into environments."""
+"""The policy's rows on which containers hold a GPU, and on what they write into environments."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_visible_devices_of_a_pod(lab: Lab) -> None:
             assert f"{names.ENV_VISIBLE_DEVICES}={UUID}\n" in container.exec(["env"]).out
 
 
-def test_visible_devices_that_name_cards_without_a_grant(lab: Lab) -> None:
+def test_visible_devices_that_name_gpus_without_a_grant(lab: Lab) -> None:
     with lab.pod("granted", lab.share({"other": [(0, HALF, 50)]})) as pod:
         for value in ("0", UUID):
             container = pod.run("main", _environ(NVIDIA_VISIBLE_DEVICES=value))

@@ -164,14 +164,14 @@ def test_a_grant_that_no_scheduler_wrote(cluster: Cluster) -> None:
             assert not cluster.removed(name)
 
 
-def test_a_grant_of_a_card_that_was_full(cluster: Cluster) -> None:
+def test_a_grant_of_a_gpu_that_was_full(cluster: Cluster) -> None:
     """The later one is first at the node, and has room there; it is refused all the same."""
     annotations, more = one(cluster.lab), one(cluster.lab, HALF + GIB)
     first, second = cluster.pod(annotations), cluster.pod(more)
     of_second = cluster.sandbox(second)
     with (
         cluster.lab.pod(second, more, of=of_second) as pod,
-        refused("a_grant_of_a_card_that_was_full"),
+        refused("a_grant_of_a_gpu_that_was_full"),
     ):
         pod.create("main", OWN)
     with cluster.lab.pod(first, annotations, of=cluster.sandbox(first)) as pod:

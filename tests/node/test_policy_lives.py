@@ -1,4 +1,4 @@
-"""The policy's rows on pods that see more than others, on cards, and on the life of containers."""
+"""The policy's rows on pods that see more than others, on GPUs, and on the life of containers."""
 
 from __future__ import annotations
 
@@ -186,28 +186,28 @@ def test_a_user_namespace(networked: Lab) -> None:
 
 @pytest.fixture
 def given(lab: Lab) -> Iterator[Process]:
-    """A container to which a device plugin gives the card by its CDI name, as the kubelet asks."""
+    """A container to which a device plugin gives the GPU by its CDI name, as the kubelet asks."""
     there = lab.directory / "cdi" / "nvidia.json"
     shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", there)
-    yield Process(PYTHON_IMAGE, cdi=[f"{names.CDI_KIND}={lab.cards[0].uuid}"])
+    yield Process(PYTHON_IMAGE, cdi=[f"{names.CDI_KIND}={lab.gpus[0].uuid}"])
     there.unlink()
 
 
-def test_a_card_of_another_device_plugin(lab: Lab, given: Process) -> None:
+def test_a_gpu_of_another_device_plugin(lab: Lab, given: Process) -> None:
     with lab.pod("mixed", lab.share({"main": [(0, QUARTER, 25)]})) as pod:
         main, other = pod.run("main", OWN), pod.run("other", given)
         assert names.ENV_VISIBLE_DEVICES not in other.exec(["env"]).out
         assert probe(main).held_to(QUARTER)
-        # No limit of ours is in force: whoever runs two device plugins on one card has none.
+        # No limit of ours is in force: whoever runs two device plugins on one GPU has none.
         taken = probe(other)
         assert taken.driver and taken.total == 40 * GIB
-    assert "keeps the card of another device plugin" in lab.agent_log.read_text()
+    assert "keeps the GPU of another device plugin" in lab.agent_log.read_text()
 
 
-def test_a_card_of_another_device_plugin_and_a_grant(lab: Lab, given: Process) -> None:
+def test_a_gpu_of_another_device_plugin_and_a_grant(lab: Lab, given: Process) -> None:
     with (
         lab.pod("twice", one(lab)) as pod,
-        refused("a_card_of_another_device_plugin_and_a_grant"),
+        refused("a_gpu_of_another_device_plugin_and_a_grant"),
     ):
         pod.create("main", given)
 
@@ -217,14 +217,14 @@ CDI_NAMES = ("acme.com/thing=all", "management.nvidia.com/gpu=all", "acme.com/ni
 
 @pytest.fixture
 def specs(lab: Lab) -> Iterator[Lab]:
-    """The card under names of other vendors, in the directory that the runtime reads, which the
-    agent is told; and something that is no card."""
-    card = json.loads((lab.sim_dir / "cdi" / "nvidia.json").read_text())
-    card["devices"][0]["name"] = "all"
+    """The GPU under names of other vendors, in the directory that the runtime reads, which the
+    agent is told; and something that is no GPU."""
+    gpu = json.loads((lab.sim_dir / "cdi" / "nvidia.json").read_text())
+    gpu["devices"][0]["name"] = "all"
     nic = {"name": "0", "containerEdits": {"env": ["NIC=0"]}}
     written = [
-        {**card, "kind": CDI_NAMES[0].partition("=")[0]},
-        {**card, "kind": CDI_NAMES[1].partition("=")[0]},
+        {**gpu, "kind": CDI_NAMES[0].partition("=")[0]},
+        {**gpu, "kind": CDI_NAMES[1].partition("=")[0]},
         {"cdiVersion": "0.6.0", "kind": CDI_NAMES[2].partition("=")[0], "devices": [nic]},
     ]
     paths = [lab.directory / "cdi" / f"other-{number}.json" for number in range(3)]
@@ -254,11 +254,11 @@ def _opens(major: int) -> Meddling:
     return meddle
 
 
-def test_a_card_of_another_nri_plugin(specs: Lab) -> None:
+def test_a_gpu_of_another_nri_plugin(specs: Lab) -> None:
     with (
         plugin(specs, _asks_for(CDI_NAMES[0])),
         specs.pod("brought", one(specs)) as pod,
-        refused("a_card_of_another_nri_plugin"),
+        refused("a_gpu_of_another_nri_plugin"),
     ):
         pod.create("main", OWN)
     for meddle, what in (
@@ -292,16 +292,16 @@ def test_a_thing_of_another_nri_plugin(specs: Lab) -> None:
     for name in CDI_NAMES[:2]:
         with (
             specs.pod("given", one(specs)) as pod,
-            pytest.raises(CriError, match=f"has a card already.*CDI device {name}"),
+            pytest.raises(CriError, match=f"has a GPU already.*CDI device {name}"),
         ):
             pod.create("main", Process(PYTHON_IMAGE, cdi=[name]))
 
 
 def _fault(lab: Lab, *words: str) -> None:
-    lab._python("simgpu", "fault", "--dir", lab.sim_dir, "--card", "0", *words)
+    lab._python("simgpu", "fault", "--dir", lab.sim_dir, "--gpu", "0", *words)
 
 
-def test_a_card_that_is_gone(lab: Lab) -> None:
+def test_a_gpu_that_is_gone(lab: Lab) -> None:
     def created() -> bool:
         with lab.pod("again", one(lab)) as pod:
             try:
@@ -312,27 +312,27 @@ def test_a_card_that_is_gone(lab: Lab) -> None:
 
     _fault(lab, "lose")
     try:
-        lab.wait_until(lambda: not created(), "the agent to miss the card")
-        with lab.pod("gone", one(lab)) as pod, refused("a_card_that_is_gone"):
+        lab.wait_until(lambda: not created(), "the agent to miss the GPU")
+        with lab.pod("gone", one(lab)) as pod, refused("a_gpu_that_is_gone"):
             pod.create("main", OWN)
     finally:
         _fault(lab, "restore")
-        lab.wait_until(created, "the agent to find the card again")
+        lab.wait_until(created, "the agent to find the GPU again")
 
 
-def _allocated(card: str, memory_bytes: int) -> dict[str, str]:
+def _allocated(gpu: str, memory_bytes: int) -> dict[str, str]:
     resources = f'{{"{names.RESOURCE_MEMORY}":"{memory_bytes}"}}'
-    return {ALLOCATED: f'{{"gpu":[{{"minor":0,"id":"{card}","resources":{resources}}}]}}'}
+    return {ALLOCATED: f'{{"gpu":[{{"minor":0,"id":"{gpu}","resources":{resources}}}]}}'}
 
 
-def test_an_unknown_card(lab: Lab) -> None:
-    with lab.pod("unknown", _allocated("GPU-absent", GIB)) as pod, refused("an_unknown_card"):
+def test_an_unknown_gpu(lab: Lab) -> None:
+    with lab.pod("unknown", _allocated("GPU-absent", GIB)) as pod, refused("an_unknown_gpu"):
         pod.create("main", OWN)
 
 
-def test_more_than_the_card(lab: Lab) -> None:
-    written = _allocated(lab.cards[0].uuid, 43020000000)
-    with lab.pod("greedy", written) as pod, refused("more_than_the_card"):
+def test_more_than_the_gpu(lab: Lab) -> None:
+    written = _allocated(lab.gpus[0].uuid, 43020000000)
+    with lab.pod("greedy", written) as pod, refused("more_than_the_gpu"):
         pod.create("main", OWN)
 
 

@@ -1,4 +1,4 @@
-"""What a node knows again after any restart, and that no card is granted twice meanwhile."""
+"""What a node knows again after any restart, and that no GPU is granted twice meanwhile."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def expect_room(lab: Lab, memory: int = HALF) -> None:
                 assert "has no room" in str(error)
                 return False
 
-    lab.wait_until(fits, "room on the card")
+    lab.wait_until(fits, "room on the GPU")
 
 
 @pytest.fixture
 def fifths(lab: Lab) -> Iterator[list[Container]]:
-    """Five containers that run, in as many pods, with a fifth of the card each."""
+    """Five containers that run, in as many pods, with a fifth of the GPU each."""
     with contextlib.ExitStack() as pods:
         made = []
         for number in range(5):
@@ -57,7 +57,7 @@ def fifths(lab: Lab) -> Iterator[list[Container]]:
         yield made
 
 
-def test_a_card_that_is_all_granted_refuses_whoever_asks_for_more(
+def test_a_gpu_that_is_all_granted_refuses_whoever_asks_for_more(
     lab: Lab, fifths: list[Container]
 ) -> None:
     """Also after the agent, or containerd, or both at once were killed."""
@@ -84,7 +84,7 @@ def test_a_container_that_ends_by_itself_gives_its_share_back(lab: Lab) -> None:
 
 
 def test_a_restarted_container_takes_its_predecessors_place(lab: Lab) -> None:
-    """The whole card, again and again, whether or not the old one's end was told yet."""
+    """The whole GPU, again and again, whether or not the old one's end was told yet."""
     with lab.pod("loop", lab.share({"main": [(0, WHOLE, 100)]})) as pod:
         for attempt in range(5):
             pod.create("main", BRIEF, attempt).start()
@@ -98,7 +98,7 @@ def test_a_restarted_container_takes_its_predecessors_place(lab: Lab) -> None:
 def test_an_agent_killed_while_a_container_is_made_grants_nothing_twice(
     lab: Lab, after_ms: int
 ) -> None:
-    """Whatever became of it, what lives and what fits next add up to the card."""
+    """Whatever became of it, what lives and what fits next add up to the GPU."""
     killing = threading.Timer(after_ms / 1000, lab.stop_agent, [signal.SIGKILL])
     with lab.pod("torn", lab.share({"main": [(0, HALF, 10)]})) as pod:
         killing.start()
@@ -133,7 +133,7 @@ def test_a_container_made_while_the_agent_was_away_is_named(lab: Lab) -> None:
         container = pod.run("main", OWN)
         lab.start_agent()
         named = [line for line in lab.agent_log.read_text().splitlines() if container.id in line]
-        assert any("container without its card" in line for line in named)
+        assert any("container without its GPU" in line for line in named)
         expect_room(lab, WHOLE)
 
 

@@ -49,7 +49,7 @@ def test_a_node_that_requires_the_agent_boots_by_its_exemptions(
                 pod.create("main", OWN)
             lab.start_agent()
             assert pod.run("main", OWN).exec(["true"]).code == 0
-        # An author who writes the exemption: no card comes, whatever runs.
+        # An author who writes the exemption: no GPU comes, whatever runs.
         lab.stop_agent()
         held = {**lab.allocated([(0, 20 * GIB, 50)]), **TOLERATES}
         with lab.pod("forger", held) as pod:

@@ -120,12 +120,12 @@ for name in libc.so.6 libdl.so.2 libpthread.so.0 libcuda.so.1; do
     cp -L --parents /usr/lib/*/$name /dev
 done
 cp -L --parents /lib64/ld-linux*.so.* /dev
-ln -s /simgpu /dev/copy/cards
+ln -s /simgpu /dev/copy/gpus
 """
 
 
 def test_escape_that_remains_chroot_into_a_copy(half: Container) -> None:
-    """A root with the driver and the card, but without our preload line: /dev holds the card."""
+    """A root with the driver and the GPU, but without our preload line: /dev holds the GPU."""
     assert half.exec(["sh", "-c", _COPY]) == (0, "", "")
     command = ["env", "SIMGPU_DIR=/copy", "chroot", "/dev", "/bin/probe"]
     assert probe(half, command).escaped_to(WHOLE)
@@ -148,7 +148,7 @@ exit 2
 def _beside(
     lab: Lab, sees: Literal["CONTAINER", "POD", "NODE"], read_only: bool = False
 ) -> Iterator[tuple[Container, Container]]:
-    """A container with half of the card, and one without a share, in another pod if it sees the
+    """A container with half of the GPU, and one without a share, in another pod if it sees the
     host's processes. Both with the runtime's seccomp profile."""
     granted = lab.share({"main": [(0, HALF, 50)]})
     own = Sandbox(pid="CONTAINER" if sees == "NODE" else sees)

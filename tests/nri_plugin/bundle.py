@@ -12,13 +12,13 @@ from pathlib import Path
 
 from nri_plugin import injection, rootfs
 from nri_plugin.files import RunDirectory
-from nri_plugin.model import Card, CdiDevice, Container, Mount, Paths, Share, Specs
+from nri_plugin.model import CdiDevice, Container, Gpu, Mount, Paths, Share, Specs
 from nri_plugin.places import in_place
 from simgpu.lab import holder
 from tests.nri_plugin.objects import clear
 
-CARD = Card("GPU-1", 0, 1 << 30)
-SHARES = (Share(CARD.uuid, 0, 1 << 20, 50),)
+GPU = Gpu("GPU-1", 0, 1 << 30)
+SHARES = (Share(GPU.uuid, 0, 1 << 20, 50),)
 PROTECTIVE = 5
 
 
@@ -43,7 +43,7 @@ class Bundle:
             name,
             False,
             SHARES,
-            Specs({CARD.uuid: CdiDevice(CARD.uuid, "spec")}),
+            Specs({GPU.uuid: CdiDevice(GPU.uuid, "spec")}),
             Paths(str(tmp_path / "run"), str(library)),
         )
         self.mounts = adjustment.mounts[:PROTECTIVE]

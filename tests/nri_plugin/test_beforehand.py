@@ -46,34 +46,34 @@ REFUSED: dict[str, tuple[Pod, Container, Reason, str]] = {
         Reason.ENV_PRELOADS,
         "puts /usr/lib/x86_64-linux-gnu/libcuda.so.1 before .* libcuda.so",
     ),
-    "a card's node": (
+    "a GPU's node": (
         POD,
         replace(PLAIN, devices=(Device("/dev/nvidia0", "c", 195, 0),)),
-        Reason.CARD_GIVEN,
+        Reason.GPU_GIVEN,
         r"device /dev/nvidia0",
     ),
-    "a card's node, renamed": (
+    "a GPU's node, renamed": (
         POD,
         replace(PLAIN, devices=(Device("/dev/null2", "c", 195, 3),)),
-        Reason.CARD_GIVEN,
+        Reason.GPU_GIVEN,
         "device /dev/null2",
     ),
-    "a card's node as a volume": (
+    "a GPU's node as a volume": (
         POD,
         replace(PLAIN, mounts=(Mount("/x", "/dev//nvidia1"),)),
-        Reason.CARD_GIVEN,
+        Reason.GPU_GIVEN,
         "mount /x",
     ),
     "a request to NVIDIA's runtime": (
         POD,
         replace(PLAIN, mounts=(Mount("/var/run/nvidia-container-devices/0", "/dev/null"),)),
-        Reason.CARD_GIVEN,
+        Reason.GPU_GIVEN,
         "mount /var/run/nvidia-container-devices/0",
     ),
     "a CDI device": (
         POD,
         replace(PLAIN, cdi_names=("nvidia.com/gpu=0", "k8s.gpu.nvidia.com/device=0")),
-        Reason.CARD_GIVEN,
+        Reason.GPU_GIVEN,
         "CDI device nvidia.com/gpu=0",
     ),
 }
@@ -135,19 +135,19 @@ def test_a_grant_is_allowed(handler: str) -> None:
     )
     beforehand.check_grant(replace(POD, runtime_handler=handler), harmless, rules)
     beforehand.check_volumes(harmless, PATHS)
-    assert beforehand.given_card(harmless) == ""
+    assert beforehand.given_gpu(harmless) == ""
 
 
 @pytest.mark.parametrize("value", ["all", "none", "void", ""])
-def test_what_images_say_names_no_cards(value: str) -> None:
+def test_what_images_say_names_no_gpus(value: str) -> None:
     env = ("PATH=/bin", f"{names.ENV_VISIBLE_DEVICES}={value}", "CUDA_VISIBLE_DEVICES=0")
-    assert beforehand.asks_for_cards(replace(PLAIN, env=env)) == ""
+    assert beforehand.asks_for_gpus(replace(PLAIN, env=env)) == ""
 
 
 @given(st.text(min_size=1).filter(lambda text: text not in ("all", "none", "void")))
-def test_a_list_of_cards_is_reported(value: str) -> None:
+def test_a_list_of_gpus_is_reported(value: str) -> None:
     env = (f"{names.ENV_VISIBLE_DEVICES}={value}",)
-    assert "starts without a GPU" in beforehand.asks_for_cards(replace(PLAIN, env=env))
+    assert "starts without a GPU" in beforehand.asks_for_gpus(replace(PLAIN, env=env))
 
 
 def rule(**fields: int) -> nri.LinuxDeviceCgroup:

@@ -15,36 +15,36 @@ from nri_plugin import ledger
 from nri_plugin.bounds import Bounds
 from nri_plugin.errors import Reason
 from nri_plugin.ledger import Hold
-from nri_plugin.model import Card, Pod, Share
+from nri_plugin.model import Gpu, Pod, Share
 from nri_plugin.objects import Bound
 from nri_plugin.totals import Entry
 
 GIB = 1 << 30
-CARDS = (Card("GPU-0", 0, 8 * GIB), Card("GPU-1", 1, 4 * GIB))
+GPUS = (Gpu("GPU-0", 0, 8 * GIB), Gpu("GPU-1", 1, 4 * GIB))
 NOBODY: frozenset[str] = frozenset()
 NOW = "2026-01-01T00:00:00Z"
 LABEL = names.LABEL_ISOLATION_PROVIDER
 
 
-def allocated(card: int, memory_bytes: int, core: int | None = 10, uuid: str | None = "") -> str:
+def allocated(gpu: int, memory_bytes: int, core: int | None = 10, uuid: str | None = "") -> str:
     resources = {names.RESOURCE_MEMORY: memory_bytes}
     if core is not None:
         resources[names.RESOURCE_CORE] = core
-    entry = allocation.DeviceEntry(card, resources, CARDS[card].uuid if uuid == "" else uuid)
+    entry = allocation.DeviceEntry(gpu, resources, GPUS[gpu].uuid if uuid == "" else uuid)
     return allocation.encode(allocation.Allocation({names.DEVICE_TYPE_GPU: (entry,)}))
 
 
 def bound(
-    uid: str, memory_bytes: int = GIB, card: int = 0, core: int | None = 10, scheduled: str = NOW
+    uid: str, memory_bytes: int = GIB, gpu: int = 0, core: int | None = 10, scheduled: str = NOW
 ) -> Bound:
-    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(card, memory_bytes, core)}
+    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(gpu, memory_bytes, core)}
     pod = Pod(uid, "team", f"pod-{uid}", {LABEL: "hami-core"}, annotations)
     asked = {names.RESOURCE_MEMORY: memory_bytes}
     return Bound(pod, scheduled, finished=False, leaving=False, asked=asked)
 
 
 def over(bounds: Bounds, holding: frozenset[str] = NOBODY) -> set[str]:
-    return set(bounds.over(CARDS, holding))
+    return set(bounds.over(GPUS, holding))
 
 
 asks = st.lists(
@@ -59,8 +59,8 @@ def test_in_the_order_of_binding_who_has_room_has_it(
     """The first so many come by a list, which knows when each was bound; the others by a watch."""
     listed = data.draw(st.integers(0, len(asked)))
     pods = [
-        bound(f"{number}", gib * GIB, card, core, f"2026-01-01T00:00:{number:02}Z")
-        for number, (card, gib, core) in enumerate(asked)
+        bound(f"{number}", gib * GIB, gpu, core, f"2026-01-01T00:00:{number:02}Z")
+        for number, (gpu, gib, core) in enumerate(asked)
     ]
     bounds = Bounds()
     for each in data.draw(st.permutations(pods[:listed])):
@@ -70,12 +70,12 @@ def test_in_the_order_of_binding_who_has_room_has_it(
         bounds.put(each, listing=False)
     left = {(0, "m"): 8 * GIB, (1, "m"): 4 * GIB, (0, "c"): 100, (1, "c"): 100}
     expected = set()
-    for each, (card, gib, core) in zip(pods, asked, strict=True):
-        if gib * GIB > CARDS[card].memory_bytes:
+    for each, (gpu, gib, core) in zip(pods, asked, strict=True):
+        if gib * GIB > GPUS[gpu].memory_bytes:
             continue  # refused for itself, and in nobody's way
-        if gib * GIB <= left[card, "m"] and (core or 0) <= left[card, "c"]:
-            left[card, "m"] -= gib * GIB
-            left[card, "c"] -= core or 0
+        if gib * GIB <= left[gpu, "m"] and (core or 0) <= left[gpu, "c"]:
+            left[gpu, "m"] -= gib * GIB
+            left[gpu, "c"] -= core or 0
         else:
             expected.add(each.pod.uid)
     assert over(bounds) == expected
@@ -123,25 +123,25 @@ def test_the_refusal_says_who_has_it() -> None:
     bounds = Bounds()
     bounds.put(bound("a", 5 * GIB), listing=False)
     bounds.put(bound("b", 5 * GIB), listing=False)
-    said = bounds.over(CARDS, NOBODY)["b"].text
+    said = bounds.over(GPUS, NOBODY)["b"].text
     assert said == (
-        f"card GPU-0 was full when the pod was bound: it was granted {5 * GIB} bytes of memory,"
+        f"GPU-0 was full when the pod was bound: it was granted {5 * GIB} bytes of memory,"
         f" {3 * GIB} of {8 * GIB} were left; pods that were bound before it hold: team/pod-a"
         f" {5 * GIB}"
     )
 
 
-def test_what_all_ask_for_and_which_cards_they_have() -> None:
+def test_what_all_ask_for_and_which_gpus_they_have() -> None:
     bounds = Bounds()
     bounds.put(bound("a", GIB), listing=True)
-    bounds.put(bound("b", GIB, card=1), listing=True)
+    bounds.put(bound("b", GIB, gpu=1), listing=True)
     by_minor = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(1, GIB, uuid=None)}
     bounds.put(replace(bound("c"), pod=Pod("c", "t", "c", {}, by_minor)), listing=True)
     odd = {names.ANNOTATION_DEVICE_ALLOCATED: "["}
     bounds.put(replace(bound("d"), pod=Pod("d", "t", "d", {}, odd)), listing=True)
     bounds.put(replace(bound("e"), pod=Pod("e", "t", "e")), listing=True)
     assert bounds.asked() == {names.RESOURCE_MEMORY: 5 * GIB}
-    assert bounds.granted([Entry(Card("GPU-9", 1, GIB), True)]) == {"GPU-0", "GPU-1", "GPU-9"}
+    assert bounds.granted([Entry(Gpu("GPU-9", 1, GIB), True)]) == {"GPU-0", "GPU-1", "GPU-9"}
     assert over(bounds) == set()
     bounds.keep({"b"})
     assert bounds.granted([]) == {"GPU-1"}
@@ -158,7 +158,7 @@ def told(*order: Bound) -> Bounds:
     return bounds
 
 
-def granted(of: Bound, writer: str = "", **containers: Sequence[grants.CardGrant]) -> Bound:
+def granted(of: Bound, writer: str = "", **containers: Sequence[grants.GpuGrant]) -> Bound:
     """With grants of ours."""
     written = {**of.pod.annotations, names.ANNOTATION_GRANTS: grants.encode(containers)}
     return replace(of, pod=replace(of.pod, annotations=written), writer=writer)
@@ -196,7 +196,7 @@ def test_what_no_scheduler_wrote_is_found_and_not_forgotten(
     found = bounds.foreign()["a"]
     assert found.reason is Reason.GRANT_FOREIGN
     assert problem in found.text
-    assert bounds.objection(order[-1].pod, CARDS, NOBODY) == found
+    assert bounds.objection(order[-1].pod, GPUS, NOBODY) == found
     # It is in nobody's way.
     for number in range(2):
         bounds.put(bound(f"b{number}", 4 * GIB), listing=False)
@@ -233,9 +233,9 @@ def test_who_was_asked_about_is_told_of_as_it_was_then() -> None:
     bounds.put(bound("a", 2 * GIB), listing=False)
     assert "was changed after" in bounds.foreign()["a"].text
     bounds.vouch(unbound := bound("b", scheduled=""))
-    objection = bounds.objection(unbound.pod, CARDS, NOBODY)
+    objection = bounds.objection(unbound.pod, GPUS, NOBODY)
     assert objection is not None and objection.reason is Reason.GRANT_FOREIGN
-    assert bounds.doubt(hold(unbound.pod, HALF), CARDS) == objection
+    assert bounds.doubt(hold(unbound.pod, HALF), GPUS) == objection
     bounds.put(unbound, listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
     bounds.vouch(bound("c"))
@@ -244,7 +244,7 @@ def test_who_was_asked_about_is_told_of_as_it_was_then() -> None:
     # What shows it at first shows nothing later.
     bounds.put(bound("c", scheduled=""), listing=False)
     assert bounds.foreign().keys() == {"a", "b"}
-    assert bounds.objection(bound("c").pod, CARDS, NOBODY) is None
+    assert bounds.objection(bound("c").pod, GPUS, NOBODY) is None
 
 
 @pytest.mark.parametrize("label", ["hami-core", "another"])
@@ -253,17 +253,17 @@ def test_a_label_put_on_a_running_pod_changes_nothing(label: str) -> None:
     labels = {names.LABEL_ISOLATION_PROVIDER: label}
     bounds = told(known, replace(known, pod=replace(known.pod, labels=labels)))
     assert bounds.foreign() == {}
-    assert bounds.objection(then, CARDS, NOBODY) is None
-    assert bounds.doubt(hold(then, HALF), CARDS) is None
+    assert bounds.objection(then, GPUS, NOBODY) is None
+    assert bounds.doubt(hold(then, HALF), GPUS) is None
 
 
 def test_what_was_changed_while_no_agent_looked() -> None:
     """The runtime knows what it was when the container was made; the label is its owner's."""
     bounds = told(bound("a", 2 * GIB))
-    doubt = bounds.doubt(hold(bound("a", GIB).pod, HALF), CARDS)
+    doubt = bounds.doubt(hold(bound("a", GIB).pod, HALF), GPUS)
     assert doubt is not None and doubt.reason is Reason.GRANT_FOREIGN
     for then in (replace(bound("a", 2 * GIB).pod, labels={}), Pod("a", "team", "pod-a")):
-        assert bounds.doubt(hold(then, HALF), CARDS) is None
+        assert bounds.doubt(hold(then, HALF), GPUS) is None
 
 
 # --- what the runtime tells of a pod
@@ -271,10 +271,10 @@ def test_what_was_changed_while_no_agent_looked() -> None:
 
 def test_a_pod_that_is_as_the_api_server_has_it() -> None:
     bounds, known = Bounds(), bound("a")
-    assert bounds.objection(known.pod, CARDS, NOBODY) is None
+    assert bounds.objection(known.pod, GPUS, NOBODY) is None
     bounds.put(known, listing=False)
     told = replace(known.pod, labels={**known.pod.labels, "app": "x"})
-    assert bounds.objection(told, CARDS, NOBODY) is None
+    assert bounds.objection(told, GPUS, NOBODY) is None
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_pod_that_says_something_else(told: Pod) -> None:
     for tell in (Bounds.vouch, lambda bounds, known: bounds.put(known, listing=False)):
         bounds = Bounds()
         tell(bounds, bound("a"))
-        objection = bounds.objection(told, CARDS, NOBODY)
+        objection = bounds.objection(told, GPUS, NOBODY)
         assert objection is not None
         assert objection.reason is Reason.GRANT_UNCONFIRMED
         assert " differs there" in objection.text
@@ -302,7 +302,7 @@ def test_a_pod_without_room_is_refused() -> None:
     bounds = Bounds()
     bounds.put(bound("a", 5 * GIB), listing=False)
     bounds.put(late := bound("b", 5 * GIB), listing=False)
-    objection = bounds.objection(late.pod, CARDS, NOBODY)
+    objection = bounds.objection(late.pod, GPUS, NOBODY)
     assert objection is not None and objection.reason is Reason.GRANT_OVERFILLS
 
 
@@ -318,10 +318,10 @@ def test_who_is_not_known_is_asked_about_once() -> None:
     asyncio.run(ask(pod))
     assert not bounds.unknown(pod)
     assert bounds.denied("a") == "there is no such pod"
-    objection = bounds.objection(pod, CARDS, NOBODY)
+    objection = bounds.objection(pod, GPUS, NOBODY)
     assert objection is not None and "there is no such pod" in objection.text
     bounds.put(bound("a"), listing=False)
-    assert bounds.objection(pod, CARDS, NOBODY) is None
+    assert bounds.objection(pod, GPUS, NOBODY) is None
     bounds.vouch(bound("b"))
     assert not bounds.unknown(bound("b").pod)
     bounds.keep({"a"})
@@ -347,23 +347,23 @@ HALF = Share("GPU-0", 0, GIB, 10)
 
 def test_what_is_granted_is_not_doubted() -> None:
     bounds, known = Bounds(), bound("a")
-    assert bounds.doubt(hold(known.pod, HALF), CARDS) is None  # not known
+    assert bounds.doubt(hold(known.pod, HALF), GPUS) is None  # not known
     bounds.put(known, listing=False)
     for shares in ([], [HALF], [Share("GPU-0", 0, GIB // 2, 100, uncapped=True)]):
-        assert bounds.doubt(hold(known.pod, *shares), CARDS) is None
-    # A card that failed says nothing against who has it; who was granted another one has it not.
-    assert bounds.doubt(hold(known.pod, HALF), CARDS[1:]) is None
-    bounds.put(bound("b", card=1), listing=False)
-    doubt = bounds.doubt(hold(Pod("b", "team", "pod-b"), HALF), CARDS[:1])
+        assert bounds.doubt(hold(known.pod, *shares), GPUS) is None
+    # A GPU that failed says nothing against who has it; who was granted another one has it not.
+    assert bounds.doubt(hold(known.pod, HALF), GPUS[1:]) is None
+    bounds.put(bound("b", gpu=1), listing=False)
+    doubt = bounds.doubt(hold(Pod("b", "team", "pod-b"), HALF), GPUS[:1])
     assert doubt is not None and doubt.text.endswith(
-        "container main has a part of card GPU-0, granted is none of it"
+        "container main has a part of GPU-0, granted is none of it"
     )
     by_minor = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(1, GIB, uuid=None)}
     bounds.put(with_annotations(bound("c"), by_minor), listing=False)
-    assert bounds.doubt(hold(with_annotations(bound("c"), by_minor).pod, HALF), CARDS[:1]) is None
+    assert bounds.doubt(hold(with_annotations(bound("c"), by_minor).pod, HALF), GPUS[:1]) is None
     bounds.vouch(bound("d"))
-    assert bounds.doubt(hold(bound("d").pod, HALF, HALF), CARDS) is None
-    assert bounds.doubt(hold(bound("d").pod, replace(HALF, memory_bytes=2 * GIB)), CARDS)
+    assert bounds.doubt(hold(bound("d").pod, HALF, HALF), GPUS) is None
+    assert bounds.doubt(hold(bound("d").pod, replace(HALF, memory_bytes=2 * GIB)), GPUS)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_what_is_granted_is_not_doubted() -> None:
 def test_who_holds_more_is_doubted(held: Share) -> None:
     bounds, known = Bounds(), bound("a")
     bounds.put(known, listing=False)
-    doubt = bounds.doubt(hold(known.pod, held), CARDS)
+    doubt = bounds.doubt(hold(known.pod, held), GPUS)
     assert doubt is not None and doubt.reason is Reason.GRANT_UNCONFIRMED
     assert f"has {held.memory_bytes} bytes" in doubt.text
 
@@ -387,5 +387,5 @@ def test_whose_pod_was_granted_nothing_is_doubted() -> None:
     for pod in (plain, odd, other):
         bounds = Bounds()
         bounds.put(replace(bound("a"), pod=pod, writer="s 1"), listing=False)
-        doubt = bounds.doubt(hold(Pod("a", "team", "pod-a"), HALF), CARDS)
+        doubt = bounds.doubt(hold(Pod("a", "team", "pod-a"), HALF), GPUS)
         assert doubt is not None and doubt.reason is Reason.GRANT_UNCONFIRMED

@@ -1,4 +1,4 @@
-"""How cards are brought: what the operator allows of the driver, and CDI devices by name."""
+"""How GPUs are brought: what the operator allows of the driver, and CDI devices by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which CDI names of others bring a card, by what their specs say, and by their vendor else."""
+"""Which CDI names of others bring a GPU, by what their specs say, and by their vendor else."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from nri_plugin import brought, cards
+from nri_plugin import brought, gpus
 
 
 def host(path: str) -> os.stat_result:
-    """A card's node under another name is there; nothing else is."""
+    """A GPU's node under another name is there; nothing else is."""
     if path != "/dev/renamed":
         raise FileNotFoundError(2, "No such file or directory", path)
     fields: list[Any] = [stat.S_IFCHR | 0o666, *[0] * 9]
@@ -29,9 +29,9 @@ def write(directory: Path, kind: str, edits: Any, common: Any = None, name: str 
 
 
 NET = {"deviceNodes": [{"path": "/dev/infiniband/uverbs0", "major": 231}], "env": ["A=1"]}
-CARD = {"deviceNodes": [{"path": "/dev/nvidia0"}]}
+GPU = {"deviceNodes": [{"path": "/dev/nvidia0"}]}
 EDITS: Mapping[str, tuple[Any, bool]] = {
-    "a node": (CARD, True),
+    "a node": (GPU, True),
     "its control node": ({"deviceNodes": [{"path": "/dev/nvidiactl"}]}, True),
     "a node, written otherwise": ({"deviceNodes": [{"path": "//dev/./nvidia0"}]}, True),
     "a node under another name": (
@@ -49,10 +49,10 @@ EDITS: Mapping[str, tuple[Any, bool]] = {
         True,
     ),
     "a request": ({"env": ["NVIDIA_VISIBLE_DEVICES=all"]}, True),
-    "a field that we do not apply, beside a node": ({**CARD, "additionalGids": [44]}, True),
+    "a field that we do not apply, beside a node": ({**GPU, "additionalGids": [44]}, True),
     "another device": (NET, False),
     "a library": ({"mounts": [{"hostPath": "/lib/x", "containerPath": "/lib/x"}]}, False),
-    "no cards": ({"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, False),
+    "no GPUs": ({"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, False),
 }
 
 
@@ -67,12 +67,12 @@ def test_what_a_spec_says_is_believed(
 
 
 def test_what_a_spec_makes_for_any_of_its_devices_counts(tmp_path: Path) -> None:
-    write(tmp_path, "acme.com/net", NET, CARD)
+    write(tmp_path, "acme.com/net", NET, GPU)
     assert brought.by_name([tmp_path], ["acme.com/net=0"], host) == {"acme.com/net=0"}
 
 
-def test_a_name_that_brings_a_card_somewhere_brings_it(tmp_path: Path) -> None:
-    for number, edits in enumerate((NET, CARD)):
+def test_a_name_that_brings_a_gpu_somewhere_brings_it(tmp_path: Path) -> None:
+    for number, edits in enumerate((NET, GPU)):
         (tmp_path / str(number)).mkdir()
         write(tmp_path / str(number), "acme.com/net", edits)
     places = [tmp_path / "0", tmp_path / "1"]
@@ -113,6 +113,6 @@ def test_what_cannot_be_read_is_judged_by_its_vendor(
 
 def test_the_drivers_numbers() -> None:
     text = "Character devices:\n  1 mem\n195 nvidia\n510 nvidia-uvm\n511 nvme\n\nBlock devices:\n"
-    assert cards.driver_majors(text) == {195, 510}
-    assert cards.driver_majors("") == {195}
+    assert gpus.driver_majors(text) == {195, 510}
+    assert gpus.driver_majors("") == {195}
     assert 195 in brought.majors()

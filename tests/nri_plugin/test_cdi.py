@@ -66,10 +66,10 @@ def test_what_nvidia_ctk_writes(tmp_path: Path) -> None:
     specs = cdi.load([tmp_path], status=node)
     assert specs.problems == ()
     assert set(specs.devices) == {"GPU-1", "all"}
-    card = specs.devices["GPU-1"]
-    assert card.problem is None
-    assert card.own == Edits(devices=(Device("/dev/nvidia0", "c", 195, 0, 438),))
-    assert card.common == Edits(
+    gpu = specs.devices["GPU-1"]
+    assert gpu.problem is None
+    assert gpu.own == Edits(devices=(Device("/dev/nvidia0", "c", 195, 0, 438),))
+    assert gpu.common == Edits(
         env=(("NVIDIA_VISIBLE_DEVICES", "void"),),
         devices=(Device("/dev/nvidiactl", "c", 195, 255),),
         mounts=(

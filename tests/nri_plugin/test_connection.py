@@ -270,7 +270,7 @@ def test_a_reply_over_the_limit_fails_the_container_and_keeps_the_plugin(
     assert "larger than the protocol allows" in caplog.text
 
 
-@pytest.mark.parametrize("objection", [None, Refused("a card of another's")])
+@pytest.mark.parametrize("objection", [None, Refused("a GPU of another's")])
 def test_a_verdict_may_take_a_look(objection: Refused | None) -> None:
     async def test() -> None:
         async with rig() as r:
@@ -285,7 +285,7 @@ def test_a_verdict_may_take_a_look(objection: Refused | None) -> None:
             if objection is None:
                 assert await r.runtime.create(pod(), container()) is not None
             else:
-                with pytest.raises(RequestFailed, match=r"rejected .*: a card of another's"):
+                with pytest.raises(RequestFailed, match=r"rejected .*: a GPU of another's"):
                     await r.runtime.create(pod(), container())
             assert looked
 
@@ -308,12 +308,12 @@ def test_a_refusal_reaches_the_user_word_for_word() -> None:
     async def test() -> None:
         async with rig() as r:
             await r.runtime.handshake()
-            r.handler.hooks["create"] = raiser(Refused("no card GPU-7 on this node: \udcff é"))
+            r.handler.hooks["create"] = raiser(Refused("no GPU-7 on this node: \udcff é"))
             with pytest.raises(RequestFailed) as failed:
                 await r.runtime.create(pod(), container())
             assert (failed.value.code, failed.value.message) == (
                 2,
-                "no card GPU-7 on this node: ? é",
+                "no GPU-7 on this node: ? é",
             )
             del r.handler.hooks["create"]
             r.handler.hooks["start"] = raiser(Refused("the image brings a preload of its own"))
@@ -379,8 +379,8 @@ def test_what_is_answered_at_once_is_answered_alike(caplog: pytest.LogCaptureFix
             r.handler.adjustment = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
             reply = await r.runtime.create(pod(), container())
             assert reply is not None and reply.adjust == r.handler.adjustment
-            r.handler.objection = Refused("no card GPU-7 on this node")
-            with pytest.raises(RequestFailed, match="2: no card GPU-7 on this node"):
+            r.handler.objection = Refused("no GPU-7 on this node")
+            with pytest.raises(RequestFailed, match="2: no GPU-7 on this node"):
                 await r.runtime.create(pod(), container())
             r.handler.objection = ValueError("a bug")
             with pytest.raises(RequestFailed, match="failed at CreateContainer: ValueError: a bug"):

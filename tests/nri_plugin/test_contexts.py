@@ -1,5 +1,5 @@
 """What a context takes: real children, which may answer, lie, fail or hang; and the real child over
-a simulated driver, on cards that are free, full, lost, or not there.
+a simulated driver, on GPUs that are free, full, lost, or not there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pytest
 
 from gpu import context_size
 from nri_plugin.contexts import Contexts
-from tests.shim.conftest import CARDS, GIB, MIB, Host, card_host, library, simulated
+from tests.shim.conftest import GIB, GPUS, MIB, Host, gpu_host, library, simulated
 
-__all__ = ["card_host", "library"]
+__all__ = ["gpu_host", "library"]
 
-CARD, OTHER = (uuid for uuid, _ in CARDS)
+GPU, OTHER = (uuid for uuid, _ in GPUS)
 
 
 class Clock:
@@ -55,7 +55,7 @@ def learn(looked_for: Contexts, *uuids: str) -> Mapping[str, int]:
     return looked_for.sizes
 
 
-def test_each_card_is_asked_once_and_by_its_own_name(tmp_path: Path) -> None:
+def test_each_gpu_is_asked_once_and_by_its_own_name(tmp_path: Path) -> None:
     log = tmp_path / "asked"
     script = (
         f"import os, sys; assert os.environ['CUDA_VISIBLE_DEVICES'] == sys.argv[1]\n"
@@ -166,52 +166,50 @@ def control(host: Host, **request: object) -> dict[str, object]:
 
 
 def used(host: Host) -> list[int]:
-    cards = control(host, op="status")["cards"]
-    assert isinstance(cards, list)
-    return [card["used_bytes"] for card in cards]
+    gpus = control(host, op="status")["gpus"]
+    assert isinstance(gpus, list)
+    return [gpu["used_bytes"] for gpu in gpus]
 
 
 @pytest.mark.sim
-def test_the_driver_is_asked_and_keeps_nothing(card_host: Host) -> None:
-    assert learn(over(card_host), CARD, OTHER) == {CARD: 300 * MIB, OTHER: 300 * MIB}
-    assert used(card_host) == [0, 0]
+def test_the_driver_is_asked_and_keeps_nothing(gpu_host: Host) -> None:
+    assert learn(over(gpu_host), GPU, OTHER) == {GPU: 300 * MIB, OTHER: 300 * MIB}
+    assert used(gpu_host) == [0, 0]
 
 
 @pytest.mark.sim
-def test_a_neighbours_memory_is_not_the_contexts(card_host: Host) -> None:
+def test_a_neighbours_memory_is_not_the_contexts(gpu_host: Host) -> None:
     program = "from cuda.bindings import driver as d\nd.cuInit(0)\n"
     program += "c = d.cuDevicePrimaryCtxRetain(0)[1]; d.cuCtxSetCurrent(c)\n"
     program += f"print(int(d.cuMemAlloc({GIB})[0]), flush=True); input()"
     neighbour = subprocess.Popen(
         [sys.executable, "-c", program],
-        env=card_host.environment(preload=False),
+        env=gpu_host.environment(preload=False),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert neighbour.stdout is not None and neighbour.stdout.readline() == "0\n"
-        assert learn(over(card_host), CARD) == {CARD: 300 * MIB}
-        assert used(card_host) == [GIB + 300 * MIB, 0]
+        assert learn(over(gpu_host), GPU) == {GPU: 300 * MIB}
+        assert used(gpu_host) == [GIB + 300 * MIB, 0]
     finally:
         neighbour.communicate("\n", timeout=60)
 
 
 @pytest.mark.sim
-def test_a_card_that_is_full_is_left_alone(
-    card_host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_that_is_full_is_left_alone(gpu_host: Host, caplog: pytest.LogCaptureFixture) -> None:
     program = "from cuda.bindings import driver as d\nd.cuInit(0)\n"
     program += "c = d.cuDevicePrimaryCtxRetain(1)[1]; d.cuCtxSetCurrent(c)\n"
     program += f"print(int(d.cuMemAlloc({GIB})[0]), flush=True); input()"
     neighbour = subprocess.Popen(
         [sys.executable, "-c", program],
-        env=card_host.environment(preload=False),
+        env=gpu_host.environment(preload=False),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    asked = over(card_host)
+    asked = over(gpu_host)
     try:
         assert neighbour.stdout is not None and neighbour.stdout.readline() == "0\n"
         assert learn(asked, OTHER) == {}
@@ -222,15 +220,15 @@ def test_a_card_that_is_full_is_left_alone(
 
 
 @pytest.mark.sim
-def test_a_card_that_is_lost(card_host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    asked = over(card_host)
-    control(card_host, op="lose", card=0)
+def test_a_gpu_that_is_lost(gpu_host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    asked = over(gpu_host)
+    control(gpu_host, op="lose", gpu=0)
     try:
-        assert learn(asked, CARD, OTHER) == {OTHER: 300 * MIB}
+        assert learn(asked, GPU, OTHER) == {OTHER: 300 * MIB}
     finally:
-        control(card_host, op="restore", card=0)
-    assert f"context size unknown card={CARD}" in caplog.text
-    assert learn(asked, CARD) == {CARD: 300 * MIB, OTHER: 300 * MIB}
+        control(gpu_host, op="restore", gpu=0)
+    assert f"context size unknown gpu={GPU}" in caplog.text
+    assert learn(asked, GPU) == {GPU: 300 * MIB, OTHER: 300 * MIB}
 
 
 @pytest.mark.sim
@@ -239,23 +237,23 @@ def test_contexts_that_cost_nothing_are_unknown(
 ) -> None:
     """As where NVML does not tell: nothing is not believed."""
     with simulated(build_dir, library, tmp_path) as host:
-        assert learn(over(host), CARD) == {}
+        assert learn(over(host), GPU) == {}
     assert "0 bytes: not believed" in caplog.text
 
 
 @pytest.mark.sim
-def test_without_libcuda(card_host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """NVML answers, and there is no CUDA: on a card for graphics alone, say."""
+def test_without_libcuda(gpu_host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """NVML answers, and there is no CUDA: on a GPU for graphics alone, say."""
     nvml = "libnvidia-ml.so.1"
-    (tmp_path / nvml).symlink_to(card_host.driver_dir / nvml)
-    assert learn(over(card_host, LD_LIBRARY_PATH=str(tmp_path)), CARD) == {}
+    (tmp_path / nvml).symlink_to(gpu_host.driver_dir / nvml)
+    assert learn(over(gpu_host, LD_LIBRARY_PATH=str(tmp_path)), GPU) == {}
     assert "libcuda.so.1" in caplog.text
 
 
 @pytest.mark.sim
-def test_without_a_driver(card_host: Host, tmp_path: Path) -> None:
-    assert learn(over(card_host, LD_LIBRARY_PATH=str(tmp_path)), CARD) == {}
-    assert learn(over(card_host, SIMGPU_DIR=str(tmp_path)), CARD) == {}
+def test_without_a_driver(gpu_host: Host, tmp_path: Path) -> None:
+    assert learn(over(gpu_host, LD_LIBRARY_PATH=str(tmp_path)), GPU) == {}
+    assert learn(over(gpu_host, SIMGPU_DIR=str(tmp_path)), GPU) == {}
 
 
 _LIES = {
@@ -270,18 +268,18 @@ _LIES = {
 @pytest.mark.sim
 @pytest.mark.parametrize("lie", _LIES)
 def test_nvml_that_lies_is_not_believed(
-    card_host: Host, lie: str, caplog: pytest.LogCaptureFixture
+    gpu_host: Host, lie: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows, problem = _LIES[lie]
     script = (
         "import os, sys, pynvml\nfrom collections import namedtuple\n"
         "Row = namedtuple('Row', 'pid usedGpuMemory')\n"
-        f"pynvml.nvmlDeviceGetComputeRunningProcesses = lambda card: {rows}\n"
+        f"pynvml.nvmlDeviceGetComputeRunningProcesses = lambda GPU: {rows}\n"
         "from gpu import context_size\nsys.exit(context_size.main())"
     )
-    asked = over(card_host)
+    asked = over(gpu_host)
     asked._command = (sys.executable, "-c", script)
-    assert learn(asked, CARD) == {}
+    assert learn(asked, GPU) == {}
     assert problem in caplog.text
 
 

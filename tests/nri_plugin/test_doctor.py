@@ -30,9 +30,9 @@ from nri_plugin.doctor.facts import (
     Runtime,
     Socket,
 )
-from nri_plugin.model import Card, CdiDevice, Edits, Hook, HookStage, Mount, Specs
+from nri_plugin.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
 
-CARD = Card("GPU-a", 0, 40 << 30)
+GPU = Gpu("GPU-a", 0, 40 << 30)
 HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")
 ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so.580")
 DEVICE = CdiDevice("GPU-a", "/etc/cdi/nvidia.yaml", Edits(hooks=(HOOK,)))
@@ -77,8 +77,8 @@ WHOLE = Facts(
     socket=Socket(True, True),
     runtime=Runtime("containerd", "v2.4.2", config()),
     library=Library(published=True),
-    cards=(CARD,),
-    cards_problem=None,
+    gpus=(GPU,),
+    gpus_problem=None,
     specs=Specs({"GPU-a": DEVICE}),
     missing={},
     nvidia=NvidiaRuntime(),
@@ -97,7 +97,7 @@ def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
     return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
 
 
-MIG = Card("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
+MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
 ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
@@ -220,10 +220,10 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("library", {"library": Library("/l: gone")}, FAIL, "/l: gone", "--library"),
     ("library", {"library": Library(None, True, True)}, FAIL, "noexec", "--store-dir"),
     ("library", {"library": Library()}, WARN, "not in /usr/local/vgpu/store yet", "at its start"),
-    ("driver", {"cards_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
-    ("driver", {"cards": ()}, FAIL, "shows no card", "with a card"),
+    ("driver", {"gpus_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
+    ("driver", {"gpus": ()}, FAIL, "shows no GPU", "with a GPU"),
     ("driver", {"in_trouble": [MIG]}, WARN, "GPU-m: MIG mode is enabled", "mend these GPUs"),
-    ("driver", {"cards": (), "in_trouble": [MIG]}, FAIL, "GPU-m: MIG mode", "mend these GPUs"),
+    ("driver", {"gpus": (), "in_trouble": [MIG]}, FAIL, "GPU-m: MIG mode", "mend these GPUs"),
     ("cdi", with_spec(None), WARN, "GPU-a has no device of its name", "nvidia-ctk cdi generate"),
     (
         "cdi",
@@ -246,7 +246,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "nvidia-runtime",
         runtime(handlers={"nvidia": NVIDIA}, default="nvidia"),
         FAIL,
-        "every pod gets cards, without a limit",
+        "every pod gets GPUs, without a limit",
         "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
     ),
     (
@@ -263,7 +263,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
             "nvidia": NvidiaRuntime(REFUSES),
         },
         OK,
-        "no card on their own demand",
+        "no GPU on their own demand",
         "",
     ),
     (
@@ -275,7 +275,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
             ),
         },
         FAIL,
-        "every pod gets cards",
+        "every pod gets GPUs",
         "accept-nvidia-visible-devices-as-volume-mounts = false",
     ),
     (
@@ -306,7 +306,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "device-plugins",
         {"plugins": DevicePlugins(allocated=[("uid", "main", "nvidia.com/gpu")])},
         FAIL,
-        "container main of pod uid got a card",
+        "container main of pod uid got a GPU",
         "keep that device plugin off",
     ),
     (
@@ -329,7 +329,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "newer",
     ),
     ("agent", {"agent": Agent(None, problem="refused")}, WARN, "does not answer: refused", "start"),
-    ("agent", {"agent": Agent(False, "no card")}, FAIL, "not ready: no card", "above"),
+    ("agent", {"agent": Agent(False, "no GPU")}, FAIL, "not ready: no GPU", "above"),
 ]
 
 
@@ -438,8 +438,8 @@ def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     names = ("/lib/libcuda.so", "/lib/gone.so", "/usr/gone")
     mounts = tuple(Mount(name, name) for name in names)
     specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(mounts=mounts))})
-    assert host.missing(CARD, specs, tmp_path) == ["/lib/gone.so", "/usr/gone"]
-    assert host.missing(CARD, Specs(), tmp_path) == ()
+    assert host.missing(GPU, specs, tmp_path) == ["/lib/gone.so", "/usr/gone"]
+    assert host.missing(GPU, Specs(), tmp_path) == ()
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
 
 def test_ready_and_not_ready(served: Served) -> None:
     served.readiness.session = "nobody listens"
-    served.readiness.node = ("no card", "no library")
-    assert served.get("/readyz?verbose") == (503, "nobody listens\nno card\nno library\n")
+    served.readiness.node = ("no GPU", "no library")
+    assert served.get("/readyz?verbose") == (503, "nobody listens\nno GPU\nno library\n")
     assert served.get("/healthz") == (200, "ok\n")
     served.readiness.session, served.readiness.node = None, ()
     assert served.get("/readyz") == (200, "ok\n")
@@ -72,10 +72,10 @@ def test_ready_and_not_ready(served: Served) -> None:
 
 
 def test_metrics(served: Served) -> None:
-    served.metrics.refusals.labels("CARD_UNKNOWN").inc()
+    served.metrics.refusals.labels("GPU_UNKNOWN").inc()
     status, text = served.get("/metrics")
     assert status == 200
-    assert 'gpuslice_nri_refusals_total{reason="CARD_UNKNOWN"} 1.0' in text
+    assert 'gpuslice_nri_refusals_total{reason="GPU_UNKNOWN"} 1.0' in text
     assert "process_resident_memory_bytes" in text
 
 

@@ -71,8 +71,8 @@ def test_what_lies_there(run: RunDirectory, root: Path) -> None:
     assert grant_file.decode((directory / "grant").read_bytes()) == grant_file.Grant(
         GRANT_ID,
         (
-            grant_file.Card("GPU-1", 5 << 30, 40, 3, context_bytes=512 << 20, code_bytes=64 << 20),
-            grant_file.Card("GPU-2", 1, 100, 4, context_bytes=512 << 20, code_bytes=64 << 20),
+            grant_file.Gpu("GPU-1", 5 << 30, 40, 3, context_bytes=512 << 20, code_bytes=64 << 20),
+            grant_file.Gpu("GPU-2", 1, 100, 4, context_bytes=512 << 20, code_bytes=64 << 20),
         ),
     )
     region = (directory / "region").read_bytes()
@@ -95,7 +95,7 @@ def test_a_grant_says_what_a_process_is_charged_at_once(run: RunDirectory, root:
     run.prepare("c1", SHARES, False, floor)
     grant = grant_file.decode((root / "c1/grant").read_bytes())
     assert grant is not None
-    assert [(card.context_bytes, card.code_bytes, card.managed_free) for card in grant.cards] == [
+    assert [(gpu.context_bytes, gpu.code_bytes, gpu.managed_free) for gpu in grant.gpus] == [
         (names.CONTEXT_BYTES_ASSUMED, 1 << 20, True),
         (300 << 20, 1 << 20, True),
     ]
@@ -109,7 +109,7 @@ def test_what_was_measured_is_no_difference_between_grants(run: RunDirectory, ro
     run.prepare("pod-u", SHARES, shared=True)
     grant = grant_file.decode((root / "pod-u/grant").read_bytes())
     assert grant is not None
-    assert [card.overhead_bytes for card in grant.cards] == [70 << 20, 0]
+    assert [gpu.overhead_bytes for gpu in grant.gpus] == [70 << 20, 0]
 
 
 def test_an_images_preloads_come_behind_ours_in_the_same_file(
@@ -169,9 +169,9 @@ def test_preloads_of_a_directory_that_is_gone(run: RunDirectory) -> None:
         run.add_preloads("c1", {names.CONTAINER_PRELOAD: [b"/a.so"]})
 
 
-@pytest.mark.parametrize("cards", [1, 16])
-def test_it_is_its_own_small_file_system(run: RunDirectory, root: Path, cards: int) -> None:
-    run.prepare("c1", [Share(f"GPU-{n}", n, 1, 1) for n in range(cards)], shared=False)
+@pytest.mark.parametrize("gpus", [1, 16])
+def test_it_is_its_own_small_file_system(run: RunDirectory, root: Path, gpus: int) -> None:
+    run.prepare("c1", [Share(f"GPU-{n}", n, 1, 1) for n in range(gpus)], shared=False)
     status = os.statvfs(root / "c1")
     assert status.f_flag & os.ST_NOSUID
     assert status.f_flag & os.ST_NODEV
@@ -235,7 +235,7 @@ def test_it_tells_the_grants_that_are_whole(run: RunDirectory, root: Path) -> No
     (root / "pod-u/grant").mkdir()
     found = run.grants(["c1", "c2", "pod-u", "empty", "absent"])
     assert list(found) == ["c1"]
-    assert [card.uuid for card in found["c1"].cards] == ["GPU-1", "GPU-2"]
+    assert [gpu.uuid for gpu in found["c1"].gpus] == ["GPU-1", "GPU-2"]
 
 
 def test_a_failure_leaves_nothing(run: RunDirectory, root: Path) -> None:

@@ -1,4 +1,4 @@
-"""CDI specs for cards that have none: from nvidia-ctk's answer, or not at all."""
+"""CDI specs for GPUs that have none: from nvidia-ctk's answer, or not at all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reply(*documents: object) -> bytes:
     return "\n".join(json.dumps(each) for each in documents).encode()
 
 
-def test_the_missing_cards_alone_are_kept() -> None:
+def test_the_missing_gpus_alone_are_kept() -> None:
     text, problem = render(reply(document("0", UUID, OTHER, "all")), [UUID])
     kept = json.loads(text)
     assert problem == ""
@@ -66,7 +66,7 @@ def test_several_specs_may_be_printed() -> None:
         (reply({"kind": names.CDI_KIND, "devices": 7}), "(it has: none)"),
     ],
 )
-def test_an_answer_without_the_card(printed: bytes, text: str) -> None:
+def test_an_answer_without_the_gpu(printed: bytes, text: str) -> None:
     with pytest.raises(ChildError) as raised:
         render(printed, [UUID])
     assert text in str(raised.value)

@@ -1,4 +1,4 @@
-"""Asking for the cards: a real child, which may answer, fail, babble or hang."""
+"""Asking for the GPUs: a real child, which may answer, fail, babble or hang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from nri_plugin.errors import ChildError
 from nri_plugin.inventory import Inventory, decode, pace_s
-from nri_plugin.model import Card
+from nri_plugin.model import Gpu
 from tests.simgpu.host import GIB, Host
 
 ONE = '{"gpus": [{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5}]}'
@@ -43,15 +43,15 @@ def inventory(script: str, clock: Clock | None = None, deadline_s: float = 60.0)
     )
 
 
-def test_the_cards_are_kept() -> None:
+def test_the_gpus_are_kept() -> None:
     async def work() -> None:
-        cards = inventory(f"print('{ONE}')")
-        assert not cards.cards
-        assert cards.problem is not None
-        await cards.refresh()
-        assert cards.cards == (Card("GPU-1", 0, 5),)
-        assert cards.problem is None
-        await cards.close()
+        gpus = inventory(f"print('{ONE}')")
+        assert not gpus.gpus
+        assert gpus.problem is not None
+        await gpus.refresh()
+        assert gpus.gpus == (Gpu("GPU-1", 0, 5),)
+        assert gpus.problem is None
+        await gpus.close()
 
     asyncio.run(work())
 
@@ -61,14 +61,14 @@ def test_asked_at_most_once_in_the_interval(tmp_path: Path) -> None:
     clock = Clock()
 
     async def work() -> None:
-        cards = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
-        await asyncio.gather(*(cards.refresh() for _ in range(5)))
-        await cards.refresh()
+        gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
+        await asyncio.gather(*(gpus.refresh() for _ in range(5)))
+        await gpus.refresh()
         assert log.read_text() == "x"
         clock.seconds += 5
-        await cards.refresh()
+        await gpus.refresh()
         assert log.read_text() == "xx"
-        await cards.close()
+        await gpus.close()
 
     asyncio.run(work())
 
@@ -78,19 +78,19 @@ def test_a_look_that_nobody_waits_for(tmp_path: Path) -> None:
     clock = Clock()
 
     async def work() -> None:
-        cards = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
-        cards.look(15)
-        cards.look(15)
-        assert not cards.cards
-        await cards.refresh()
-        assert (log.read_text(), len(cards.cards)) == ("x", 1)
+        gpus = inventory(f"open({str(log)!r}, 'a').write('x'); print('{ONE}')", clock)
+        gpus.look(15)
+        gpus.look(15)
+        assert not gpus.gpus
+        await gpus.refresh()
+        assert (log.read_text(), len(gpus.gpus)) == ("x", 1)
         clock.seconds += 14
-        cards.look(15)
+        gpus.look(15)
         clock.seconds += 1
-        cards.look(15)
-        await cards.refresh()
+        gpus.look(15)
+        await gpus.refresh()
         assert log.read_text() == "xx"
-        await cards.close()
+        await gpus.close()
 
     asyncio.run(work())
 
@@ -105,21 +105,21 @@ def test_what_a_look_took_whether_it_answered_or_not() -> None:
     now = iter(range(1000))
 
     async def work() -> None:
-        cards = Inventory(
+        gpus = Inventory(
             os.environ,
             deadline_s=60.0,
             min_interval_s=0.0,
             now=lambda: next(now),
             command=serving(f"print('{ONE}')"),
         )
-        assert cards.took_s == 0
-        await cards.refresh()
-        answered_s, cards._child.command = cards.took_s, ("/nowhere/python",)
+        assert gpus.took_s == 0
+        await gpus.refresh()
+        answered_s, gpus._child.command = gpus.took_s, ("/nowhere/python",)
         assert answered_s >= 1
-        await cards.close()
-        cards.took_s = 0
-        await cards.refresh()
-        assert cards.problem and cards.took_s >= 1
+        await gpus.close()
+        gpus.took_s = 0
+        await gpus.refresh()
+        assert gpus.problem and gpus.took_s >= 1
 
     asyncio.run(work())
 
@@ -128,12 +128,12 @@ def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> 
     clock = Clock()
 
     async def work() -> None:
-        cards = inventory("import sys; sys.exit('NVML: Driver Not Loaded')", clock)
+        gpus = inventory("import sys; sys.exit('NVML: Driver Not Loaded')", clock)
         for _ in range(3):
-            await cards.refresh()
+            await gpus.refresh()
             clock.seconds += 5
-        cards._child.command = ("/nowhere/python",)
-        await cards.refresh()
+        gpus._child.command = ("/nowhere/python",)
+        await gpus.refresh()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(work())
@@ -145,35 +145,35 @@ def test_a_trouble_that_lasts_is_said_once(caplog: pytest.LogCaptureFixture) -> 
     [
         ("import sys; sys.exit('first\\nNVML: Driver Not Loaded')", "NVML: Driver Not Loaded"),
         ("import os; os.abort()", "no message"),
-        ("print('no cards today')", "unreadable answer"),
+        ("print('no gpus today')", "unreadable answer"),
         ("print('[{}]')", "unreadable answer"),
         ("print('{}')", "unreadable answer"),
         ("print(5)", "unreadable answer"),
     ],
 )
-def test_a_failed_look_keeps_the_cards_and_says_why(script: str, problem: str) -> None:
+def test_a_failed_look_keeps_the_gpus_and_says_why(script: str, problem: str) -> None:
     clock = Clock()
 
     async def work() -> None:
-        cards = inventory(f"print('{ONE}')", clock)
-        await cards.refresh()
+        gpus = inventory(f"print('{ONE}')", clock)
+        await gpus.refresh()
         clock.seconds += 5
-        await cards.close()
-        cards._child.command = serving(script)
-        await cards.refresh()
-        assert cards.cards == (Card("GPU-1", 0, 5),)
-        assert problem in str(cards.problem)
-        await cards.close()
+        await gpus.close()
+        gpus._child.command = serving(script)
+        await gpus.refresh()
+        assert gpus.gpus == (Gpu("GPU-1", 0, 5),)
+        assert problem in str(gpus.problem)
+        await gpus.close()
 
     asyncio.run(work())
 
 
 def test_a_child_that_cannot_be_started() -> None:
     async def work() -> None:
-        cards = inventory("")
-        cards._child.command = ("/nowhere/python",)
-        await cards.refresh()
-        assert cards.problem == "/nowhere/python: No such file or directory"
+        gpus = inventory("")
+        gpus._child.command = ("/nowhere/python",)
+        await gpus.refresh()
+        assert gpus.problem == "/nowhere/python: No such file or directory"
 
     asyncio.run(work())
 
@@ -182,26 +182,26 @@ def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers() -> Non
     clock = Clock()
 
     async def work() -> None:
-        cards = inventory("import time; time.sleep(600)", clock, deadline_s=0.0)
-        await cards.refresh()
-        assert cards.problem == "NVML did not answer in 0 s"
-        lingering = cards._child.lingering
+        gpus = inventory("import time; time.sleep(600)", clock, deadline_s=0.0)
+        await gpus.refresh()
+        assert gpus.problem == "NVML did not answer in 0 s"
+        lingering = gpus._child.lingering
         assert lingering is not None
         assert await lingering.wait() == -signal.SIGKILL
         # One that no signal reaches looks like this to us:
         sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
-        cards._child.lingering = sleeper
+        gpus._child.lingering = sleeper
         clock.seconds += 5
-        await cards.refresh()
-        assert "still hangs in the driver" in str(cards.problem)
+        await gpus.refresh()
+        assert "still hangs in the driver" in str(gpus.problem)
         sleeper.kill()
         await sleeper.wait()
         clock.seconds += 5
-        cards._child.deadline_s = 60.0
-        cards._child.command = serving(f"print('{ONE}')")
-        await cards.refresh()
-        assert cards.cards
-        await cards.close()
+        gpus._child.deadline_s = 60.0
+        gpus._child.command = serving(f"print('{ONE}')")
+        await gpus.refresh()
+        assert gpus.gpus
+        await gpus.close()
 
     asyncio.run(work())
 
@@ -212,17 +212,17 @@ def test_one_child_answers_look_after_look_and_is_replaced_when_it_exits(tmp_pat
     script = f"import os; open({str(log)!r}, 'a').write(f'{{os.getpid()}} '); print('{ONE}')"
 
     async def work() -> None:
-        cards = inventory(script, clock)
+        gpus = inventory(script, clock)
         for _ in range(3):
-            await cards.refresh()
+            await gpus.refresh()
             clock.seconds += 5
         first, *others = log.read_text().split()
         assert others == [first, first]
         os.kill(int(first), signal.SIGKILL)
-        await cards.refresh()
-        assert cards.problem is None
+        await gpus.refresh()
+        assert gpus.problem is None
         assert len(set(log.read_text().split())) == 2
-        await cards.close()
+        await gpus.close()
 
     asyncio.run(work())
 
@@ -237,39 +237,39 @@ def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count() -> None:
     clock = Clock()
 
     async def work() -> None:
-        cards = inventory(script, clock)
+        gpus = inventory(script, clock)
         for _ in told:
-            await cards.refresh()
-            assert cards.cards == ()
-            (seen,) = cards.seen
+            await gpus.refresh()
+            assert gpus.gpus == ()
+            (seen,) = gpus.seen
             assert seen.problem == "the driver reported XID 79 (GPU has fallen off the bus)"
             clock.seconds += 5
-        await cards.close()
+        await gpus.close()
 
     asyncio.run(work())
 
 
 def test_a_caller_that_gives_up_leaves_the_look_to_the_next() -> None:
     async def work() -> None:
-        cards = inventory(f"print('{ONE}')")
-        impatient = asyncio.create_task(cards.refresh())
+        gpus = inventory(f"print('{ONE}')")
+        impatient = asyncio.create_task(gpus.refresh())
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.wait([impatient])
         assert impatient.cancelled()
-        await cards.refresh()
-        assert cards.cards
-        await cards.close()
+        await gpus.refresh()
+        assert gpus.gpus
+        await gpus.close()
 
     asyncio.run(work())
 
 
 def test_closing_ends_the_child() -> None:
     async def work() -> None:
-        cards = inventory("import time; time.sleep(600)")
-        look = asyncio.create_task(cards.refresh())
+        gpus = inventory("import time; time.sleep(600)")
+        look = asyncio.create_task(gpus.refresh())
         await asyncio.sleep(0)
-        await cards.close()
+        await gpus.close()
         await asyncio.wait([look])
         assert look.cancelled()
 
@@ -279,39 +279,39 @@ def test_closing_ends_the_child() -> None:
 def test_without_a_driver_the_child_says_so() -> None:
     async def work() -> None:
         environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-        cards = Inventory(environment, deadline_s=60, min_interval_s=0, now=Clock())
-        await cards.refresh()
-        assert cards.problem is None or cards.problem.startswith("NVML: ")
-        await cards.close()
+        gpus = Inventory(environment, deadline_s=60, min_interval_s=0, now=Clock())
+        await gpus.refresh()
+        assert gpus.problem is None or gpus.problem.startswith("NVML: ")
+        await gpus.close()
 
     asyncio.run(work())
 
 
 def test_decode() -> None:
-    assert decode(b'{"gpus": []}').cards == ()
+    assert decode(b'{"gpus": []}').gpus == ()
     with pytest.raises(ChildError):
         decode(b"\xff")
 
 
 @pytest.mark.sim
-def test_a_card_that_falls_off_the_bus_is_not_offered(build_dir: Path, tmp_path: Path) -> None:
-    options = ("--card", str(GIB), "--card", str(2 * GIB))
+def test_a_gpu_that_falls_off_the_bus_is_not_offered(build_dir: Path, tmp_path: Path) -> None:
+    options = ("--gpu", str(GIB), "--gpu", str(2 * GIB))
     host = Host(tmp_path / "sim", options, build_dir)
     host.up()
 
     async def work() -> None:
-        cards = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
-        await cards.refresh()
-        assert [card.memory_bytes for card in cards.cards] == [GIB, 2 * GIB]
-        assert cards.driver == "580.65.06"
-        whole = cards.seen
-        assert cards.cards == whole
-        host.fault("lose", card=1)
+        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
+        await gpus.refresh()
+        assert [gpu.memory_bytes for gpu in gpus.gpus] == [GIB, 2 * GIB]
+        assert gpus.driver == "580.65.06"
+        whole = gpus.seen
+        assert gpus.gpus == whole
+        host.fault("lose", gpu=1)
         for _ in range(3):
-            await cards.refresh()
+            await gpus.refresh()
             # It does not even tell its name any more.
-            assert (cards.cards, cards.seen) == (whole[:1], whole[:1])
-        await cards.close()
+            assert (gpus.gpus, gpus.seen) == (whole[:1], whole[:1])
+        await gpus.close()
 
     try:
         asyncio.run(work())
@@ -325,7 +325,7 @@ def test_a_gpu_in_mig_mode_is_in_trouble_and_keeps_its_memory(
 ) -> None:
     config = tmp_path / "host.toml"
     text = (
-        '[[card]]\nuuid = "GPU-00000000-0000-0000-0000-00000000000{0}"\nminor = {0}\n'
+        '[[gpu]]\nuuid = "GPU-00000000-0000-0000-0000-00000000000{0}"\nminor = {0}\n'
         'memory = "1Gi"\n{1}'
     )
     mig = 'mig_uuid = "MIG-00000000-0000-0000-0000-000000000009"\n'
@@ -334,13 +334,13 @@ def test_a_gpu_in_mig_mode_is_in_trouble_and_keeps_its_memory(
     host.up()
 
     async def work() -> None:
-        cards = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
-        await cards.refresh()
-        assert [card.minor for card in cards.cards] == [0]
-        assert "MIG mode is enabled" in cards.seen[1].problem
-        assert cards.seen[1].memory_bytes == GIB
-        assert cards.seen[1].bus_id
-        await cards.close()
+        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
+        await gpus.refresh()
+        assert [gpu.minor for gpu in gpus.gpus] == [0]
+        assert "MIG mode is enabled" in gpus.seen[1].problem
+        assert gpus.seen[1].memory_bytes == GIB
+        assert gpus.seen[1].bus_id
+        await gpus.close()
 
     try:
         asyncio.run(work())
@@ -348,15 +348,15 @@ def test_a_gpu_in_mig_mode_is_in_trouble_and_keeps_its_memory(
         host.down()
 
 
-def test_a_card_in_trouble_is_named_and_not_offered() -> None:
+def test_a_gpu_in_trouble_is_named_and_not_offered() -> None:
     ill = '{"uuid": "GPU-2", "minor": 1, "memory_bytes": 0, "problem": "GPU is lost"}'
     well = '{"uuid": "GPU-1", "minor": 0, "memory_bytes": 5, "numa": 1, "root": "pci0000:3a"}'
 
     async def work() -> None:
-        cards = inventory(f"print('{{\"gpus\": [{well}, {ill}]}}')")
-        await cards.refresh()
-        assert cards.cards == (Card("GPU-1", 0, 5, numa=1, root="pci0000:3a"),)
-        assert cards.seen[1] == Card("GPU-2", 1, 0, problem="GPU is lost")
-        await cards.close()
+        gpus = inventory(f"print('{{\"gpus\": [{well}, {ill}]}}')")
+        await gpus.refresh()
+        assert gpus.gpus == (Gpu("GPU-1", 0, 5, numa=1, root="pci0000:3a"),)
+        assert gpus.seen[1] == Gpu("GPU-2", 1, 0, problem="GPU is lost")
+        await gpus.close()
 
     asyncio.run(work())

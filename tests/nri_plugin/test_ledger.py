@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, what lives holds no more of a card than the card has, and no
+"""Whatever happens in whatever order, what lives holds no more of a GPU than the GPU has, and no
 more of a pod's allocation than was allocated."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nri_plugin.errors import Reason
 from nri_plugin.ledger import Hold, Ledger, Part, Shortage, hold, parts
-from nri_plugin.model import Card, Pod, Share
+from nri_plugin.model import Gpu, Pod, Share
 
-A, B = Card("GPU-a", 0, 100), Card("GPU-b", 1, 7)
-CARDS = (A, B)
+A, B = Gpu("GPU-a", 0, 100), Gpu("GPU-b", 1, 7)
+GPUS = (A, B)
 POD = Pod("uid-1", "team", "train")
 
 
@@ -28,7 +28,7 @@ WHOLE = {A.uuid: Part(100, 100), B.uuid: Part(7, 100)}
 
 
 def take(ledger: Ledger, wanted: Hold, allocated: Mapping[str, Part] = WHOLE) -> Shortage | None:
-    return ledger.take(wanted, CARDS, allocated)
+    return ledger.take(wanted, GPUS, allocated)
 
 
 def shared(identity: str, memory: int, name: str, uid: str = "uid-1") -> Hold:
@@ -37,13 +37,13 @@ def shared(identity: str, memory: int, name: str, uid: str = "uid-1") -> Hold:
     return hold(identity, f"pod-{uid}", True, pod, name, shares)
 
 
-def test_exactly_the_card_fits_and_not_one_more() -> None:
+def test_exactly_the_gpu_fits_and_not_one_more() -> None:
     ledger = Ledger()
     assert take(ledger, own("1", 60, 50, uid="x")) is None
     assert take(ledger, own("2", 40, 50, uid="y")) is None
     short = take(ledger, own("3", 1, 0, uid="z"))
     assert short == Shortage(
-        Reason.CARD_FULL,
+        Reason.GPU_FULL,
         "main",
         A.uuid,
         "memory_bytes",
@@ -117,7 +117,7 @@ def test_what_was_answered_a_moment_ago_holds_until_it_is_doubted() -> None:
     assert {held.container_id for held in ledger.holds()} == {"0", "1"}
 
 
-def test_what_runs_is_adopted_even_where_it_is_more_than_the_card() -> None:
+def test_what_runs_is_adopted_even_where_it_is_more_than_the_gpu() -> None:
     ledger = Ledger()
     ledger.adopt([own("1", 80, 0, uid="x"), own("2", 80, 0, uid="y")], frozenset())
     short = take(ledger, own("3", 1, 0, uid="z"))
@@ -149,14 +149,14 @@ def test_an_init_container_that_has_ended_leaves_its_pod_all_of_the_allocation()
 
 
 def test_what_lives_of_a_pod_does_not_exceed_its_allocation() -> None:
-    """The card has room; the pod was not given it."""
+    """The GPU has room; the pod was not given it."""
     ledger = Ledger()
     assert take(ledger, own("1", 40, 10, "sidecar"), HALF) is None
     assert take(ledger, own("2", 10, 40), HALF) is None
     short = take(ledger, own("3", 1, 0, "debug"), HALF)
     assert short is not None
     assert short.refusal().text == (
-        "annotation gpuslice.io/grants: containers.debug: 1 bytes of memory of card GPU-a, but of"
+        "annotation gpuslice.io/grants: containers.debug: 1 bytes of memory of GPU-a, but of"
         " the pod's allocation 0 of 50 are left; its containers that have not ended hold:"
         " team/pod-of-uid-1/sidecar 40, team/pod-of-uid-1/main 10"
     )
@@ -216,7 +216,7 @@ class Node(RuleBasedStateMachine):
     def expected(
         self, without: tuple[str, str] | None = None, uid: str | None = None
     ) -> Mapping[str, Part]:
-        """By card; of one pod, where `uid` says which."""
+        """By GPU; of one pod, where `uid` says which."""
         grants: dict[str, Hold] = {}
         for one in self.running:
             if uid in (None, one.held.pod_uid) and one.alive and _who(one) != without:
@@ -247,18 +247,18 @@ class Node(RuleBasedStateMachine):
         else:
             key = identity
         allocated = ALLOCATED[uid]
-        if any(exceeds(part, allocated[card]) for card, part in parts(shares).items()):
+        if any(exceeds(part, allocated[gpu]) for gpu, part in parts(shares).items()):
             return  # the policy refuses it, whatever lives
         wanted = hold(identity, key, uid == "z", pod, name, shares)
         others = self.expected(without=(uid, name))
         siblings = {one.held.key for one in self.running if one.alive and _who(one) != (uid, name)}
         of_pod = self.expected(without=(uid, name), uid=uid)
         fits = key in siblings or not any(
-            exceeds(total.get(card, Part(0, 0)).plus(part), most[card])
-            for card, part in wanted.parts.items()
+            exceeds(total.get(gpu, Part(0, 0)).plus(part), most[gpu])
+            for gpu, part in wanted.parts.items()
             for total, most in ((others, WHOLE), (of_pod, allocated))
         )
-        assert (self.ledger.take(wanted, CARDS, allocated) is None) == fits
+        assert (self.ledger.take(wanted, GPUS, allocated) is None) == fits
         if not fits:
             return
         for one in self.running:
@@ -294,11 +294,11 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_what_lives(self) -> None:
         assert self.ledger.granted() == self.expected()
-        for card in CARDS:
-            assert not exceeds(self.ledger.granted().get(card.uuid, Part(0, 0)), WHOLE[card.uuid])
+        for gpu in GPUS:
+            assert not exceeds(self.ledger.granted().get(gpu.uuid, Part(0, 0)), WHOLE[gpu.uuid])
         for uid, allocated in ALLOCATED.items():
             held = self.expected(uid=uid)
-            assert not any(exceeds(part, allocated[card]) for card, part in held.items())
+            assert not any(exceeds(part, allocated[gpu]) for gpu, part in held.items())
 
 
 TestNode = Node.TestCase

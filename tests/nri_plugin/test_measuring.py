@@ -22,10 +22,10 @@ from nri_plugin.ledger import Hold
 from nri_plugin.measuring import COMMAND, Measuring, container_of
 from nri_plugin.metrics import Metrics
 from nri_plugin.model import Pod
-from tests.shim.conftest import CARDS, CONTEXT_BYTES, GIB, MIB, Host, card_host, library
+from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Host, gpu_host, library
 from tests.shim.exact import CODE
 
-__all__ = ["card_host", "library"]
+__all__ = ["gpu_host", "library"]
 
 GPU = "GPU-1"
 ANSWER = """
@@ -59,13 +59,13 @@ class Node:
         directory = self.root / key
         if not directory.exists():
             directory.mkdir(parents=True)
-            grant = grant_file.Grant(7, (grant_file.Card(self.uuid, 10 * GIB, 100, 0),))
+            grant = grant_file.Grant(7, (grant_file.Gpu(self.uuid, 10 * GIB, 100, 0),))
             (directory / names.FILE_GRANT).write_bytes(grant_file.fresh(grant))
             (directory / names.FILE_REGION).write_bytes(region_file.fresh(1, 7))
         self.charge(key, charged_bytes)
 
     def charge(self, key: str, charged_bytes: int) -> None:
-        at = region_file.Geometry(1).card_offset(0)
+        at = region_file.Geometry(1).gpu_offset(0)
         with (self.root / key / names.FILE_REGION).open("r+b") as file:
             file.seek(at)
             file.write(charged_bytes.to_bytes(8, "little"))
@@ -93,7 +93,7 @@ class Node:
     def overhead(self, key: str) -> int:
         grant = grant_file.decode((self.root / key / names.FILE_GRANT).read_bytes())
         assert grant is not None
-        return grant.cards[0].overhead_bytes
+        return grant.gpus[0].overhead_bytes
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
@@ -297,16 +297,16 @@ def test_the_child_ends_a_minute_after_the_last_container_with_a_gpu(node: Node)
     during(measuring, work)
 
 
-def test_it_measures_real_programs(card_host: Host, tmp_path: Path) -> None:
+def test_it_measures_real_programs(gpu_host: Host, tmp_path: Path) -> None:
     """The library, the simulated driver and its NVML; only the control groups are written here."""
-    uuid = CARDS[0][0]
-    environment = dict(card_host.environment(None, preload=False))
+    uuid = GPUS[0][0]
+    environment = dict(gpu_host.environment(None, preload=False))
     node = Node(tmp_path, uuid, tuple(COMMAND), environment)
     node.add("c1", "key-1", 0)
     begin = "must(d.cuMemAlloc(100 * MIB)); run(entry(load(80))); print(1, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", CODE + begin],
-        env=card_host.environment(tmp_path / "key-1"),
+        env=gpu_host.environment(tmp_path / "key-1"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:

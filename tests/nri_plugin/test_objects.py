@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from contract import names
 from nri_plugin import objects
-from nri_plugin.model import Card
+from nri_plugin.model import Gpu
 from nri_plugin.totals import RESOURCES, Entry, totals
 from scheduler import translate
-from scheduler.core.fleet import Card as SchedulersCard
+from scheduler.core.fleet import Gpu as SchedulersGpu
 
 Json = dict[str, Any]
 
 links = st.sampled_from(["", "nvlink-0"])
 roots = st.sampled_from(["", "pci0000:3a"])
 numas = st.none() | st.integers(0, 7)
-cards = st.builds(
-    Card,
+gpus = st.builds(
+    Gpu,
     st.uuids().map(str),
     st.integers(0, 31),
     st.integers(1 << 20, 1 << 40),
@@ -31,30 +31,30 @@ cards = st.builds(
     roots,
     links,
 )
-listed_cards = st.lists(
-    st.builds(Entry, cards, st.booleans()), max_size=16, unique_by=lambda entry: entry.card.uuid
-).map(lambda found: sorted(found, key=lambda e: (e.card.minor, e.card.uuid)))
+listed_gpus = st.lists(
+    st.builds(Entry, gpus, st.booleans()), max_size=16, unique_by=lambda entry: entry.gpu.uuid
+).map(lambda found: sorted(found, key=lambda e: (e.gpu.minor, e.gpu.uuid)))
 
 
-@given(listed_cards)
+@given(listed_gpus)
 def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry]) -> None:
     written = objects.device("node-1", "uid-1", listed)
     assert written is not None
     read = translate.device(written)
     assert (read.name, read.node_uid, read.problems, read.readable) == ("node-1", "uid-1", (), True)
-    assert list(read.cards) == [
-        SchedulersCard(
-            card.uuid,
-            card.minor,
-            card.memory_bytes,
+    assert list(read.gpus) == [
+        SchedulersGpu(
+            gpu.uuid,
+            gpu.minor,
+            gpu.memory_bytes,
             usable=entry.healthy,
-            numa=card.numa,
-            root=card.root or None,
-            link=card.link or None,
-            labels={names.LABEL_CARD_LINK: card.link} if card.link else {},
+            numa=gpu.numa,
+            root=gpu.root or None,
+            link=gpu.link or None,
+            labels={names.LABEL_GPU_LINK: gpu.link} if gpu.link else {},
         )
         for entry in listed
-        for card in [entry.card]
+        for gpu in [entry.gpu]
     ]
     assert objects.entries(written) == list(listed)
     stored = {**written, "metadata": {**written["metadata"], "resourceVersion": "7"}}
@@ -66,11 +66,11 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
 
 def test_the_device_says_why_a_gpu_is_not_healthy_and_since_when() -> None:
     first, second, third = (f"2026-01-01T00:00:0{n}Z" for n in range(3))
-    well = Card("GPU-0", 0, 1 << 30, bus_id="0000:3b:00.0")
+    well = Gpu("GPU-0", 0, 1 << 30, bus_id="0000:3b:00.0")
     ill = replace(well, problem="the driver reported XID 79")
 
-    def device(card: Card, current: Json, at: str) -> Json:
-        written = objects.device("n", "u", [Entry(card, not card.problem)], current, at)
+    def device(gpu: Gpu, current: Json, at: str) -> Json:
+        written = objects.device("n", "u", [Entry(gpu, not gpu.problem)], current, at)
         assert written is not None and objects.has_conditions(written)
         return dict(written)
 
@@ -97,7 +97,7 @@ def test_others_entries_and_owners_stay() -> None:
         "metadata": {"resourceVersion": "1", "ownerReferences": [owner]},
         "spec": {"devices": [nic]},
     }
-    written = objects.device("n", "u", [Entry(Card("GPU-0", 0, 1 << 30), True)], current)
+    written = objects.device("n", "u", [Entry(Gpu("GPU-0", 0, 1 << 30), True)], current)
     assert written is not None
     assert [each["type"] for each in written["spec"]["devices"]] == ["gpu", "rdma"]
     assert written["metadata"]["ownerReferences"][1] == owner
@@ -108,7 +108,7 @@ def written_as(document: Any) -> Json:
     return {**document, "metadata": {**document["metadata"], "resourceVersion": "2"}}
 
 
-@pytest.mark.parametrize("ready", ["true", "no card", ""])
+@pytest.mark.parametrize("ready", ["true", "no GPU", ""])
 def test_the_scheduler_reads_the_lease_as_it_was_meant(ready: str) -> None:
     written = objects.lease("node-1", "uid-1", "2026-01-01T00:00:00.000000Z", ready)
     read = translate.lease(written)
@@ -120,7 +120,7 @@ def test_the_scheduler_reads_the_lease_as_it_was_meant(ready: str) -> None:
 amounts = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 1 << 40))
 
 
-@given(listed_cards, amounts, amounts)
+@given(listed_gpus, amounts, amounts)
 def test_a_capacity_that_was_patched_needs_no_patch(
     listed: Sequence[Entry], capacity: dict[str, int], allocatable: dict[str, int]
 ) -> None:
@@ -233,11 +233,11 @@ def test_whatever_others_wrote_is_read(raw: Json) -> None:
     objects.device("n", "u", (), raw)
 
 
-def test_cards_that_cannot_be_read_are_left_out() -> None:
+def test_gpus_that_cannot_be_read_are_left_out() -> None:
     memory = {names.RESOURCE_MEMORY: "1Gi"}
     whole: Json = {"type": "gpu", "id": "GPU-0", "minor": 0, "health": True, "resources": memory}
     odd: list[Json] = [{"type": "rdma"}, {"id": 5}, {"minor": -1}, {"minor": True}, {"minor": "0"}]
     odd += [{"resources": {}}, {"resources": {names.RESOURCE_MEMORY: "much"}}]
     listed = [whole, *({**whole, **each} for each in odd)]
     found = objects.entries({"spec": {"devices": listed}})
-    assert found == [Entry(Card("GPU-0", 0, 1 << 30), True)]
+    assert found == [Entry(Gpu("GPU-0", 0, 1 << 30), True)]

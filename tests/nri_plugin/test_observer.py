@@ -42,19 +42,19 @@ def test_a_refusal_is_counted_by_its_reason_and_written(caplog: pytest.LogCaptur
         uid="u",
         container="main",
         container_id="c0",
-        reason=Reason.CARD_UNKNOWN.name,
-        text="no such\ncard",
+        reason=Reason.GPU_UNKNOWN.name,
+        text="no such\ngpu",
     )
     watched.observer.decided(refused)
     watched.observer.decided(refused)
-    assert watched.value("gpuslice_nri_refusals_total", reason="CARD_UNKNOWN") == 2
+    assert watched.value("gpuslice_nri_refusals_total", reason="GPU_UNKNOWN") == 2
     labels = {"request": "CreateContainer", "outcome": "refused"}
     assert watched.value("gpuslice_nri_request_duration_seconds_count", **labels) == 2
     assert watched.value("gpuslice_nri_request_duration_seconds_sum", **labels) == 0.006
     (line, _) = caplog.messages
     assert line == (
         "decision request=CreateContainer outcome=refused duration_ms=3 namespace=ns pod=p uid=u"
-        ' container=main container_id=c0 reason=CARD_UNKNOWN text="no such\\ncard"'
+        ' container=main container_id=c0 reason=GPU_UNKNOWN text="no such\\ngpu"'
     )
 
 

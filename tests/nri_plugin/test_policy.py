@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from contract import allocation, grants, names
 from contract.allocation import Allocation, DeviceEntry
-from contract.grants import CardGrant
+from contract.grants import GpuGrant
 from nri_plugin import policy
 from nri_plugin.errors import Reason, Refusal
 from nri_plugin.model import (
     Adjustment,
-    Card,
     CdiDevice,
     Container,
     Device,
     Edits,
+    Gpu,
     Hook,
     HookStage,
     Mount,
@@ -34,9 +34,9 @@ from nri_plugin.model import (
 )
 
 GIB = 1 << 30
-A = Card("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, 40 * GIB)
-B = Card("GPU-bbbbbbbb-0000-0000-0000-000000000000", 1, 80 * GIB)
-CARDS = (A, B)
+A = Gpu("GPU-aaaaaaaa-0000-0000-0000-000000000000", 0, 40 * GIB)
+B = Gpu("GPU-bbbbbbbb-0000-0000-0000-000000000000", 1, 80 * GIB)
+GPUS = (A, B)
 STORE = "/usr/local/vgpu/store/abc/libvgpu.so"
 PATHS = Paths("/run/gpuslice", STORE)
 LIBCUDA = Mount("/usr/lib/libcuda.so.1", "/host/libcuda.so.1", ("bind", "ro"))
@@ -49,12 +49,12 @@ COMMON = Edits(
 )
 
 
-def device(card: Card, **changes: Any) -> CdiDevice:
-    own = Edits(devices=(Device(f"/dev/nvidia{card.minor}", "c", 195, card.minor),))
-    return replace(CdiDevice(card.uuid, "/etc/cdi/nvidia.yaml", own, COMMON), **changes)
+def device(gpu: Gpu, **changes: Any) -> CdiDevice:
+    own = Edits(devices=(Device(f"/dev/nvidia{gpu.minor}", "c", 195, gpu.minor),))
+    return replace(CdiDevice(gpu.uuid, "/etc/cdi/nvidia.yaml", own, COMMON), **changes)
 
 
-SPECS = Specs({card.uuid: device(card) for card in CARDS})
+SPECS = Specs({gpu.uuid: device(gpu) for gpu in GPUS})
 MAIN = Container("c0ffee", "main", env=("PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"))
 HALF = DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_CORE: 50}, A.uuid)
 OTHER = DeviceEntry(1, {names.RESOURCE_MEMORY: 3 * GIB}, B.uuid)
@@ -63,7 +63,7 @@ LABEL = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"}
 
 def pod(
     entries: Sequence[DeviceEntry] | None = None,
-    granted: Mapping[str, Sequence[CardGrant]] | None = None,
+    granted: Mapping[str, Sequence[GpuGrant]] | None = None,
     *,
     labels: Mapping[str, str] = LABEL,
     allocated: str | None = None,
@@ -82,8 +82,8 @@ def pod(
     return Pod(uid, "team", "train", labels, annotations)
 
 
-def grant(card: Card, memory: int, core: int = 50) -> CardGrant:
-    return CardGrant(card.uuid, card.minor, memory, core)
+def grant(gpu: Gpu, memory: int, core: int = 50) -> GpuGrant:
+    return GpuGrant(gpu.uuid, gpu.minor, memory, core)
 
 
 def decide(
@@ -91,9 +91,9 @@ def decide(
     container: Container = MAIN,
     specs: Specs = SPECS,
     paths: Paths = PATHS,
-    cards: Sequence[Card] = CARDS,
+    gpus: Sequence[Gpu] = GPUS,
 ) -> policy.Decision:
-    return policy.decide(of, container, cards, specs, paths)
+    return policy.decide(of, container, gpus, specs, paths)
 
 
 def entry(resources: Mapping[str, int], uuid: str | None = A.uuid, minor: int = 0) -> DeviceEntry:
@@ -102,7 +102,7 @@ def entry(resources: Mapping[str, int], uuid: str | None = A.uuid, minor: int = 
 
 MEMORY, RATIO, CORE = names.RESOURCE_MEMORY, names.RESOURCE_MEMORY_RATIO, names.RESOURCE_CORE
 
-DEAD = CardGrant("GPU-dead", 9, 1, 1)
+DEAD = GpuGrant("GPU-dead", 9, 1, 1)
 
 REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "unknown provider": (
@@ -124,33 +124,33 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
         "expected an object",
     ),
     "empty allocation, label": (pod(allocated=""), Reason.ALLOCATION_MALFORMED, "not JSON"),
-    "too many cards": (pod([HALF] * 17), Reason.TOO_MANY_CARDS, "17 cards, at most 16"),
-    "card unknown by id": (
+    "too many GPUs": (pod([HALF] * 17), Reason.TOO_MANY_GPUS, "17 GPUs, at most 16"),
+    "GPU unknown by id": (
         pod([entry({MEMORY: 1}, "GPU-nowhere")]),
-        Reason.CARD_UNKNOWN,
-        f"gpu[0]: card GPU-nowhere is not on this node (it has: {A.uuid} as minor 0",
+        Reason.GPU_UNKNOWN,
+        f"gpu[0]: GPU-nowhere is not on this node (it has: {A.uuid} as minor 0",
     ),
-    "card unknown by minor": (
+    "GPU unknown by minor": (
         pod([entry({MEMORY: 1}, None, 7)]),
-        Reason.CARD_UNKNOWN,
-        "card with minor 7",
+        Reason.GPU_UNKNOWN,
+        "GPU with minor 7",
     ),
     "id and minor disagree": (
         pod([entry({MEMORY: 1}, A.uuid, 1)]),
-        Reason.CARD_MISMATCH,
-        f"id {A.uuid} is the card with minor 0 on this node, not minor 1",
+        Reason.GPU_MISMATCH,
+        f"id {A.uuid} is the GPU with minor 0 on this node, not minor 1",
     ),
-    "card twice": (
+    "GPU twice": (
         pod([HALF, replace(HALF, id=None)]),
-        Reason.CARD_TWICE,
-        f"gpu[1]: card {A.uuid} is listed twice",
+        Reason.GPU_TWICE,
+        f"gpu[1]: GPU {A.uuid} is listed twice",
     ),
     "no memory": (pod([entry({CORE: 50})]), Reason.MEMORY_MISSING, "gpu[0]: neither"),
     "no resources": (pod([entry({})]), Reason.MEMORY_MISSING, "neither"),
     "memory 0": (pod([entry({MEMORY: 0})]), Reason.MEMORY_OUT_OF_RANGE, "0 bytes"),
     "ratio 0": (pod([entry({RATIO: 0})]), Reason.MEMORY_OUT_OF_RANGE, "0 bytes"),
-    "ratio 101": (pod([entry({RATIO: 101})]), Reason.MEMORY_OUT_OF_RANGE, "the whole card"),
-    "memory over the card": (
+    "ratio 101": (pod([entry({RATIO: 101})]), Reason.MEMORY_OUT_OF_RANGE, "the whole GPU"),
+    "memory over the GPU": (
         pod([entry({MEMORY: 40 * GIB + 1})]),
         Reason.MEMORY_OUT_OF_RANGE,
         f"{40 * GIB + 1} bytes of memory, allowed are 1 to {40 * GIB}",
@@ -170,26 +170,25 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
         Reason.GRANTS_MALFORMED,
         'expected an object with "v":1',
     ),
-    "grant of a card outside the allocation": (
+    "grant of a GPU outside the allocation": (
         pod([HALF], {"main": [grant(B, 1)]}),
         Reason.GRANT_NOT_ALLOCATED,
-        f"containers.main[0]: card {B.uuid} as minor 1 is not in the pod's allocation",
+        f"containers.main[0]: GPU {B.uuid} as minor 1 is not in the pod's allocation",
     ),
     "grant with another minor": (
-        pod([HALF], {"main": [CardGrant(A.uuid, 1, 1, 1)]}),
+        pod([HALF], {"main": [GpuGrant(A.uuid, 1, 1, 1)]}),
         Reason.GRANT_NOT_ALLOCATED,
         "as minor 1",
     ),
     "a grant of more memory than the allocation": (
         pod([HALF], {"main": [grant(A, 20 * GIB + 1)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        f"containers.main[0].memory: {20 * GIB + 1} of card {A.uuid},"
-        f" the allocation has {20 * GIB}",
+        f"containers.main[0].memory: {20 * GIB + 1} of GPU {A.uuid}, the allocation has {20 * GIB}",
     ),
     "a grant of more core than the allocation": (
         pod([HALF], {"main": [grant(A, 1, 51)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        f"containers.main[0].core: 51 of card {A.uuid}, the allocation has 50",
+        f"containers.main[0].core: 51 of GPU {A.uuid}, the allocation has 50",
     ),
     "pod uid that is a path": (pod([HALF], uid="../x"), Reason.IDENTITY_INVALID, "'../x'"),
     "pod without uid": (pod([HALF], uid=""), Reason.IDENTITY_INVALID, "pod uid ''"),
@@ -380,11 +379,11 @@ def test_untouched(of: Pod) -> None:
     assert decide(of) == Untouched()
 
 
-def test_wants_card() -> None:
-    assert not policy.wants_card(pod(labels={"app": "web"}))
-    assert policy.wants_card(pod())
-    assert policy.wants_card(pod([HALF], labels={}))
-    assert policy.wants_card(pod(granted_text="", labels={}))
+def test_wants_gpu() -> None:
+    assert not policy.wants_gpu(pod(labels={"app": "web"}))
+    assert policy.wants_gpu(pod())
+    assert policy.wants_gpu(pod([HALF], labels={}))
+    assert policy.wants_gpu(pod(granted_text="", labels={}))
 
 
 def test_the_adjustment_of_a_grant_exactly() -> None:
@@ -453,7 +452,7 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
     assert [d.path for d in first.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
 
 
-def test_the_environment_counts_cards_as_the_driver_does() -> None:
+def test_the_environment_counts_gpus_as_the_driver_does() -> None:
     decision = decide(pod([HALF, OTHER], {"main": [grant(B, 2 * GIB, 7), grant(A, GIB, 5)]}))
     assert isinstance(decision, Adjustment)
     assert [share.uuid for share in decision.shares] == [B.uuid, A.uuid]
@@ -488,8 +487,8 @@ def test_memory_in_bytes_outranks_the_ratio() -> None:
 
 SIDE = replace(MAIN, name="side")
 RESTLESS: Mapping[str, tuple[Pod, Container]] = {
-    "a card that failed": (pod([entry({MEMORY: 1}, "GPU-dead", 9)], {"main": [DEAD]}), SIDE),
-    "a card without a spec": (pod([HALF], {"main": [grant(A, 1)]}), SIDE),
+    "a GPU that failed": (pod([entry({MEMORY: 1}, "GPU-dead", 9)], {"main": [DEAD]}), SIDE),
+    "a GPU without a spec": (pod([HALF], {"main": [grant(A, 1)]}), SIDE),
     "a grant that is too much": (pod([HALF], {"main": [grant(A, 41 * GIB)]}), SIDE),
     "a variable twice": (
         pod([HALF], {"main": [grant(A, 1)]}),
@@ -504,13 +503,13 @@ RESTLESS: Mapping[str, tuple[Pod, Container]] = {
 
 
 @pytest.mark.parametrize("case", RESTLESS)
-def test_a_container_without_a_grant_starts_without_a_card(case: str) -> None:
+def test_a_container_without_a_grant_starts_without_a_gpu(case: str) -> None:
     of, container = RESTLESS[case]
     decision = decide(of, container, specs=Specs())
     assert decision == Adjustment(env=(("NVIDIA_VISIBLE_DEVICES", "void"),))
 
 
-def test_where_a_card_may_be_expected_the_adjustment_says_why_there_is_none() -> None:
+def test_where_a_gpu_may_be_expected_the_adjustment_says_why_there_is_none() -> None:
     naming = replace(SIDE, env=("NVIDIA_VISIBLE_DEVICES=0",))
     for of, container, why in (
         (pod([HALF], {"main": [grant(A, 1)]}), naming, "NVIDIA_VISIBLE_DEVICES='0' names GPUs"),
@@ -522,17 +521,17 @@ def test_where_a_card_may_be_expected_the_adjustment_says_why_there_is_none() ->
         assert why in decision.warning
 
 
-def test_a_card_that_failed_refuses_the_containers_that_have_a_part_of_it() -> None:
+def test_a_gpu_that_failed_refuses_the_containers_that_have_a_part_of_it() -> None:
     of = pod([HALF, entry({MEMORY: 1}, "GPU-dead", 9)], {"main": [grant(A, 1)], "side": [DEAD]})
     assert isinstance(decide(of), Adjustment)
     refused = decide(of, SIDE)
-    assert isinstance(refused, Refusal) and refused.reason is Reason.CARD_UNKNOWN
+    assert isinstance(refused, Refusal) and refused.reason is Reason.GPU_UNKNOWN
 
 
 GIVEN = replace(MAIN, devices=(Device("/dev/nvidia0", "c", 195, 0),))
 SHOWING = replace(MAIN, mounts=(Mount("/x", "/run/gpuslice"),))
 BROUGHT: Mapping[str, tuple[Container, Mapping[str, Reason | None]]] = {
-    "a card already": (GIVEN, {"main": Reason.CARD_GIVEN, "side": None}),
+    "a GPU already": (GIVEN, {"main": Reason.GPU_GIVEN, "side": None}),
     "everybody's limits": (SHOWING, {"main": Reason.HOST_VOLUME}),
     "every device": (replace(MAIN, privileged=True), {"main": Reason.PRIVILEGED}),
 }
@@ -618,7 +617,7 @@ LISTED = st.lists(
     st.one_of(st.none(), st.dictionaries(st.sampled_from(["main", "side"]), LISTED)),
     st.sampled_from([{}, LABEL, {names.LABEL_ISOLATION_PROVIDER: "mig"}]),
 )
-def test_never_more_than_the_card(
+def test_never_more_than_the_gpu(
     entries: object, granted: object, labels: Mapping[str, str]
 ) -> None:
     annotations = {}
@@ -649,7 +648,7 @@ def test_never_more_than_the_card(
         for share in decision.shares:
             memory, core = total.get(share.uuid, (0, 0))
             total[share.uuid] = (memory + share.memory_bytes, core + share.core_percent)
-    for card in CARDS:
-        memory, core = total.get(card.uuid, (0, 0))
-        assert memory <= card.memory_bytes
+    for gpu in GPUS:
+        memory, core = total.get(gpu.uuid, (0, 0))
+        assert memory <= gpu.memory_bytes
         assert core <= 100

@@ -8,15 +8,15 @@ import pytest
 
 from contract import allocation, grant_file, grants, names
 from contract.allocation import Allocation, DeviceEntry
-from contract.grants import CardGrant
+from contract.grants import GpuGrant
 from nri_plugin.ledger import Part
-from nri_plugin.model import Card, Pod
+from nri_plugin.model import Gpu, Pod
 from nri_plugin.recovery import Found, Running, Stray, survey
 
-CARD = Card("GPU-a", 0, 1000)
+GPU = Gpu("GPU-a", 0, 1000)
 
 
-def allocated(core: int | None = 50, minor: int = 0, uuid: str | None = CARD.uuid) -> str:
+def allocated(core: int | None = 50, minor: int = 0, uuid: str | None = GPU.uuid) -> str:
     resources = {names.RESOURCE_MEMORY: 400}
     if core is not None:
         resources[names.RESOURCE_CORE] = core
@@ -27,32 +27,32 @@ def pod(text: str, granted: bool = True) -> Pod:
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: text}
     if granted:
         annotations[names.ANNOTATION_GRANTS] = grants.encode(
-            {"main": [CardGrant(CARD.uuid, 0, 300, 40)]}
+            {"main": [GpuGrant(GPU.uuid, 0, 300, 40)]}
         )
     return Pod("u1", "team", "train", {}, annotations)
 
 
 NOBODY = Pod("u2", "team", "web")
 MAIN = Running("c1", "main", pod(allocated()), "c1")
-IN_FORCE = grant_file.Grant(7, (grant_file.Card(CARD.uuid, 299, 39, 0),))
+IN_FORCE = grant_file.Grant(7, (grant_file.Gpu(GPU.uuid, 299, 39, 0),))
 
 
-def look(*running: Running, in_force: bool = True, cards: tuple[Card, ...] = (CARD,)) -> Found:
+def look(*running: Running, in_force: bool = True, gpus: tuple[Gpu, ...] = (GPU,)) -> Found:
     keys = {one.key for one in running if one.key is not None} if in_force else set()
-    return survey(running, dict.fromkeys(keys, IN_FORCE), cards)
+    return survey(running, dict.fromkeys(keys, IN_FORCE), gpus)
 
 
 def test_what_is_in_force_outranks_the_annotation() -> None:
     found = look(MAIN)
     assert found.users == {"c1": {"c1"}}
-    assert [held.parts for held in found.holds] == [{CARD.uuid: Part(299, 39)}]
+    assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, 39)}]
     assert (found.holds[0].whose, found.holds[0].pod_uid) == ("team/train/main", "u1")
     assert found.strays == []
 
 
 def test_where_the_files_are_gone_the_annotation_tells() -> None:
     found = look(MAIN, in_force=False)
-    assert [held.parts for held in found.holds] == [{CARD.uuid: Part(300, 40)}]
+    assert [held.parts for held in found.holds] == [{GPU.uuid: Part(300, 40)}]
     assert found.strays == [(Stray.FILES_LOST, MAIN)]
 
 
@@ -75,13 +75,13 @@ def test_where_neither_tells_it_is_reported() -> None:
     ],
 )
 def test_a_shared_grant_without_a_cap_holds_no_compute(text: str, percent: int) -> None:
-    """Also where the driver, and so the cards, came late."""
+    """Also where the driver, and so the GPUs, came late."""
     of = pod(text, granted=False)
     one = Running("c1", "main", of, "pod-u1")
-    found = look(one, Running("c2", "side", of, "pod-u1"), cards=())
+    found = look(one, Running("c2", "side", of, "pod-u1"), gpus=())
     assert found.users == {"pod-u1": {"c1", "c2"}}
     assert [held.whose for held in found.holds] == ["team/train"] * 2
-    assert [held.parts for held in found.holds] == [{CARD.uuid: Part(299, percent)}] * 2
+    assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, percent)}] * 2
 
 
 def test_a_dead_container_keeps_its_files_and_holds_nothing() -> None:
@@ -123,7 +123,7 @@ def test_one_that_was_granted_a_share_and_has_nothing_of_ours_is_reported() -> N
     assert look(replace(missed, pod=NOBODY)).strays == []
 
 
-def test_a_card_of_somebody_elses_is_reported() -> None:
+def test_a_gpu_of_somebody_elses_is_reported() -> None:
     theirs = Running("c1", "main", NOBODY, None, nodes=["/dev/nvidia0"])
-    assert look(theirs).strays == [(Stray.FOREIGN_CARD, theirs)]
+    assert look(theirs).strays == [(Stray.FOREIGN_GPU, theirs)]
     assert look(replace(MAIN, nodes=["/dev/nvidia0"])).strays == []

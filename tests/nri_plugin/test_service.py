@@ -1,7 +1,7 @@
 """The agent against a runtime: what is created, refused, validated, swept, and told to people.
 
 The service runs as in production, over a real socket, with files on a real kernel; the runtime at
-the other end and the child that tells the cards are ours.
+the other end and the child that tells the GPUs are ours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 
 from contract import allocation, grant_file, grants, names
 from contract.allocation import Allocation, DeviceEntry
-from contract.grants import CardGrant
+from contract.grants import GpuGrant
 from nri_plugin import connection, service, watch
 from nri_plugin.__main__ import main as agent_main
 from nri_plugin.contexts import Contexts
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.node
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 TOTAL = 40 << 30
-CARDS = json.dumps({"gpus": [{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL}]})
+GPUS = json.dumps({"gpus": [{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL}]})
 NVML = "import sys\nfor _ in sys.stdin: print(sys.argv[1], flush=True)"
 HALF = allocation.encode(
     Allocation(
@@ -53,7 +53,7 @@ QUARTER = allocation.encode(
         {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 25, names.RESOURCE_CORE: 25}, UUID)]}
     )
 )
-GRANTS = grants.encode({"main": [CardGrant(UUID, 0, 5 << 30, 20)]})
+GRANTS = grants.encode({"main": [GpuGrant(UUID, 0, 5 << 30, 20)]})
 LABEL = names.LABEL_ISOLATION_PROVIDER
 
 
@@ -67,7 +67,7 @@ class Host:
         self.socket = tmp_path / "nri.sock"
         self.library.write_bytes(b"\x7fELF")
         self.cdi.mkdir()
-        mounts = [{"hostPath": "/host/card0", "containerPath": "/dev/card0", "options": ["bind"]}]
+        mounts = [{"hostPath": "/host/gpu0", "containerPath": "/dev/gpu0", "options": ["bind"]}]
         hooks = [{"hookName": "createContainer", "path": "/bin/true", "args": ["true"]}]
         node = {"path": "/dev/x", "type": "c", "major": 1, "minor": 3, "fileMode": 0, "uid": 0}
         document = {
@@ -78,7 +78,7 @@ class Host:
             ],
             "containerEdits": {"hooks": hooks},
         }
-        (self.cdi / "card.json").write_text(json.dumps(document))
+        (self.cdi / "gpu.json").write_text(json.dumps(document))
         self.settings = Settings(
             nri_socket=self.socket,
             index="50",
@@ -93,13 +93,13 @@ class Host:
             last_retry_s=0.02,
         )
 
-    def service(self, cards: str = CARDS, context: str = "print(300 << 20)") -> Service:
+    def service(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Service:
         inventory = Inventory(
             os.environ,
             deadline_s=60,
             min_interval_s=5,
             now=asyncio.get_running_loop().time,
-            command=(sys.executable, "-c", NVML, cards),
+            command=(sys.executable, "-c", NVML, gpus),
         )
         self.inventory = inventory
         self.contexts = Contexts(
@@ -188,7 +188,7 @@ async def refused(runtime: FakeRuntime, of: nri.PodSandbox, what: nri.Container)
     return failed.value.message
 
 
-def test_a_grant_becomes_files_mounts_and_the_card(host: Host) -> None:
+def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
     async def work() -> None:
         async with serving(host.service()) as runtime:
             reply = await runtime.create(pod(allocated=HALF, grants=GRANTS), container())
@@ -196,7 +196,7 @@ def test_a_grant_becomes_files_mounts_and_the_card(host: Host) -> None:
             adjust = reply.adjust
             places = {m.destination: m.source for m in adjust.mounts}
             assert places["/.gpuslice"] == str(host.run / "c0")
-            assert places["/dev/card0"] == "/host/card0"
+            assert places["/dev/gpu0"] == "/host/gpu0"
             assert places["/.gpuslice/libvgpu.so"].startswith(str(host.settings.store_dir))
             env = {e.key: e.value for e in adjust.env}
             assert env["NVIDIA_VISIBLE_DEVICES"] == UUID
@@ -207,10 +207,8 @@ def test_a_grant_becomes_files_mounts_and_the_card(host: Host) -> None:
             assert not device.HasField("gid")
             assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
             grant = grant_file.decode((host.run / "c0/grant").read_bytes())
-            card = grant_file.Card(
-                UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20
-            )
-            assert grant == grant_file.Grant(7, (card,))
+            gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
+            assert grant == grant_file.Grant(7, (gpu,))
             made = as_made(container(), reply)
             await runtime.notify("RemoveContainer", pod(), made)
             assert host.keys() == set()
@@ -227,7 +225,7 @@ def test_what_a_context_takes_comes_into_the_grants_as_soon_as_it_is_known(host:
                 await runtime.create(of, container(number, sandbox=number))
                 grant = grant_file.decode((host.run / f"c{number}/grant").read_bytes())
                 assert grant is not None
-                return grant.cards[0].context_bytes
+                return grant.gpus[0].context_bytes
 
             assert await granted(0) == 512 << 20, "assumed, and not waited for"
             await host.contexts.settled()
@@ -281,7 +279,7 @@ def test_gpus_that_nvidias_default_runtime_gives_are_counted(host: Host) -> None
     asyncio.run(work())
 
 
-def test_a_sidecar_without_a_grant_sees_no_card(
+def test_a_sidecar_without_a_grant_sees_no_gpu(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -322,7 +320,7 @@ def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
             )
             elsewhere = HALF.replace(UUID, "GPU-elsewhere")
             text = await refused(runtime, pod(allocated=elsewhere), container())
-            assert f"card GPU-elsewhere is not on this node (it has: {UUID} as minor 0)" in text
+            assert f"GPU-elsewhere is not on this node (it has: {UUID} as minor 0)" in text
             long = await refused(
                 runtime, pod(labels={LABEL: "x" * 9999}, allocated=HALF), container()
             )
@@ -340,10 +338,10 @@ def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host) -> No
             text = await refused(runtime, pod(allocated=HALF), container())
             assert f"the library is missing on this node: {host.library}: No such file" in text
             host.library.write_bytes(b"\x7fELF")
-            (host.cdi / "card.json").rename(host.cdi / "card.gone")
+            (host.cdi / "gpu.json").rename(host.cdi / "gpu.gone")
             text = await refused(runtime, pod(allocated=HALF), container())
             assert f"no CDI device nvidia.com/gpu={UUID}" in text
-            (host.cdi / "card.gone").rename(host.cdi / "card.json")
+            (host.cdi / "gpu.gone").rename(host.cdi / "gpu.json")
             host.run.rmdir() if host.run.exists() else None
             host.run.write_text("in the way")
             text = await refused(runtime, pod(allocated=HALF), container())
@@ -360,10 +358,10 @@ def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
     """To decide on what was seen last is a guess, and what has changed since is seen in time."""
 
     async def work() -> None:
-        spec = host.cdi / "card.json"
+        spec = host.cdi / "gpu.json"
         async with serving(host.service()) as runtime:
-            for number, path in enumerate(("/dev/card0", "/dev/card0", "/dev/card-one")):
-                spec.write_text(spec.read_text().replace("/dev/card0", path))
+            for number, path in enumerate(("/dev/gpu0", "/dev/gpu0", "/dev/gpu-one")):
+                spec.write_text(spec.read_text().replace("/dev/gpu0", path))
                 of = pod(number, allocated=QUARTER)
                 reply = await runtime.create(of, container(number, sandbox=number))
                 assert reply is not None
@@ -379,12 +377,12 @@ def test_a_driver_that_does_not_answer_refuses(host: Host) -> None:
     async def work() -> None:
         async with serving(host.service("no")) as runtime:
             text = await refused(runtime, pod(allocated=HALF), container())
-            assert "this node's cards are not known: unreadable answer" in text
+            assert "this node's GPUs are not known: unreadable answer" in text
 
     asyncio.run(work())
 
 
-def test_a_card_is_granted_once_whoever_says_more(host: Host) -> None:
+def test_a_gpu_is_granted_once_whoever_says_more(host: Host) -> None:
     """The annotation of the second pod is forged, and whole: only what lives tells."""
     first, forged = pod(0, allocated=HALF), pod(1, allocated=HALF.replace("50", "51"))
 
@@ -394,7 +392,7 @@ def test_a_card_is_granted_once_whoever_says_more(host: Host) -> None:
             made = as_made(container(0), await runtime.create(first, container(0)))
             text = await refused(runtime, forged, container(1, sandbox=1))
             assert (
-                f"card {UUID} has no room for it: it asks for {TOTAL * 51 // 100} bytes of memory,"
+                f"GPU {UUID} has no room for it: it asks for {TOTAL * 51 // 100} bytes of memory,"
                 f" {TOTAL // 2} of {TOTAL} are left; granted are: team/train-0 {TOTAL // 2}"
             ) in text
             assert host.keys() == {"pod-uid-0"}, "a refusal makes no files"
@@ -415,7 +413,7 @@ def test_a_card_is_granted_once_whoever_says_more(host: Host) -> None:
 
 def test_a_pods_allocation_is_held_by_what_lives_of_it(host: Host) -> None:
     """An init container has all of it, and main after it; not both at once, restart or none."""
-    whole = [CardGrant(UUID, 0, TOTAL // 2, 50)]
+    whole = [GpuGrant(UUID, 0, TOTAL // 2, 50)]
     of = pod(allocated=HALF, grants=grants.encode({"fetch": whole, "main": whole}))
 
     async def work() -> None:
@@ -424,7 +422,7 @@ def test_a_pods_allocation_is_held_by_what_lives_of_it(host: Host) -> None:
             made = as_made(fetch, await runtime.create(of, fetch))
             text = await refused(runtime, of, container(1))
             assert (
-                f"containers.main: {TOTAL // 2} bytes of memory of card {UUID}, but of the pod's"
+                f"containers.main: {TOTAL // 2} bytes of memory of GPU {UUID}, but of the pod's"
                 f" allocation 0 of {TOTAL // 2} are left; its containers that have not ended hold:"
                 f" team/train-0/fetch {TOTAL // 2}"
             ) in text
@@ -521,11 +519,11 @@ def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
 def test_two_hundred_running_containers_are_taken_over_with_a_thousand_dead_directories(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each has 1/200 of the card, one has lost its files; the next one finds none left."""
+    """Each has 1/200 of the GPU, one has lost its files; the next one finds none left."""
     part = TOTAL // 200
     resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
     text = allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
-    granted = grants.encode({"main": [CardGrant(UUID, 0, part, 0)]})
+    granted = grants.encode({"main": [GpuGrant(UUID, 0, part, 0)]})
     pods = [pod(number, allocated=text, grants=granted) for number in range(200)]
     listed = [as_made(container(number, sandbox=number), None) for number in range(200)]
     files = RunDirectory(host.run, lambda: 7)
@@ -658,7 +656,7 @@ def test_files_of_what_never_came_to_be_go_after_a_while(host: Host) -> None:
     when the container is removed; of the others it tells."""
     host.settings = replace(host.settings, making_s=0.05)
     called = ("main", "listed", "started")
-    share = [CardGrant(UUID, 0, 5 << 30, 10)]
+    share = [GpuGrant(UUID, 0, 5 << 30, 10)]
     of = pod(allocated=HALF, grants=grants.encode(dict.fromkeys(called, share)))
 
     async def work() -> None:
@@ -689,11 +687,11 @@ def test_containers_made_without_the_agent_are_said_aloud(
         async with serving(handler, of, [container(), container(1, sandbox=1)]):
             pass
         counted = handler._metrics.registry.get_sample_value
-        for kind, count in (("not_adjusted", 1), ("files_lost", 0), ("foreign_card", 0)):
+        for kind, count in (("not_adjusted", 1), ("files_lost", 0), ("foreign_gpu", 0)):
             assert counted("gpuslice_stray_containers", {"kind": kind}) == count
 
     asyncio.run(work())
-    lines = [r.getMessage() for r in caplog.records if "without its card" in r.getMessage()]
+    lines = [r.getMessage() for r in caplog.records if "without its GPU" in r.getMessage()]
     assert len(lines) == 1
     assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]
 
@@ -810,14 +808,14 @@ def test_validation_sees_what_others_did(host: Host) -> None:
             web = pod(1, labels={})
             assert await verdict(nothing, container(9), web) == ""
             assert await verdict(nothing, container(9, "sidecar")) == ""
-            card = nri.ContainerAdjustment()
-            card.linux.devices.add(path="/dev/nvidia0", type="c", major=195)
+            gpu = nri.ContainerAdjustment()
+            gpu.linux.devices.add(path="/dev/nvidia0", type="c", major=195)
             brought = "NRI plugin 60-other injected a GPU by device /dev/nvidia0"
-            assert await verdict(nothing, container(9), web, card) == ""
-            assert await verdict(nothing, container(9, "sidecar"), of, card) == ""
+            assert await verdict(nothing, container(9), web, gpu) == ""
+            assert await verdict(nothing, container(9, "sidecar"), of, gpu) == ""
             counted = handler._metrics.unlimited.labels("nri_plugin")
             assert counted._value.get() == 2
-            assert brought in await verdict(reply.adjust, container(), of, card)
+            assert brought in await verdict(reply.adjust, container(), of, gpu)
             removal = nri.ContainerAdjustment()
             removal.linux.devices.add(path="-/dev/nvidia0")
             assert await verdict(nothing, container(9), web, removal) == ""

@@ -1,4 +1,4 @@
-"""What a node says it has: the rules, for any cards, pods and earlier states."""
+"""What a node says it has: the rules, for any GPUs, pods and earlier states."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from contract import allocation, names
 from nri_plugin import ledger
 from nri_plugin.ledger import Hold
-from nri_plugin.model import Card, Pod, Share
+from nri_plugin.model import Gpu, Pod, Share
 from nri_plugin.totals import (
     RESOURCES,
     Entry,
     entries,
-    failed_card_notices,
-    granted_cards,
+    failed_gpu_notices,
+    granted_gpus,
     totals,
 )
 
@@ -27,31 +27,31 @@ UUIDS = st.sampled_from([f"GPU-{n}" for n in range(5)])
 
 
 @st.composite
-def cards(draw: st.DrawFn) -> Sequence[Card]:
+def gpus(draw: st.DrawFn) -> Sequence[Gpu]:
     chosen = draw(st.lists(UUIDS, unique=True, max_size=5))
     return [
-        Card(uuid, minor, 0 if ill else draw(st.integers(1, 80)) * GIB, problem="lost" * ill)
+        Gpu(uuid, minor, 0 if ill else draw(st.integers(1, 80)) * GIB, problem="lost" * ill)
         for minor, uuid in enumerate(chosen)
         for ill in [draw(st.booleans())]
     ]
 
 
 tolds = st.dictionaries(UUIDS, st.integers(1, 80), max_size=5).map(
-    lambda found: [Card(uuid, 7, size * GIB) for uuid, size in found.items()]
+    lambda found: [Gpu(uuid, 7, size * GIB) for uuid, size in found.items()]
 )
-befores = cards().map(lambda found: [Entry(c, healthy=True) for c in found if c.memory_bytes])
+befores = gpus().map(lambda found: [Entry(c, healthy=True) for c in found if c.memory_bytes])
 amounts = st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 1 << 40))
 
 
-@given(cards(), befores, tolds, st.frozensets(UUIDS), amounts)
+@given(gpus(), befores, tolds, st.frozensets(UUIDS), amounts)
 def test_the_totals(
-    seen: Sequence[Card],
+    seen: Sequence[Gpu],
     before: Sequence[Entry],
-    told: Sequence[Card],
+    told: Sequence[Gpu],
     excluded: AbstractSet[str],
     asked: Mapping[str, int],
 ) -> None:
-    granted = {card.uuid for card in told}
+    granted = {gpu.uuid for gpu in told}
     listed = entries(seen, before, granted, told)
     found = totals(listed, granted, excluded, asked)
     assert set(found) == set(RESOURCES)
@@ -59,7 +59,7 @@ def test_the_totals(
         assert found[key] >= amount
     healthy = {c.uuid: c.memory_bytes for c in seen if not c.problem}
     usable = {uuid: size for uuid, size in healthy.items() if uuid not in excluded}
-    known = {e.card.uuid: e.card.memory_bytes for e in before}
+    known = {e.gpu.uuid: e.gpu.memory_bytes for e in before}
     held = {c.uuid: max(c.memory_bytes, known.get(c.uuid, 0)) for c in told} | {
         uuid: size for uuid, size in healthy.items() if uuid in granted
     }
@@ -69,49 +69,49 @@ def test_the_totals(
     assert found[names.RESOURCE_MEMORY] == memory
 
 
-@given(cards(), befores, tolds, st.frozensets(UUIDS))
+@given(gpus(), befores, tolds, st.frozensets(UUIDS))
 def test_what_the_device_lists(
-    seen: Sequence[Card], before: Sequence[Entry], told: Sequence[Card], others: AbstractSet[str]
+    seen: Sequence[Gpu], before: Sequence[Entry], told: Sequence[Gpu], others: AbstractSet[str]
 ) -> None:
-    granted = {card.uuid for card in told} | others
+    granted = {gpu.uuid for gpu in told} | others
     listed = entries(seen, before, granted, told)
-    by_uuid = {entry.card.uuid: entry for entry in listed}
+    by_uuid = {entry.gpu.uuid: entry for entry in listed}
     assert len(by_uuid) == len(listed)
     assert {u for u, e in by_uuid.items() if e.healthy} == {c.uuid for c in seen if not c.problem}
-    # Whoever holds a share of a card that was listed, or that he tells of, finds it listed.
-    assert granted & {entry.card.uuid for entry in before} <= by_uuid.keys()
-    assert {card.uuid for card in told} <= by_uuid.keys()
-    for card in told:
-        entry = by_uuid[card.uuid]
-        assert entry.healthy or entry.card.memory_bytes >= card.memory_bytes
-    assert by_uuid.keys() <= granted | {card.uuid for card in seen}
-    assert all(entry.card.memory_bytes for entry in listed)
-    assert [e.card.minor for e in listed] == sorted(e.card.minor for e in listed)
+    # Whoever holds a share of a GPU that was listed, or that he tells of, finds it listed.
+    assert granted & {entry.gpu.uuid for entry in before} <= by_uuid.keys()
+    assert {gpu.uuid for gpu in told} <= by_uuid.keys()
+    for gpu in told:
+        entry = by_uuid[gpu.uuid]
+        assert entry.healthy or entry.gpu.memory_bytes >= gpu.memory_bytes
+    assert by_uuid.keys() <= granted | {gpu.uuid for gpu in seen}
+    assert all(entry.gpu.memory_bytes for entry in listed)
+    assert [e.gpu.minor for e in listed] == sorted(e.gpu.minor for e in listed)
     # Looked at again, it is the same.
     assert entries(seen, listed, granted, told) == listed
 
 
-def test_a_card_that_is_no_more_takes_no_place_in_the_list() -> None:
+def test_a_gpu_that_is_no_more_takes_no_place_in_the_list() -> None:
     """The scheduler reads so many, and anybody may write an allocation where no policy forbids."""
-    here = [Card(f"GPU-{n}", n + 2, GIB) for n in range(names.MAX_CARDS - 1)]
-    told = [Card("GPU-a", 0, GIB), Card("GPU-b", 1, GIB)]
+    here = [Gpu(f"GPU-{n}", n + 2, GIB) for n in range(names.MAX_GPUS - 1)]
+    told = [Gpu("GPU-a", 0, GIB), Gpu("GPU-b", 1, GIB)]
     listed = entries(here, (), {"GPU-a", "GPU-b"}, told)
-    assert [entry.card.uuid for entry in listed] == ["GPU-a", *(card.uuid for card in here)]
+    assert [entry.gpu.uuid for entry in listed] == ["GPU-a", *(gpu.uuid for gpu in here)]
 
 
-def test_a_card_that_fails_counts_while_it_is_granted() -> None:
-    good, bad = Card("GPU-0", 0, 10 * GIB), Card("GPU-1", 1, 10 * GIB)
+def test_a_gpu_that_fails_counts_while_it_is_granted() -> None:
+    good, bad = Gpu("GPU-0", 0, 10 * GIB), Gpu("GPU-1", 1, 10 * GIB)
     before = [Entry(good, healthy=True), Entry(bad, healthy=True)]
-    lost = Card("GPU-1", 1, 0, problem="GPU is lost")
-    for granted, cards_counted in ((frozenset({"GPU-1"}), 2), (frozenset[str](), 1)):
+    lost = Gpu("GPU-1", 1, 0, problem="GPU is lost")
+    for granted, gpus_counted in ((frozenset({"GPU-1"}), 2), (frozenset[str](), 1)):
         listed = entries([good, lost], before, granted)
-        assert [(e.card.memory_bytes, e.healthy) for e in listed] == [
+        assert [(e.gpu.memory_bytes, e.healthy) for e in listed] == [
             (10 * GIB, True),
             (10 * GIB, False),
         ]
         found = totals(listed, granted, frozenset(), {})
-        assert found[names.RESOURCE_GPU] == 100 * cards_counted
-        assert found[names.RESOURCE_MEMORY] == 10 * GIB * cards_counted
+        assert found[names.RESOURCE_GPU] == 100 * gpus_counted
+        assert found[names.RESOURCE_MEMORY] == 10 * GIB * gpus_counted
 
 
 def hold(key: str, *shares: Share) -> Hold:
@@ -126,38 +126,36 @@ def entry(uuid: str | None, minor: int, memory_bytes: int | None = None) -> allo
 ZERO, ONE = Share("GPU-0", 3, GIB, 10), Share("GPU-1", 4, GIB, 10)
 
 
-def test_a_card_as_its_grants_tell_of_it() -> None:
+def test_a_gpu_as_its_grants_tell_of_it() -> None:
     allocated = {"b": [entry("GPU-0", 3, 2 * GIB)], "c": [entry("GPU-2", 5, GIB)]}
-    assert granted_cards([hold("x", ZERO, ONE)], allocated) == [
-        Card("GPU-0", 3, 3 * GIB),
-        Card("GPU-1", 4, GIB),
-        Card("GPU-2", 5, GIB),
+    assert granted_gpus([hold("x", ZERO, ONE)], allocated) == [
+        Gpu("GPU-0", 3, 3 * GIB),
+        Gpu("GPU-1", 4, GIB),
+        Gpu("GPU-2", 5, GIB),
     ]
     # What a pod's containers hold is part of what it was granted.
     for granted_gib in (2, 3):
         allocated = {"a": [entry("GPU-0", 3, granted_gib * GIB)]}
-        found = granted_cards([hold("x", ZERO), hold("y", ZERO)], allocated)
-        assert found == [Card("GPU-0", 3, granted_gib * GIB)]
+        found = granted_gpus([hold("x", ZERO), hold("y", ZERO)], allocated)
+        assert found == [Gpu("GPU-0", 3, granted_gib * GIB)]
     shared = hold("pod-a", ZERO)
-    assert granted_cards([shared, shared], {}) == [Card("GPU-0", 3, GIB)]
+    assert granted_gpus([shared, shared], {}) == [Gpu("GPU-0", 3, GIB)]
 
 
 def test_what_the_annotation_leaves_out_the_containers_tell() -> None:
     held = hold("x", ZERO)
     for told in (entry(None, 3, GIB), entry("GPU-0", 3)):
-        assert granted_cards([held], {"a": [told]}) == [Card("GPU-0", 3, GIB)]
-        assert granted_cards([], {"a": [told]}) == []
-    assert granted_cards([replace(held, minors={})], {}) == []
+        assert granted_gpus([held], {"a": [told]}) == [Gpu("GPU-0", 3, GIB)]
+        assert granted_gpus([], {"a": [told]}) == []
+    assert granted_gpus([replace(held, minors={})], {}) == []
 
 
-def test_pods_with_a_share_of_a_failed_card_are_told() -> None:
-    good, bad = Card("GPU-0", 3, GIB), Card("GPU-1", 4, 0, problem="GPU is lost")
+def test_pods_with_a_share_of_a_failed_gpu_are_told() -> None:
+    good, bad = Gpu("GPU-0", 3, GIB), Gpu("GPU-1", 4, 0, problem="GPU is lost")
     holds = [hold("x", ZERO, ONE), hold("y", ZERO)]
-    (told,) = failed_card_notices(holds, [good, bad])
-    assert (told.pod.uid, told.reason) == ("a", names.EVENT_CARD_FAILED)
-    assert "card GPU-1, of which team/train/main has a share, is in trouble: GPU is lost" in (
-        told.text
-    )
-    (told,) = failed_card_notices([hold("x", ONE)], [good])
+    (told,) = failed_gpu_notices(holds, [good, bad])
+    assert (told.pod.uid, told.reason) == ("a", names.EVENT_GPU_FAILED)
+    assert "GPU-1, of which team/train/main has a share, is in trouble: GPU is lost" in (told.text)
+    (told,) = failed_gpu_notices([hold("x", ONE)], [good])
     assert "is in trouble: NVML does not list it" in told.text
-    assert not list(failed_card_notices(holds, [good, replace(bad, problem="")]))
+    assert not list(failed_gpu_notices(holds, [good, replace(bad, problem="")]))

@@ -95,7 +95,7 @@ def test_what_was_answered_stands(wanted: Adjustment) -> None:
     request = judged(wanted)
     merged = translate.merged(request)
     assert verdict.lost(wanted, merged, ME) is None
-    assert verdict.foreign_card(merged, ME) is None
+    assert verdict.foreign_gpu(merged, ME) is None
 
 
 def test_cgroup_rules_that_allow_are_judged() -> None:

@@ -11,12 +11,12 @@ import pytest
 from nri_plugin.model import Adjustment, Device, Hook, HookStage, Mount
 from nri_plugin.verdict import (
     CgroupRule,
-    ForeignCard,
+    ForeignGpu,
     Host,
     Merged,
     Owners,
     asks_host,
-    foreign_card,
+    foreign_gpu,
     lost,
 )
 
@@ -29,10 +29,10 @@ MOUNTS = (
     PRELOAD,
     Mount("/usr/local/vgpu/libvgpu.so", "/store/libvgpu.so", ("bind", "ro")),
 )
-CARD = Device("/dev/nvidia0", "c", 195, 0, 0o666)
+GPU = Device("/dev/nvidia0", "c", 195, 0, 0o666)
 HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-ctk", ("nvidia-ctk",))
-OURS = Adjustment(ENV, "c1", False, (), MOUNTS, (CARD,), (HOOK,))
-NO_CARD = Adjustment((("NVIDIA_VISIBLE_DEVICES", "void"),))
+OURS = Adjustment(ENV, "c1", False, (), MOUNTS, (GPU,), (HOOK,))
+NO_GPU = Adjustment((("NVIDIA_VISIBLE_DEVICES", "void"),))
 
 
 def merged(wanted: Adjustment) -> Merged:
@@ -64,7 +64,7 @@ def test_what_stands() -> None:
     tools = Mount("/tools", "/opt/tools")
     more = replace(WHOLE, env=(*WHOLE.env, ("X", "1")), mounts=(*WHOLE.mounts, tools))
     assert lost(OURS, more, ME) is None
-    assert lost(NO_CARD, replace(merged(NO_CARD), mounts=(tools,)), ME) is None
+    assert lost(NO_GPU, replace(merged(NO_GPU), mounts=(tools,)), ME) is None
 
 
 REST = tuple(mount for mount in MOUNTS if mount is not PRELOAD)
@@ -93,7 +93,7 @@ CHANGED: Mapping[str, Merged] = {
         WHOLE, mounts=(*MOUNTS, Mount("/.gpuslice/x", "/x"))
     ),
     "device /dev/nvidia0 is gone": replace(WHOLE, devices=()),
-    "device /dev/nvidia0 is gone or another": replace(WHOLE, devices=(replace(CARD, minor=1),)),
+    "device /dev/nvidia0 is gone or another": replace(WHOLE, devices=(replace(GPU, minor=1),)),
     "device /dev/nvidia0 was set by 60-other": owned_by_another("devices", "/dev/nvidia0"),
     "createContainer hook /usr/bin/nvidia-ctk is gone": replace(WHOLE, hooks=()),
     "createContainer hook /usr/bin/nvidia-ctk is": replace(
@@ -116,9 +116,9 @@ def test_nothing_hides_what_is_for_the_eye_only() -> None:
 HOST = Host(frozenset({"nvidia.com/gpu=all"}), frozenset({195, 510}))
 
 BROUGHT: Mapping[str, Merged] = {
-    "device /dev/nvidia0": Merged(devices=(CARD,), owners=Owners(devices={"/dev/nvidia0": OTHER})),
-    "device /dev/card": Merged(
-        devices=(replace(CARD, path="/dev/card"),), owners=Owners(devices={"/dev/card": OTHER})
+    "device /dev/nvidia0": Merged(devices=(GPU,), owners=Owners(devices={"/dev/nvidia0": OTHER})),
+    "device /dev/gpu": Merged(
+        devices=(replace(GPU, path="/dev/gpu"),), owners=Owners(devices={"/dev/gpu": OTHER})
     ),
     "device /dev/nvidia-caps/nvidia-cap1": Merged(
         devices=(Device("/dev/nvidia-caps/nvidia-cap1", "c", 234, 1),),
@@ -127,8 +127,8 @@ BROUGHT: Mapping[str, Merged] = {
     "mount /dev/nvidia1": Merged(
         mounts=(Mount("/dev/nvidia1", "/x"),), owners=Owners(mounts={"/dev/nvidia1": OTHER})
     ),
-    "mount /card": Merged(
-        mounts=(Mount("/card", "/dev/nvidia1"),), owners=Owners(mounts={"/card": OTHER})
+    "mount /gpu": Merged(
+        mounts=(Mount("/gpu", "/dev/nvidia1"),), owners=Owners(mounts={"/gpu": OTHER})
     ),
     "environment NVIDIA_VISIBLE_DEVICES=all": Merged(
         env=(("NVIDIA_VISIBLE_DEVICES", "all"),),
@@ -141,11 +141,11 @@ BROUGHT: Mapping[str, Merged] = {
 
 
 @pytest.mark.parametrize(("what", "found"), BROUGHT.items())
-def test_a_card_that_another_plugin_brings(what: str, found: Merged) -> None:
-    assert foreign_card(found, ME, HOST) == ForeignCard(OTHER, what)
-    assert foreign_card(found, OTHER, HOST) is None
+def test_a_gpu_that_another_plugin_brings(what: str, found: Merged) -> None:
+    assert foreign_gpu(found, ME, HOST) == ForeignGpu(OTHER, what)
+    assert foreign_gpu(found, OTHER, HOST) is None
     nobodys = replace(found, owners=Owners())
-    assert foreign_card(nobodys, ME, HOST) == ForeignCard("", what)
+    assert foreign_gpu(nobodys, ME, HOST) == ForeignGpu("", what)
 
 
 RULES: Mapping[str, CgroupRule] = {
@@ -157,11 +157,11 @@ RULES: Mapping[str, CgroupRule] = {
 
 
 @pytest.mark.parametrize(("what", "rule"), RULES.items())
-def test_a_cgroup_rule_that_opens_cards(what: str, rule: CgroupRule) -> None:
+def test_a_cgroup_rule_that_opens_gpus(what: str, rule: CgroupRule) -> None:
     """The runtime does not say which plugin wrote it."""
     found = Merged(cgroup_rules=(rule,))
     assert asks_host(found, ME) == []
-    assert foreign_card(found, ME, HOST) == ForeignCard("", what)
+    assert foreign_gpu(found, ME, HOST) == ForeignGpu("", what)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_cgroup_rule_that_opens_cards(what: str, rule: CgroupRule) -> None:
     ],
 )
 def test_a_cgroup_rule_that_opens_none(rule: CgroupRule) -> None:
-    assert foreign_card(Merged(cgroup_rules=(rule,)), ME, HOST) is None
+    assert foreign_gpu(Merged(cgroup_rules=(rule,)), ME, HOST) is None
 
 
 def test_the_host_is_asked_what_others_ask_for_by_name() -> None:
@@ -183,12 +183,12 @@ def test_the_host_is_asked_what_others_ask_for_by_name() -> None:
     assert asks_host(Merged(cdi_names=(ours,)), ME) == [ours]
 
 
-def test_what_is_no_card() -> None:
+def test_what_is_no_gpu() -> None:
     harmless = Merged(
         env=(("NVIDIA_VISIBLE_DEVICES", "none"), ("NVIDIA_DRIVER_CAPABILITIES", "all")),
         mounts=(Mount("/dev/nvidium/x", "/x"), Mount("/mnt", "/dev/shm")),
         devices=(Device("/dev/fuse", "c", 10, 229),),
         cdi_names=("vendor.com/net=0",),
     )
-    assert foreign_card(harmless, ME, HOST) is None
-    assert foreign_card(WHOLE, ME) is None
+    assert foreign_gpu(harmless, ME, HOST) is None
+    assert foreign_gpu(WHOLE, ME) is None

@@ -15,7 +15,7 @@ from nri_plugin.model import Pod, Share
 from nri_plugin.notices import Notices
 from nri_plugin.readiness import Readiness
 from nri_plugin.verification import WITHIN_S, Standing, Verification
-from tests.nri_plugin.test_bounds import CARDS, GIB, bound
+from tests.nri_plugin.test_bounds import GIB, GPUS, bound
 
 
 class Bench:
@@ -32,7 +32,7 @@ class Bench:
         self.verification = Verification(
             self.bounds,
             lambda: tuple(self.holds),
-            lambda: CARDS,
+            lambda: GPUS,
             self.notices,
             self.readiness,
             self.metrics,

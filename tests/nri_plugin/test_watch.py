@@ -29,7 +29,7 @@ from nri_plugin.threads import Worker
 T = TypeVar("T")
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-CARD = {"uuid": UUID, "minor": 0, "memory_bytes": 1 << 30}
+GPU = {"uuid": UUID, "minor": 0, "memory_bytes": 1 << 30}
 
 
 def spec(*uuids: str) -> str:
@@ -39,14 +39,14 @@ def spec(*uuids: str) -> str:
 
 
 class Host:
-    """A node's files; the cards and nvidia-ctk are small scripts that read theirs."""
+    """A node's files; the GPUs and nvidia-ctk are small scripts that read theirs."""
 
     def __init__(self, tmp_path: Path, *options: str) -> None:
         self.cdi, self.library = tmp_path / "cdi", tmp_path / "libvgpu.so"
-        self.cards, self.ctk = tmp_path / "cards.json", tmp_path / "ctk.json"
+        self.gpus, self.ctk = tmp_path / "gpus.json", tmp_path / "ctk.json"
         self.cdi.mkdir()
         self.library.write_bytes(b"\x7fELF")
-        self.show(CARD)
+        self.show(GPU)
         self.spec = self.cdi / "nvidia.json"
         self.spec.write_text(spec(UUID))
         (tmp_path / "cat.py").write_text("import sys; print(open(sys.argv[1]).read())")
@@ -59,10 +59,10 @@ class Host:
         self.settings: Settings = from_arguments(
             [*arguments.split(), *places, *options], os.environ
         )
-        self.command = (sys.executable, str(tmp_path / "nvml.py"), str(self.cards))
+        self.command = (sys.executable, str(tmp_path / "nvml.py"), str(self.gpus))
 
-    def show(self, *cards: object, driver: str = "1") -> None:
-        self.cards.write_text(json.dumps({"driver": driver, "gpus": cards}))
+    def show(self, *gpus: object, driver: str = "1") -> None:
+        self.gpus.write_text(json.dumps({"driver": driver, "gpus": gpus}))
 
     def node(self) -> Node:
         inventory = Inventory(
@@ -107,20 +107,20 @@ def test_a_missing_library(host: Host) -> None:
     assert host.lacks() == [f"the library is missing: {host.library}: No such file or directory"]
 
 
-def test_a_card_whose_spec_cannot_be_used(host: Host) -> None:
+def test_a_gpu_whose_spec_cannot_be_used(host: Host) -> None:
     (host.cdi / "again.json").write_text(spec(UUID))
-    assert f"CDI device of card {UUID} in {host.spec}: it is also defined in" in host.lacks()[0]
+    assert f"CDI device of GPU {UUID} in {host.spec}: it is also defined in" in host.lacks()[0]
 
 
-def test_cards_are_asked_for_again_while_unknown(host: Host) -> None:
+def test_gpus_are_asked_for_again_while_unknown(host: Host) -> None:
     node = host.node()
-    host.cards.write_text("x")
-    assert "this node's cards are not known: unreadable answer" in host.lacks(node)[0]
+    host.gpus.write_text("x")
+    assert "this node's GPUs are not known: unreadable answer" in host.lacks(node)[0]
     host.show()
-    assert host.lacks(node) == ["the driver shows no card on this node"]
-    host.show({**CARD, "problem": "GPU is lost"})
-    assert host.lacks(node) == [f"no card of this node can be shared: {UUID}: GPU is lost"]
-    host.show(CARD)
+    assert host.lacks(node) == ["the driver shows no GPU on this node"]
+    host.show({**GPU, "problem": "GPU is lost"})
+    assert host.lacks(node) == [f"no GPU of this node can be shared: {UUID}: GPU is lost"]
+    host.show(GPU)
     assert host.lacks(node) == []
 
 
@@ -152,7 +152,7 @@ def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
     """nvidia-ctk describes one of two; later both, and the one keeps its device."""
     other = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
     host.spec.unlink()
-    host.show(CARD, {**CARD, "uuid": other, "minor": 1})
+    host.show(GPU, {**GPU, "uuid": other, "minor": 1})
     host.ctk.write_text(spec(other))
     node = host.node()
     node.generator._min_interval_s = 0
@@ -167,14 +167,14 @@ def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
 def test_why_none_was_generated(host: Host) -> None:
     host.spec.write_text("{")
     (problem,) = host.lacks()
-    assert problem.startswith(f"card {UUID} has no CDI device (unreadable: {host.spec}: ")
+    assert problem.startswith(f"GPU {UUID} has no CDI device (unreadable: {host.spec}: ")
     assert "none was generated: FileNotFoundError: [Errno 2]" in problem
 
 
 def test_none_is_generated_where_that_is_switched_off(tmp_path: Path) -> None:
     host = Host(tmp_path, "--nvidia-ctk", "off")
     host.spec.unlink()
-    assert host.lacks() == [f"card {UUID} has no CDI device"]
+    assert host.lacks() == [f"GPU {UUID} has no CDI device"]
 
 
 def test_a_spec_that_cannot_be_written(host: Host) -> None:
@@ -222,7 +222,7 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
     assert host.lacks(node) == []
     generated = host.settings.generated_cdi_dir / FILE
     for driver, path in (("1", "/host/x"), ("2", "/host/newer")):
-        host.show(CARD, driver=driver)
+        host.show(GPU, driver=driver)
         host.ctk.write_text(spec(UUID).replace("/host/x", "/host/newer"))
         run(lambda: ask(node))
         assert host.lacks(node) == []
@@ -267,7 +267,7 @@ def test_it_goes_on_looking(
         await node.inventory.close()
 
     asyncio.run(test())
-    assert value("gpuslice_cards") == 1
+    assert value("gpuslice_gpus") == 1
     assert value("gpuslice_containers_with_grant") == 2
     assert caplog.messages[-1] == "ready"
     assert any(line.startswith("not ready") for line in caplog.messages)

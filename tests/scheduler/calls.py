@@ -50,7 +50,7 @@ def binding(pod: Mapping[str, Any], node_name: str) -> bytes:
 
 
 def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """Of one container that asks for half a card, unless others are given; at version 1."""
+    """Of one container that asks for half a GPU, unless others are given; at version 1."""
     asking = containers or (objects.container("main", core=50, ratio=50),)
     made = objects.pod(*asking, uid=uid, **fields)
     made["metadata"]["resourceVersion"] = "1"
@@ -58,12 +58,12 @@ def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict
     return made
 
 
-def state(nodes: int = 2, cards: int = 2, memory: str = "24Gi") -> State:
-    """Nodes n0, n1, ... with cards GPU-n0-0, GPU-n0-1, ..., all of it as it should be."""
+def state(nodes: int = 2, gpus: int = 2, memory: str = "24Gi") -> State:
+    """Nodes n0, n1, ... with GPUs GPU-n0-0, GPU-n0-1, ..., all of it as it should be."""
     made = State()
     for name in names(nodes):
         made.see_node(node(objects.node(name)))
-        each = [objects.card(f"GPU-{name}-{minor}", minor, memory) for minor in range(cards)]
+        each = [objects.gpu(f"GPU-{name}-{minor}", minor, memory) for minor in range(gpus)]
         made.see_device(device(objects.device(name, *each)))
         facts = lease(objects.lease(name))
         assert facts is not None

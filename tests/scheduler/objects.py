@@ -56,10 +56,10 @@ def pod(
 
 
 def node(name: str, uid: str = "", isolates: bool = True, **annotations: str) -> dict[str, Any]:
-    """annotations: cordoned_cards, excluded_cards."""
+    """annotations: cordoned_gpus, excluded_gpus."""
     keys = {
-        "cordoned_cards": names.ANNOTATION_CORDONED_CARDS,
-        "excluded_cards": names.ANNOTATION_EXCLUDED_CARDS,
+        "cordoned_gpus": names.ANNOTATION_CORDONED_GPUS,
+        "excluded_gpus": names.ANNOTATION_EXCLUDED_GPUS,
     }
     label = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"} if isolates else {}
     return {
@@ -72,7 +72,7 @@ def node(name: str, uid: str = "", isolates: bool = True, **annotations: str) ->
     }
 
 
-def card(uuid: str, minor: int, memory: str = "24Gi", **fields: object) -> dict[str, Any]:
+def gpu(uuid: str, minor: int, memory: str = "24Gi", **fields: object) -> dict[str, Any]:
     """fields: health, labels, numa, root."""
     topology = {
         "socketID": -1,
@@ -94,13 +94,13 @@ def card(uuid: str, minor: int, memory: str = "24Gi", **fields: object) -> dict[
     }
 
 
-def device(name: str, *cards: Mapping[str, Any], node_uid: str = "") -> dict[str, Any]:
+def device(name: str, *gpus: Mapping[str, Any], node_uid: str = "") -> dict[str, Any]:
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid or f"uid-{name}"}
     return {
         "apiVersion": names.DEVICE_API_VERSION,
         "kind": names.DEVICE_KIND,
         "metadata": {"name": name, "ownerReferences": [owner]},
-        "spec": {"devices": list(cards)},
+        "spec": {"devices": list(gpus)},
     }
 
 

@@ -25,7 +25,7 @@ WHOLE = objects.container("main", gpu=100)
 
 
 class Scene:
-    """A state of two nodes of one card each, a server, and a binder between them."""
+    """A state of two nodes of one GPU each, a server, and a binder between them."""
 
     def __init__(self, server: PodServer, kube: Kube, state: State, gate: HandGate) -> None:
         self.server = server
@@ -47,7 +47,7 @@ class Scene:
         self.state.see_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
 
     def held(self, node: str = "n0") -> int:
-        """Percent of the node's card."""
+        """Percent of the node's GPU."""
         row = self.state.fleet.row_of(node)
         return int(self.state.fleet.used_core[row, 0])
 
@@ -70,7 +70,7 @@ def patient(_soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
 async def scene_of(*pods: dict[str, Any], state: State | None = None) -> AsyncIterator[Scene]:
     server = PodServer(*(pods or (calls.pod(),)))
     async with server.serving() as access, Kube(access) as kube:
-        yield Scene(server, kube, state or calls.state(nodes=2, cards=1), HandGate())
+        yield Scene(server, kube, state or calls.state(nodes=2, gpus=1), HandGate())
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def scene() -> AbstractAsyncContextManager[Scene]:
     return scene_of()
 
 
-async def test_one_write_carries_the_pod_the_node_the_cards_and_who_writes(scene: Scene) -> None:
+async def test_one_write_carries_the_pod_the_node_the_gpus_and_who_writes(scene: Scene) -> None:
     scene.ask(calls.pod())
     assert await scene.bind() == ""
     (binding,) = scene.server.bindings
@@ -138,7 +138,7 @@ async def test_chosen_and_held_before_anything_is_awaited() -> None:
             scene.ask(calls.pod(f"u-{number}"))
         one, two, *others = await asyncio.gather(*(scene.bind(f"u-{n}") for n in range(4)))
         assert (one, two) == ("", "")
-        assert others == ["node n0: no GPU card with enough free memory and core at once"] * 2
+        assert others == ["node n0: no GPU with enough free memory and core at once"] * 2
         assert scene.held() == 100
 
 
@@ -204,7 +204,7 @@ async def test_the_gate_is_asked_before_each_post(
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 422])
-async def test_a_refusal_gives_the_cards_back(code: int, scene: Scene) -> None:
+async def test_a_refusal_gives_the_gpus_back(code: int, scene: Scene) -> None:
     scene.server.posts = [code]
     scene.ask(calls.pod())
     assert await scene.bind() == f"Code{code}: it is so"
@@ -228,7 +228,7 @@ async def test_what_was_not_looked_at_in_time_holds_nothing(scene: Scene) -> Non
 
 
 async def test_nobody_there_holds_nothing() -> None:
-    state = calls.state(nodes=2, cards=1)
+    state = calls.state(nodes=2, gpus=1)
     async with Kube(Access("http://127.0.0.1:1")) as kube:
         scene = Scene(PodServer(), kube, state, HandGate())
         scene.ask(calls.pod())
@@ -332,7 +332,7 @@ async def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
         scene.now_s = 1e6
         await scene.binder.tend()
         scene.ask(calls.pod("u-2"))
-        assert (await scene.bind("u-2")).startswith("node n0: no GPU card")
+        assert (await scene.bind("u-2")).startswith("node n0: no GPU")
         assert scene.server.land() == [""]
         assert await scene.bind() == ""
         scene.watch()

@@ -1,4 +1,4 @@
-"""Whatever the order of binds, outcomes and watch events: no card is over, nothing is leaked, and
+"""Whatever the order of binds, outcomes and watch events: no GPU is over, nothing is leaked, and
 no pod has two places.
 
 Played with a store that is slow, forgets to answer, says conflict for what it has done, and does
@@ -27,9 +27,9 @@ from scheduler.verbs import Verbs
 from tests.scheduler import calls, objects, virtual_time
 from tests.scheduler.gates import HandGate
 
-NODES, CARDS = 2, 1
+NODES, GPUS = 2, 1
 PODS = 12
-CARD_BYTES = 24 * objects.Gi
+GPU_BYTES = 24 * objects.Gi
 LONGEST_S = 120.0
 """So late a Binding may be done that was given up on."""
 
@@ -134,7 +134,7 @@ class Store:
                 self._watch.seen(pod)
 
     def over(self) -> list[str]:
-        """Cards of which more is given out, by what stands on the pods, than there is."""
+        """GPUs of which more is given out, by what stands on the pods, than there is."""
         held: dict[str, int] = {}
         for pod in self.pods.values():
             text = pod["metadata"]["annotations"].get(words.ANNOTATION_GRANTS)
@@ -142,7 +142,7 @@ class Store:
                 for shares in grants.decode(text).values():
                     for share in shares:
                         held[share.id] = held.get(share.id, 0) + share.memory_bytes
-        return [card for card, size in held.items() if size > CARD_BYTES]
+        return [gpu for gpu, size in held.items() if size > GPU_BYTES]
 
 
 def _copy(pod: dict[str, Any]) -> dict[str, Any]:
@@ -182,10 +182,10 @@ async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_no_card_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> None:
+def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> None:
     async def play() -> None:
         chance = random.Random(seed)
-        state = calls.state(NODES, CARDS)
+        state = calls.state(NODES, GPUS)
         store, verbs = Store(chance, state), Verbs(state)
         gate = HandGate()
         binder = Binder(state, store, gate, verbs, virtual_time.now)
@@ -233,7 +233,7 @@ async def _settle(store: Store, state: State, binder: Binder) -> None:
         await binder.tend()
         store.tell(10**6)
         state.tick(virtual_time.now())
-    fresh = calls.state(NODES, CARDS)
+    fresh = calls.state(NODES, GPUS)
     for pod in store.pods.values():
         fresh.see_pod(translate.pod(pod))
     assert binder.under_way == 0

@@ -20,7 +20,7 @@ PLACEMENT = Placement(
 )
 
 
-def test_the_allocation_has_the_most_that_the_pod_has_of_each_card() -> None:
+def test_the_allocation_has_the_most_that_the_pod_has_of_each_gpu() -> None:
     """And no core, where none is asked for."""
     text = binding.annotations_of(PLACEMENT)[names.ANNOTATION_DEVICE_ALLOCATED]
     assert text == (

@@ -27,9 +27,9 @@ from tests.scheduler.objects import (
     RENEWED_S,
     Gi,
     allocated,
-    card,
     container,
     device,
+    gpu,
     lease,
     node,
     pod,
@@ -56,7 +56,7 @@ class Server:
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.objects: dict[str, list[dict[str, Any]]] = {
             NODES: [node("n1")],
-            DEVICES: [device("n1", card("GPU-a", 0))],
+            DEVICES: [device("n1", gpu("GPU-a", 0))],
             LEASES: [lease("n1")],
             PODS: list(pods),
         }
@@ -166,7 +166,7 @@ async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(sa
         await until(lambda: state.is_bound("ours"))
         assert state.assumed_count == 0
         (held,) = state.holders("n1")
-        assert held.cards == (("GPU-a", (12 if same else 6) * Gi, None),)
+        assert held.gpus == (("GPU-a", (12 if same else 6) * Gi, None),)
         state.forget("ours")
         assert state.is_bound("ours")
 

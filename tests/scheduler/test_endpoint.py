@@ -16,7 +16,7 @@ from scheduler.endpoint import PAGES, Address, Endpoint, is_local
 from scheduler.metrics import Metrics
 from scheduler.simulate import fleet, simulate
 from scheduler.state import State
-from tests.scheduler.objects import Gi, card, container, device, node, pod
+from tests.scheduler.objects import Gi, container, device, gpu, node, pod
 
 DEADLINE_S = 30.0
 
@@ -85,7 +85,7 @@ async def test_not_ready_gives_the_reasons() -> None:
 async def test_the_numbers_are_the_states_of_a_second_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    state = fleet([{"kind": "Node", **node("n1")}, device("n1", card("GPU-a", 0))])
+    state = fleet([{"kind": "Node", **node("n1")}, device("n1", gpu("GPU-a", 0))])
     simulate(state, pod(container("main", ratio=50)))
     cache = Cache()
     async with serving(cache, state) as get:
@@ -94,7 +94,7 @@ async def test_the_numbers_are_the_states_of_a_second_ago(
             values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
             for name, value in {
                 'nodes{reason="FITS"}': 1,
-                'card_memory_bytes{state="granted"}': 12 * Gi,
+                'gpu_memory_bytes{state="granted"}': 12 * Gi,
                 "assumed_pods": 1,
                 'lists_total{kind="pods"}': 2,
                 'watch_age_seconds{kind="pods"}': 3,

@@ -46,7 +46,7 @@ class Scene:
 def test_of_a_pod_and_of_a_node() -> None:
     scene = Scene()
     (path, of_pod), (other, of_node) = scene.tell(
-        Problem("n1", "team/train", "unreadable", "u-1"), Problem("n1", "", "a card is gone")
+        Problem("n1", "team/train", "unreadable", "u-1"), Problem("n1", "", "a GPU is gone")
     )
     assert path == "/apis/events.k8s.io/v1/namespaces/team/events"
     assert other == "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -63,7 +63,7 @@ def test_of_a_pod_and_of_a_node() -> None:
 
 
 def test_the_same_is_told_once_an_hour() -> None:
-    scene, problem = Scene(), Problem("n1", "", "a card is gone")
+    scene, problem = Scene(), Problem("n1", "", "a GPU is gone")
     assert len(scene.tell(problem)) == 1
     assert len(scene.tell(problem)) == 0
     scene.now_s += AGAIN_S

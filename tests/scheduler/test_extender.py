@@ -33,7 +33,7 @@ class Client:
         self.gate = gate
         self.source = source
         self.metrics = Metrics()
-        self.state = calls.state(nodes=2, cards=1)
+        self.state = calls.state(nodes=2, gpus=1)
         self.verbs = Verbs(self.state)
         self.url = ""
 
@@ -66,7 +66,7 @@ async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
             await server.close()
 
 
-async def test_a_pod_goes_through_the_verbs_to_its_card() -> None:
+async def test_a_pod_goes_through_the_verbs_to_its_gpu() -> None:
     raw = calls.pod()
     async with serving(raw) as client:
         body = calls.arguments(raw, calls.names(2))
@@ -104,7 +104,7 @@ async def test_on_standby_it_says_who_may_bind() -> None:
         assert client.server.bindings == []
 
 
-async def test_preempt_says_where_victims_free_a_card() -> None:
+async def test_preempt_says_where_victims_free_a_gpu() -> None:
     raw, victims = calls.pod(), {"n1": ["busy"]}
     async with serving() as client:
         answer = {"NodeNameToMetaVictims": calls.metas(victims)}

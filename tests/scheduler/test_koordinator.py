@@ -36,7 +36,7 @@ def asked(*containers: dict[str, object]) -> Request:
     return request
 
 
-# asked for, cards, then per card: core, bytes, percent of memory
+# asked for, GPUs, then per GPU: core, bytes, percent of memory
 TABLE: list[tuple[dict[str, object], int, int | None, int | None, int | None]] = [
     ({G: 50}, 1, 50, None, 50),
     ({G: 100}, 1, 100, None, 100),
@@ -49,7 +49,7 @@ TABLE: list[tuple[dict[str, object], int, int | None, int | None, int | None]] =
     ({CORE: 25, RATIO: 200}, 2, 12, None, 100),
     ({CORE: 100, RATIO: 200}, 2, 50, None, 100),
     ({CORE: 100, MEM: "8Gi"}, 1, 100, 8 * Gi, None),
-    # Koordinator's webhook spreads it over two cards, and only so it fits.
+    # Koordinator's webhook spreads it over two GPUs, and only so it fits.
     ({CORE: 200, MEM: "64Gi"}, 2, 100, 32 * Gi, None),
     ({CORE: 200, MEM: "64Gi", SHARED: 2}, 2, 100, 32 * Gi, None),
     ({MEM: "8Gi"}, 1, None, 8 * Gi, None),
@@ -69,17 +69,17 @@ TABLE: list[tuple[dict[str, object], int, int | None, int | None, int | None]] =
 ]
 
 
-@pytest.mark.parametrize(("resources", "cards", "core", "memory", "percent"), TABLE, ids=repr)
+@pytest.mark.parametrize(("resources", "gpus", "core", "memory", "percent"), TABLE, ids=repr)
 def test_legal(
     resources: dict[str, object],
-    cards: int,
+    gpus: int,
     core: int | None,
     memory: int | None,
     percent: int | None,
 ) -> None:
     (ask,) = asked(resources).asks
-    assert (ask.cards, ask.core_percent, ask.memory_bytes, ask.memory_percent) == (
-        cards,
+    assert (ask.gpus, ask.core_percent, ask.memory_bytes, ask.memory_percent) == (
+        gpus,
         core,
         memory,
         percent,
@@ -87,7 +87,7 @@ def test_legal(
 
 
 ILLEGAL: list[tuple[dict[str, object], str]] = [
-    ({G: 150}, f"{G}: 150; allowed are 1 to 100, or a multiple of 100 for whole cards"),
+    ({G: 150}, f"{G}: 150; allowed are 1 to 100, or a multiple of 100 for whole GPUs"),
     ({CORE: 250, RATIO: 200}, f"{CORE}: 250; allowed are 1 to 100, or a multiple of 100"),
     ({CORE: 101, RATIO: 50}, f"{CORE}: 101; allowed are 1 to 100"),
     ({CORE: 101, MEM: "1Gi"}, f"{CORE}: 101; allowed are 1 to 100"),
@@ -99,17 +99,17 @@ ILLEGAL: list[tuple[dict[str, object], str]] = [
     ({G: 50, CORE: 50}, f"{G}: 50, {CORE}: 50; allowed are"),
     ({G: 50, SHARED: 1}, f"{G}: 50, {SHARED}: 1; allowed are"),
     ({G: 50, MEM: "1Gi"}, f"{G}: 50, {MEM}: {Gi}; allowed are"),
-    ({SHARED: 1, RATIO: 101}, f"{RATIO}: 101 is 101 percent of a card; allowed are 1 to 100"),
+    ({SHARED: 1, RATIO: 101}, f"{RATIO}: 101 is 101 percent of a GPU; allowed are 1 to 100"),
     ({SHARED: 2, RATIO: 101}, f"{RATIO}: 101; allowed is with {SHARED}: 2 a multiple of 2"),
     ({SHARED: 2, CORE: 101, MEM: "1Gi"}, f"{CORE}: 101; allowed is with {SHARED}: 2 a multiple"),
-    ({SHARED: 2, CORE: 250, MEM: "1Gi"}, f"{CORE}: 250 is 125 percent of a card; allowed are 2 to"),
+    ({SHARED: 2, CORE: 250, MEM: "1Gi"}, f"{CORE}: 250 is 125 percent of a GPU; allowed are 2 to"),
     # Koordinator lets it through, and it never fits.
-    ({CORE: 200, RATIO: 50}, f"{CORE}: 200 is 200 percent of a card; allowed are 1 to 100"),
-    ({CORE: 1, RATIO: 200}, f"{CORE}: 1 is 0 percent of a card; allowed are 2 to 200"),
-    ({SHARED: 3, MEM: 2}, f"{MEM}: 2 is 0 bytes of a card; allowed are 3 to"),
-    ({MEM: "1Pi"}, f"{MEM}: {2**50} is {2**50} bytes of a card; allowed are 1 to {2**48}"),
-    ({SHARED: 17, MEM: "17Gi"}, "asks for 17 cards; allowed are 1 to 16"),
-    ({G: 1700}, "asks for 17 cards; allowed are 1 to 16"),
+    ({CORE: 200, RATIO: 50}, f"{CORE}: 200 is 200 percent of a GPU; allowed are 1 to 100"),
+    ({CORE: 1, RATIO: 200}, f"{CORE}: 1 is 0 percent of a GPU; allowed are 2 to 200"),
+    ({SHARED: 3, MEM: 2}, f"{MEM}: 2 is 0 bytes of a GPU; allowed are 3 to"),
+    ({MEM: "1Pi"}, f"{MEM}: {2**50} is {2**50} bytes of a GPU; allowed are 1 to {2**48}"),
+    ({SHARED: 17, MEM: "17Gi"}, "asks for 17 GPUs; allowed are 1 to 16"),
+    ({G: 1700}, "asks for 17 GPUs; allowed are 1 to 16"),
     ({G: "half"}, f"{G}: 'half' is not a quantity"),
     ({RATIO: -1}, f"{RATIO}: '-1' is negative"),
     ({MEM: ["8Gi"]}, f"{MEM}: expected a quantity, got list"),
@@ -147,7 +147,7 @@ def test_what_is_whole_may_be_written_as_a_fraction() -> None:
     assert asked({MEM: "1.5Gi", CORE: "50000m"}) == asked({MEM: 3 << 29, CORE: 50})
 
 
-def test_whole_cards_of_a_device_plugin_are_not_ours() -> None:
+def test_whole_gpus_of_a_device_plugin_are_not_ours() -> None:
     """nvidia.com/gpu: Koordinator gives these; here the vendor's device plugin does."""
     for name in ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu"):
         assert requests.request(pod({name: 1})) is None
@@ -178,19 +178,19 @@ def test_every_combination_that_is_not_in_the_table_is_illegal() -> None:
     }
 
 
-def test_two_containers_of_half_a_card_are_two_halves_and_not_one_whole_card() -> None:
-    """Koordinator sums them: one card without a limit."""
+def test_two_containers_of_half_a_gpu_are_two_halves_and_not_one_whole_gpu() -> None:
+    """Koordinator sums them: one GPU without a limit."""
     half: dict[str, object] = {CORE: 50, RATIO: 50}
     request = asked(half, half)
-    assert [(ask.container, ask.cards, ask.memory_percent) for ask in request.asks] == [
+    assert [(ask.container, ask.gpus, ask.memory_percent) for ask in request.asks] == [
         ("c0", 1, 50),
         ("c1", 1, 50),
     ]
 
 
-def test_two_containers_that_share_one_card_each_are_not_two_cards_for_both() -> None:
+def test_two_containers_that_share_one_gpu_each_are_not_two_gpus_for_both() -> None:
     half: dict[str, object] = {SHARED: 1, CORE: 50, RATIO: 50}
-    assert [ask.cards for ask in asked(half, half).asks] == [1, 1]
+    assert [ask.gpus for ask in asked(half, half).asks] == [1, 1]
 
 
 def test_a_pod_that_asks_for_nothing() -> None:

@@ -34,10 +34,10 @@ class _Yes:
 
 
 class Scene:
-    """Two nodes of one card each."""
+    """Two nodes of one GPU each."""
 
     def __init__(self) -> None:
-        self.state = calls.state(nodes=2, cards=1)
+        self.state = calls.state(nodes=2, gpus=1)
         self.verbs = Verbs(self.state)
         self.binder = Binder(self.state, _Yes(), HandGate(), self.verbs, lambda: 0.0)
 
@@ -55,11 +55,11 @@ class Scene:
         return asyncio.run(self.binder.bind(wanted))
 
     def used(self) -> tuple[int, int]:
-        """Percent of both cards that pods hold."""
+        """Percent of both GPUs that pods hold."""
         return self._percent("used_core")
 
     def reserved(self) -> tuple[int, int]:
-        """Percent of both cards that pods are expected to take."""
+        """Percent of both GPUs that pods are expected to take."""
         return self._percent("reserved_core")
 
     def _percent(self, column: str) -> tuple[int, int]:
@@ -122,7 +122,7 @@ def test_who_is_bound_first_has_the_room() -> None:
     scene.verbs.filter(calls.arguments(calls.pod("b", WHOLE), ["n0"]))
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
     assert scene.bind("b", "n0") == ""
-    assert scene.bind("a", "n0").startswith("node n0: no GPU card with enough")
+    assert scene.bind("a", "n0").startswith("node n0: no GPU with enough")
     assert scene.used() == (100, 0)
 
 
@@ -161,10 +161,10 @@ ENDS: dict[str, Callable[[Scene], object]] = {
     "it is asked for again": lambda scene: scene.named(calls.pod("a", WHOLE)),
     "another is bound there by hand": lambda scene: _by_hand(scene.state),
     "its node changes": lambda scene: scene.state.see_node(
-        translate.node(objects.node("n0", cordoned_cards="GPU-n0-0"))
+        translate.node(objects.node("n0", cordoned_gpus="GPU-n0-0"))
     ),
     "its node is gone": lambda scene: scene.state.lose_node("n0"),
-    "its node's cards are gone": lambda scene: scene.state.lose_device("n0"),
+    "its node's GPUs are gone": lambda scene: scene.state.lose_device("n0"),
     "its node's agent is gone": lambda scene: scene.state.lose_lease("n0"),
     "some seconds pass": lambda scene: scene.state.tick(NOMINATED_S),
     "the pod is bound elsewhere": lambda scene: scene.bind("a", "n1"),

@@ -21,10 +21,10 @@ from tests.scheduler.test_verbs import WHOLE, bound
 
 
 class Refusing:
-    """One card, held by the pod `holder`."""
+    """One GPU, held by the pod `holder`."""
 
     def __init__(self) -> None:
-        self.state = calls.state(nodes=1, cards=1)
+        self.state = calls.state(nodes=1, gpus=1)
         self.queue = RetryQueue(self.state)
         self.verbs = Verbs(self.state, retries=self.queue)
         self.now_s = 1000.0
@@ -116,7 +116,7 @@ def test_a_node_whose_agent_is_ready_again_is_room() -> None:
 def test_a_node_that_comes_is_room(refusing: Refusing) -> None:
     state: State = refusing.state
     state.see_node(node(objects.node("n1")))
-    state.see_device(device(objects.device("n1", objects.card("GPU-n1-0", 0, "24Gi"))))
+    state.see_device(device(objects.device("n1", objects.gpu("GPU-n1-0", 0, "24Gi"))))
     facts = lease(objects.lease("n1"))
     assert facts is not None
     state.see_lease(facts, 0.0)
@@ -153,7 +153,7 @@ def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
 
 def test_room_on_nodes_that_were_not_in_question_is_none() -> None:
     """A pod pinned to a full pool, while another has room and churns."""
-    state = calls.state(nodes=2, cards=1)
+    state = calls.state(nodes=2, gpus=1)
     queue = RetryQueue(state)
     verbs = Verbs(state, retries=queue)
     bound(state, calls.pod("holder", WHOLE), "n0")

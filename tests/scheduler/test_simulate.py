@@ -18,21 +18,21 @@ from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.request import Policy
 from scheduler.simulate import SimulationError
 from scheduler.simulate_command import simulate_command
-from tests.scheduler.objects import Gi, card, container, device, lease, node, pod
+from tests.scheduler.objects import Gi, container, device, gpu, lease, node, pod
 
 
 def kind(of: str, raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "kind": of}
 
 
-def a_node(name: str, *cards: dict[str, Any]) -> list[dict[str, Any]]:
-    return [kind("Node", node(name)), kind("Device", device(name, *cards))]
+def a_node(name: str, *gpus: dict[str, Any]) -> list[dict[str, Any]]:
+    return [kind("Node", node(name)), kind("Device", device(name, *gpus))]
 
 
 FLEET = [
-    *a_node("n1", card("GPU-a", 0), card("GPU-b", 1)),
-    *a_node("n2", card("GPU-c", 0, "8Gi")),
-    *a_node("n10", card("GPU-d", 0, "8Gi")),
+    *a_node("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)),
+    *a_node("n2", gpu("GPU-c", 0, "8Gi")),
+    *a_node("n10", gpu("GPU-d", 0, "8Gi")),
     kind("Node", node("n3")),
 ]
 HALF = kind("Pod", pod(container("main", ratio=50, core=50)))
@@ -49,13 +49,13 @@ def test_it_goes_to_the_best_and_the_others_are_accounted_for() -> None:
         (0, "GPU-a", 12 * 2**30)
     ]
     assert [(each.text, each.nodes) for each in account.refused] == [
-        ("every GPU card is smaller than the memory asked", ["n10", "n2"]),
+        ("every GPU is smaller than the memory asked", ["n10", "n2"]),
         ("node has no GPU inventory (Device object)", ["n3"]),
     ]
 
 
 def test_the_next_pod_sees_the_one_before() -> None:
-    state = simulate.fleet(a_node("n1", card("GPU-a", 0)))
+    state = simulate.fleet(a_node("n1", gpu("GPU-a", 0)))
     placed = [simulate.simulate(state, HALF, number).placed for number in range(3)]
     assert placed == [True, True, False]
 
@@ -70,7 +70,7 @@ def test_pods_that_are_bound_hold_what_they_have() -> None:
 
 
 def test_spreading_prefers_the_emptier() -> None:
-    state = simulate.fleet(a_node("n1", card("GPU-a", 0), card("GPU-b", 1)))
+    state = simulate.fleet(a_node("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)))
     used = [
         simulate.simulate(state, HALF, number, Policy.SPREAD).candidates[0].containers[0].uuid
         for number in range(2)
@@ -98,7 +98,7 @@ def test_nodes_whose_agents_are_silent_are_left_out(now: datetime | None, silent
     """Without a time, beside the last renewal: a file is as old as it is."""
     leases = [lease("n1", 58), lease("n2", 4), lease("n10", 4), lease("n3")]
     leases[3]["spec"]["renewTime"] = "?"
-    devices = [kind("Device", device("n3", card("GPU-e", 0)))]
+    devices = [kind("Device", device("n3", gpu("GPU-e", 0)))]
     found = [*FLEET, *devices, *(kind("Lease", each) for each in leases)]
     account = simulate.simulate(simulate.fleet(found, now.timestamp() if now else None), HALF)
     told = {each.text: each.nodes for each in account.refused}
@@ -200,12 +200,12 @@ def in_file(tmp_path: Path, *arguments: str, pods: list[dict[str, Any]] | None =
     return ask(tmp_path, "--fleet", str(tmp_path / "fleet.yaml"), *arguments, pods=pods)
 
 
-def test_the_table_names_node_card_and_share(tmp_path: Path) -> None:
+def test_the_table_names_node_gpu_and_share(tmp_path: Path) -> None:
     done = in_file(tmp_path)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert lines[0] == "default/pod-u-1: n10"
-    assert lines[1].split() == ["node", "score", "container", "card", "memory", "core"]
+    assert lines[1].split() == ["node", "score", "container", "gpu", "memory", "core"]
     assert lines[2].split()[0] == "n10"
     assert lines[2].split()[2:] == ["main", "0", "GPU-d", "4", "GiB", "50", "%"]
     assert lines[-1] == "  1 node: node has no GPU inventory (Device object): n3"
@@ -230,7 +230,7 @@ def test_without_room_the_exit_status_is_1(tmp_path: Path) -> None:
     large = kind("Pod", pod(container("main", memory="100Gi")))
     done = in_file(tmp_path, pods=[large])
     assert done.exit_code == 1
-    assert done.stdout.startswith("default/pod-u-1: no node has room\n  3 nodes: every GPU card is")
+    assert done.stdout.startswith("default/pod-u-1: no node has room\n  3 nodes: every GPU is")
     refused = kind("Pod", pod(container("main", gpu=150)))
     done = in_file(tmp_path, pods=[refused, kind("Pod", pod(container("main")))])
     assert done.exit_code == 1
@@ -238,7 +238,7 @@ def test_without_room_the_exit_status_is_1(tmp_path: Path) -> None:
 
 
 def test_many_candidates_are_cut_and_counted(tmp_path: Path) -> None:
-    fleet = [each for n in range(14) for each in a_node(f"n{n}", card(f"GPU-{n}", 0))]
+    fleet = [each for n in range(14) for each in a_node(f"n{n}", gpu(f"GPU-{n}", 0))]
     path = tmp_path / "many.yaml"
     path.write_text(json.dumps({"kind": "List", "items": fleet}))
     done = ask(tmp_path, "--fleet", str(path))
@@ -272,7 +272,7 @@ def test_a_pod_may_come_by_standard_input(tmp_path: Path) -> None:
 
 def test_without_a_terminal_nothing_is_cut(tmp_path: Path) -> None:
     uuid = "GPU-0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
-    fleet = a_node("a-node-of-quite-some-name-in-the-cluster", card(uuid, 0))
+    fleet = a_node("a-node-of-quite-some-name-in-the-cluster", gpu(uuid, 0))
     path = tmp_path / "long.yaml"
     path.write_text(json.dumps({"kind": "List", "items": fleet}))
     (row,) = [

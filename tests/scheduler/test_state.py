@@ -23,9 +23,9 @@ from scheduler.state import State
 from tests.scheduler.objects import (
     Gi,
     allocated,
-    card,
     container,
     device,
+    gpu,
     lease,
     node,
     pod,
@@ -50,11 +50,11 @@ def see_lease(state: State, raw: dict[str, Any], now_s: float = 0.0) -> None:
     state.see_lease(read, now_s)
 
 
-def made(*cards: dict[str, Any]) -> State:
-    """One node, n1, of these cards, else of GPU-a and GPU-b."""
+def made(*gpus: dict[str, Any]) -> State:
+    """One node, n1, of these GPUs, else of GPU-a and GPU-b."""
     state = State()
     see_node(state, node("n1"))
-    see_device(state, device("n1", *(cards or (card("GPU-a", 0), card("GPU-b", 1)))))
+    see_device(state, device("n1", *(gpus or (gpu("GPU-a", 0), gpu("GPU-b", 1)))))
     see_lease(state, lease("n1"))
     return state
 
@@ -76,15 +76,15 @@ def holding(
 
 
 def used(state: State, name: str = "n1") -> dict[str, tuple[int, int, int]]:
-    """By card: GiB, percent, shares without core."""
+    """By GPU: GiB, percent, shares without core."""
     fleet, row = state.fleet, state.fleet.row_of(name)
     return {
-        card.uuid: (
+        gpu.uuid: (
             int(fleet.used_bytes[row, slot]) // Gi,
             int(fleet.used_core[row, slot]),
             int(fleet.coreless[row, slot]),
         )
-        for slot, card in enumerate(fleet.cards[row])
+        for slot, gpu in enumerate(fleet.gpus[row])
     }
 
 
@@ -183,9 +183,9 @@ def test_a_changed_annotation_is_what_counts() -> None:
         ([container("c", ratio=10)], (2, 0, 1)),
         ([container("main", core=50)], (24, 100, 0)),
     ],
-    ids=["what it asks for", "at most the card", "without core", "refused"],
+    ids=["what it asks for", "at most the GPU", "without core", "refused"],
 )
-def test_an_unreadable_annotation_keeps_room_on_every_card_and_is_told(
+def test_an_unreadable_annotation_keeps_room_on_every_gpu_and_is_told(
     containers: list[dict[str, Any]], most: tuple[int, int, int]
 ) -> None:
     state = made()
@@ -198,41 +198,41 @@ def test_an_unreadable_annotation_keeps_room_on_every_card_and_is_told(
     assert used(state) == NONE
 
 
-def test_a_vanished_card_keeps_its_room_taken_and_is_told() -> None:
+def test_a_vanished_gpu_keeps_its_room_taken_and_is_told() -> None:
     state = made()
     state.see_pod(holding("u"))
-    see_device(state, device("n1", card("GPU-b", 1)))
+    see_device(state, device("n1", gpu("GPU-b", 1)))
     assert used(state) == {"GPU-b": (0, 0, 0)}
-    assert texts(state) == ["n1 default/pod-u holds a card that its node has not: GPU-a"]
-    see_device(state, device("n1", card("GPU-a", 0), card("GPU-b", 1)))
+    assert texts(state) == ["n1 default/pod-u holds a GPU that its node has not: GPU-a"]
+    see_device(state, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)))
     assert used(state) == HALF_OF_A
     assert texts(state) == []
 
 
-def test_a_vanished_card_without_uuid_is_told_by_its_minor() -> None:
+def test_a_vanished_gpu_without_uuid_is_told_by_its_minor() -> None:
     state = made()
     state.see_pod(holding("u", None, 7))
-    assert texts(state) == ["n1 default/pod-u holds a card that its node has not: minor 7"]
+    assert texts(state) == ["n1 default/pod-u holds a GPU that its node has not: minor 7"]
     state.see_pod(holding("u", None, 1, ratio=50))
     assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (12, 0, 1)}
     assert texts(state) == []
 
 
-def test_a_replaced_card_is_empty() -> None:
+def test_a_replaced_gpu_is_empty() -> None:
     """Another UUID in the same place: who held the old one holds nothing of the new one."""
     state = made()
     state.see_pod(holding("u"))
-    see_device(state, device("n1", card("GPU-new", 0), card("GPU-b", 1)))
+    see_device(state, device("n1", gpu("GPU-new", 0), gpu("GPU-b", 1)))
     assert used(state) == {"GPU-new": (0, 0, 0), "GPU-b": (0, 0, 0)}
-    assert texts(state) == ["n1 default/pod-u holds a card that its node has not: GPU-a"]
+    assert texts(state) == ["n1 default/pod-u holds a GPU that its node has not: GPU-a"]
 
 
-def test_renumbered_minors_keep_each_card_with_its_holder() -> None:
+def test_renumbered_minors_keep_each_gpu_with_its_holder() -> None:
     state = made()
     state.see_pod(holding("u"))
-    see_device(state, device("n1", card("GPU-a", 1), card("GPU-b", 0)))
+    see_device(state, device("n1", gpu("GPU-a", 1), gpu("GPU-b", 0)))
     assert used(state) == HALF_OF_A
-    assert [each.uuid for each in state.fleet.cards[state.fleet.row_of("n1")]] == ["GPU-b", "GPU-a"]
+    assert [each.uuid for each in state.fleet.gpus[state.fleet.row_of("n1")]] == ["GPU-b", "GPU-a"]
     state.lose_pod("u")
     assert used(state) == NONE
 
@@ -243,10 +243,10 @@ def test_a_node_replaced_under_its_name() -> None:
     state.see_pod(holding("u"))
     see_node(state, node("n1", "another"))
     assert reason(state) is Reason.DEVICE_STALE
-    see_device(state, device("n1", card("GPU-c", 0), node_uid="another"))
+    see_device(state, device("n1", gpu("GPU-c", 0), node_uid="another"))
     assert reason(state) is Reason.FITS
     assert used(state) == {"GPU-c": (0, 0, 0)}
-    assert texts(state) == ["n1 default/pod-u holds a card that its node has not: GPU-a"]
+    assert texts(state) == ["n1 default/pod-u holds a GPU that its node has not: GPU-a"]
 
 
 def test_a_node_that_goes_and_comes_back_finds_its_pods() -> None:
@@ -266,8 +266,8 @@ def test_a_node_that_goes_and_comes_back_finds_its_pods() -> None:
     state.lose_node("never")
 
 
-def test_foreign_grants_over_the_card_leave_none_free_and_are_told() -> None:
-    state = made(card("GPU-a", 0))
+def test_foreign_grants_over_the_gpu_leave_none_free_and_are_told() -> None:
+    state = made(gpu("GPU-a", 0))
     state.see_pod(holding("u-1", memory="20Gi", core=80))
     state.see_pod(holding("u-2", memory="20Gi", core=80))
     fleet, row = state.fleet, state.fleet.row_of("n1")
@@ -286,28 +286,28 @@ def test_foreign_grants_over_the_card_leave_none_free_and_are_told() -> None:
     assert int(fleet.free_bytes[row, 0]) == 4 * Gi
 
 
-# --- cards and nodes that may not be used
+# --- GPUs and nodes that may not be used
 
 
 @pytest.mark.parametrize("what", ["cordoned", "excluded"])
-def test_a_card_that_is_cordoned_or_excluded_takes_no_share_and_keeps_what_it_has(
+def test_a_gpu_that_is_cordoned_or_excluded_takes_no_share_and_keeps_what_it_has(
     what: str,
 ) -> None:
-    state = made(card("GPU-a", 0))
+    state = made(gpu("GPU-a", 0))
     state.see_pod(holding("u"))
     changed: dict[str, Any] = {what: frozenset({"GPU-a"})}
     state.see_node(replace(translate.node(node("n1")), **changed))
     assert used(state) == {"GPU-a": (12, 50, 0)}
-    assert reason(state) is Reason.NO_USABLE_CARD
+    assert reason(state) is Reason.NO_USABLE_GPU
     see_node(state, node("n1"))
     assert reason(state, HALF) is Reason.FITS
     assert used(state) == {"GPU-a": (12, 50, 0)}
 
 
-def test_an_unhealthy_card_takes_no_share_and_recovers() -> None:
-    state = made(card("GPU-a", 0, health=False))
-    assert reason(state) is Reason.NO_USABLE_CARD
-    see_device(state, device("n1", card("GPU-a", 0)))
+def test_an_unhealthy_gpu_takes_no_share_and_recovers() -> None:
+    state = made(gpu("GPU-a", 0, health=False))
+    assert reason(state) is Reason.NO_USABLE_GPU
+    see_device(state, device("n1", gpu("GPU-a", 0)))
     assert reason(state) is Reason.FITS
 
 
@@ -419,7 +419,7 @@ def test_no_timer_forgets_what_is_assumed() -> None:
 def test_a_pod_that_was_assumed_here_and_bound_there_holds_there() -> None:
     state = made()
     see_node(state, node("n2"))
-    see_device(state, device("n2", card("GPU-x", 0)))
+    see_device(state, device("n2", gpu("GPU-x", 0)))
     state.assume("u", chosen(state), deadline_s=10.0)
     state.see_pod(holding("u", "GPU-x", node_name="n2"))
     assert used(state) == NONE
@@ -463,7 +463,7 @@ def histories(chance: random.Random) -> Sequence[Sequence[Event]]:
         if chance.random() < 0.3:
             seen.append(partial(State.lose_node, name=name))
         inventories = [
-            device(name, *(card(f"{name}-{n}", (n + turn) % 3, "4Gi") for n in range(2 + turn)))
+            device(name, *(gpu(f"{name}-{n}", (n + turn) % 3, "4Gi") for n in range(2 + turn)))
             for turn in (0, 1)
         ]
         all_of += [
@@ -499,7 +499,7 @@ def columns(fleet: Fleet) -> dict[str, Any]:
     return {
         name: (
             int(fleet.bar[row]),
-            [card.uuid for card in fleet.cards[row]],
+            [gpu.uuid for gpu in fleet.gpus[row]],
             *(getattr(fleet, column)[row][:4].tolist() for column in COLUMNS),
         )
         for name, row in rows.items()
@@ -523,12 +523,12 @@ def test_the_order_of_events_does_not_matter(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_no_grant_ever_exceeds_a_card(seed: int) -> None:
-    """Filled, bound, failed, deleted, cards lost and found, nodes gone and back, at random."""
+def test_no_grant_ever_exceeds_a_gpu(seed: int) -> None:
+    """Filled, bound, failed, deleted, GPUs lost and found, nodes gone and back, at random."""
     chance = random.Random(seed)
-    state = made(*(card(f"GPU-{n}", n, "8Gi") for n in range(4)))
+    state = made(*(gpu(f"GPU-{n}", n, "8Gi") for n in range(4)))
     see_node(state, node("n2"))
-    see_device(state, device("n2", *(card(f"GPU-x{n}", n, "4Gi") for n in range(2))))
+    see_device(state, device("n2", *(gpu(f"GPU-x{n}", n, "4Gi") for n in range(2))))
     see_lease(state, lease("n2"))
     live: dict[str, Placement] = {}
     for step in range(120):
@@ -563,9 +563,9 @@ def test_no_grant_ever_exceeds_a_card(seed: int) -> None:
             state.lose_pod(gone)
         elif action < 0.5:
             lost = chance.randrange(4)
-            kept = [card(f"GPU-{n}", n, "8Gi") for n in range(4) if n != lost]
+            kept = [gpu(f"GPU-{n}", n, "8Gi") for n in range(4) if n != lost]
             see_device(state, device("n1", *kept))
-            see_device(state, device("n1", *(card(f"GPU-{n}", n, "8Gi") for n in range(4))))
+            see_device(state, device("n1", *(gpu(f"GPU-{n}", n, "8Gi") for n in range(4))))
         elif action < 0.55:
             state.lose_node("n1")
             see_node(state, node("n1"))
@@ -576,7 +576,7 @@ def test_no_grant_ever_exceeds_a_card(seed: int) -> None:
 def check_sums(fleet: Fleet, live: dict[str, Placement]) -> None:
     for name in ("n1", "n2"):
         row = fleet.row_of(name)
-        for slot, there in enumerate(fleet.cards[row]):
+        for slot, there in enumerate(fleet.gpus[row]):
             peaks = [
                 peak
                 for placement in live.values()

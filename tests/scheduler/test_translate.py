@@ -15,13 +15,13 @@ from contract import grants, names
 from scheduler import requests, translate
 from scheduler.core.request import Phase, Policy, Request, Requirement, Scope
 from scheduler.dialects import RequestError
-from scheduler.facts import HeldCard, LeaseFacts, NodeFacts, Unreadable
+from scheduler.facts import HeldGpu, LeaseFacts, NodeFacts, Unreadable
 from tests.scheduler.objects import (
     Gi,
     allocated,
-    card,
     container,
     device,
+    gpu,
     lease,
     node,
     pod,
@@ -51,7 +51,7 @@ def test_containers_live_when_kubernetes_has_them_live() -> None:
     inits = [
         container("first", ratio=10),
         container("beside", sidecar=True, ratio=20),
-        {"name": "no-card"},
+        {"name": "no-gpu"},
         container("second", ratio=30),
     ]
     read = request(pod(HALF, container("other", ratio=5), inits=inits))
@@ -97,7 +97,7 @@ def test_a_pod_of_more_asking_containers_than_are_placed_is_refused() -> None:
     assert "must be at most 32" in refused(pod(*some, inits=[container("i", core=1, ratio=1)]))
 
 
-def test_overhead_in_cards_is_refused() -> None:
+def test_overhead_in_gpus_is_refused() -> None:
     raw = pod(HALF)
     raw["spec"]["overhead"] = {"cpu": "1", names.RESOURCE_MEMORY_RATIO: 1}
     assert "spec.overhead: koordinator.sh/gpu-memory-ratio: 1" in refused(raw)
@@ -203,10 +203,10 @@ def test_the_other_hints_are_refused_by_name(key: str) -> None:
     assert f"{key} is not honoured" in refused(pod(HALF, annotations={key: "{}"}))
 
 
-def test_several_cards_on_one_card_are_refused() -> None:
+def test_several_gpus_on_one_gpu_are_refused() -> None:
     two = container("main", shared=2, ratio=100)
     hint = {HINT: '{"gpu":{"requiredTopologyScope":"Device"}}'}
-    assert "several cards are asked" in refused(pod(two, annotations=hint))
+    assert "several GPUs are asked" in refused(pod(two, annotations=hint))
 
 
 JSON = st.recursive(
@@ -257,7 +257,7 @@ def test_a_pod_that_koordinator_bound_holds_what_its_allocation_says() -> None:
     full = resources(core="50", memory="12Gi", ratio="50")
     text = allocated(("GPU-a", 3, full))
     assert held(bound({names.ANNOTATION_DEVICE_ALLOCATED: text})) == (
-        (HeldCard("GPU-a", 3, 12 * Gi, 50, 50),),
+        (HeldGpu("GPU-a", 3, 12 * Gi, 50, 50),),
         "",
     )
 
@@ -265,17 +265,17 @@ def test_a_pod_that_koordinator_bound_holds_what_its_allocation_says() -> None:
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ((None, 1, resources(memory=1024)), HeldCard(None, 1, 1024, None, 0)),
-        (("GPU-a", 1, resources(ratio=33)), HeldCard("GPU-a", 1, None, None, 33)),
+        ((None, 1, resources(memory=1024)), HeldGpu(None, 1, 1024, None, 0)),
+        (("GPU-a", 1, resources(ratio=33)), HeldGpu("GPU-a", 1, None, None, 33)),
         (
             (None, 1, {"kubernetes.io/gpu-core": 5, "kubernetes.io/gpu-memory": "1Ki"}),
-            HeldCard(None, 1, 1024, 5, 0),
+            HeldGpu(None, 1, 1024, 5, 0),
         ),
-        ((None, 1, resources(memory=2**62, core=900)), HeldCard(None, 1, 2**48, 100, 0)),
+        ((None, 1, resources(memory=2**62, core=900)), HeldGpu(None, 1, 2**48, 100, 0)),
     ],
 )
 def test_older_writers_are_read(
-    entry: tuple[str | None, int, dict[str, object]], expected: HeldCard
+    entry: tuple[str | None, int, dict[str, object]], expected: HeldGpu
 ) -> None:
     text = allocated(entry)
     assert held(bound({names.ANNOTATION_DEVICE_ALLOCATED: text})) == ((expected,), "")
@@ -283,7 +283,7 @@ def test_older_writers_are_read(
 
 def granted(**containers: Sequence[tuple[str, int, int, int]]) -> str:
     return grants.encode(
-        {name: [grants.CardGrant(*each) for each in cards] for name, cards in containers.items()}
+        {name: [grants.GpuGrant(*each) for each in gpus] for name, gpus in containers.items()}
     )
 
 
@@ -302,7 +302,7 @@ def test_a_pod_of_ours_holds_the_most_that_lives_at_once() -> None:
         annotations, HALF, container("other", ratio=5), inits=[container("first", ratio=10)]
     )
     assert held(raw) == (
-        (HeldCard("GPU-a", 0, 700, 70), HeldCard("GPU-b", 1, 200, None)),
+        (HeldGpu("GPU-a", 0, 700, 70), HeldGpu("GPU-b", 1, 200, None)),
         "",
     )
 
@@ -313,14 +313,14 @@ def test_a_container_that_the_pod_has_not_is_counted_as_living_all_along() -> No
             main=[("GPU-a", 0, 400, 10)], nobody=[("GPU-a", 0, 200, 20)]
         )
     }
-    assert held(bound(annotations)) == ((HeldCard("GPU-a", 0, 600, 30),), "")
+    assert held(bound(annotations)) == ((HeldGpu("GPU-a", 0, 600, 30),), "")
 
 
 def test_grants_that_cannot_be_read_leave_the_allocation() -> None:
     text = allocated(("GPU-a", 0, resources(memory=1024)))
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: text, names.ANNOTATION_GRANTS: "{}"}
     found, problem = held(bound(annotations))
-    assert found == (HeldCard("GPU-a", 0, 1024, None),)
+    assert found == (HeldGpu("GPU-a", 0, 1024, None),)
     assert problem.startswith("annotation gpuslice.io/grants: ")
 
 
@@ -330,7 +330,7 @@ def test_an_allocation_that_cannot_be_read_leaves_the_grants() -> None:
         names.ANNOTATION_GRANTS: granted(main=[("GPU-a", 0, 400, 10)]),
     }
     found, problem = held(bound(annotations))
-    assert found == (HeldCard("GPU-a", 0, 400, 10),)
+    assert found == (HeldGpu("GPU-a", 0, 400, 10),)
     assert problem.startswith("annotation scheduling.koordinator.sh/device-allocated: ")
 
 
@@ -343,7 +343,7 @@ def test_an_allocation_that_cannot_be_read_leaves_the_grants() -> None:
         {names.ANNOTATION_GRANTS: "{", names.ANNOTATION_DEVICE_ALLOCATED: "["},
     ],
 )
-def test_what_cannot_be_read_at_all_may_be_any_card(annotations: dict[str, str]) -> None:
+def test_what_cannot_be_read_at_all_may_be_any_gpu(annotations: dict[str, str]) -> None:
     found, problem = held(bound(annotations))
     assert found == Unreadable(request(pod(HALF)))
     assert problem.startswith("annotation ")
@@ -363,8 +363,8 @@ def test_a_bound_pods_old_names_are_read() -> None:
 
 @pytest.mark.parametrize("annotations", [{}, {names.ANNOTATION_DEVICE_ALLOCATED: '{"rdma":[]}'}])
 def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> None:
-    """The node agent brings it no card, and so it holds none."""
-    assert held(bound(annotations)) == ((), "bound without an allocation: it has no card")
+    """The node agent brings it no GPU, and so it holds none."""
+    assert held(bound(annotations)) == ((), "bound without an allocation: it has no GPU")
     assert held(bound(annotations, container("main", core=50)))[1]
     assert held(bound(annotations, {"name": "main"})) == ((), "")
 
@@ -391,7 +391,7 @@ def test_an_allocation_on_a_pod_that_is_not_bound_is_nothing() -> None:
 
 
 def test_a_node() -> None:
-    raw = node("n1", "uid-1", cordoned_cards="GPU-a, GPU-b,", excluded_cards="GPU-c")
+    raw = node("n1", "uid-1", cordoned_gpus="GPU-a, GPU-b,", excluded_gpus="GPU-c")
     assert translate.node(raw) == NodeFacts(
         "n1", "uid-1", True, frozenset({"GPU-a", "GPU-b"}), frozenset({"GPU-c"})
     )
@@ -402,14 +402,14 @@ def test_a_node() -> None:
 
 
 def test_an_inventory() -> None:
-    cards = (
-        card("GPU-b", 1, "80Gi", numa=1, root="pci0000:80", labels={"gpuslice.io/link": "x"}),
-        card("GPU-a", 0, numa=-1, root=""),
+    gpus = (
+        gpu("GPU-b", 1, "80Gi", numa=1, root="pci0000:80", labels={"gpuslice.io/link": "x"}),
+        gpu("GPU-a", 0, numa=-1, root=""),
         {"type": "rdma", "id": "0000:1f:00.0", "minor": 0},
     )
-    facts = translate.device(device("n1", *cards, node_uid="uid-1"))
+    facts = translate.device(device("n1", *gpus, node_uid="uid-1"))
     assert (facts.name, facts.node_uid, facts.readable, facts.problems) == ("n1", "uid-1", True, ())
-    first, second = facts.cards
+    first, second = facts.gpus
     assert (first.uuid, first.minor, first.total_bytes, first.usable) == ("GPU-a", 0, 24 * Gi, True)
     assert (first.numa, first.root, first.link) == (None, None, None)
     assert (second.numa, second.root, second.link) == (1, "pci0000:80", "x")
@@ -417,8 +417,8 @@ def test_an_inventory() -> None:
 
 
 @pytest.mark.parametrize("health", [False, None, "true"])
-def test_a_card_that_is_not_said_to_be_healthy_is_not(health: object) -> None:
-    (only,) = translate.device(device("n1", card("GPU-a", 0, health=health))).cards
+def test_a_gpu_that_is_not_said_to_be_healthy_is_not(health: object) -> None:
+    (only,) = translate.device(device("n1", gpu("GPU-a", 0, health=health))).gpus
     assert not only.usable
 
 
@@ -436,25 +436,25 @@ def test_a_card_that_is_not_said_to_be_healthy_is_not(health: object) -> None:
         ({"id": "GPU-b"}, "GPU-b is there twice"),
     ],
 )
-def test_a_card_that_cannot_be_read_is_left_out_and_told(
+def test_a_gpu_that_cannot_be_read_is_left_out_and_told(
     change: dict[str, object], text: str
 ) -> None:
-    facts = translate.device(device("n1", card("GPU-b", 1), {**card("GPU-a", 0), **change}))
-    assert [each.uuid for each in facts.cards] == ["GPU-b"]
+    facts = translate.device(device("n1", gpu("GPU-b", 1), {**gpu("GPU-a", 0), **change}))
+    assert [each.uuid for each in facts.gpus] == ["GPU-b"]
     (problem,) = facts.problems
     assert problem.startswith("Device: spec.devices[1]")
     assert text in problem
 
 
-def test_the_deprecated_name_of_a_cards_memory_is_read() -> None:
-    old = {**card("GPU-a", 0), "resources": {"kubernetes.io/gpu-memory": "24Gi"}}
-    assert translate.device(device("n1", old)).cards[0].total_bytes == 24 * Gi
+def test_the_deprecated_name_of_a_gpus_memory_is_read() -> None:
+    old = {**gpu("GPU-a", 0), "resources": {"kubernetes.io/gpu-memory": "24Gi"}}
+    assert translate.device(device("n1", old)).gpus[0].total_bytes == 24 * Gi
 
 
-def test_more_cards_than_a_node_can_have() -> None:
-    facts = translate.device(device("n1", *(card(f"GPU-{n}", n) for n in range(18))))
-    assert [each.minor for each in facts.cards] == list(range(16))
-    assert facts.problems == ("Device: 18 cards; those behind the first 16 are left out",)
+def test_more_gpus_than_a_node_can_have() -> None:
+    facts = translate.device(device("n1", *(gpu(f"GPU-{n}", n) for n in range(18))))
+    assert [each.minor for each in facts.gpus] == list(range(16))
+    assert facts.problems == ("Device: 18 GPUs; those behind the first 16 are left out",)
 
 
 def test_an_inventory_that_cannot_be_read_and_an_empty_one() -> None:
@@ -463,7 +463,7 @@ def test_an_inventory_that_cannot_be_read_and_an_empty_one() -> None:
     broken["spec"]["devices"] = "none"
     assert translate.device(empty).readable
     facts = translate.device(broken)
-    assert (facts.readable, facts.cards) == (False, ())
+    assert (facts.readable, facts.gpus) == (False, ())
     assert facts.problems == ('Device: spec.devices: invalid value "none": must be a list',)
 
 

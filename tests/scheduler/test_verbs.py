@@ -52,13 +52,13 @@ WHOLE = objects.container("main", gpu=100)
 
 
 def test_nodes_with_room_are_named_and_others_are_not() -> None:
-    state = calls.state(nodes=3, cards=1)
+    state = calls.state(nodes=3, gpus=1)
     bound(state, calls.pod("other", WHOLE), "n1")
     assert filtered(Verbs(state), calls.pod(), names(3)) == {"NodeNames": ["n0", "n2"]}
 
 
 def test_of_many_that_fit_the_best_are_named() -> None:
-    state = calls.state(nodes=100, cards=1)
+    state = calls.state(nodes=100, gpus=1)
     for number in range(40, 80):
         bound(state, calls.pod(f"other-{number}"), f"n{number}")
     found = filtered(Verbs(state), calls.pod(), names(100))["NodeNames"]
@@ -70,7 +70,7 @@ def test_those_named_are_the_best_of_those_in_question_however_many_these_are() 
     """Of most nodes the fleet's best are looked for, and not each node."""
     chance = random.Random(7)
     for count in (40, 100, 300):
-        state = calls.state(nodes=count, cards=1)
+        state = calls.state(nodes=count, gpus=1)
         for number in range(count):
             percent = chance.choice((5, 10, 20, 50, 60))
             share = objects.container("main", core=percent, ratio=percent)
@@ -98,7 +98,7 @@ def test_those_named_are_the_best_of_those_in_question_however_many_these_are() 
 
 
 def test_the_same_of_every_order() -> None:
-    state = calls.state(nodes=100, cards=1)
+    state = calls.state(nodes=100, gpus=1)
     straight = filtered(Verbs(state), calls.pod(), names(100))
     assert filtered(Verbs(state), calls.pod(), names(100)[::-1]) == straight
 
@@ -125,15 +125,15 @@ def test_all_are_named_where_the_pod_prefers_some_and_what_is_required_is_no_pre
 ) -> None:
     raw = calls.pod()
     raw["spec"].update(spec)
-    found = filtered(Verbs(calls.state(nodes=100, cards=1)), raw, names(100))
+    found = filtered(Verbs(calls.state(nodes=100, gpus=1)), raw, names(100))
     assert len(found["NodeNames"]) == named
 
 
 def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> None:
-    state = calls.state(nodes=4, cards=1)
+    state = calls.state(nodes=4, gpus=1)
     for name in ("n0", "n1"):
         bound(state, calls.pod(f"on-{name}"), name)
-    state.see_device(device(objects.device("n2", objects.card("GPU-small", 0, "8Gi"))))
+    state.see_device(device(objects.device("n2", objects.gpu("GPU-small", 0, "8Gi"))))
     state.see_node(node(objects.node("n3", isolates=False)))
     raw = calls.pod("u-1", objects.container("main", memory="20Gi", core=10))
     raw["metadata"]["labels"] = {words.LABEL_ISOLATION_PROVIDER: "hami-core"}
@@ -146,11 +146,11 @@ def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> N
             "n4": Reason.NODE_UNKNOWN.text,
         },
         "FailedAndUnresolvableNodes": {
-            "n2": Reason.CARD_TOO_SMALL.text,
+            "n2": Reason.GPU_TOO_SMALL.text,
             "n3": Reason.NOT_ISOLATING.text,
         },
     }
-    assert {Reason.CARD_TOO_SMALL, Reason.NOT_ISOLATING} <= UNRESOLVABLE
+    assert {Reason.GPU_TOO_SMALL, Reason.NOT_ISOLATING} <= UNRESOLVABLE
 
 
 def test_a_request_that_is_refused_is_unresolvable_on_every_node() -> None:
@@ -175,8 +175,8 @@ def test_no_candidates_is_no_error() -> None:
     assert scored(verbs, calls.pod(), []) == {}
 
 
-def test_the_fuller_card_scores_more_and_spread_has_it_the_other_way() -> None:
-    state = calls.state(nodes=3, cards=1)
+def test_the_fuller_gpu_scores_more_and_spread_has_it_the_other_way() -> None:
+    state = calls.state(nodes=3, gpus=1)
     bound(state, calls.pod("other"), "n1")
     assert scored(Verbs(state), calls.pod(), names(3)) == {"n0": 0, "n1": 10, "n2": 0}
     spread = Verbs(state, {"gpuslice-scheduler": Policy.SPREAD})
@@ -186,7 +186,7 @@ def test_the_fuller_card_scores_more_and_spread_has_it_the_other_way() -> None:
 
 
 def test_a_profile_without_a_policy_packs() -> None:
-    state = calls.state(nodes=2, cards=1)
+    state = calls.state(nodes=2, gpus=1)
     bound(state, calls.pod("other"), "n1")
     verbs = Verbs(state, {"another": Policy.SPREAD})
     assert scored(verbs, calls.pod(), names(2)) == {"n0": 0, "n1": 10}
@@ -195,9 +195,9 @@ def test_a_profile_without_a_policy_packs() -> None:
 # --- pods of which the binding is in doubt
 
 
-def test_cards_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
+def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
     """Its Binding was sent, and nobody knows yet what became of it: the last room, its own."""
-    state = calls.state(nodes=2, cards=1)
+    state = calls.state(nodes=2, gpus=1)
     raw = calls.pod("u-1", WHOLE)
     state.assume("u-1", chosen(state, raw, "n1"), 30.0)
     verbs = Verbs(state)
@@ -207,7 +207,7 @@ def test_cards_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
 
 
 def test_where_that_node_may_not_be_used_any_more_others_are_named() -> None:
-    state = calls.state(nodes=3, cards=1)
+    state = calls.state(nodes=3, gpus=1)
     raw = calls.pod("u-1", WHOLE)
     state.assume("u-1", chosen(state, raw, "n1"), 30.0)
     verbs = Verbs(state)
@@ -247,7 +247,7 @@ def test_pods_are_remembered_as_they_were_last_up_to_a_bound(
 
 def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> None:
     """filter's scores serve prioritize, for as long as nothing has changed."""
-    state = calls.state(nodes=50, cards=2)
+    state = calls.state(nodes=50, gpus=2)
     for number in range(50):
         bound(
             state,

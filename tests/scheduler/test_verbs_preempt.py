@@ -1,4 +1,4 @@
-"""preempt over a state: whose leaving would give a pod its cards."""
+"""preempt over a state: whose leaving would give a pod its GPUs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def share(percent: int) -> dict[str, object]:
 
 
 def hold(state: State, uid: str, at: str, minor: int, percent: int) -> None:
-    """A pod is bound to the node, and holds so much of the card."""
+    """A pod is bound to the node, and holds so much of the GPU."""
     entry = (f"GPU-{at}-{minor}", minor, share(percent))
     annotations = {words.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(entry)}
     state.see_pod(pod(calls.pod(uid, node=at, annotations=annotations)))
 
 
 def full() -> State:
-    """n0: cards of 60 and 40 each. n1: cards of 100 each."""
-    state = calls.state(nodes=2, cards=2)
+    """n0: GPUs of 60 and 40 each. n1: GPUs of 100 each."""
+    state = calls.state(nodes=2, gpus=2)
     for minor in range(2):
         hold(state, f"60-{minor}", "n0", minor, 60)
         hold(state, f"40-{minor}", "n0", minor, 40)
@@ -49,7 +49,7 @@ def preempted(state: State, raw: dict[str, Any], victims: Victims) -> Any:
 BOTH_40: Victims = {"n0": ["40-0", "40-1"]}
 
 
-def test_victims_that_free_no_card_are_spared_and_others_stay_as_they_came() -> None:
+def test_victims_that_free_no_gpu_are_spared_and_others_stay_as_they_came() -> None:
     raw, others = calls.pod("high", HALF), {"n1": ["100-1"]}
     assert preempted(full(), raw, {**BOTH_40, **others}) == calls.metas(others)
     assert preempted(full(), raw, BOTH_40) == {}
@@ -104,13 +104,13 @@ def test_nobody_makes_way_for_a_request_that_is_refused() -> None:
 
 @pytest.mark.parametrize("victims", [["stranger"], ["100-0"], []])
 def test_who_holds_nothing_there_makes_no_room_there(victims: list[str]) -> None:
-    """One that holds cards of another node among them."""
+    """One that holds GPUs of another node among them."""
     assert preempted(full(), calls.pod("high", HALF), {"n0": victims}) == {}
 
 
-def test_victims_without_a_card_make_way_where_a_card_is_free() -> None:
+def test_victims_without_a_gpu_make_way_where_a_gpu_is_free() -> None:
     """As for processors that the node lacks."""
-    state, victims = calls.state(nodes=1, cards=1), {"n0": ["busy"]}
+    state, victims = calls.state(nodes=1, gpus=1), {"n0": ["busy"]}
     assert preempted(state, calls.pod("high", HALF), victims) == calls.metas(victims)
 
 
@@ -127,9 +127,9 @@ def placed(state: State, raw: dict[str, Any], at: str) -> Placement:
     return found
 
 
-def test_a_pod_that_has_cards_is_made_room_for_where_they_are_alone() -> None:
+def test_a_pod_that_has_gpus_is_made_room_for_where_they_are_alone() -> None:
     """Its binding may have been done; its own processors may be taken meanwhile."""
-    state, raw = calls.state(nodes=2, cards=1), calls.pod("high", HALF)
+    state, raw = calls.state(nodes=2, gpus=1), calls.pod("high", HALF)
     state.assume("high", placed(state, raw, "n0"), 9.0)
     victims = {"n0": ["busy"], "n1": ["busier"]}
     assert preempted(state, raw, victims) == calls.metas({"n0": ["busy"]})

@@ -7,15 +7,15 @@ from scheduler import translate, view
 from scheduler.metrics import Metrics
 from scheduler.simulate import fleet, simulate
 from scheduler.state import State
-from tests.scheduler.objects import Gi, card, container, device, node, pod
+from tests.scheduler.objects import Gi, container, device, gpu, node, pod
 
 
 def a_state() -> State:
     return fleet(
         [
-            {"kind": "Node", **node("n1", cordoned_cards="GPU-b")},
+            {"kind": "Node", **node("n1", cordoned_gpus="GPU-b")},
             {"kind": "Node", **node("n2")},
-            {**device("n1", card("GPU-a", 0), card("GPU-b", 1))},
+            {**device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1))},
         ]
     )
 
@@ -37,13 +37,13 @@ def test_the_numbers_over_all() -> None:
     expected = {
         "nodesFITS": 1,
         "nodesNO_DEVICE": 1,
-        "cardsusable": 1,
-        "cardsunusable": 1,
-        "card_memory_bytestotal": 48 * Gi,
-        "card_memory_bytesgranted": 12 * Gi,
-        "card_memory_bytesfree": 12 * Gi,
+        "gpususable": 1,
+        "gpusunusable": 1,
+        "gpu_memory_bytestotal": 48 * Gi,
+        "gpu_memory_bytesgranted": 12 * Gi,
+        "gpu_memory_bytesfree": 12 * Gi,
         "largest_free_slice_bytes": 12 * Gi,
-        "card_core_granted_ratio": 0.15,
+        "gpu_core_granted_ratio": 0.15,
         "assumed_pods": 1,
     }
     assert expected.items() <= measured(state).items()
@@ -51,18 +51,18 @@ def test_the_numbers_over_all() -> None:
 
 def test_of_nothing_there_is_nothing() -> None:
     found = measured(State())
-    assert found["largest_free_slice_bytes"] == found["card_core_granted_ratio"] == 0
+    assert found["largest_free_slice_bytes"] == found["gpu_core_granted_ratio"] == 0
     assert not any(name.startswith("nodes") for name in found)
 
 
-def test_each_card_and_who_holds_it() -> None:
+def test_each_gpu_and_who_holds_it() -> None:
     state = a_state()
     simulate(state, pod(container("main", ratio=50)))
     assert view.names_of(state) == ["n1", "n2"]
     assert view.names_of(state, "n2") == ["n2"]
     assert view.names_of(state, "n9") == []
     (told,) = view.nodes(state, ["gone", "n1"])
-    first, second = told["cards"]
+    first, second = told["gpus"]
     assert (told["reason"], told["isolates"]) == ("FITS", True)
     assert first["holders"] == [
         {

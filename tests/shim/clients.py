@@ -19,6 +19,6 @@ use(0)
 NVML: Final = """
 import pynvml
 pynvml.nvmlInit()
-def card(index):
+def gpu(index):
     return pynvml.nvmlDeviceGetHandleByIndex(index)
 """

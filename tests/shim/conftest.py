@@ -1,4 +1,4 @@
-"""Programs under the library over a simulated host: two cards of different size, one grant."""
+"""Programs under the library over a simulated host: two GPUs of different size, one grant."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support import ROOT
 
 MIB = 2**20
 GIB = 2**30
-CARDS = (
+GPUS = (
     ("GPU-5e1f0a70-0000-4000-8000-0000000000aa", 4 * GIB),
     ("GPU-5e1f0a70-0000-4000-8000-0000000000bb", 2 * GIB),
 )
 PLAIN = (ROOT / "tests" / "plain_host.toml").read_text()
 CONTEXT_BYTES = 300 * MIB
-AS_ON_A_CARD = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
-"""What the driver of `card_host` takes; a context takes CONTEXT_BYTES."""
+AS_ON_A_GPU = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
+"""What the driver of `gpu_host` takes; a context takes CONTEXT_BYTES."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Host:
 
 @dataclass
 class Grants:
-    """Makes grants for tests: `make(bytes of card 0[, of card 1])`.
+    """Makes grants for tests: `make(bytes of gpu 0[, of gpu 1])`.
 
     context_bytes: what they say of a context, unless `make` is given another figure.
     """
@@ -100,7 +100,7 @@ class Grants:
         region.create(
             directory,
             [
-                grant_file.Card(
+                grant_file.Gpu(
                     uuid,
                     limit,
                     100,
@@ -109,7 +109,7 @@ class Grants:
                     code_bytes=code_bytes,
                     managed_free=managed_free,
                 )
-                for minor, ((uuid, _), limit) in enumerate(zip(CARDS, limits, strict=False))
+                for minor, ((uuid, _), limit) in enumerate(zip(GPUS, limits, strict=False))
             ],
             created_ns,
         )
@@ -128,8 +128,8 @@ def nothing_reported() -> Iterator[None]:
 @pytest.fixture
 def grants(request: pytest.FixtureRequest, tmp_path: Path) -> Grants:
     """Grants for the test's host: they say what a context takes there."""
-    as_on_a_card = {"card_host", "slow_card_host"} & {*request.fixturenames}
-    return Grants(tmp_path, CONTEXT_BYTES if as_on_a_card else 0)
+    as_on_a_gpu = {"gpu_host", "slow_gpu_host"} & {*request.fixturenames}
+    return Grants(tmp_path, CONTEXT_BYTES if as_on_a_gpu else 0)
 
 
 @pytest.fixture(scope="session")
@@ -139,7 +139,7 @@ def library(build_dir: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def null_host(build_dir: Path, library: Path) -> Host:
-    """The null driver: one card, in the process, no daemon."""
+    """The null driver: one GPU, in the process, no daemon."""
     return Host(library, build_dir / "lib" / "null")
 
 
@@ -147,24 +147,24 @@ def null_host(build_dir: Path, library: Path) -> Host:
 def host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """The simulated driver over a daemon with CARDS."""
+    """The simulated driver over a daemon with GPUS."""
     with simulated(build_dir, library, tmp_path_factory.mktemp("host")) as host:
         yield host
 
 
 @pytest.fixture(scope="session")
-def card_host(
+def gpu_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """Like `host`, with what a card's own driver takes for contexts and code, in whole blocks."""
-    with simulated(build_dir, library, tmp_path_factory.mktemp("card"), AS_ON_A_CARD) as host:
+    """Like `host`, with what a GPU's own driver takes for contexts and code, in whole blocks."""
+    with simulated(build_dir, library, tmp_path_factory.mktemp("gpu"), AS_ON_A_GPU) as host:
         yield host
 
 
 @pytest.fixture
-def slow_card_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
-    """Like `card_host`, and what the dead held stays taken for a while."""
-    settings = AS_ON_A_CARD + "teardown_delay_s = 0.6\n"
+def slow_gpu_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
+    """Like `gpu_host`, and what the dead held stays taken for a while."""
+    settings = AS_ON_A_GPU + "teardown_delay_s = 0.6\n"
     with simulated(build_dir, library, tmp_path, settings) as host:
         yield host
 
@@ -180,33 +180,33 @@ def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
 def many_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """As many cards as a program's variables may limit, twice what a grant has room for."""
-    cards = "".join(
-        card_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB)
-        for minor in range(names.MOST_CARDS)
+    """As many GPUs as a program's variables may limit, twice what a grant has room for."""
+    gpus = "".join(
+        gpu_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB)
+        for minor in range(names.MOST_GPUS)
     )
-    with simulated(build_dir, library, tmp_path_factory.mktemp("many"), cards=cards) as host:
+    with simulated(build_dir, library, tmp_path_factory.mktemp("many"), gpus=gpus) as host:
         yield host
 
 
-def card_table(minor: int, uuid: str, size_bytes: int, **more: object) -> str:
-    """One card of a simulated host's description."""
+def gpu_table(minor: int, uuid: str, size_bytes: int, **more: object) -> str:
+    """One GPU of a simulated host's description."""
     keys = {"pci_bus": minor + 1, **more}
     return (
-        f'[[card]]\nname = "NVIDIA SimGPU"\nuuid = "{uuid}"\nminor = {minor}\n'
+        f'[[gpu]]\nname = "NVIDIA SimGPU"\nuuid = "{uuid}"\nminor = {minor}\n'
         f'memory = "{size_bytes}"\n' + "".join(f"{key} = {value}\n" for key, value in keys.items())
     )
 
 
 @contextmanager
 def simulated(
-    build_dir: Path, library: Path, directory: Path, settings: str = "", cards: str = ""
+    build_dir: Path, library: Path, directory: Path, settings: str = "", gpus: str = ""
 ) -> Iterator[Host]:
     config = directory / "host.toml"
     config.write_text(
         ("" if "context_overhead" in settings else PLAIN)
         + f'{settings}driver_version = "580.65.06"\ncuda_version = 13000\n'
-        + (cards or "".join(card_table(minor, *card) for minor, card in enumerate(CARDS)))
+        + (gpus or "".join(gpu_table(minor, *gpu) for minor, gpu in enumerate(GPUS)))
     )
     sim_dir = directory / "sim"
     simgpu = [sys.executable, "-m", "simgpu"]
@@ -219,7 +219,7 @@ def simulated(
 
 @pytest.fixture
 def box(build_dir: Path, tmp_path: Path) -> Box:
-    """A grant of one card and its region, nobody attached; over the core alone, without hooks."""
+    """A grant of one GPU and its region, nobody attached; over the core alone, without hooks."""
     made = Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
     made.write()
     return made

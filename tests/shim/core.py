@@ -26,8 +26,8 @@ ANSWER_DEADLINE_S: Final = 60.0
 """Far above anything but a process that is stuck."""
 
 
-def uuid(card: int) -> str:
-    return f"GPU-{card:08x}-aaaa-bbbb-cccc-0123456789ab"
+def uuid(gpu: int) -> str:
+    return f"GPU-{gpu:08x}-aaaa-bbbb-cccc-0123456789ab"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Box:
 
     directory: Path
     program: Path
-    card_count: int = 1
+    gpu_count: int = 1
 
     @property
     def grant(self) -> Path:
@@ -61,14 +61,12 @@ class Box:
         return {**os.environ, names.ENV_DIR: str(self.directory)}
 
     def grant_of(self, limit_bytes: int, grant_id: int = GRANT_ID) -> grant_file.Grant:
-        cards = [
-            grant_file.Card(uuid(card), limit_bytes, 50, card) for card in range(self.card_count)
-        ]
-        return grant_file.Grant(grant_id, cards)
+        gpus = [grant_file.Gpu(uuid(gpu), limit_bytes, 50, gpu) for gpu in range(self.gpu_count)]
+        return grant_file.Grant(grant_id, gpus)
 
     def write(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self.grant.write_bytes(grant_file.fresh(self.grant_of(limit_bytes)))
-        self.region.write_bytes(region_file.fresh(self.card_count, GRANT_ID))
+        self.region.write_bytes(region_file.fresh(self.gpu_count, GRANT_ID))
 
     def set_limit(self, limit_bytes: int, writes: int = 2, grant_id: int = GRANT_ID) -> None:
         """Update the grant in place as the agent does; `writes` of 1: killed after the first."""
@@ -76,15 +74,15 @@ class Box:
         for write in update[:writes]:
             patch(self.grant, write.offset, write.data)
 
-    def use(self, card: int = 0) -> region_file.CardUse:
-        return region_file.uses(self.region.read_bytes())[card]
+    def use(self, gpu: int = 0) -> region_file.GpuUse:
+        return region_file.uses(self.region.read_bytes())[gpu]
 
-    def card_field(self, field: str, card: int = 0) -> int:
-        offset = region_file.Geometry(self.card_count).card_offset(card)
-        return whole(region_file.CARD.unpack(self.region.read_bytes(), offset)[field])
+    def gpu_field(self, field: str, gpu: int = 0) -> int:
+        offset = region_file.Geometry(self.gpu_count).gpu_offset(gpu)
+        return whole(region_file.GPU.unpack(self.region.read_bytes(), offset)[field])
 
     def slot_offset(self, number: int) -> int:
-        geometry = region_file.Geometry(self.card_count)
+        geometry = region_file.Geometry(self.gpu_count)
         return geometry.slots_offset + number * geometry.slot_stride
 
     def slots(self) -> list[Slot]:
@@ -99,12 +97,12 @@ class Box:
                 return
             charges = tuple(
                 whole(
-                    region_file.SLOT_CARD.unpack(
+                    region_file.SLOT_GPU.unpack(
                         data,
-                        offset + region_file.SLOT.size + card * region_file.SLOT_CARD.size,
+                        offset + region_file.SLOT.size + gpu * region_file.SLOT_GPU.size,
                     )["bytes"]
                 )
-                for card in range(self.card_count)
+                for gpu in range(self.gpu_count)
             )
             yield Slot(
                 number,
@@ -143,10 +141,10 @@ class Box:
         finally:
             shell.kill()
 
-    def used_after_fresh_attach(self, card: int = 0) -> int:
+    def used_after_fresh_attach(self, gpu: int = 0) -> int:
         with self.shell() as newcomer:
             assert newcomer.ask("attach") == "OK"
-            used = int(newcomer.ask(f"used {card}"))
+            used = int(newcomer.ask(f"used {gpu}"))
             newcomer.ask("detach")
         return used
 

@@ -1,4 +1,4 @@
-"""How a program compares what its container is charged with what the card gave up for it."""
+"""How a program compares what its container is charged with what the GPU gave up for it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def control(**request):
         daemon.connect(os.environ["SIMGPU_DIR"] + "/control.sock")
         daemon.sendall(json.dumps(request).encode() + bytes([10]))
         return json.loads(daemon.makefile().readline())
-def held(card=0):
-    "What the card has given up, of all processes."
-    return control(op="status")["cards"][card]["used_bytes"]
-def charged(card=0):
-    return region.status(Path(os.environ["GPUSLICE_DIR"]))[card].use.used_bytes
+def held(gpu=0):
+    "What the gpu has given up, of all processes."
+    return control(op="status")["gpus"][gpu]["used_bytes"]
+def charged(gpu=0):
+    return region.status(Path(os.environ["GPUSLICE_DIR"]))[gpu].use.used_bytes
 begun = held() - charged()
-def same(bytes, card=0, begun=begun):
-    "The card holds that much more than at the beginning, and all of it is charged."
-    seen = held(card) - begun, charged(card)
+def same(bytes, gpu=0, begun=begun):
+    "The gpu holds that much more than at the beginning, and all of it is charged."
+    seen = held(gpu) - begun, charged(gpu)
     assert seen == (bytes, bytes), (seen, bytes)
 """
 )
@@ -59,23 +59,23 @@ GRAPHS: Final = (
     POOLS
     + """
 M = d.CUgraphMem_attribute
-def graph_bytes(card=0):
+def graph_bytes(gpu=0):
     what = M.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
-    return int(must(d.cuDeviceGetGraphMemAttribute(card, what)))
+    return int(must(d.cuDeviceGetGraphMemAttribute(gpu, what)))
 def new_graph():
     return must(d.cuGraphCreate(0))
-def add_alloc(graph, size, card=0):
+def add_alloc(graph, size, gpu=0):
     p = d.CUDA_MEM_ALLOC_NODE_PARAMS()
     p.poolProps.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     p.poolProps.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    p.poolProps.location.id = card
+    p.poolProps.location.id = gpu
     p.bytesize = size
     node = must(d.cuGraphAddMemAllocNode(graph, None, 0, p))
     return node, int(p.dptr)
-def scratch(*sizes, card=0, graph=None):
+def scratch(*sizes, gpu=0, graph=None):
     graph = graph or new_graph()
     for size in sizes:
-        node, address = add_alloc(graph, size, card)
+        node, address = add_alloc(graph, size, gpu)
         must(d.cuGraphAddMemFreeNode(graph, [node], 1, address))
     return graph
 def move_into(parent, child):
@@ -123,11 +123,11 @@ def allow(address, bytes):
     a.location.type, a.location.id = L.CU_MEM_LOCATION_TYPE_DEVICE, 0
     a.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     must(d.cuMemSetAccess(address, bytes, [a], 1))
-before = [(held(card), charged(card)) for card in range(len(
+before = [(held(gpu), charged(gpu)) for gpu in range(len(
     region.status(Path(os.environ["GPUSLICE_DIR"]))))]
-def took(bytes, card=0):
-    "Since the beginning the card gave up that much, and all of it is charged."
-    seen = held(card) - before[card][0], charged(card) - before[card][1]
+def took(bytes, gpu=0):
+    "Since the beginning the gpu gave up that much, and all of it is charged."
+    seen = held(gpu) - before[gpu][0], charged(gpu) - before[gpu][1]
     assert seen == (bytes, bytes), (seen, bytes)
 """
 )
@@ -168,8 +168,8 @@ def graph_of(*functions):
         nodes.append(must(d.cuGraphAddKernelNode(graph, None, 0, kernel_params(function))))
         exact()
     return graph, nodes
-def exact(expected=None, card=0):
-    assert held(card) == charged(card), (held(card) - charged(card), "are not charged")
-    assert expected is None or charged(card) == expected, charged(card) / MIB
+def exact(expected=None, gpu=0):
+    assert held(gpu) == charged(gpu), (held(gpu) - charged(gpu), "are not charged")
+    assert expected is None or charged(gpu) == expected, charged(gpu) / MIB
 """
 )

@@ -21,8 +21,8 @@ def shape(width, height=0, depth=0, format=F.CU_AD_FORMAT_FLOAT, channels=1, fla
     a.Width, a.Height, a.Depth, a.Flags = width, height, depth, flags
     a.Format, a.NumChannels = format, channels
     return a
-def figures(card=0):
-    return held(card) - before[card][0], charged(card) - before[card][1]
+def figures(gpu=0):
+    return held(gpu) - before[gpu][0], charged(gpu) - before[gpu][1]
 def close(what):
     taken, paid = figures()
     assert taken > 0 and 0 <= paid - taken <= 0.02 * taken, (what, taken, paid)
@@ -94,7 +94,7 @@ assert d.cuMipmappedArrayCreate(shape(4096, 4096), 3)[0] == OOM
 for array in made:
     must(d.cuArrayDestroy(array))
 took(0)
-# What is no array is the driver's to refuse, and more than the card has is refused by the limit.
+# What is no array is the driver's to refuse, and more than the gpu has is refused by the limit.
 assert d.cuArray3DCreate(shape(64, 32, 6, flags=CUBEMAP))[0] == INVALID
 assert d.cuArray3DCreate(shape(131072, 131072, channels=4))[0] == OOM
 assert d.cuArrayDestroy(array)[0] == d.CUresult.CUDA_ERROR_INVALID_HANDLE
@@ -138,7 +138,7 @@ def test_where_the_driver_does_not_say_the_bytes_of_the_elements_are_charged(
         grants,
         """
 for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"):
-    assert control(op="fail", card=0, call=call, code=801, count=10)["ok"]
+    assert control(op="fail", gpu=0, call=call, code=801, count=10)["ok"]
 array = must(d.cuArray3DCreate(shape(4096, 4096, channels=4)))
 assert figures()[1] == 256 * MIB
 must(d.cuArrayDestroy(array))
@@ -146,7 +146,7 @@ mipmap = must(d.cuMipmappedArrayCreate(shape(2048, 2048, channels=2), 3))
 assert figures()[1] == 64 * MIB
 must(d.cuMipmappedArrayDestroy(mipmap))
 for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"):
-    assert control(op="fail", card=0, call=call, code=801, count=0)["ok"]
+    assert control(op="fail", gpu=0, call=call, code=801, count=0)["ok"]
 took(0)
 """,
     )
@@ -173,7 +173,7 @@ def test_tiles_hold_the_memory_that_backs_them(host: Host, grants: Grants) -> No
         grants,
         """
 context = must(d.cuCtxCreate(None, 0, 0))
-before = [(held(card), charged(card)) for card in range(len(before))]
+before = [(held(gpu), charged(gpu)) for gpu in range(len(before))]
 mipmap = must(d.cuMipmappedArrayCreate(shape(4096, 4096, flags=SPARSE), 99))
 array = must(d.cuArray3DCreate(shape(4096, 4096, flags=DEFERRED)))
 took(0)

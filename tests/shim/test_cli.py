@@ -14,19 +14,19 @@ import pytest
 from contract import grant_file, names
 from shim import region
 from tests.shim.clients import CUDA, NVML
-from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
 from tests.support import ROOT
 from tests.talking import TALKER, talking
 
 pytestmark = pytest.mark.sim
 
-_TOTALS = NVML + "print([pynvml.nvmlDeviceGetMemoryInfo(card(i)).total for i in (0, 1)])"
+_TOTALS = NVML + "print([pynvml.nvmlDeviceGetMemoryInfo(gpu(i)).total for i in (0, 1)])"
 
 Shim = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def shim(card_host: Host, tmp_path: Path) -> Shim:
+def shim(gpu_host: Host, tmp_path: Path) -> Shim:
     """Run `python -m shim ...`; what it leaves behind in TMPDIR is a failure."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -38,7 +38,7 @@ def shim(card_host: Host, tmp_path: Path) -> Shim:
             [sys.executable, "-m", "shim", *arguments],
             cwd=ROOT,
             env={
-                **card_host.environment(preload=False),
+                **gpu_host.environment(preload=False),
                 "TMPDIR": str(temporary),
                 **environment,
             },
@@ -69,15 +69,13 @@ def _words(value: object) -> str | None:
         (["--memory", "1500000000"], [1500000000, 1500000000]),
         (["--memory", "1.5GB"], [1500000000, 1500000000]),
         (["--memory", "50%"], [2 * GIB, GIB]),
-        (["--memory", "3GiB", "--card", "0"], [3 * GIB, 0]),
-        (["--memory", "100%", "--card", CARDS[1][0]], [0, 2 * GIB]),
-        (["--memory", "25%", "--card", "1", "--card", "0", "--core", "30"], [GIB, GIB // 2]),
+        (["--memory", "3GiB", "--gpu", "0"], [3 * GIB, 0]),
+        (["--memory", "100%", "--gpu", GPUS[1][0]], [0, 2 * GIB]),
+        (["--memory", "25%", "--gpu", "1", "--gpu", "0", "--core", "30"], [GIB, GIB // 2]),
     ],
     ids=_words,
 )
-def test_run_limits_every_card_it_names(
-    shim: Shim, arguments: list[str], totals: list[int]
-) -> None:
+def test_run_limits_every_gpu_it_names(shim: Shim, arguments: list[str], totals: list[int]) -> None:
     assert shim("run", *arguments, *_python(_TOTALS)).stdout == f"{totals}\n"
 
 
@@ -92,7 +90,7 @@ def test_run_passes_on_what_a_context_takes(
     program = (
         "import os, pathlib\nfrom contract import grant_file\n"
         "data = pathlib.Path(os.environ['GPUSLICE_DIR'], 'grant').read_bytes()\n"
-        "print({card.context_bytes for card in grant_file.decode(data).cards})"
+        "print({gpu.context_bytes for gpu in grant_file.decode(data).gpus})"
     )
     done = shim("run", "--memory", "1GiB", *options, *_python(program))
     assert done.stdout == f"{{{context_bytes}}}\n"
@@ -118,7 +116,7 @@ subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
         (["--memory", "lots"], ["--memory lots", "20GiB"]),
         (["--memory", "-1"], ["--memory -1"]),
         (["--memory", "0"], ["--memory 0", "1 to"]),
-        (["--memory", "3GiB"], ["--memory 3GiB", "1 to 2GiB", CARDS[1][0]]),
+        (["--memory", "3GiB"], ["--memory 3GiB", "1 to 2GiB", GPUS[1][0]]),
         (["--memory", "101%"], ["--memory 101%", "1 to 100"]),
         (["--memory", "50.5%"], ["--memory 50.5%", "1 to 100"]),
         (["--memory", "1GiB", "--core", "0"], ["--core 0", "1 to 100"]),
@@ -128,8 +126,8 @@ subprocess.run(["sh", "-c", '"$0" -c "$1"', sys.executable, code], check=True)
             ["--memory", "1GiB", "--context-bytes", "3GiB"],
             ["--context-bytes", "'3GiB'", "0 to 2GiB"],
         ),
-        (["--memory", "1GiB", "--card", "7"], ["--card 7", "0 (GPU-"]),
-        (["--memory", "1GiB", "--card", "0", "--card", CARDS[0][0]], ["named twice"]),
+        (["--memory", "1GiB", "--gpu", "7"], ["--gpu 7", "0 (GPU-"]),
+        (["--memory", "1GiB", "--gpu", "0", "--gpu", GPUS[0][0]], ["named twice"]),
     ],
     ids=_words,
 )
@@ -208,14 +206,14 @@ def test_run_forwards_signals(host: Host, sent: signal.Signals) -> None:
     assert running.returncode == 9
 
 
-def test_show_prints_what_is_used(shim: Shim, card_host: Host, grants: Grants) -> None:
+def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(GIB, 512 * MIB)
     program = (
         CUDA + "must(d.cuMemAlloc(MIB)); d.cuMemAlloc(GIB)\nprint('ready', flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program],
-        env=card_host.environment(directory),
+        env=gpu_host.environment(directory),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -226,16 +224,16 @@ def test_show_prints_what_is_used(shim: Shim, card_host: Host, grants: Grants) -
         running.communicate("\n")
     assert rows == [
         ["GPU", "USED", "MEASURED", "LIMIT", "REFUSED"],
-        [CARDS[0][0], "302MiB", "0B", "1GiB", "1,", "last", "1GiB"],
-        [CARDS[1][0], "0B", "0B", "512MiB", "0"],
+        [GPUS[0][0], "302MiB", "0B", "1GiB", "1,", "last", "1GiB"],
+        [GPUS[1][0], "0B", "0B", "512MiB", "0"],
         ["slot", "0:", "process", str(running.pid) + ":", "302MiB", "0B"],
     ]
 
 
-def test_show_tells_the_dead_from_the_living(shim: Shim, card_host: Host, grants: Grants) -> None:
+def test_show_tells_the_dead_from_the_living(shim: Shim, gpu_host: Host, grants: Grants) -> None:
     """Nobody of the container is there to give it back; the region is only read."""
     directory = grants.make(GIB)
-    environment = card_host.environment(directory)
+    environment = gpu_host.environment(directory)
     with talking(TALKER, environment) as dead, talking(TALKER, environment) as living:
         for talk in (dead, living):
             assert talk.ask(f"alloc {20 * MIB}") == "0 0"
@@ -243,7 +241,7 @@ def test_show_tells_the_dead_from_the_living(shim: Shim, card_host: Host, grants
         before = (directory / names.FILE_REGION).read_bytes()
         said = shim("show", directory).stdout.splitlines()
         assert (directory / names.FILE_REGION).read_bytes() == before
-        assert said[1].split() == [CARDS[0][0], "640MiB", "0B", "1GiB", "0"]
+        assert said[1].split() == [GPUS[0][0], "640MiB", "0B", "1GiB", "0"]
         assert said[2:] == [
             f"  slot 0: process {dead.pid}, which ended: 320MiB, back when another one asks",
             f"  slot 1: process {living.pid}: 320MiB",
@@ -282,12 +280,12 @@ def test_path_says_where_the_library_is(shim: Shim, library: Path) -> None:
 
 
 def test_create_makes_what_the_readers_read(tmp_path: Path) -> None:
-    card = grant_file.Card("GPU-x", 5, 6, 7)
-    region.create(tmp_path, [card])
+    gpu = grant_file.Gpu("GPU-x", 5, 6, 7)
+    region.create(tmp_path, [gpu])
     (status,) = region.status(tmp_path)
-    assert (status.card, status.use.used_bytes) == (card, 0)
+    assert (status.gpu, status.use.used_bytes) == (gpu, 0)
     with pytest.raises(FileExistsError):
-        region.create(tmp_path, [card])
+        region.create(tmp_path, [gpu])
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["show", "--help"], []])

@@ -58,7 +58,7 @@ held = [cuda.device_array(64 * MIB, np.uint8) for _ in range(free // (64 * MIB))
 
 
 def test_numba_managed_and_pinned_arrays(host: Host, grants: Grants) -> None:
-    """Managed memory is charged like the card's own; pinned memory is the host's."""
+    """Managed memory is charged like the GPU's own; pinned memory is the host's."""
     host.python(
         _NUMBA
         + """
@@ -74,7 +74,7 @@ assert before[0] - after[0] == 256 * MIB, (before, after)
 
 
 def test_cuda_bindings_walk_to_the_limit(host: Host, grants: Grants) -> None:
-    """Every way of its driver module to ask for memory of the card ends in the same code."""
+    """Every way of its driver module to ask for memory of the GPU ends in the same code."""
     host.python(
         CUDA
         + """

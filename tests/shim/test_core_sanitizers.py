@@ -16,7 +16,7 @@ pytestmark = pytest.mark.sim
 @pytest.fixture(params=["asan", "tsan"])
 def sanitized(request: pytest.FixtureRequest, tmp_path: Path) -> Box:
     preset = str(request.param)
-    box = Box(tmp_path, build(preset) / "bin" / "vgpu-core-test", card_count=2)
+    box = Box(tmp_path, build(preset) / "bin" / "vgpu-core-test", gpu_count=2)
     box.write()
     return box
 

@@ -19,7 +19,7 @@ from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
-_NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
+_NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _C = Path(__file__).parent / "c"
 _HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
 
@@ -28,7 +28,7 @@ _HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
 def directory(tmp_path: Path) -> Path:
     made = tmp_path / "grant"
     made.mkdir()
-    region.create(made, [grant_file.Card(_NULL_CARD, 8 * GIB, 100, 0)])
+    region.create(made, [grant_file.Gpu(_NULL_GPU, 8 * GIB, 100, 0)])
     return made
 
 

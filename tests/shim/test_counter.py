@@ -99,7 +99,7 @@ def test_refunds_beyond_what_is_held_are_clamped_and_counted(box: Box) -> None:
         shell.ask("reserve 0 100")
         shell.ask("refund 0 500")
         assert box.use().used_bytes == 7000
-        assert box.card_field("over_refund_count") == 1
+        assert box.gpu_field("over_refund_count") == 1
         shell.ask("reserve 0 30")
         assert box.use().used_bytes == 7030
 
@@ -115,20 +115,20 @@ def test_a_refusal_changes_nothing_but_the_statistics(box: Box) -> None:
     assert use.last_refused_bytes == (1 << 64) - 1
 
 
-def test_cards_are_counted_apart_and_unknown_ones_refused(box: Box) -> None:
-    three = Box(box.directory, box.program, card_count=3)
+def test_gpus_are_counted_apart_and_unknown_ones_refused(box: Box) -> None:
+    three = Box(box.directory, box.program, gpu_count=3)
     three.write()
     with three.shell() as shell:
         assert shell.ask(f"reserve 2 {LIMIT_BYTES}") == "OK"
         assert shell.ask("reserve 0 10") == "OK"
         assert shell.ask("reserve 3 10") == "OVER_LIMIT"
         assert shell.ask("reserve -1 10") == "OVER_LIMIT"
-        assert [three.use(card).used_bytes for card in range(3)] == [10, 0, LIMIT_BYTES]
-    assert [three.used_after_fresh_attach(card) for card in range(3)] == [0, 0, 0]
+        assert [three.use(gpu).used_bytes for gpu in range(3)] == [10, 0, LIMIT_BYTES]
+    assert [three.used_after_fresh_attach(gpu) for gpu in range(3)] == [0, 0, 0]
 
 
 def test_threads_of_one_process_keep_the_count(box: Box) -> None:
-    two = Box(box.directory, box.program, card_count=2)
+    two = Box(box.directory, box.program, gpu_count=2)
     two.write()
     assert two.run("threads", "4", "20000", "2").split() == ["0", "0"]
 
@@ -137,7 +137,7 @@ def test_a_zeroed_counter_is_wrong_but_never_wraps(box: Box) -> None:
     """What a tenant does to its own counter only a look from outside sees; nobody gets stuck."""
     with box.shell() as shell:
         shell.ask("reserve 0 5000")
-        patch(box.region, region_file.Geometry(1).card_offset(0), bytes(8))
+        patch(box.region, region_file.Geometry(1).gpu_offset(0), bytes(8))
         shell.ask("refund 0 5000")
         assert box.use().used_bytes == 0
         assert shell.ask("reserve 0 10") == "OK"

@@ -1,6 +1,6 @@
 """Device memory of cuMemAlloc and its kin: charged by the blocks that it lies in, and no more.
 
-What the region says is compared with what the card gave up (exact.py) wherever both are there.
+What the region says is compared with what the GPU gave up (exact.py) wherever both are there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shim import region
 from tests.conftest import build
 from tests.shim.conftest import GIB, MIB, Grants, Host, simulated
 from tests.shim.exact import EXACT
-from tests.shim.test_process_rows import NULL_CARD
+from tests.shim.test_process_rows import NULL_GPU
 
 pytestmark = pytest.mark.sim
 
@@ -26,7 +26,7 @@ _BEGIN = (
     + """
 BLOCK = 2 * MIB
 def fault(entry, code, count):
-    assert control(op="fail", card=0, call=entry, code=code, count=count)["ok"]
+    assert control(op="fail", gpu=0, call=entry, code=code, count=count)["ok"]
 """
 )
 
@@ -118,7 +118,7 @@ assert charged() == 0, charged()
 
 def _storm(preset: str, directory: Path, limit: int, most: int, operations: int) -> tuple[int, int]:
     """Sixteen threads, sizes up to `most`: how many allocations were made and refused."""
-    region.create(directory, [grant_file.Card(NULL_CARD, limit, 100, 0)])
+    region.create(directory, [grant_file.Gpu(NULL_GPU, limit, 100, 0)])
     built = build(preset)
     done = subprocess.run(
         [built / "bin" / "vgpu-memory-storm", "16", str(operations), str(most)],
@@ -278,13 +278,13 @@ same(0)
     )
 
 
-def test_row_17_host_memory_is_no_cards(host: Host, grants: Grants) -> None:
-    """Nothing of the host's is charged, or fails for the sake of a limit on a card."""
+def test_row_17_host_memory_is_no_gpus(host: Host, grants: Grants) -> None:
+    """Nothing of the host's is charged, or fails for the sake of a limit on a GPU."""
     host.python(
         _BEGIN
         + """
 must(d.cuMemAlloc(4 * MIB))
-assert d.cuMemAlloc(1)[0] == OOM, "the card's share is full"
+assert d.cuMemAlloc(1)[0] == OOM, "the gpu's share is full"
 must(d.cuMemFreeHost(must(d.cuMemAllocHost(256 * MIB))))
 must(d.cuMemFreeHost(must(d.cuMemHostAlloc(256 * MIB, 0))))
 page = bytearray(8192)
@@ -308,7 +308,7 @@ def test_row_17_no_call_about_host_memory_is_ours(library: Path) -> None:
 def test_what_the_dead_held_is_waited_for(
     build_dir: Path, library: Path, tmp_path: Path, delay_s: float
 ) -> None:
-    """The charge goes with the process, the card's memory some time later: up to a second."""
+    """The charge goes with the process, the GPU's memory some time later: up to a second."""
     with simulated(build_dir, library, tmp_path, f"teardown_delay_s = {delay_s}\n") as host:
         directory = Grants(tmp_path).make(4 * GIB)
         host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)

@@ -38,7 +38,7 @@ def test_a_context_for_a_display_is_charged_as_any_other(
     fits = limit >= _CONTEXT
     region.create(
         tmp_path,
-        [grant_file.Card(f"GPU-{'aa' * 16}", limit, 100, 0, context_bytes=_CONTEXT)],
+        [grant_file.Gpu(f"GPU-{'aa' * 16}", limit, 100, 0, context_bytes=_CONTEXT)],
     )
     display_host.python(
         f"""

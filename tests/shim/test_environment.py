@@ -13,14 +13,14 @@ import pytest
 
 from contract import names, region_file
 from tests.shim.clients import CUDA, NVML
-from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
 
 pytestmark = pytest.mark.sim
 
 MEMORY, CORE, CACHE = names.ENV_MEMORY_LIMIT, names.ENV_CORE_LIMIT, names.ENV_SHARED_CACHE
 LISTED = names.ENV_VISIBLE_DEVICES
 
-# What cuInit says, then what each card has, by CUDA and, in NVML's order, by NVML.
+# What cuInit says, then what each GPU has, by CUDA and, in NVML's order, by NVML.
 _LOOK = """
 import ctypes
 driver, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
@@ -36,7 +36,7 @@ print(*totals())
 _LOOK_NVML = (
     NVML
     + """
-print(*(pynvml.nvmlDeviceGetMemoryInfo(card(i)).total for i in range(pynvml.nvmlDeviceGetCount())))
+print(*(pynvml.nvmlDeviceGetMemoryInfo(gpu(i)).total for i in range(pynvml.nvmlDeviceGetCount())))
 """
 )
 
@@ -158,7 +158,7 @@ def test_a_bad_share_is_refused_by_name(container: Container, text: str) -> None
 
 
 @pytest.mark.parametrize("suffix", ["_", "_x", "_32", "_-1", "_01", "_1_0", "_99999999999"])
-def test_a_limit_for_no_card_is_refused(container: Container, suffix: str) -> None:
+def test_a_limit_for_no_gpu_is_refused(container: Container, suffix: str) -> None:
     assert f'{MEMORY}{suffix}="1g"; ' in container.refusal({MEMORY + suffix: "1g"})
 
 
@@ -169,13 +169,13 @@ def test_what_is_refused_is_shown_in_one_short_line(container: Container) -> Non
 
 def test_row_03_a_limit_of_its_own_comes_before_the_common_one(container: Container) -> None:
     assert container.totals({MEMORY: "1g", f"{MEMORY}_1": "512m"}) == [GIB, 512 * MIB]
-    assert container.totals({f"{MEMORY}_1": "512m"}) == [CARDS[0][1], 512 * MIB]
+    assert container.totals({f"{MEMORY}_1": "512m"}) == [GPUS[0][1], 512 * MIB]
 
 
-_USE_EVERY_CARD = (
+_USE_EVERY_GPU = (
     CUDA
     + f"""
-for ordinal in range({names.MOST_CARDS}):
+for ordinal in range({names.MOST_GPUS}):
     use(ordinal)
     assert must(d.cuMemGetInfo())[1] == (ordinal + 64) * MIB
     must(d.cuCtxDestroy(must(d.cuCtxCreate(None, 0, ordinal))))
@@ -186,18 +186,18 @@ for ordinal in range({names.MOST_CARDS}):
 )
 
 
-def test_row_03_more_than_sixteen_cards(many_host: Host, tmp_path: Path) -> None:
+def test_row_03_more_than_sixteen_gpus(many_host: Host, tmp_path: Path) -> None:
     container = Container(many_host, tmp_path)
-    variables = {f"{MEMORY}_{card}": f"{card + 64}m" for card in range(names.MOST_CARDS)}
-    wanted = [(card + 64) * MIB for card in range(names.MOST_CARDS)]
+    variables = {f"{MEMORY}_{gpu}": f"{gpu + 64}m" for gpu in range(names.MOST_GPUS)}
+    wanted = [(gpu + 64) * MIB for gpu in range(names.MOST_GPUS)]
     assert container.totals(variables) == wanted
     assert container.totals(variables, _LOOK_NVML) == wanted
-    done = container.run(_USE_EVERY_CARD, variables)
+    done = container.run(_USE_EVERY_GPU, variables)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_zero_is_no_limit_said_aloud(container: Container) -> None:
-    bare = [size for _, size in CARDS]
+    bare = [size for _, size in GPUS]
     assert container.totals({MEMORY: "0"}) == bare
     assert not container.cache.exists(), "nothing is limited, so nothing is counted"
     assert container.totals({MEMORY: "1g", f"{MEMORY}_0": "0"}) == [bare[0], GIB]
@@ -214,8 +214,8 @@ assert d.cuMemAlloc(GIB + 1)[0] == OOM
     assert done.returncode == 0, done
 
 
-def test_a_card_without_a_limit_is_the_drivers_on_every_path(container: Container) -> None:
-    """Beside a card that has one: nothing is counted, and nothing that is not counted is missed."""
+def test_a_gpu_without_a_limit_is_the_drivers_on_every_path(container: Container) -> None:
+    """Beside a GPU that has one: nothing is counted, and nothing that is not counted is missed."""
     program = (
         CUDA
         + """
@@ -242,7 +242,7 @@ print(must(d.cuMemGetInfo()))
     assert (beside.returncode, beside.stdout, beside.stderr) == (0, bare.stdout, "")
 
 
-def test_what_was_bound_beside_a_card_without_a_limit_is_refunded(container: Container) -> None:
+def test_what_was_bound_beside_a_gpu_without_a_limit_is_refunded(container: Container) -> None:
     program = (
         CUDA
         + """
@@ -269,12 +269,12 @@ assert must(d.cuMemGetInfo()) == before
 
 
 def test_a_share_alone_limits_no_memory(container: Container) -> None:
-    assert container.totals({CORE: "50"}) == [size for _, size in CARDS]
+    assert container.totals({CORE: "50"}) == [size for _, size in GPUS]
 
 
 def test_numbers_follow_the_list_of_uuids(container: Container) -> None:
-    """As the orchestrator lists the cards, so its limits are numbered; not as CUDA counts them."""
-    (a, _), (b, _) = CARDS
+    """As the orchestrator lists the GPUs, so its limits are numbered; not as CUDA counts them."""
+    (a, _), (b, _) = GPUS
     variables = {LISTED: f"{b},{a}", f"{MEMORY}_0": "512m", f"{MEMORY}_1": "1g"}
     assert container.totals(variables) == [GIB, 512 * MIB]
     assert container.totals({**variables, "CUDA_VISIBLE_DEVICES": "1"}) == [512 * MIB]
@@ -287,11 +287,11 @@ def test_a_list_without_uuids_says_nothing(container: Container, listed: str) ->
     assert container.totals(variables) == [512 * MIB, GIB]
 
 
-def test_a_card_that_is_not_listed_has_no_memory(container: Container) -> None:
-    assert container.totals({LISTED: CARDS[1][0], MEMORY: "1g"}) == [0, GIB]
+def test_a_gpu_that_is_not_listed_has_no_memory(container: Container) -> None:
+    assert container.totals({LISTED: GPUS[1][0], MEMORY: "1g"}) == [0, GIB]
 
 
-def test_without_a_list_the_bus_numbers_the_cards(container: Container) -> None:
+def test_without_a_list_the_bus_numbers_the_gpus(container: Container) -> None:
     variables = {f"{MEMORY}_0": "512m", f"{MEMORY}_1": "1g", "CUDA_VISIBLE_DEVICES": "1,0"}
     assert container.totals(variables) == [GIB, 512 * MIB]
 
@@ -340,7 +340,7 @@ def test_the_file_is_made_whole_once_and_for_everybody(container: Container) -> 
     assert [process.wait() for process in running] == [0] * 8
     assert os.listdir(container.cache.parent) == ["cache"], "no draft is left"
     assert container.cache.stat().st_mode & 0o777 == 0o666
-    geometry = region_file.Geometry(names.MOST_CARDS)
+    geometry = region_file.Geometry(names.MOST_GPUS)
     assert container.cache.stat().st_size == geometry.file_bytes
     assert container.cache.stat().st_blocks * 512 >= geometry.file_bytes, "backed by the disk"
 

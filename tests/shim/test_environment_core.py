@@ -61,7 +61,7 @@ def _percent(text: str) -> int | None:
 
 
 def _family(environment: dict[str, str], name: str, none: int) -> list[int] | str:
-    """What each of 32 cards has; the first variable in error as it is shown."""
+    """What each of 32 GPUs has; the first variable in error as it is shown."""
     read = _bytes if "MEMORY" in name else _percent
     common, own = none, {}
     for variable, text in environment.items():
@@ -76,7 +76,7 @@ def _family(environment: dict[str, str], name: str, none: int) -> list[int] | st
             common = value
         else:
             own[int(number)] = value
-    return [own.get(card, common) for card in range(names.MOST_CARDS)]
+    return [own.get(gpu, common) for gpu in range(names.MOST_GPUS)]
 
 
 def _listed(text: str) -> list[str]:
@@ -163,10 +163,10 @@ LIMIT = f"{names.ENV_MEMORY_LIMIT}=1000"
 def test_a_killed_process_gives_back_and_a_child_starts_afresh(processes: _Processes) -> None:
     with processes.shell(LIMIT) as survivor:
         assert survivor.ask("attach") == "OK"
-        assert survivor.ask(f"card {_uuid(1)}") == "0"
+        assert survivor.ask(f"GPU {_uuid(1)}") == "0"
         with processes.shell(LIMIT) as victim:
             assert victim.ask("attach") == "OK"
-            assert victim.ask(f"card {_uuid(1)}") == "0"
+            assert victim.ask(f"GPU {_uuid(1)}") == "0"
             assert victim.ask("reserve 0 700") == "OK"
             assert survivor.ask("reserve 0 301") == "OVER_LIMIT"
             _, said = victim.child("fork reserve 0 301")
@@ -176,26 +176,26 @@ def test_a_killed_process_gives_back_and_a_child_starts_afresh(processes: _Proce
         assert survivor.ask("reserve 0 700") == "OK"
 
 
-def test_cards_keep_their_places_and_the_last_has_none(processes: _Processes) -> None:
+def test_gpus_keep_their_places_and_the_last_has_none(processes: _Processes) -> None:
     with processes.shell(LIMIT) as first, processes.shell(LIMIT) as second:
         assert {first.ask("attach"), second.ask("attach")} == {"OK"}
-        met = [first.ask(f"card {_uuid(number + 1)}") for number in range(names.MOST_CARDS)]
-        assert met == [str(card) for card in range(names.MOST_CARDS)]
-        assert first.ask(f"card {_uuid(99)}") == "-1"
-        assert second.ask(f"card {_uuid(32)}") == "31"
+        met = [first.ask(f"GPU {_uuid(number + 1)}") for number in range(names.MOST_GPUS)]
+        assert met == [str(gpu) for gpu in range(names.MOST_GPUS)]
+        assert first.ask(f"GPU {_uuid(99)}") == "-1"
+        assert second.ask(f"GPU {_uuid(32)}") == "31"
         assert [shell.ask("reserve 31 600") for shell in (first, second)] == ["OK", "OVER_LIMIT"]
-        assert second.ask(f"card {_uuid(31)}") == "30"
+        assert second.ask(f"GPU {_uuid(31)}") == "30"
         assert second.ask("reserve 30 1000") == "OK", "its neighbour has its own count"
 
 
 def test_who_only_looks_makes_no_limit_and_takes_no_slot(processes: _Processes) -> None:
     with processes.shell(LIMIT) as looking:
         assert looking.ask("peek") == "OK"
-        assert looking.ask(f"card {_uuid(1)}") == "0"
+        assert looking.ask(f"GPU {_uuid(1)}") == "0"
         assert looking.ask("limit 0") == "1000"
         with processes.shell(f"{names.ENV_MEMORY_LIMIT}=500") as using:
             assert using.ask("attach") == "OK"
-            assert using.ask(f"card {_uuid(1)}") == "0"
+            assert using.ask(f"GPU {_uuid(1)}") == "0"
             assert using.ask("limit 0") == "500"
             assert using.ask("reserve 0 501") == "OVER_LIMIT"
 

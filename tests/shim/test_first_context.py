@@ -1,6 +1,6 @@
-"""The first context of a process on a card is charged what its grant says, whatever others do.
+"""The first context of a process on a GPU is charged what its grant says, whatever others do.
 
-Two accounts are compared: what the card's own process list has for the process, asked of NVML
+Two accounts are compared: what the GPU's own process list has for the process, asked of NVML
 without the library, and what the region has for the container.
 """
 
@@ -37,12 +37,12 @@ def must(answer):
 OUTSIDE = '''
 import pynvml, sys
 pynvml.nvmlInit()
-card = pynvml.nvmlDeviceGetHandleByIndex(0)
-rows = {row.pid: row.usedGpuMemory for row in pynvml.nvmlDeviceGetComputeRunningProcesses(card)}
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+rows = {row.pid: row.usedGpuMemory for row in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
 print(rows.get(int(sys.argv[1]), 0))
 '''
 def held():
-    "What the card gave this process."
+    "What the gpu gave this process."
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     command = [sys.executable, "-c", OUTSIDE, str(os.getpid())]
     return int(subprocess.run(command, env=env, capture_output=True, check=True).stdout)
@@ -73,7 +73,7 @@ thread.join()
 
 @contextmanager
 def _neighbour(host: Host, directory: Path, does: str) -> Iterator[None]:
-    """A process of another container, which has a GiB of the card and does what it does."""
+    """A process of another container, which has a GiB of the GPU and does what it does."""
     process = subprocess.Popen(
         [sys.executable, "-c", CUDA + "import sys\n" + does],
         env=host.environment(directory),
@@ -99,13 +99,13 @@ _CREATIONS = {
 
 
 @pytest.mark.parametrize("creation", _CREATIONS)
-def test_beside_a_neighbour_it_is_charged_what_the_card_gave(
-    card_host: Host, grants: Grants, creation: str
+def test_beside_a_neighbour_it_is_charged_what_the_gpu_gave(
+    gpu_host: Host, grants: Grants, creation: str
 ) -> None:
     mine = grants.make(GIB, context_bytes=CONTEXT)
     theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
-    with _neighbour(card_host, theirs, _STEADY):
-        card_host.python(
+    with _neighbour(gpu_host, theirs, _STEADY):
+        gpu_host.python(
             _TOOLS
             + f"""
 {_CREATIONS[creation]}
@@ -123,11 +123,11 @@ exact(CONTEXT + 64 * MIB)
         assert region.status(theirs)[0].use.used_bytes == CONTEXT + GIB
 
 
-def test_beside_a_neighbour_that_allocates_meanwhile(card_host: Host, grants: Grants) -> None:
+def test_beside_a_neighbour_that_allocates_meanwhile(gpu_host: Host, grants: Grants) -> None:
     mine = grants.make(GIB, context_bytes=CONTEXT)
     theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
-    with _neighbour(card_host, theirs, _RESTLESS):
-        card_host.python(
+    with _neighbour(gpu_host, theirs, _RESTLESS):
+        gpu_host.python(
             _TOOLS
             + """
 for _ in range(50):
@@ -140,11 +140,11 @@ for _ in range(50):
         )
 
 
-def test_a_small_limit_keeps_what_the_context_leaves(card_host: Host, grants: Grants) -> None:
+def test_a_small_limit_keeps_what_the_context_leaves(gpu_host: Host, grants: Grants) -> None:
     mine = grants.make(512 * MIB, context_bytes=CONTEXT)
     theirs = grants.make(2 * GIB, context_bytes=CONTEXT)
-    with _neighbour(card_host, theirs, _STEADY):
-        card_host.python(
+    with _neighbour(gpu_host, theirs, _STEADY):
+        gpu_host.python(
             CUDA
             + """
 assert must(d.cuMemGetInfo()) == (212 * MIB, 512 * MIB)
@@ -155,10 +155,10 @@ assert d.cuMemAlloc(1)[0] == OOM
         )
 
 
-def test_one_that_does_not_fit_never_comes_to_the_card(card_host: Host, grants: Grants) -> None:
-    """Reserved before: the card's process list has nothing of it at any moment, nor does a reset of
+def test_one_that_does_not_fit_never_comes_to_the_gpu(gpu_host: Host, grants: Grants) -> None:
+    """Reserved before: the GPU's process list has nothing of it at any moment, nor does a reset of
     what was never made change the charge."""
-    card_host.python(
+    gpu_host.python(
         _TOOLS
         + """
 for _ in range(2):
@@ -169,16 +169,16 @@ for _ in range(2):
 """,
         grants.make(CONTEXT - 1, context_bytes=CONTEXT),
     )
-    card_host.python(
+    gpu_host.python(
         _TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)",
         grants.make(CONTEXT, context_bytes=CONTEXT),
     )
 
 
 def test_processes_and_threads_of_a_container_each_pay_for_their_own(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
-    """Also while others of the container hold reservations that the card has not given yet."""
+    """Also while others of the container hold reservations that the GPU has not given yet."""
     mine = grants.make(4 * GIB, context_bytes=CONTEXT)
     many = """
 import threading
@@ -192,8 +192,8 @@ assert held() == 4 * CONTEXT
 for context in made: must(d.cuCtxDestroy(context))
 exact(0)
 """
-    with _neighbour(card_host, grants.make(2 * GIB), _STEADY):
-        card_host.python(_TOOLS + many, mine)
+    with _neighbour(gpu_host, grants.make(2 * GIB), _STEADY):
+        gpu_host.python(_TOOLS + many, mine)
     pids = 4
     program = (
         _TOOLS
@@ -208,7 +208,7 @@ sys.stdin.read()
     started = [
         subprocess.Popen(
             [sys.executable, "-c", program],
-            env=card_host.environment(mine),
+            env=gpu_host.environment(mine),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -224,11 +224,11 @@ sys.stdin.read()
             process.communicate(timeout=60)
 
 
-def test_what_the_dead_still_hold_is_nothing_to_it(slow_card_host: Host, grants: Grants) -> None:
+def test_what_the_dead_still_hold_is_nothing_to_it(slow_gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB, context_bytes=CONTEXT)
     killed = CUDA + "import os\nmust(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
-    slow_card_host.run([sys.executable, "-c", killed], directory, status=-9)
-    slow_card_host.python(_TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)", directory)
+    slow_gpu_host.run([sys.executable, "-c", killed], directory, status=-9)
+    slow_gpu_host.python(_TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)", directory)
 
 
 _REFUSED = {
@@ -241,9 +241,9 @@ _REFUSED = {
 
 @pytest.mark.parametrize("call", _REFUSED)
 def test_a_context_that_the_driver_refuses_costs_nothing(
-    card_host: Host, grants: Grants, call: str
+    gpu_host: Host, grants: Grants, call: str
 ) -> None:
-    card_host.python(
+    gpu_host.python(
         _TOOLS
         + f"""
 must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
@@ -256,8 +256,8 @@ exact(CONTEXT)
     )
 
 
-def test_contexts_are_charged_as_they_come_and_go(card_host: Host, grants: Grants) -> None:
-    card_host.python(
+def test_contexts_are_charged_as_they_come_and_go(gpu_host: Host, grants: Grants) -> None:
+    gpu_host.python(
         _TOOLS
         + """
 def use(ordinal):
@@ -283,10 +283,10 @@ exact(CONTEXT)
 
 
 def test_the_first_context_of_a_process_is_charged_an_allowance_for_code(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
     """And none of the others, until it is the first again."""
-    card_host.python(
+    gpu_host.python(
         _TOOLS
         + """
 must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
@@ -304,10 +304,10 @@ assert used() == CONTEXT + 64 * MIB
 
 
 def test_a_context_that_came_by_a_call_without_a_hook_is_charged_when_it_is_met(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
     """Whatever the limit: it is on the GPU already."""
-    card_host.python(
+    gpu_host.python(
         _TOOLS
         + """
 driver = ctypes.CDLL(os.environ["LD_LIBRARY_PATH"] + "/libcuda.so.1")
@@ -321,7 +321,7 @@ assert (held(), used()) == (CONTEXT, 0)
 assert library.cuCtxSetCurrent(context) == 0
 assert d.cuMemAlloc(2 * MIB)[0] == OOM
 exact(CONTEXT)
-""".replace("OFFSET", str(_symbol(card_host, "cuDevicePrimaryCtxRetain"))),
+""".replace("OFFSET", str(_symbol(gpu_host, "cuDevicePrimaryCtxRetain"))),
         grants.make(CONTEXT - MIB),
     )
 

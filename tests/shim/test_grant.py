@@ -152,15 +152,15 @@ def test_a_fork_child_sees_changes_too(box: Box) -> None:
         assert parent.child("fork limit 0")[1] == "512"
 
 
-def test_cards_are_found_by_uuid(box: Box) -> None:
-    two = Box(box.directory, box.program, card_count=2)
+def test_gpus_are_found_by_uuid(box: Box) -> None:
+    two = Box(box.directory, box.program, gpu_count=2)
     two.write()
     with two.shell() as shell:
-        assert shell.ask(f"card {_digits(1)}") == "-1", "not before the grant is read"
+        assert shell.ask(f"GPU {_digits(1)}") == "-1", "not before the grant is read"
         assert shell.ask("peek") == "OK"
-        assert [shell.ask(f"card {_digits(card)}") for card in range(3)] == ["0", "1", "-1"]
-        assert [shell.ask(f"core {card}") for card in range(3)] == ["50", "50", "0"]
+        assert [shell.ask(f"GPU {_digits(gpu)}") for gpu in range(3)] == ["0", "1", "-1"]
+        assert [shell.ask(f"core {gpu}") for gpu in range(3)] == ["50", "50", "0"]
 
 
-def _digits(card: int) -> str:
-    return uuid(card).removeprefix("GPU-").replace("-", "")
+def _digits(gpu: int) -> str:
+    return uuid(gpu).removeprefix("GPU-").replace("-", "")

@@ -119,21 +119,21 @@ same(64 * MIB)
     )
 
 
-def test_a_graph_over_two_cards(host: Host, grants: Grants) -> None:
+def test_a_graph_over_two_gpus(host: Host, grants: Grants) -> None:
     _run(
         host,
         grants,
         """
 use(1); begun1 = held(1) - charged(1); use(0)
-both = instantiate(scratch(200 * MIB, card=1, graph=scratch(700 * MIB)))
+both = instantiate(scratch(200 * MIB, gpu=1, graph=scratch(700 * MIB)))
 assert launch(both) == OK
 same(700 * MIB); same(200 * MIB, 1, begun1)
-for card, size in ((0, GIB + 1), (1, 300 * MIB)):
-    wrong = instantiate(scratch(size, card=card, graph=scratch(MIB, card=1 - card)))
+for gpu, size in ((0, GIB + 1), (1, 300 * MIB)):
+    wrong = instantiate(scratch(size, gpu=gpu, graph=scratch(MIB, gpu=1 - gpu)))
     assert launch(wrong) == OOM
     assert charged() <= GIB and charged(1) <= 256 * MIB
-for card in (0, 1):
-    must(d.cuDeviceGraphMemTrim(card))
+for gpu in (0, 1):
+    must(d.cuDeviceGraphMemTrim(gpu))
 same(0); same(0, 1, begun1)
 """,
         GIB,
@@ -212,10 +212,10 @@ assert launch(made[5]) == OK
 
 
 def test_pools_and_graphs_beside_what_the_driver_takes_itself(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
-    """Contexts, code, blocks of 2 MiB, pools and graphs: the card's figure is the charge."""
-    card_host.python(
+    """Contexts, code, blocks of 2 MiB, pools and graphs: the GPU's figure is the charge."""
+    gpu_host.python(
         GRAPHS
         + """
 def exact():
@@ -254,7 +254,7 @@ def test_a_graph_that_the_driver_would_not_destroy_is_still_known(
         grants,
         """
 executable = instantiate(scratch(GIB + 1))
-assert control(op="fail", card=0, call="cuGraphExecDestroy", code=999, count=1).get("ok")
+assert control(op="fail", gpu=0, call="cuGraphExecDestroy", code=999, count=1).get("ok")
 assert d.cuGraphExecDestroy(executable)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
 assert launch(executable) == OOM
 same(0)

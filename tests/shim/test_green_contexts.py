@@ -34,8 +34,8 @@ def exact(bytes):
 )
 
 
-def test_what_is_allocated_in_a_green_context_outlives_it(card_host: Host, grants: Grants) -> None:
-    card_host.python(
+def test_what_is_allocated_in_a_green_context_outlives_it(gpu_host: Host, grants: Grants) -> None:
+    gpu_host.python(
         _BEGIN
         + """
 primary = must(d.cuCtxGetCurrent())
@@ -54,8 +54,8 @@ exact(CONTEXT)
     )
 
 
-def test_green_contexts_and_the_primary_share_blocks(card_host: Host, grants: Grants) -> None:
-    card_host.python(
+def test_green_contexts_and_the_primary_share_blocks(gpu_host: Host, grants: Grants) -> None:
+    gpu_host.python(
         _BEGIN
         + """
 primary = must(d.cuCtxGetCurrent())
@@ -76,9 +76,9 @@ exact(CONTEXT)
 
 
 def test_a_green_context_alone_holds_the_primary_and_ends_it(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
-    card_host.python(
+    gpu_host.python(
         _BEGIN
         + """
 must(d.cuDevicePrimaryCtxRelease(0))
@@ -98,9 +98,9 @@ for _ in range(3):
 
 
 def test_a_green_context_that_does_not_fit_is_refused_and_the_drivers_refusals_are_its_own(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
-    card_host.python(
+    gpu_host.python(
         _BEGIN.replace("use(0)\n", "")
         + """
 assert create() == 2
@@ -115,9 +115,9 @@ exact(0)
 
 
 def test_a_green_context_that_the_driver_refuses_leaves_nothing(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
-    card_host.python(
+    gpu_host.python(
         _BEGIN
         + """
 must(d.cuDevicePrimaryCtxRelease(0))
@@ -125,7 +125,7 @@ assert library.cuGreenCtxCreate(ctypes.byref(ctypes.c_void_p()), described, 0, 1
 exact(0)
 use(0)
 green = create()
-assert control(op="fail", card=0, call="cuGreenCtxDestroy", code=999, count=1)["ok"]
+assert control(op="fail", gpu=0, call="cuGreenCtxDestroy", code=999, count=1)["ok"]
 enter(green)
 address = must(d.cuMemAlloc(64 * MIB))
 assert library.cuGreenCtxDestroy(green) == 999

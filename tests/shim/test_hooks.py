@@ -12,13 +12,13 @@ import pytest
 
 from shim import region
 from tests.shim.clients import CUDA, NVML
-from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
 
 pytestmark = pytest.mark.sim
 
 
-def _used(directory: Path, card: int = 0) -> int:
-    return region.status(directory)[card].use.used_bytes
+def _used(directory: Path, gpu: int = 0) -> int:
+    return region.status(directory)[gpu].use.used_bytes
 
 
 def test_cuda_sees_the_limit_and_gets_no_more(host: Host, grants: Grants) -> None:
@@ -51,14 +51,14 @@ assert must(d.cuMemGetInfo()) == (3 * GIB, 3 * GIB)
 def test_what_is_called_free_can_be_allocated_at_once(
     host: Host, grants: Grants, limit_bytes: int
 ) -> None:
-    """A third of a card is no whole number of blocks, in which the card gives memory."""
+    """A third of a GPU is no whole number of blocks, in which the GPU gives memory."""
     host.python(
         CUDA
         + NVML
         + f"""
 whole = {limit_bytes} // (2 * MIB) * 2 * MIB
 assert must(d.cuMemGetInfo()) == (whole, {limit_bytes})
-assert pynvml.nvmlDeviceGetMemoryInfo(card(0)).free == whole
+assert pynvml.nvmlDeviceGetMemoryInfo(gpu(0)).free == whole
 if whole:
     must(d.cuMemAlloc(whole))
 assert d.cuMemAlloc(1)[0] == OOM
@@ -87,7 +87,7 @@ assert must(d.cuMemGetInfo()) == (GIB, 2 * GIB)
     )
 
 
-def test_a_card_outside_the_grant_has_no_memory(host: Host, grants: Grants) -> None:
+def test_a_gpu_outside_the_grant_has_no_memory(host: Host, grants: Grants) -> None:
     host.python(
         CUDA
         + """
@@ -103,7 +103,7 @@ must(d.cuMemAlloc(GIB))
     )
 
 
-def test_each_card_has_its_own_limit(host: Host, grants: Grants) -> None:
+def test_each_gpu_has_its_own_limit(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB, 512 * MIB)
     host.python(
         CUDA
@@ -114,7 +114,7 @@ pointer = must(d.cuMemAlloc(512 * MIB))
 assert d.cuMemAlloc(1)[0] == OOM
 use(0)
 assert must(d.cuMemGetInfo()) == (GIB, GIB)
-must(d.cuMemFree(pointer))  # of the other card: what counts is where it was allocated
+must(d.cuMemFree(pointer))  # of the other gpu: what counts is where it was allocated
 assert must(d.cuMemGetInfo()) == (GIB, GIB)
 use(1)
 assert must(d.cuMemGetInfo()) == (512 * MIB, 512 * MIB)
@@ -124,7 +124,7 @@ assert must(d.cuMemGetInfo()) == (512 * MIB, 512 * MIB)
 
 
 def test_what_the_driver_refuses_is_refunded(host: Host, grants: Grants) -> None:
-    """A limit above the card: the driver's refusal is the program's, and costs nothing."""
+    """A limit above the GPU: the driver's refusal is the program's, and costs nothing."""
     directory = grants.make(100 * GIB)
     host.python(
         CUDA
@@ -242,7 +242,7 @@ def test_a_program_without_a_grant_is_as_without_the_library(host: Host) -> None
         + """
 print(must(d.cuDeviceTotalMem(0)), must(d.cuMemGetInfo()))
 pointer = must(d.cuMemAlloc(3 * GIB)); must(d.cuMemFree(pointer))
-memory = pynvml.nvmlDeviceGetMemoryInfo(card(1)); print(memory.total, memory.free, memory.used)
+memory = pynvml.nvmlDeviceGetMemoryInfo(gpu(1)); print(memory.total, memory.free, memory.used)
 """
     )
     assert host.python(program).stdout == host.python(program, preload=False).stdout
@@ -270,7 +270,7 @@ assert must(d.cuMemGetInfo()) == (GIB, GIB)
     )
 
 
-def test_memory_that_the_card_frees_late_is_waited_for(slow_host: Host, grants: Grants) -> None:
+def test_memory_that_the_gpu_frees_late_is_waited_for(slow_host: Host, grants: Grants) -> None:
     """The dead process's charge is gone at once, its memory a moment later: no spurious refusal."""
     directory = grants.make(GIB, 2 * GIB)
     killed = CUDA + "import os; use(1); must(d.cuMemAlloc(2 * GIB)); os.kill(os.getpid(), 9)"
@@ -278,9 +278,9 @@ def test_memory_that_the_card_frees_late_is_waited_for(slow_host: Host, grants: 
     slow_host.python(CUDA + "use(1); must(d.cuMemAlloc(2 * GIB))", directory)
 
 
-def test_cards_are_known_by_uuid(host: Host) -> None:
-    """The fixture's cards are what the driver reports: the tests above rest on it."""
+def test_gpus_are_known_by_uuid(host: Host) -> None:
+    """The fixture's GPUs are what the driver reports: the tests above rest on it."""
     listed = host.python(
-        NVML + "print([pynvml.nvmlDeviceGetUUID(card(index)) for index in (0, 1)])", preload=False
+        NVML + "print([pynvml.nvmlDeviceGetUUID(gpu(index)) for index in (0, 1)])", preload=False
     )
-    assert listed.stdout == f"{[uuid for uuid, _ in CARDS]}\n"
+    assert listed.stdout == f"{[uuid for uuid, _ in GPUS]}\n"

@@ -45,8 +45,8 @@ def old_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Host:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    card = grant_file.Card("GPU-" + "aa" * 16, _LIMIT_BYTES, 100, 0)
-    region.create(tmp_path, [card])
+    gpu = grant_file.Gpu("GPU-" + "aa" * 16, _LIMIT_BYTES, 100, 0)
+    region.create(tmp_path, [gpu])
     return tmp_path
 
 

@@ -28,9 +28,9 @@ def test_nvml_shows_the_limit_and_takes_no_slot(host: Host, grants: Grants) -> N
         NVML
         + """
 for version in (None, pynvml.nvmlMemory_v2):
-    memory = pynvml.nvmlDeviceGetMemoryInfo(card(0), version=version)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(gpu(0), version=version)
     print(memory.total, memory.free, memory.used, getattr(memory, "reserved", 0))
-    memory = pynvml.nvmlDeviceGetMemoryInfo(card(1), version=version)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(gpu(1), version=version)
     assert (memory.total, memory.free, memory.used) == (0, 0, 0), "not granted"
 """
     )
@@ -46,7 +46,7 @@ program = '''{program}'''
 out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 assert out.stdout == f"{{3 * GIB}} {{2 * GIB}} {{GIB}} 0" + chr(10) + (
     f"{{3 * GIB}} {{2 * GIB}} {{GIB}} 0" + chr(10)), out.stdout
-memory = pynvml.nvmlDeviceGetMemoryInfo(card(0))
+memory = pynvml.nvmlDeviceGetMemoryInfo(gpu(0))
 assert (memory.total, memory.free, memory.used) == (3 * GIB, 2 * GIB, GIB)
 """,
         directory,
@@ -61,10 +61,10 @@ import ctypes
 library = ctypes.CDLL("libnvidia-ml.so.1")
 memory = (ctypes.c_uint64 * 8)()
 memory[0] = 77
-print(library.nvmlDeviceGetMemoryInfo_v2(card(0), memory),
+print(library.nvmlDeviceGetMemoryInfo_v2(gpu(0), memory),
       library.nvmlDeviceGetMemoryInfo(None, memory),
-      library.nvmlDeviceGetMemoryInfo(card(0), None),
-      library.nvmlDeviceGetMemoryInfo_v2(card(0), None))
+      library.nvmlDeviceGetMemoryInfo(gpu(0), None),
+      library.nvmlDeviceGetMemoryInfo_v2(gpu(0), None))
 """
     )
     assert (

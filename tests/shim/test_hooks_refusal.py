@@ -1,4 +1,4 @@
-"""Grant or region cannot be used: no card, one line, and a program that lives."""
+"""Grant or region cannot be used: no GPU, one line, and a program that lives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _truncated(directory: Path) -> None:
 def _of_another(directory: Path) -> None:
     other = directory / "other"
     other.mkdir()
-    region.create(other, [entry.card for entry in region.status(directory)])
+    region.create(other, [entry.gpu for entry in region.status(directory)])
     (other / names.FILE_REGION).rename(directory / names.FILE_REGION)
 
 
@@ -51,7 +51,7 @@ _BREAKS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", _BREAKS.values(), ids=_BREAKS.keys())
-def test_without_a_usable_grant_there_is_no_card_and_one_line(
+def test_without_a_usable_grant_there_is_no_gpu_and_one_line(
     host: Host, grants: Grants, damage: Callable[[Path], None]
 ) -> None:
     directory = grants.make(GIB)
@@ -82,10 +82,10 @@ def test_without_a_usable_grant_nvml_shows_no_memory(
         + """
 for version in (None, pynvml.nvmlMemory_v2):
     try:
-        pynvml.nvmlDeviceGetMemoryInfo(card(0), version=version)
+        pynvml.nvmlDeviceGetMemoryInfo(gpu(0), version=version)
     except pynvml.NVMLError_NoPermission:
         print("no permission")
-print(pynvml.nvmlDeviceGetName(card(0)))
+print(pynvml.nvmlDeviceGetName(gpu(0)))
 """,
         directory,
     )
@@ -170,7 +170,7 @@ print("alive")
 
 
 @pytest.mark.parametrize(("damage", "reason"), _UNUSABLE.values(), ids=_UNUSABLE.keys())
-def test_row_25_a_region_that_cannot_be_used_is_no_card_and_the_program_lives(
+def test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_lives(
     host: Host, grants: Grants, damage: Callable[[Path], object], reason: str
 ) -> None:
     directory = grants.make(GIB)
@@ -183,7 +183,7 @@ def test_row_25_a_region_that_cannot_be_used_is_no_card_and_the_program_lives(
 @pytest.mark.parametrize(
     ("mount", "reason"), _UNUSABLE_MOUNTS.values(), ids=_UNUSABLE_MOUNTS.keys()
 )
-def test_row_25_a_region_on_a_bad_mount_is_no_card_and_the_program_lives(
+def test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_lives(
     host: Host, grants: Grants, tmp_path: Path, mount: str, reason: str
 ) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
@@ -210,7 +210,7 @@ def test_row_25_a_region_truncated_while_in_use_ends_who_did_it_before_it_gets_m
     host: Host, grants: Grants
 ) -> None:
     """Only the container's own processes can truncate it. They end by SIGBUS at their next
-    allocation; nobody gets a byte beyond the limit, and whoever starts later gets no card.
+    allocation; nobody gets a byte beyond the limit, and whoever starts later gets no GPU.
     """
     directory = grants.make(GIB)
     done = host.run(

@@ -186,23 +186,23 @@ _SLOWLY = (
 import threading, time
 def slowly(call):
     "The call in a thread of its own, half a second before the driver does it."
-    assert control(op="latency", card=0, call=SLOW, ns=500_000_000)["ok"]
+    assert control(op="latency", gpu=0, call=SLOW, ns=500_000_000)["ok"]
     thread = threading.Thread(target=lambda: call(0)[0] == OK or os.abort())
     thread.start()
     time.sleep(0.25)
     return thread
 def over(thread):
     thread.join()
-    assert control(op="latency", card=0, call=SLOW, ns=0)["ok"]
+    assert control(op="latency", gpu=0, call=SLOW, ns=0)["ok"]
 """
 )
 
 
 def test_a_release_that_is_not_the_last_leaves_blocks_to_those_who_hold_them(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
     """Whoever allocates while the driver is asked does so in the same life of the context."""
-    card_host.python(
+    gpu_host.python(
         _SLOWLY
         + """
 SLOW = "cuDevicePrimaryCtxRelease_v2"
@@ -224,16 +224,16 @@ same(before)
 
 
 def test_a_context_released_while_another_thread_retains_it_is_charged(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
-    card_host.python(
+    gpu_host.python(
         _SLOWLY
         + """
 SLOW = "cuDevicePrimaryCtxRetain"
 retain = slowly(d.cuDevicePrimaryCtxRetain)
 must(d.cuDevicePrimaryCtxRelease(0))
 over(retain)
-assert held() == charged(), (held() - charged(), "of the card are not charged")
+assert held() == charged(), (held() - charged(), "of the gpu are not charged")
 assert charged() > 0
 """,
         grants.make(2 * GIB),
@@ -241,10 +241,10 @@ assert charged() > 0
 
 
 def test_a_free_that_comes_too_late_for_its_context_leaves_no_charge(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
     """The context took the memory before the driver got to the free, which it then refuses."""
-    card_host.python(
+    gpu_host.python(
         _SLOWLY
         + """
 SLOW = "cuMemFree_v2"

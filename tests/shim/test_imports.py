@@ -18,7 +18,7 @@ import pytest
 from contract import names
 from gpu.account import Account
 from shim import region
-from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host, card_table, simulated
+from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host, gpu_table, simulated
 from tests.shim.exact import PHYSICAL
 from tests.support import until
 
@@ -225,9 +225,9 @@ def test_more_exports_than_there_are_shared_slots(
     """What finds no slot stays its exporter's, and its importers pay for what they map."""
     directory = grants.make(8 * GIB)
     many, small = names.MAX_SLOTS // 2 + 3, 2 * MIB
-    large = card_table(0, CARDS[0][0], 8 * GIB)
+    large = gpu_table(0, GPUS[0][0], 8 * GIB)
     with (
-        simulated(build_dir, library, tmp_path, cards=large) as host,
+        simulated(build_dir, library, tmp_path, gpus=large) as host,
         _programs(host, directory, directory) as (exporter, importer),
     ):
         exporter.do(

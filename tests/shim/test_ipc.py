@@ -59,7 +59,7 @@ def test_row_16_ipc_memory_is_charged_once(host: Host, grants: Grants) -> None:
         assert first.ask("close 0") == "0"
         assert _used(directory) == before + SIZE
         assert exporter.ask("free 0") == "0"
-        assert _used(directory) == before + SIZE, "the second has it still, and so has the card"
+        assert _used(directory) == before + SIZE, "the second has it still, and so has the GPU"
         assert second.ask("close 0") == "0"
         assert _used(directory) == before
 
@@ -139,7 +139,7 @@ def open():
     use(0)
     assert library.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1) == 0
 before = charged()
-assert control(op="latency", card=0, call="cuMemGetAddressRange_v2", ns=500_000_000)["ok"]
+assert control(op="latency", gpu=0, call="cuMemGetAddressRange_v2", ns=500_000_000)["ok"]
 threads = [threading.Thread(target=open) for _ in range(2)]
 try:
     for thread in threads:
@@ -147,7 +147,7 @@ try:
     for thread in threads:
         thread.join()
 finally:
-    assert control(op="latency", card=0, call="cuMemGetAddressRange_v2", ns=0)["ok"]
+    assert control(op="latency", gpu=0, call="cuMemGetAddressRange_v2", ns=0)["ok"]
 for left in ({SIZE}, {SIZE}, 0):
     assert charged() == before + left, (charged() - before, left)
     assert not left or library.cuIpcCloseMemHandle(opened) == 0

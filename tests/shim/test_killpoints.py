@@ -1,7 +1,7 @@
 """A process stopped, and then killed, between any two steps of a driver call's accounting.
 
 The steps within the counter, the slots and the shared slots are test_counter.py's; these are those
-around them: reserved, called, written down, taken, freed, refunded, exported, opened. What the card
+around them: reserved, called, written down, taken, freed, refunded, exported, opened. What the GPU
 itself says is the judge.
 """
 
@@ -80,9 +80,9 @@ def _script(handle: str) -> Sequence[str]:
     )
 
 
-def _card_used(host: Host) -> int:
+def _gpu_used(host: Host) -> int:
     assert host.sim_dir is not None
-    peer = Peer(host.sim_dir / "cards" / "0.sock")
+    peer = Peer(host.sim_dir / "gpus" / "0.sock")
     try:
         return 4 * GIB - peer.free_bytes()
     finally:
@@ -100,19 +100,19 @@ def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, pass
             if not any(subject.stops(line) for line in _script(handle)):
                 return False
             _others_go_on(host, directory, bystander)
-            assert region.status(directory)[0].use.used_bytes >= _card_used(host) - 2 * MIB
+            assert region.status(directory)[0].use.used_bytes >= _gpu_used(host) - 2 * MIB
             subject.kill()
         with _talker(host, directory) as judge:
             until(
                 lambda: (
                     judge.ask("info") != ""
-                    and region.status(directory)[0].use.used_bytes == _card_used(host)
+                    and region.status(directory)[0].use.used_bytes == _gpu_used(host)
                 ),
                 f"{step} {passage}: {region.status(directory)[0].use.used_bytes} bytes charged, "
-                f"{_card_used(host)} taken",
+                f"{_gpu_used(host)} taken",
             )
             assert bystander.ask("free 0") == "0"
-            assert region.status(directory)[0].use.used_bytes == _card_used(host)
+            assert region.status(directory)[0].use.used_bytes == _gpu_used(host)
     return True
 
 
@@ -184,30 +184,30 @@ _LINES: dict[str, tuple[str, tuple[str, ...]]] = {
     ("path", "step"), [(path, step) for path, steps in PATHS.items() for step in steps]
 )
 def test_row_21_killed_on_any_path(
-    card_host: Host, grants: Grants, steps_library: Path, path: str, step: str
+    gpu_host: Host, grants: Grants, steps_library: Path, path: str, step: str
 ) -> None:
     """Stopped there the process has no more than is charged; killed, it leaves nothing."""
     directory = grants.make(64 * GIB)
     steps = sanitizers.preload(steps_library)
     begin, lines = _LINES[path]
     command = [sys.executable, "-c", begin + _OBEY]
-    own = {**card_host.environment(directory), "LD_PRELOAD": steps}
-    with _talker(card_host, directory, UNPAUSING) as bystander:
+    own = {**gpu_host.environment(directory), "LD_PRELOAD": steps}
+    with _talker(gpu_host, directory, UNPAUSING) as bystander:
         assert bystander.ask(f"alloc {50 * MIB}") == "0 0"
-        until(lambda: _charged(directory) == _card_used(card_host), "a quiet card")
+        until(lambda: _charged(directory) == _gpu_used(gpu_host), "a quiet GPU")
         with talking(command, own) as subject:
             assert subject.ask(f"os.environ['VGPU_TEST_STOP'] = '{step} 1'") == "0"
             assert any(subject.stops(line) for line in lines), f"never passes {step}"
-            _others_go_on(card_host, directory, bystander)
-            held, charged = _card_used(card_host), _charged(directory)
+            _others_go_on(gpu_host, directory, bystander)
+            held, charged = _gpu_used(gpu_host), _charged(directory)
             assert charged >= held, (charged, held)
             subject.kill()
         until(
-            lambda: bystander.ask("info") != "" and _charged(directory) == _card_used(card_host),
-            f"{step}: {_charged(directory)} charged, {_card_used(card_host)} taken",
+            lambda: bystander.ask("info") != "" and _charged(directory) == _gpu_used(gpu_host),
+            f"{step}: {_charged(directory)} charged, {_gpu_used(gpu_host)} taken",
         )
         assert bystander.ask("free 0") == "0"
-        assert _charged(directory) == _card_used(card_host)
+        assert _charged(directory) == _gpu_used(gpu_host)
 
 
 def _charged(directory: Path) -> int:

@@ -17,9 +17,9 @@ def test_the_header_and_the_contract_agree() -> None:
     """Sizes by the compiler's rules, and the numbers."""
     for struct, declared in (
         ("vgpu_region_header", region_file.HEADER),
-        ("vgpu_region_card", region_file.CARD),
+        ("vgpu_region_gpu", region_file.GPU),
         ("vgpu_region_slot", region_file.SLOT),
-        ("vgpu_region_slot_card", region_file.SLOT_CARD),
+        ("vgpu_region_slot_gpu", region_file.SLOT_GPU),
     ):
         assert layout.size(struct) == declared.size, struct
     assert layout.constants.VGPU_REGION_MAGIC == region_file.MAGIC
@@ -27,7 +27,7 @@ def test_the_header_and_the_contract_agree() -> None:
 
 
 def test_every_holder_is_listed_with_what_it_holds(box: Box) -> None:
-    box = dataclasses.replace(box, card_count=2)
+    box = dataclasses.replace(box, gpu_count=2)
     box.write()
     with box.shell() as first, box.shell() as second:
         assert first.ask("reserve 0 1000") == "OK"

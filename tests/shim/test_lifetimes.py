@@ -1,4 +1,4 @@
-"""How long a charge lasts: as long as the card holds what it is for, whoever ends what and when."""
+"""How long a charge lasts: as long as the GPU holds what it is for, whoever ends what and when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def control(**request):
         daemon.sendall(json.dumps(request).encode() + bytes([10]))
         return json.loads(daemon.makefile().readline())
 def same():
-    held = control(op="status")["cards"][0]["used_bytes"]
+    held = control(op="status")["gpus"][0]["used_bytes"]
     charged = region.status(Path(os.environ["GPUSLICE_DIR"]))[0].use.used_bytes
     assert held == charged, (held, charged)
     return held
@@ -41,7 +41,7 @@ _AFTER_IT_CAME_AGAIN = {
     "released": "assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0; same()",
     "reset": "assert driver.cuDevicePrimaryCtxReset_v2(0) == 0; same()",
     "refused": """
-assert control(op="fail", card=0, call="cuDevicePrimaryCtxRetain", code=999, count=1)["ok"]
+assert control(op="fail", gpu=0, call="cuDevicePrimaryCtxRetain", code=999, count=1)["ok"]
 assert retain(driver) == 999
 same()
 assert retain(driver) == 0
@@ -60,11 +60,11 @@ same()
 
 @pytest.mark.parametrize("context_bytes", [300 * MIB])
 @pytest.mark.parametrize("then", _AFTER_IT_CAME_AGAIN)
-def test_what_a_closed_driver_left_on_the_card_stays_charged(
-    card_host: Host, grants: Grants, then: str, context_bytes: int
+def test_what_a_closed_driver_left_on_the_gpu_stays_charged(
+    gpu_host: Host, grants: Grants, then: str, context_bytes: int
 ) -> None:
     """It has a context when the program closes it, and is opened again."""
-    card_host.python(
+    gpu_host.python(
         _OPENS
         + f"""
 driver = opened()
@@ -108,9 +108,9 @@ library = ctypes.CDLL("libcuda.so.1")
 class Slowly:
     "The driver's call in a thread of its own; others go on while it waits to begin."
     def __init__(self, name, argument, code=0):
-        assert control(op="latency", card=0, call=name, ns=700_000_000)["ok"]
+        assert control(op="latency", gpu=0, call=name, ns=700_000_000)["ok"]
         if code:
-            assert control(op="fail", card=0, call=name, code=code, count=1)["ok"]
+            assert control(op="fail", gpu=0, call=name, code=code, count=1)["ok"]
         self.name, self.argument, self.code = name, argument, code
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
@@ -121,7 +121,7 @@ class Slowly:
         return self
     def __exit__(self, *_):
         self.thread.join()
-        assert control(op="latency", card=0, call=self.name, ns=0)["ok"]
+        assert control(op="latency", gpu=0, call=self.name, ns=0)["ok"]
         assert self.answer == self.code, self.answer
 def inside(context, size):
     must(d.cuCtxPushCurrent(context))
@@ -148,11 +148,11 @@ _NOT_ENDED = {
 
 @pytest.mark.parametrize("call", _NOT_ENDED)
 def test_a_context_that_lives_on_has_one_life_for_all_threads(
-    card_host: Host, grants: Grants, call: str
+    gpu_host: Host, grants: Grants, call: str
 ) -> None:
     """Who allocates while the driver is asked, and ends nothing, shares blocks with the others."""
     attach, code = _NOT_ENDED[call]
-    card_host.python(
+    gpu_host.python(
         _SLOWLY
         + f"""
 kept = inside(context, 1024)
@@ -178,10 +178,10 @@ same(before)
 
 @pytest.mark.parametrize("call", _NOT_ENDED)
 def test_after_ends_that_were_refused_an_end_takes_all(
-    card_host: Host, grants: Grants, call: str
+    gpu_host: Host, grants: Grants, call: str
 ) -> None:
     attach, code = _NOT_ENDED[call]
-    card_host.python(
+    gpu_host.python(
         _SLOWLY
         + f"""
 for _ in range(3):
@@ -198,9 +198,9 @@ same(before)
 
 
 def test_what_comes_before_the_driver_ends_a_context_goes_with_it(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
-    card_host.python(
+    gpu_host.python(
         _SLOWLY
         + """
 inside(context, 32 * MIB)

@@ -1,6 +1,6 @@
-"""Pools that a location has from the start (CUDA 13) are charged to the card they lie on, if any.
+"""Pools that a location has from the start (CUDA 13) are charged to the GPU they lie on, if any.
 
-Over tests/shim/c/located_pools_driver.c, whose first card is always current.
+Over tests/shim/c/located_pools_driver.c, whose first GPU is always current.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def located_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Hos
 
 @pytest.mark.parametrize("question", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])
 @pytest.mark.parametrize(
-    ("location", "kind", "charged_card"),
+    ("location", "kind", "charged_gpu"),
     [
         ((_HOST, 0), _PINNED, None),
         ((_HOST_NUMA, 0), _PINNED, None),
@@ -45,13 +45,13 @@ def test_a_pool_is_charged_where_its_location_says(
     question: str,
     location: tuple[int, int],
     kind: int,
-    charged_card: int | None,
+    charged_gpu: int | None,
 ) -> None:
     region.create(
         tmp_path,
-        [grant_file.Card(f"GPU-{pair * 16}", GIB, 100, 0) for pair in ("aa", "bb")],
+        [grant_file.Gpu(f"GPU-{pair * 16}", GIB, 100, 0) for pair in ("aa", "bb")],
     )
-    expected = [512 * MIB if card == charged_card else 0 for card in range(2)]
+    expected = [512 * MIB if gpu == charged_gpu else 0 for gpu in range(2)]
     located_host.python(
         f"""
 import ctypes, os
@@ -65,11 +65,11 @@ def take(bytes):
     return cuda.cuMemAllocFromPoolAsync(
         ctypes.byref(address), ctypes.c_size_t(bytes), pool, None)
 def used():
-    return [card.use.used_bytes for card in region.status(Path(os.environ["GPUSLICE_DIR"]))]
+    return [gpu.use.used_bytes for GPU in region.status(Path(os.environ["GPUSLICE_DIR"]))]
 assert cuda.{question}(ctypes.byref(pool), where, {kind}) == 0
 assert take({512 * MIB}) == 0
 assert used() == {expected}, used()
-assert take({600 * MIB}) == {0 if charged_card is None else 2}
+assert take({600 * MIB}) == {0 if charged_gpu is None else 2}
 assert used() == {expected}, used()
 """,
         tmp_path,

@@ -17,7 +17,7 @@ from tests.support import ROOT
 ROWS: Final = {
     1: "a limit of 1024m, 1g, 1048576k, 1073741824, upper or lower case, is 1 GiB",
     2: "a bad value is refused by name; never one byte, never unlimited",
-    3: "_i comes before the common limit; sixteen cards and more",
+    3: "_i comes before the common limit; sixteen GPUs and more",
     4: "without a limit the totals and the free memory are the driver's",
     5: "up to the limit exactly; one byte more is OUT_OF_MEMORY and changes nothing",
     6: "a million allocations of random sizes by 16 threads end at 0",
@@ -31,7 +31,7 @@ ROWS: Final = {
     14: "arrays and mipmaps of all shapes",
     15: "memory of graphs is bounded by the limit",
     16: "memory opened in a second process is charged once",
-    17: "the host's memory never fails for the card's limit",
+    17: "the host's memory never fails for the GPU's limit",
     18: "2 to 64 processes at once: never over the limit, never all refused",
     19: "a killed holder's memory is there within a second",
     20: "others come and go: the limit of those who stay holds",
@@ -40,7 +40,7 @@ ROWS: Final = {
     23: "fork, vfork and exec, posix_spawn, daemons: the parent's charge is intact",
     24: "1100 processes",
     25: "region missing, read-only, full, truncated, corrupt, of another version: cuInit fails",
-    27: "the limit follows the physical card, however the program numbers it",
+    27: "the limit follows the physical GPU, however the program numbers it",
     28: "cuMemGetInfo: no argument crashes it, use above the limit is 0 free, never underflows",
     29: "every view agrees: CUDA, NVML and the tools",
     30: "the process list shows the container's own, and its own share",
@@ -58,7 +58,7 @@ ROWS: Final = {
 
 ELSEWHERE: Final = {
     26: "monitor: another project's reader of another file format",
-    **dict.fromkeys(range(38, 44), "time: limits of the card's time"),
+    **dict.fromkeys(range(38, 44), "time: limits of the GPU's time"),
     45: "signals: suspending programs",
     48: "hardware: frameworks over the CUDA runtime",
     49: "oversubscription: not offered",

@@ -17,11 +17,11 @@ import threading, time
 from contextlib import contextmanager
 @contextmanager
 def slow(call, ms):
-    assert control(op="latency", card=0, call=call, ns=ms * 10**6)["ok"]
+    assert control(op="latency", gpu=0, call=call, ns=ms * 10**6)["ok"]
     try:
         yield
     finally:
-        assert control(op="latency", card=0, call=call, ns=0)["ok"]
+        assert control(op="latency", gpu=0, call=call, ns=0)["ok"]
 def until(reached, pause=0.01):
     deadline = time.monotonic() + 60
     while not reached():
@@ -42,9 +42,9 @@ def beside(work):
 
 
 def test_a_graph_that_was_trimmed_while_it_was_launched_reserves_anew(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
-    card_host.python(
+    gpu_host.python(
         _BEGIN
         + """
 executable = instantiate(scratch(64 * MIB))
@@ -68,15 +68,15 @@ exact()
 
 
 def test_a_free_that_is_refused_when_its_address_was_given_again(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
     """Another thread freed it first: the charge is the address's new allocation's alone."""
-    card_host.python(
+    gpu_host.python(
         _BEGIN
         + """
 address = must(d.cuMemAlloc(64 * MIB))
 with slow("cuMemFree_v2", 6000):
-    assert control(op="fail", card=0, call="cuMemFree_v2", code=1, count=1)["ok"]
+    assert control(op="fail", gpu=0, call="cuMemFree_v2", code=1, count=1)["ok"]
     thread = beside(lambda: library.cuMemFree_v2(ctypes.c_uint64(int(address))))
     until(lambda: sleeps(thread.native_id))
     again = address

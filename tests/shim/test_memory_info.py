@@ -15,7 +15,7 @@ from tests.shim.drivers import SOURCES, build_driver
 pytestmark = pytest.mark.sim
 
 _DRIVER: Final = f"""
-enum {{ CARDS = 1 }};
+enum {{ GPUS = 1 }};
 #include "{SOURCES / "small_driver.h"}"
 static char context;
 int cuCtxSetCurrent(void *given);
@@ -44,7 +44,7 @@ def test_one_null_argument_shows_no_more_than_the_limit(
     library: Path, tmp_path: Path, call: str, kind: str
 ) -> None:
     host = Host(library, build_driver(tmp_path, _DRIVER).parent)
-    region.create(tmp_path, [grant_file.Card(f"GPU-{'aa' * 16}", GIB, 100, 0)])
+    region.create(tmp_path, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])
     host.python(
         f"""
 import ctypes

@@ -24,7 +24,7 @@ import pytest
 from contract.overhead import CODE_BYTES, WINDOW
 from gpu import processes
 from tests.shim.clients import CUDA
-from tests.shim.conftest import AS_ON_A_CARD, CONTEXT_BYTES, GIB, MIB, Host, card_table, simulated
+from tests.shim.conftest import AS_ON_A_GPU, CONTEXT_BYTES, GIB, MIB, Host, gpu_table, simulated
 
 pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
 
@@ -226,10 +226,8 @@ def runs(
         runs, threads = {}, []
         for name, setup in _SETUPS.items():
             directory = tmp_path_factory.mktemp("neighbours")
-            cards = card_table(0, _UUID, _GPU_BYTES)
-            host = stack.enter_context(
-                simulated(build_dir, library, directory, AS_ON_A_CARD, cards)
-            )
+            gpus = gpu_table(0, _UUID, _GPU_BYTES)
+            host = stack.enter_context(simulated(build_dir, library, directory, AS_ON_A_GPU, gpus))
             programs = [_TENANT, setup.neighbour or _TENANT]
             started = [_started(host, program, setup.fixed_bytes) for program in programs]
             for process in started:

@@ -1,4 +1,4 @@
-"""The limit belongs to a physical card, however a program is made to count its cards."""
+"""The limit belongs to a physical GPU, however a program is made to count its GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from contract import grant_file
 from shim import region
 from tests.shim.clients import CUDA, NVML
-from tests.shim.conftest import GIB, MIB, Host, card_table, simulated
+from tests.shim.conftest import GIB, MIB, Host, gpu_table, simulated
 
 pytestmark = pytest.mark.sim
 
@@ -44,8 +44,8 @@ _SHOW_NVML = (
     NVML
     + """
 for index in range(pynvml.nvmlDeviceGetCount()):
-    uuid = pynvml.nvmlDeviceGetUUID(card(index)).split("-", 1)[1].replace("-", "")
-    print("nvml", uuid, pynvml.nvmlDeviceGetMemoryInfo(card(index)).total)
+    uuid = pynvml.nvmlDeviceGetUUID(gpu(index)).split("-", 1)[1].replace("-", "")
+    print("nvml", uuid, pynvml.nvmlDeviceGetMemoryInfo(gpu(index)).total)
 """
 )
 
@@ -54,11 +54,11 @@ for index in range(pynvml.nvmlDeviceGetCount()):
 def three(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    cards = "".join(
-        card_table(MINOR[uuid], uuid, 8 * GIB, pci_bus=BUS[uuid], multiprocessors=SPEED[uuid])
+    gpus = "".join(
+        gpu_table(MINOR[uuid], uuid, 8 * GIB, pci_bus=BUS[uuid], multiprocessors=SPEED[uuid])
         for uuid in LIMIT
     )
-    with simulated(build_dir, library, tmp_path_factory.mktemp("three"), cards=cards) as host:
+    with simulated(build_dir, library, tmp_path_factory.mktemp("three"), gpus=gpus) as host:
         yield host
 
 
@@ -68,7 +68,7 @@ def grant(tmp_path: Path) -> Path:
     directory.mkdir()
     region.create(
         directory,
-        [grant_file.Card(uuid, limit, 100, MINOR[uuid]) for uuid, limit in LIMIT.items()],
+        [grant_file.Gpu(uuid, limit, 100, MINOR[uuid]) for uuid, limit in LIMIT.items()],
     )
     return directory
 
@@ -102,21 +102,21 @@ _ORDERS = {"": BY_SPEED, "FASTEST_FIRST": BY_SPEED, "PCI_BUS_ID": BY_BUS}
 
 
 @pytest.mark.parametrize("order", _ORDERS, ids=lambda it: it or "default")
-def test_row_27_the_limit_follows_the_physical_card(three: Host, grant: Path, order: str) -> None:
+def test_row_27_the_limit_follows_the_physical_gpu(three: Host, grant: Path, order: str) -> None:
     """Every permutation and selection by index; NVML, which heeds none of it, before and after."""
-    cards = _ORDERS[order]
+    gpus = _ORDERS[order]
     assert len({tuple(BY_SPEED), tuple(BY_BUS), tuple(LIMIT)}) == 3, "three different orders"
     base = {"CUDA_DEVICE_ORDER": order} if order else {}
     for program in (_SHOW + _SHOW_NVML, _SHOW_NVML + _SHOW):
         shown = _shown(three, program, grant, base)
-        assert shown == {"cuda": _limits(cards), "nvml": _limits(BY_BUS)}
+        assert shown == {"cuda": _limits(gpus), "nvml": _limits(BY_BUS)}
     for chosen in ([1, 0, 2], [2, 1, 0], [2], [1, 2]):
         visible = ",".join(map(str, chosen))
         shown = _shown(three, _SHOW, grant, {**base, "CUDA_VISIBLE_DEVICES": visible})
-        assert shown["cuda"] == _limits([cards[index] for index in chosen]), visible
+        assert shown["cuda"] == _limits([gpus[index] for index in chosen]), visible
 
 
-def test_row_27_cards_chosen_by_uuid(three: Host, grant: Path) -> None:
+def test_row_27_gpus_chosen_by_uuid(three: Host, grant: Path) -> None:
     """Whole UUIDs, prefixes that are unique, and one that is not: the list ends there."""
     for chosen in itertools.permutations(LIMIT, 2):
         shown = _shown(three, _SHOW, grant, {"CUDA_VISIBLE_DEVICES": ",".join(chosen)})
@@ -154,9 +154,9 @@ def test_row_27_the_environments_limits_follow_it_too(three: Host, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def mig(build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Card A in MIG mode, with one instance; card B without."""
-    cards = card_table(0, A, 8 * GIB, mig_uuid=f'"{INSTANCE}"') + card_table(1, B, 8 * GIB)
-    with simulated(build_dir, library, tmp_path_factory.mktemp("mig"), cards=cards) as host:
+    """GPU A in MIG mode, with one instance; GPU B without."""
+    gpus = gpu_table(0, A, 8 * GIB, mig_uuid=f'"{INSTANCE}"') + gpu_table(1, B, 8 * GIB)
+    with simulated(build_dir, library, tmp_path_factory.mktemp("mig"), gpus=gpus) as host:
         yield host
 
 
@@ -168,7 +168,7 @@ import sys
 total = must(d.cuDeviceTotalMem(0))
 assert must(d.cuMemGetInfo())[1] == total and d.cuMemAlloc(total + 1)[0] == OOM
 must(d.cuMemAlloc(total // 2))
-whole = card(0)
+whole = gpu(0)
 instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, 0)
 assert pynvml.nvmlDeviceIsMigDeviceHandle(instance)
 print(total, *((lambda m: (m.total, m.used >= m.total // 2 > 0))(
@@ -177,13 +177,13 @@ print(total, *((lambda m: (m.total, m.used >= m.total // 2 > 0))(
 )
 
 
-@pytest.mark.parametrize("named", [A, INSTANCE], ids=["the card", "the instance"])
+@pytest.mark.parametrize("named", [A, INSTANCE], ids=["the GPU", "the instance"])
 @pytest.mark.parametrize("visible", [None, "0", INSTANCE, A], ids=str)
 def test_row_27_a_mig_instance_has_the_limit_of_the_grant(
     mig: Host, tmp_path: Path, named: str, visible: str | None
 ) -> None:
-    """A grant may name the instance, or its card: then all its instances share the limit."""
-    region.create(tmp_path, [grant_file.Card(named, 512 * MIB, 100, 0)])
+    """A grant may name the instance, or its GPU: then all its instances share the limit."""
+    region.create(tmp_path, [grant_file.Gpu(named, 512 * MIB, 100, 0)])
     done = subprocess.run(
         [sys.executable, "-c", _SHOW_MIG],
         env={

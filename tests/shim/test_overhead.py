@@ -15,12 +15,12 @@ from gpu import processes
 from gpu.account import Account
 from shim import region
 from shim.measurement import Measurement
-from tests.shim.conftest import CARDS, CONTEXT_BYTES, GIB, MIB, Grants, Host
+from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Grants, Host
 from tests.shim.exact import CODE, GRAPHS
 
 pytestmark = pytest.mark.sim
 
-_UUID = CARDS[0][0]
+_UUID = GPUS[0][0]
 _OBEY = """
 import sys
 print("ready", flush=True)
@@ -99,10 +99,10 @@ def test_the_limit_is_less_by_it_at_once(host: Host, grants: Grants) -> None:
         program.do("must(d.cuMemFree(kept)); assert d.cuMemAlloc(2 * MIB)[0] == OOM")
 
 
-def test_code_is_never_refused(card_host: Host, grants: Grants) -> None:
+def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
     """At the limit and over it: loads, first launches and graphs go on, and take what they take."""
     directory = grants.make(GIB)
-    with _program(card_host, directory, GRAPHS + CODE) as program:
+    with _program(gpu_host, directory, GRAPHS + CODE) as program:
         program.do(f"must(d.cuMemAlloc({GIB - CONTEXT_BYTES}))")
         _say(directory, {_UUID: 100 * MIB})
         program.do("module = load(40, local_bytes=1024)")
@@ -114,14 +114,14 @@ def test_code_is_never_refused(card_host: Host, grants: Grants) -> None:
         program.do("assert d.cuMemAlloc(2 * MIB)[0] == OOM")
 
 
-def test_it_is_the_driver_s_memory_after_three_samples(card_host: Host, grants: Grants) -> None:
+def test_it_is_the_driver_s_memory_after_three_samples(gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB)
-    measurement = Measurement(directory, lambda: _ask(card_host))
+    measurement = Measurement(directory, lambda: _ask(gpu_host))
 
     def measured() -> list[int]:
         return [(measurement.sample()[_UUID] or 0) // MIB for _ in range(WINDOW)]
 
-    with _program(card_host, directory, CODE) as program:
+    with _program(gpu_host, directory, CODE) as program:
         program.do("must(d.cuMemAlloc(512 * MIB))")
         assert measured() == [0, 0, 0], "a context takes what the grant says"
         program.do("assert run(entry(load(100))) == OK")
@@ -134,10 +134,10 @@ def test_it_is_the_driver_s_memory_after_three_samples(card_host: Host, grants: 
     assert measured() == [0, 0, 0], "what has exited holds nothing"
 
 
-def test_the_allowance_for_code_is_part_of_it(card_host: Host, grants: Grants) -> None:
+def test_the_allowance_for_code_is_part_of_it(gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB, code_bytes=64 * MIB)
-    measurement = Measurement(directory, lambda: _ask(card_host))
-    with _program(card_host, directory, CODE) as program:
+    measurement = Measurement(directory, lambda: _ask(gpu_host))
+    with _program(gpu_host, directory, CODE) as program:
         program.do("assert run(entry(load(40))) == OK")
         assert [measurement.sample()[_UUID] for _ in range(WINDOW)] == [0, 0, 0]
         program.do("assert run(entry(load(40))) == OK")
@@ -146,18 +146,18 @@ def test_the_allowance_for_code_is_part_of_it(card_host: Host, grants: Grants) -
 
 @pytest.mark.parametrize("figure", [None, {}], ids=["GPU", "process"])
 def test_without_a_figure_the_last_one_stands(
-    card_host: Host, grants: Grants, figure: object
+    gpu_host: Host, grants: Grants, figure: object
 ) -> None:
     """As under MPS, and with a GPU that does not answer."""
     directory = grants.make(2 * GIB)
     _say(directory, {_UUID: 70 * MIB})
-    with _program(card_host, directory, CODE) as program:
+    with _program(gpu_host, directory, CODE) as program:
         none: processes.Usage = {
             _UUID: None if figure is None else {program.process.pid: None},
         }
         measurement = Measurement(directory, lambda: none)
         assert [measurement.sample() for _ in range(WINDOW)] == [{_UUID: None}] * WINDOW
-        assert region.status(directory)[0].card.overhead_bytes == 70 * MIB
+        assert region.status(directory)[0].gpu.overhead_bytes == 70 * MIB
 
 
 def test_managed_memory_may_exceed_the_limit_where_the_grant_says_so(
@@ -171,9 +171,9 @@ def test_managed_memory_may_exceed_the_limit_where_the_grant_says_so(
         assert region.status(directory)[0].used_bytes == GIB
 
 
-def test_nvml_lists_every_process_once(card_host: Host, grants: Grants) -> None:
+def test_nvml_lists_every_process_once(gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB)
-    with _program(card_host, directory, CODE) as program:
+    with _program(gpu_host, directory, CODE) as program:
         program.do("must(d.cuMemAlloc(100 * MIB))")
-        held = _ask(card_host)[_UUID]
+        held = _ask(gpu_host)[_UUID]
         assert held == {program.process.pid: CONTEXT_BYTES + 100 * MIB}

@@ -1,6 +1,6 @@
-"""Physical memory under the library: charged to its card until nothing holds it, in any order.
+"""Physical memory under the library: charged to its GPU until nothing holds it, in any order.
 
-Each test is a program in a process of its own; `took` compares the daemon's figure of the card with
+Each test is a program in a process of its own; `took` compares the daemon's figure of the GPU with
 the region's.
 """
 
@@ -91,7 +91,7 @@ took(0)
     )
 
 
-def test_memory_is_charged_to_the_card_that_it_was_asked_for(host: Host, grants: Grants) -> None:
+def test_memory_is_charged_to_the_gpu_that_it_was_asked_for(host: Host, grants: Grants) -> None:
     _run(
         host,
         grants,
@@ -207,12 +207,12 @@ for wrong in (
 ):
     assert wrong()[0] == INVALID, wrong
     took(BLOCK)
-control(op="fail", card=0, call="cuMemRelease", code=999, count=1)
+control(op="fail", gpu=0, call="cuMemRelease", code=999, count=1)
 assert d.cuMemRelease(handle)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
 took(BLOCK)
 map(at, handle, BLOCK)
 release(handle)
-control(op="fail", card=0, call="cuMemUnmap", code=999, count=1)
+control(op="fail", gpu=0, call="cuMemUnmap", code=999, count=1)
 assert d.cuMemUnmap(at, BLOCK)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
 took(BLOCK)
 unmap(at, BLOCK)
@@ -341,7 +341,7 @@ took(0)
 
 
 def test_threads_at_the_limit(host: Host, grants: Grants) -> None:
-    """Eight threads create, map, release and unmap; at the end the card and the charge agree."""
+    """Eight threads create, map, release and unmap; at the end the GPU and the charge agree."""
     _run(
         host,
         grants,

@@ -1,6 +1,6 @@
 """Stream-ordered memory under the library: what pools reserve is what is charged, and no more.
 
-Each test is a program in a process of its own. `same` compares the daemon's figure of the card with
+Each test is a program in a process of its own. `same` compares the daemon's figure of the GPU with
 the region's after each step: that is exactness.
 """
 
@@ -93,7 +93,7 @@ assert int(must(d.cuMemPoolGetAttribute(default, high))) == CHUNK
 
 
 def test_what_a_pool_keeps_makes_room_at_the_limit(host: Host, grants: Grants) -> None:
-    """It is given back first, whatever the program wished to keep: the card never has both."""
+    """It is given back first, whatever the program wished to keep: the GPU never has both."""
     _run(
         host,
         grants,
@@ -334,14 +334,14 @@ for name, call in (
     ("cuMemAllocAsync", lambda: d.cuMemAllocAsync(100 * MIB, 0)),
     ("cuMemAllocFromPoolAsync", lambda: d.cuMemAllocFromPoolAsync(MIB, default, 0)),
 ):
-    assert control(op="fail", card=0, call=name, code=999, count=1).get("ok"), name
+    assert control(op="fail", gpu=0, call=name, code=999, count=1).get("ok"), name
     assert call()[0] == d.CUresult.CUDA_ERROR_UNKNOWN
     same(0)
 address = must(d.cuMemAllocAsync(MIB, 0))
-assert control(op="fail", card=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
+assert control(op="fail", gpu=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
 assert d.cuMemFreeAsync(address, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
 plain = must(d.cuMemAlloc(2 * MIB))
-assert control(op="fail", card=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
+assert control(op="fail", gpu=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
 assert d.cuMemFreeAsync(plain, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
 same(CHUNK + 2 * MIB)
 drop(address, plain); sync()
@@ -387,8 +387,8 @@ same(GIB)
     )
 
 
-def test_a_pool_of_another_card_is_charged_to_its_own(host: Host, grants: Grants) -> None:
-    """A default pool that nothing was ever taken of, by way of a stream of the other card."""
+def test_a_pool_of_another_gpu_is_charged_to_its_own(host: Host, grants: Grants) -> None:
+    """A default pool that nothing was ever taken of, by way of a stream of the other GPU."""
     _run(
         host,
         grants,
@@ -447,10 +447,10 @@ def test_a_pool_that_cannot_be_asked_gives_nothing(host: Host, grants: Grants) -
         host,
         grants,
         """
-assert control(op="fail", card=0, call="cuMemPoolGetAttribute", code=999, count=1000).get("ok")
+assert control(op="fail", gpu=0, call="cuMemPoolGetAttribute", code=999, count=1000).get("ok")
 code = d.cuMemAllocAsync(MIB, 0)[0]
 assert code == OOM, code
-assert control(op="fail", card=0, call="cuMemPoolGetAttribute", code=999, count=0).get("ok")
+assert control(op="fail", gpu=0, call="cuMemPoolGetAttribute", code=999, count=0).get("ok")
 sync()
 same(0)
 must(d.cuMemAllocAsync(MIB, 0))
@@ -469,7 +469,7 @@ def test_what_a_pool_gives_while_another_is_made_current_is_charged(
         """
 import threading, time
 must(d.cuMemAllocAsync(MIB, 0))
-assert control(op="latency", card=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
+assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
 def change():
     time.sleep(0.1)
     must(d.cuDeviceSetMemPool(0, new_pool()))
@@ -491,7 +491,7 @@ def test_threads_that_wait_for_a_pool_do_not_refuse_one_another(host: Host, gran
         """
 import threading
 must(d.cuMemAllocAsync(MIB, 0)); must(d.cuMemAlloc(GIB - 2 * CHUNK))
-assert control(op="latency", card=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
+assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
 codes, together = [], threading.Barrier(4)
 def take():
     use(0); together.wait()
@@ -499,7 +499,7 @@ def take():
 threads = [threading.Thread(target=take) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-assert control(op="latency", card=0, call="cuMemAllocAsync", ns=0).get("ok")
+assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=0).get("ok")
 assert codes == [OK] * 4, codes
 same(GIB - CHUNK)
 """,

@@ -132,7 +132,7 @@ def watch():
     while not ended.is_set():
         most[0] = max(most[0], held() - begun)
 def slowed(call, nanoseconds):
-    assert control(op="latency", card=0, call=call, ns=nanoseconds)["ok"]
+    assert control(op="latency", gpu=0, call=call, ns=nanoseconds)["ok"]
 slowed("cuMemPoolGetAttribute", 300_000_000)
 watcher = threading.Thread(target=watch); watcher.start()
 code = d.cuMemAllocFromPoolAsync(112 * MIB, pool, 0)[0]
@@ -148,7 +148,7 @@ same(224 * MIB)
 def test_what_a_pool_holds_in_pieces_is_no_reason_to_ask_for_more(
     host: Host, grants: Grants
 ) -> None:
-    """Half of it is unused, no piece is large enough: the card gives up nothing meanwhile."""
+    """Half of it is unused, no piece is large enough: the GPU gives up nothing meanwhile."""
     host.python(POOLS + _SLOW, grants.make(_LIMIT_BYTES))
 
 
@@ -166,7 +166,7 @@ _FILLER = f"""
 import sys, time
 LIMIT, STOPPED = int(sys.argv[1]), {_STOPPED}
 def slowed(nanoseconds):
-    assert control(op="latency", card=0, call="cuMemPoolGetAttribute", ns=nanoseconds)["ok"]
+    assert control(op="latency", gpu=0, call="cuMemPoolGetAttribute", ns=nanoseconds)["ok"]
 slowed(10**10)
 print("go", flush=True)
 until = time.monotonic() + 60

@@ -24,13 +24,13 @@ from tests.talking import TALKER, Talk, talking
 
 pytestmark = pytest.mark.sim
 
-NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
+NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
 def null_box(tmp_path: Path, build_dir: Path) -> Box:
-    """A grant of the null driver's card; its slots can be looked at."""
-    region.create(tmp_path, [grant_file.Card(NULL_CARD, 1 << 30, 100, 0)])
+    """A grant of the null driver's GPU; its slots can be looked at."""
+    region.create(tmp_path, [grant_file.Gpu(NULL_GPU, 1 << 30, 100, 0)])
     return Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
 
 
@@ -90,7 +90,7 @@ def _free(talk: Talk) -> int:
 def test_row_19_a_killed_holders_memory_is_there_for_the_next(
     slow_host: Host, grants: Grants
 ) -> None:
-    """The card tears it down a while after the death; the next allocation waits for that."""
+    """The GPU tears it down a while after the death; the next allocation waits for that."""
     directory = grants.make(GIB)
     with _talker(slow_host, directory) as survivor, _talker(slow_host, directory) as holder:
         room = _free(survivor)
@@ -269,14 +269,12 @@ def test_a_limit_below_what_is_used_takes_nothing_and_gives_nothing(
     null_host: Host, tmp_path: Path, build_dir: Path, raise_to: int
 ) -> None:
     box = Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
-    region.create(tmp_path, [grant_file.Card(NULL_CARD, GIB, 100, 0)])
+    region.create(tmp_path, [grant_file.Gpu(NULL_GPU, GIB, 100, 0)])
     grant_id = grant_file.decode(box.grant.read_bytes())
     assert grant_id is not None
 
     def limit(limit_bytes: int) -> None:
-        grant = grant_file.Grant(
-            grant_id.grant_id, [grant_file.Card(NULL_CARD, limit_bytes, 100, 0)]
-        )
+        grant = grant_file.Grant(grant_id.grant_id, [grant_file.Gpu(NULL_GPU, limit_bytes, 100, 0)])
         for write in grant_file.update(box.grant.read_bytes(), grant):
             patch(box.grant, write.offset, write.data)
 

@@ -22,7 +22,7 @@ _ROUNDS = 2000
 _WHOLE_RACE = "GPUSLICE_WHOLE_RACE" in os.environ
 """Unless it is set, more than two racers run fewer rounds: seconds instead of minutes."""
 _GRANULE_BYTES = 2 << 20
-_NULL_CARD = "GPU-6e756c6c-0000-4000-8000-000000000000"
+_NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _SOURCE = Path(__file__).parent / "c" / "driver_program.c"
 
 
@@ -39,7 +39,7 @@ def program(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    region.create(tmp_path, [grant_file.Card(_NULL_CARD, _LIMIT_BYTES, 100, 0)])
+    region.create(tmp_path, [grant_file.Gpu(_NULL_GPU, _LIMIT_BYTES, 100, 0)])
     return tmp_path
 
 

@@ -56,7 +56,7 @@ pool = P(int(must(d.cuDeviceGetDefaultMemPool(0))))
 """
 )
 
-# Each would fit the card; none fits what is left of the limit.
+# Each would fit the GPU; none fits what is left of the limit.
 _TOO_LARGE = {
     "cuMemAlloc": '"cuMemAlloc", U(16 * MIB)',
     "cuMemAlloc_v2": '"cuMemAlloc_v2", S(16 * MIB)',
@@ -85,10 +85,10 @@ _TOO_LARGE = {
 
 
 def test_what_does_not_fit_leaves_what_the_program_has_as_it_was(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
     calls = "".join(f"    {name!r}: lambda: call({what}),\n" for name, what in _TOO_LARGE.items())
-    card_host.python(
+    gpu_host.python(
         _BEGIN
         + f"""
 must(d.cuMemAlloc(1024))
@@ -143,13 +143,13 @@ _MALFORMED = {
     "a part of a granule": '"cuMemCreate", S(64 * MIB + 1), prop(), ctypes.c_uint64(0)',
     "flags of cuMemCreate": '"cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(64)',
     "memory of no type": '"cuMemCreate", S(64 * MIB), prop(kind=9), ctypes.c_uint64(0)',
-    "memory of no card": '"cuMemCreate", S(64 * MIB), prop(device=77), ctypes.c_uint64(0)',
+    "memory of no GPU": '"cuMemCreate", S(64 * MIB), prop(device=77), ctypes.c_uint64(0)',
     "handles of no type": '"cuMemCreate", S(64 * MIB), prop(handles=0x100), ctypes.c_uint64(0)',
     "an import of no type":
         '"cuImportExternalMemory", ctypes.byref(External(99, -1, None, 64 * MIB))',
     "an import of no descriptor":
         '"cuImportExternalMemory", ctypes.byref(External(1, -1, None, 64 * MIB))',
-    "a context of no card": '"cuCtxCreate_v2", 0, 77',
+    "a context of no GPU": '"cuCtxCreate_v2", 0, 77',
     "a context of odd flags": '"cuCtxCreate_v2", 0x4000, 0',
     "a module that is none": '"cuModuleLoadData", b"nothing"',
 }  # fmt: skip
@@ -165,44 +165,42 @@ def _asked(fill: str) -> str:
 
 
 def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
-    card_host: Host, grants: Grants
+    gpu_host: Host, grants: Grants
 ) -> None:
     """The bare driver and ours answer alike; 2, out of memory, only where the driver says so."""
     fill = f"must(d.cuMemAlloc({GIB - 300 * MIB}))"
-    bare = json.loads(card_host.python(_asked(""), grants.make(GIB), preload=False).stdout)
-    ours = json.loads(card_host.python(_asked(fill), grants.make(GIB)).stdout)
+    bare = json.loads(gpu_host.python(_asked(""), grants.make(GIB), preload=False).stdout)
+    ours = json.loads(gpu_host.python(_asked(fill), grants.make(GIB)).stdout)
     assert {name: said for name, said in ours.items() if said != bare[name]} == {}
     assert all(untouched for _, untouched in ours.values())
     assert all(code for code, _ in bare.values())
 
 
-def test_what_is_malformed_and_given_all_the_same_is_undone(
-    card_host: Host, grants: Grants
-) -> None:
+def test_what_is_malformed_and_given_all_the_same_is_undone(gpu_host: Host, grants: Grants) -> None:
     """A later driver may have a meaning for it; the limit holds for that too."""
-    card_host.python(
+    gpu_host.python(
         _BEGIN
         + f"""
 must(d.cuMemAlloc({GIB} - charged()))
 full = held(), charged()
-assert control(op="fail", card=0, call="cuMemGetAllocationGranularity", code=1, count=100)["ok"]
+assert control(op="fail", gpu=0, call="cuMemGetAllocationGranularity", code=1, count=100)["ok"]
 assert call("cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(0)) == (2, True)
-assert control(op="fail", card=0, call="cuMemGetAllocationGranularity", code=1, count=0)["ok"]
+assert control(op="fail", gpu=0, call="cuMemGetAllocationGranularity", code=1, count=0)["ok"]
 assert (held(), charged()) == full
 """,
         grants.make(GIB),
     )
 
 
-def test_what_a_failed_undoing_leaves_is_charged(card_host: Host, grants: Grants) -> None:
-    """Refused at the edge, and the driver will not take it back: the card has it until the end."""
-    card_host.python(
+def test_what_a_failed_undoing_leaves_is_charged(gpu_host: Host, grants: Grants) -> None:
+    """Refused at the edge, and the driver will not take it back: the GPU has it until the end."""
+    gpu_host.python(
         _BEGIN
         + f"""
 must(d.cuMemAlloc(1024))
 must(d.cuMemAlloc({GIB} - charged()))
 assert held() - begun == charged()
-assert control(op="fail", card=0, call="cuMemFree_v2", code=999, count=1)["ok"]
+assert control(op="fail", gpu=0, call="cuMemFree_v2", code=999, count=1)["ok"]
 assert call("cuMemAlloc_v2", S(MIB + 512)) == (2, True)
 assert held() - begun == charged() == {GIB + 2 * MIB}
 """,

@@ -67,7 +67,7 @@ BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
         "REGION_INVALID",
         lambda box: _rewrite_header(box, "grant_id", GRANT_ID + 1, "<Q"),
     ),
-    "of two cards": (
+    "of two GPUs": (
         "REGION_INVALID",
         lambda box: box.region.write_bytes(region_file.fresh(2, GRANT_ID)),
     ),

@@ -1,7 +1,7 @@
 """A part of the matrix over builds that ASan with UBSan, and that TSan, watch.
 
 `make sanitize` has all of the rows; these are the ones that go through most of the tables: every
-card that can be limited, physical memory, arrays, graphs, memory of two processes.
+GPU that can be limited, physical memory, arrays, graphs, memory of two processes.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from shim import region
-from tests.shim.conftest import CARDS, GIB, Grants, Host
+from tests.shim.conftest import GIB, GPUS, Grants, Host
 from tests.shim.drivers import build_driver
 
 pytestmark = pytest.mark.sim
 
-_UUID = ",".join(f"0x{byte:02x}" for byte in bytes.fromhex(CARDS[0][0][4:].replace("-", "")))
+_UUID = ",".join(f"0x{byte:02x}" for byte in bytes.fromhex(GPUS[0][0][4:].replace("-", "")))
 _DRIVER = f"""
 #include <stdint.h>
 #include <stddef.h>

@@ -342,7 +342,7 @@ def test_what_is_reported_as_used_has_no_dead_in_it(box: Box) -> None:
 
 def test_that_somebody_died_is_known_to_those_who_did_not_find_out(box: Box) -> None:
     """Whoever is refused by the driver just then waits, whichever process dropped the charge."""
-    two = Box(box.directory, box.program, card_count=2)
+    two = Box(box.directory, box.program, gpu_count=2)
     two.write()
     second = 10**9
     with two.shell() as newcomer, two.shell() as looker, two.shell() as victim:
@@ -352,7 +352,7 @@ def test_that_somebody_died_is_known_to_those_who_did_not_find_out(box: Box) -> 
         assert newcomer.ask(f"dropped 1 {60 * second}") == "0"
         assert looker.ask("peek") == "OK"
         assert looker.ask("used 1") == "0"
-        assert [newcomer.ask(f"dropped {card} {60 * second}") for card in (0, 1, 2)] == list("010")
+        assert [newcomer.ask(f"dropped {gpu} {60 * second}") for gpu in (0, 1, 2)] == list("010")
         assert newcomer.ask("dropped 1 0") == "0"
 
 

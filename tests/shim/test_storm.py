@@ -14,7 +14,7 @@ import pytest
 
 from shim import region
 from tests.conftest import build
-from tests.shim.conftest import AS_ON_A_CARD, CONTEXT_BYTES, GIB, Grants, Host, simulated
+from tests.shim.conftest import AS_ON_A_GPU, CONTEXT_BYTES, GIB, Grants, Host, simulated
 
 pytestmark = pytest.mark.sim
 
@@ -25,16 +25,16 @@ _OPERATIONS = {"asan": 1000, "tsan": 600}
 def storm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host, Path, int]]:
     """A host of that build, the program, and how often each of its threads does something."""
     built = build(str(request.param))
-    with simulated(built, built / "lib" / "libvgpu.so", tmp_path, AS_ON_A_CARD) as host:
+    with simulated(built, built / "lib" / "libvgpu.so", tmp_path, AS_ON_A_GPU) as host:
         yield host, built / "bin" / "vgpu-mixed-storm", _OPERATIONS[str(request.param)]
 
 
 def _held(host: Host) -> int:
-    """What the card has given up, of all processes."""
+    """What the GPU has given up, of all processes."""
     with socket.socket(socket.AF_UNIX) as daemon:
         daemon.connect(f"{host.sim_dir}/control.sock")
         daemon.sendall(b'{"op": "status"}\n')
-        used = json.loads(daemon.makefile().readline())["cards"][0]["used_bytes"]
+        used = json.loads(daemon.makefile().readline())["gpus"][0]["used_bytes"]
     assert isinstance(used, int)
     return used
 

@@ -1,7 +1,7 @@
 """Strict mode: a forwarder in the driver's place, with our library's preload and without it.
 
 What no preload can reach must meet the limit: a namespace of its own, a library opened with
-RTLD_DEEPBIND, a path, a program of musl. The limit is 1 GiB of a card of 4 GiB.
+RTLD_DEEPBIND, a path, a program of musl. The limit is 1 GiB of a GPU of 4 GiB.
 """
 
 from __future__ import annotations

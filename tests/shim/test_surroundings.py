@@ -109,7 +109,7 @@ def test_tools_live_where_nvml_fails(host: Host, grants: Grants, tmp_path: Path)
 # A container's root without a runtime: the machine's directories, an /etc and a /dev of its own.
 _CONTAINER = """
 set -e
-root=$1 grant=$2 library=$3 driver=$4 cards=$5; shift 5
+root=$1 grant=$2 library=$3 driver=$4 gpus=$5; shift 5
 mount -t tmpfs none "$root"
 for entry in /*; do
 	case $entry in /etc | /dev | /proc) continue ;; esac
@@ -122,7 +122,7 @@ for file in ld.so.cache passwd group nsswitch.conf; do cp "/etc/$file" "$root/et
 for node in null urandom; do
 	touch "$root/dev/$node"; mount --bind "/dev/$node" "$root/dev/$node"
 done
-mount --bind "$cards" "$root/dev/simgpu"
+mount --bind "$gpus" "$root/dev/simgpu"
 mount --bind "$driver" "$root/driver"
 mount --bind "$grant" "$root/.gpuslice"
 echo /.gpuslice/libvgpu.so > "$root/etc/ld.so.preload"
@@ -139,7 +139,7 @@ def _in_container(host: Host, grant: Path, root: Path, *command: str) -> str:
     script = root.parent / "container.sh"
     script.write_text(_CONTAINER)
     unshare = ["unshare", "--mount", "--user", "--map-root-user"]
-    paths = [root, grant, library, host.driver_dir, host.sim_dir / "cards"]
+    paths = [root, grant, library, host.driver_dir, host.sim_dir / "gpus"]
     done = subprocess.run(
         [*unshare, "sh", script, *map(str, paths), *command],
         env={"PATH": os.environ["PATH"], names.ENV_MEMORY_LIMIT: "64g", names.ENV_DIR: "/nowhere"},

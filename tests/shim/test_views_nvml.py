@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.shim.clients import CUDA, NVML
-from tests.shim.conftest import CARDS, GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
 
 pytestmark = pytest.mark.sim
 
@@ -30,26 +30,26 @@ def pids(rows):
 def older(name, size):
     # Rows of `size` bytes, read as NVML's protocol has it: first the number, then the rows.
     count = ctypes.c_uint(0)
-    said = library[name](card(0), ctypes.byref(count), None)
+    said = library[name](gpu(0), ctypes.byref(count), None)
     assert said == (NVML_ERROR_INSUFFICIENT_SIZE if count.value else 0), said
     rows = (ctypes.c_uint64 * 64)()
-    assert library[name](card(0), ctypes.byref(count), rows) == 0
+    assert library[name](gpu(0), ctypes.byref(count), rows) == 0
     words = size // 8
     return sorted((rows[i * words] & 0xffffffff, rows[i * words + 1]) for i in range(count.value))
 for index in range(nvmlDeviceGetCount()):
-    print("card", index)
-    say("compute", lambda: pids(nvmlDeviceGetComputeRunningProcesses_v3(card(index))))
+    print("gpu", index)
+    say("compute", lambda: pids(nvmlDeviceGetComputeRunningProcesses_v3(gpu(index))))
     say("detail", lambda: pids(
-        nvmlDeviceGetRunningProcessDetailList(card(index), nvmlProcessDetailList_v1, 0)))
-    say("accounting", lambda: nvmlDeviceGetAccountingPids(card(index)))
-    say("utilization", lambda: nvmlDeviceGetProcessUtilization(card(index), 0)[0].pid)
-    say("utilizations", lambda: nvmlDeviceGetProcessesUtilizationInfo(card(index), 0)[0].pid)
+        nvmlDeviceGetRunningProcessDetailList(gpu(index), nvmlProcessDetailList_v1, 0)))
+    say("accounting", lambda: nvmlDeviceGetAccountingPids(gpu(index)))
+    say("utilization", lambda: nvmlDeviceGetProcessUtilization(gpu(index), 0)[0].pid)
+    say("utilizations", lambda: nvmlDeviceGetProcessesUtilizationInfo(gpu(index), 0)[0].pid)
     for pid in map(int, sys.argv[1:]):
-        say("stats", lambda: nvmlDeviceGetAccountingStats(card(index), pid).maxMemoryUsage)
-        say("stats2", lambda: nvmlDeviceGetAccountingStats_v2(card(index), pid).maxMemoryUsage)
+        say("stats", lambda: nvmlDeviceGetAccountingStats(gpu(index), pid).maxMemoryUsage)
+        say("stats2", lambda: nvmlDeviceGetAccountingStats_v2(gpu(index), pid).maxMemoryUsage)
     for kind in ("Graphics", "MPSCompute"):
-        say(kind, getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses"), card(index))
-    print("load", 0 <= nvmlDeviceGetUtilizationRates(card(index)).gpu <= 100)
+        say(kind, getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses"), gpu(index))
+    print("load", 0 <= nvmlDeviceGetUtilizationRates(gpu(index)).gpu <= 100)
 print("oldest", older("nvmlDeviceGetComputeRunningProcesses", 16))
 print("older", older("nvmlDeviceGetComputeRunningProcesses_v2", 24))
 """
@@ -67,7 +67,7 @@ sys.stdin.read()
 
 
 class Holder:
-    """A process that holds memory of card 0 under the library, until the block ends."""
+    """A process that holds memory of GPU 0 under the library, until the block ends."""
 
     def __init__(self, host: Host, size_bytes: int, directory: os.PathLike[str] | None) -> None:
         environment = host.environment(None, preload=directory is not None)
@@ -90,7 +90,7 @@ class Holder:
 
 
 def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> None:
-    """Another container's process is on the card too; from inside there is no trace of it."""
+    """Another container's process is on the GPU too; from inside there is no trace of it."""
     inside, outside = grants.make(2 * GIB), grants.make(2 * GIB)
     with Holder(host, GIB, inside) as ours, Holder(host, 512 * MIB, outside) as theirs:
         look = [sys.executable, "-c", _EVERY_WAY, str(ours.pid), str(theirs.pid)]
@@ -103,7 +103,7 @@ def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> Non
     assert held.startswith(f"[({ours.pid}, ") and held.count("(") == 1
     assert int(held.split(",")[1].strip(" )]")) >= GIB
     assert said.splitlines() == [
-        "card 0",
+        "GPU 0",
         *(f"{kind} {held}" for kind in ("compute", "detail")),
         "accounting []",
         "utilization NVMLError_NotFound",
@@ -112,7 +112,7 @@ def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> Non
         "Graphics []",
         "MPSCompute []",
         "load True",
-        "card 1",
+        "GPU 1",
         "compute []",
         "detail []",
         "accounting []",
@@ -137,15 +137,15 @@ for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
     ask = library["nvmlDeviceGetComputeRunningProcesses" + name]
     rows = (ctypes.c_ubyte * 256)(*[0xee] * 256)
     count = ctypes.c_uint(1)
-    assert (ask(card(0), ctypes.byref(count), rows), count.value) == (7, 2), count.value
+    assert (ask(gpu(0), ctypes.byref(count), rows), count.value) == (7, 2), count.value
     assert bytes(rows[size:]) == b"\\xee" * (256 - size), "no byte beyond the room given"
     count = ctypes.c_uint(5)
-    assert (ask(card(0), ctypes.byref(count), rows), count.value) == (0, 2)
+    assert (ask(gpu(0), ctypes.byref(count), rows), count.value) == (0, 2)
     assert bytes(rows[2 * size:]) == b"\\xee" * (256 - 2 * size)
     count = ctypes.c_uint(0)
-    assert (ask(card(1), ctypes.byref(count), rows), count.value) == (0, 0)
-    print(ask(None, ctypes.byref(count), rows), ask(card(0), None, rows),
-          ask(card(0), ctypes.byref(ctypes.c_uint(4)), None))
+    assert (ask(gpu(1), ctypes.byref(count), rows), count.value) == (0, 0)
+    print(ask(None, ctypes.byref(count), rows), ask(gpu(0), None, rows),
+          ask(gpu(0), ctypes.byref(ctypes.c_uint(4)), None))
 """
     )
     with Holder(host, GIB, directory), Holder(host, MIB, directory):
@@ -156,7 +156,7 @@ def test_a_dead_process_is_not_listed(host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB)
     with Holder(host, GIB, directory):
         pass
-    program = NVML + "print(pynvml.nvmlDeviceGetComputeRunningProcesses(card(0)))"
+    program = NVML + "print(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(0)))"
     assert host.python(program, directory).stdout == "[]\n"
 
 
@@ -166,8 +166,8 @@ def test_a_process_of_another_namespace_is_left_out(host: Host, grants: Grants) 
     look = (
         NVML
         + """
-print(pynvml.nvmlDeviceGetComputeRunningProcesses(card(0)))
-print(pynvml.nvmlDeviceGetMemoryInfo(card(0)).used >= 2**30)
+print(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(0)))
+print(pynvml.nvmlDeviceGetMemoryInfo(gpu(0)).used >= 2**30)
 """
     )
     with Holder(host, GIB, directory):
@@ -182,15 +182,15 @@ def test_bar1_shows_no_more_than_we_hold(host: Host, grants: Grants) -> None:
         NVML
         + """
 for index in range(2):
-    bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(card(index))
+    bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(gpu(index))
     assert bar1.bar1Free == bar1.bar1Total - bar1.bar1Used
     print(bar1.bar1Total, bar1.bar1Used)
 """
     )
     with Holder(host, GIB, outside):
         assert host.python(program, preload=False).stdout.split()[1] == str(2 * MIB)
-        assert host.python(program, inside).stdout == f"{CARDS[0][1]} 0\n0 0\n"
-        assert host.python(program, outside).stdout == f"{CARDS[0][1]} {2 * MIB}\n0 0\n"
+        assert host.python(program, inside).stdout == f"{GPUS[0][1]} 0\n0 0\n"
+        assert host.python(program, outside).stdout == f"{GPUS[0][1]} {2 * MIB}\n0 0\n"
 
 
 def test_without_a_usable_grant_nobody_is_listed(host: Host, grants: Grants) -> None:

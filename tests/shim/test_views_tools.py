@@ -21,8 +21,8 @@ _CUDA_VIEW = CUDA + "free, total = must(d.cuMemGetInfo()); print(total, total - 
 _NVML_VIEW = (
     NVML
     + """
-old = pynvml.nvmlDeviceGetMemoryInfo(card(0))
-new = pynvml.nvmlDeviceGetMemoryInfo(card(0), version=pynvml.nvmlMemory_v2)
+old = pynvml.nvmlDeviceGetMemoryInfo(gpu(0))
+new = pynvml.nvmlDeviceGetMemoryInfo(gpu(0), version=pynvml.nvmlMemory_v2)
 assert (old.total, old.free, old.used) == (new.total, new.free, new.used), new
 assert old.used + old.free == old.total
 print(old.total, old.used)
@@ -30,9 +30,9 @@ print(old.total, old.used)
 )
 _NVITOP_VIEW = """
 from nvitop import Device
-card = Device(0)
-print(card.memory_total(), card.memory_used())
-print({pid: process.gpu_memory() for pid, process in card.processes().items()})
+gpu = Device(0)
+print(gpu.memory_total(), gpu.memory_used())
+print({pid: process.gpu_memory() for pid, process in gpu.processes().items()})
 """
 
 
@@ -42,13 +42,13 @@ def set_limit(directory: Path, *limits: int) -> None:
     data = path.read_bytes()
     grant = grant_file.decode(data)
     assert grant is not None
-    cards = [
-        grant_file.Card(card.uuid, limit, card.core_percent, card.minor)
-        for card, limit in zip(grant.cards, limits, strict=True)
+    gpus = [
+        grant_file.Gpu(gpu.uuid, limit, gpu.core_percent, gpu.minor)
+        for gpu, limit in zip(grant.gpus, limits, strict=True)
     ]
     path.chmod(0o600)
     with path.open("r+b") as file:
-        for write in grant_file.update(data, grant_file.Grant(grant.grant_id, cards)):
+        for write in grant_file.update(data, grant_file.Grant(grant.grant_id, gpus)):
             file.seek(write.offset)
             file.write(write.data)
             file.flush()
@@ -146,8 +146,8 @@ assert must(d.cuMemGetInfo())[0] <= GIB // 2
     host.python(program, directory)
 
 
-def test_free_is_never_more_than_the_card_has(host: Host, grants: Grants) -> None:
-    """A neighbour holds what the limit would still allow: card 0 has 4 GiB."""
+def test_free_is_never_more_than_the_gpu_has(host: Host, grants: Grants) -> None:
+    """A neighbour holds what the limit would still allow: GPU 0 has 4 GiB."""
     directory = grants.make(3 * GIB)
     with Holder(host, 3 * GIB, None):
         host.python(
@@ -156,7 +156,7 @@ def test_free_is_never_more_than_the_card_has(host: Host, grants: Grants) -> Non
             + """
 free, total = must(d.cuMemGetInfo())
 assert total == 3 * GIB and 0 < free <= GIB, free
-memory = pynvml.nvmlDeviceGetMemoryInfo(card(0))
+memory = pynvml.nvmlDeviceGetMemoryInfo(gpu(0))
 assert (memory.total, memory.free) == (total, free), memory
 """,
             directory,
@@ -173,12 +173,12 @@ must(d.cuMemAlloc(GIB))
 print(must(d.cuMemGetInfo()), [must(d.cuDeviceTotalMem(i)) for i in range(2)])
 for index in range(2):
     for version in (None, pynvml.nvmlMemory_v2):
-        memory = pynvml.nvmlDeviceGetMemoryInfo(card(index), version=version)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(gpu(index), version=version)
         print(memory.total, memory.free, memory.used)
-    bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(card(index))
+    bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(gpu(index))
     print(bar1.bar1Total, bar1.bar1Used)
-    rows = pynvml.nvmlDeviceGetComputeRunningProcesses(card(index))
-    print([row.usedGpuMemory for row in rows], len(pynvml.nvmlDeviceGetAccountingPids(card(index))))
+    rows = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(index))
+    print([row.usedGpuMemory for row in rows], len(pynvml.nvmlDeviceGetAccountingPids(gpu(index))))
 """
     )
     assert host.python(program).stdout == host.python(program, preload=False).stdout

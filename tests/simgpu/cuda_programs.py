@@ -88,7 +88,7 @@ def visible_devices() -> None:
     assert "".join(str(uuid[15]) for uuid in uuids) == wanted
 
 
-def fill_the_card() -> None:
+def fill_the_gpu() -> None:
     begin()
     total = free_bytes()
     assert total == 40 * GIB
@@ -171,7 +171,7 @@ def launches() -> None:
     brief = ok(driver.cuModuleGetFunction(module, b"brief"))
     ok(driver.cuLaunchKernelEx(config, brief, 0, 0))
     ok(driver.cuCtxSynchronize())
-    # Never waited for: a process that ends takes its work off the card.
+    # Never waited for: a process that ends takes its work off the GPU.
     hour = ok(driver.cuModuleGetFunction(module, b"hour"))
     ok(driver.cuLaunchKernel(hour, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
     ok(driver.cuEventRecord(events[2], stream))
@@ -309,7 +309,7 @@ def error_codes() -> None:
                 R.CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
             ),
             (
-                "PTX for a later card",
+                "PTX for a later GPU",
                 lambda: driver.cuModuleLoadData(PTX.replace(b"sm_80", b"sm_90")),
                 R.CUDA_ERROR_INVALID_PTX,
             ),
@@ -367,8 +367,8 @@ def hold() -> None:
     sys.stdin.read()
 
 
-def lose_the_card() -> None:
-    """Says when it is ready, and is told on stdin when the card is lost."""
+def lose_the_gpu() -> None:
+    """Says when it is ready, and is told on stdin when the GPU is lost."""
     begin()
     ok(driver.cuMemAlloc(MIB))
     sys.stdout.write("ready\n")
@@ -387,16 +387,16 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
     program.__name__: program
     for program in (
         devices,
-        fill_the_card,
+        fill_the_gpu,
         contexts,
         launches,
         error_codes,
     )
 }
-"""Those that need nothing but a host with two cards."""
+"""Those that need nothing but a host with two GPUs."""
 
 WITH_HELP: Final[dict[str, Callable[[], None]]] = {
-    program.__name__: program for program in (visible_devices, hold, lose_the_card, no_device)
+    program.__name__: program for program in (visible_devices, hold, lose_the_gpu, no_device)
 }
 
 if __name__ == "__main__":

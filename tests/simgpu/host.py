@@ -62,7 +62,7 @@ class Host:
             child.communicate()
 
     def socket(self, minor: int) -> Path:
-        return self.directory / "cards" / f"{minor}.sock"
+        return self.directory / "gpus" / f"{minor}.sock"
 
     def connect(self, minor: int, role: Role = Role.CUDA) -> Peer:
         """A connection of the test's own process; closed at the latest when the host is down."""
@@ -70,13 +70,13 @@ class Host:
         self._peers.append(peer)
         return peer
 
-    def fault(self, *arguments: str, card: int = 0) -> None:
-        done = simgpu("fault", "--dir", self.directory, "--card", str(card), *arguments)
+    def fault(self, *arguments: str, gpu: int = 0) -> None:
+        done = simgpu("fault", "--dir", self.directory, "--gpu", str(gpu), *arguments)
         assert done.returncode == 0, done.stderr
 
-    def peer(self, *commands: str, card: int = 0) -> tuple[subprocess.Popen[str], list[str]]:
+    def peer(self, *commands: str, gpu: int = 0) -> tuple[subprocess.Popen[str], list[str]]:
         """A process with a context, after it has done `commands`; and what it printed."""
-        command = [sys.executable, "-m", "tests.simgpu.peer", str(self.socket(card)), *commands]
+        command = [sys.executable, "-m", "tests.simgpu.peer", str(self.socket(gpu)), *commands]
         child = subprocess.Popen(
             command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

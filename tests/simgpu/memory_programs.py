@@ -52,7 +52,7 @@ def new_pool(ordinal: int = 0, **fields: Any) -> Any:
 
 
 def pool_chunks() -> None:
-    """The card gives chunks of 32 MiB, and has them again after a synchronisation."""
+    """The GPU gives chunks of 32 MiB, and has them again after a synchronisation."""
     begin()
     pool = ok(driver.cuDeviceGetDefaultMemPool(0))
     assert int(pool) == int(ok(driver.cuDeviceGetMemPool(0)))

@@ -1,4 +1,4 @@
-"""A client of the daemon in Python: what the tests say to a card without any library between.
+"""A client of the daemon in Python: what the tests say to a GPU without any library between.
 
 As a program, `python -m tests.simgpu.peer SOCKET COMMAND...` is a process to be killed: it does
 each command, prints a line when all are done, and then waits to be told to end by a closed stdin.
@@ -27,7 +27,7 @@ class Peer:
         self.socket.settimeout(30)
         try:
             self.socket.connect(str(path))
-            status, self.card = self.call(Op.HELLO, wire.PROTOCOL, role)
+            status, self.gpu = self.call(Op.HELLO, wire.PROTOCOL, role)
             assert status is Status.OK
         except BaseException:
             self.close()

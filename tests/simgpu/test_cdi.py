@@ -1,4 +1,4 @@
-"""The CDI spec: a device is one card's socket and nothing of its neighbour."""
+"""The CDI spec: a device is one GPU's socket and nothing of its neighbour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from simgpu import cdi, config
 
 HOST = config.load(config.DEFAULT_FILE)
-SOCKETS = {card.minor: Path(f"/d/cards/{card.minor}.sock") for card in HOST.cards}
+SOCKETS = {gpu.minor: Path(f"/d/gpus/{gpu.minor}.sock") for gpu in HOST.gpus}
 READ_ONLY = ["bind", "ro", "nosuid", "nodev"]
 
 
@@ -18,24 +18,24 @@ def driver_in(directory: Path) -> cdi.Driver:
     )
 
 
-def test_a_device_is_one_card(tmp_path: Path) -> None:
-    spec = cdi.spec(HOST.cards, SOCKETS, driver_in(tmp_path))
+def test_a_device_is_one_gpu(tmp_path: Path) -> None:
+    spec = cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path))
     assert (spec["cdiVersion"], spec["kind"]) == ("0.6.0", "nvidia.com/gpu")
-    assert [device["name"] for device in spec["devices"]] == [card.uuid for card in HOST.cards]
-    for card, device in zip(HOST.cards, spec["devices"], strict=True):
+    assert [device["name"] for device in spec["devices"]] == [gpu.uuid for gpu in HOST.gpus]
+    for gpu, device in zip(HOST.gpus, spec["devices"], strict=True):
         assert device["containerEdits"] == {
             "mounts": [
                 {
-                    "hostPath": f"/d/cards/{card.minor}.sock",
-                    "containerPath": f"/dev/simgpu/{card.minor}.sock",
+                    "hostPath": f"/d/gpus/{gpu.minor}.sock",
+                    "containerPath": f"/dev/simgpu/{gpu.minor}.sock",
                     "options": [*READ_ONLY, "noexec"],
                 }
             ]
         }
 
 
-def test_the_driver_comes_with_any_card(tmp_path: Path) -> None:
-    spec = cdi.spec(HOST.cards, SOCKETS, driver_in(tmp_path))
+def test_the_driver_comes_with_any_gpu(tmp_path: Path) -> None:
+    spec = cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path))
     libraries = cdi.library_dir()
     assert spec["containerEdits"] == {
         "mounts": [
@@ -61,7 +61,7 @@ def test_what_was_not_built_is_named(tmp_path: Path) -> None:
 
 
 def test_it_is_json(tmp_path: Path) -> None:
-    spec = cdi.spec(HOST.cards, SOCKETS, driver_in(tmp_path))
+    spec = cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path))
     assert json.loads(cdi.render(spec)) == spec
 
 

@@ -73,7 +73,7 @@ def test_visible_devices(driver_host: Host, visible: str, left: str) -> None:
     driver_host.program("cuda_programs", "visible_devices", left, CUDA_VISIBLE_DEVICES=visible)
 
 
-def test_without_cards(build_dir: Path, tmp_path: Path) -> None:
+def test_without_gpus(build_dir: Path, tmp_path: Path) -> None:
     nowhere = Host(tmp_path / "absent", build_dir=build_dir)
     nowhere.program("cuda_programs", "no_device")
 
@@ -95,9 +95,9 @@ def test_processes_share_one_pool_and_death_gives_back(driver_host: Host) -> Non
     watcher.wait_for_free(40 * GIB)
 
 
-def test_a_card_for_which_there_are_few_addresses(sim_dir: Path, build_dir: Path) -> None:
+def test_a_gpu_for_which_there_are_few_addresses(sim_dir: Path, build_dir: Path) -> None:
     """Eight times its size is not to be had in 128 TiB of address space; less does."""
-    host = Host(sim_dir, options=["--card", "20Ti"], build_dir=build_dir)
+    host = Host(sim_dir, options=["--gpu", "20Ti"], build_dir=build_dir)
     host.up()
     child = start(host, "hold", str(3 * GIB))
     child.communicate("")
@@ -105,26 +105,26 @@ def test_a_card_for_which_there_are_few_addresses(sim_dir: Path, build_dir: Path
     assert child.returncode == 0
 
 
-def test_a_lost_card_answers_errors(driver_host: Host) -> None:
-    child = start(driver_host, "lose_the_card")
+def test_a_lost_gpu_answers_errors(driver_host: Host) -> None:
+    child = start(driver_host, "lose_the_gpu")
     driver_host.fault("lose")
     child.communicate("lost\n")
     assert child.returncode == 0
 
 
-def test_a_daemon_that_ends_is_a_lost_card(sim_dir: Path, build_dir: Path) -> None:
+def test_a_daemon_that_ends_is_a_lost_gpu(sim_dir: Path, build_dir: Path) -> None:
     host = Host(sim_dir, build_dir=build_dir)
     host.up()
-    child = start(host, "lose_the_card")
+    child = start(host, "lose_the_gpu")
     host.down()
     child.communicate("lost\n")
     assert child.returncode == 0
 
 
-def test_an_unreachable_card_is_no_device(driver_host: Host, tmp_path: Path) -> None:
-    """The library finds cards by their sockets: a directory with one socket is one card."""
-    cards = tmp_path / "cards"
-    cards.mkdir()
-    os.symlink(driver_host.socket(1), cards / "1.sock")
-    (cards / "0.sock").write_text("not a socket")
+def test_an_unreachable_gpu_is_no_device(driver_host: Host, tmp_path: Path) -> None:
+    """The library finds GPUs by their sockets: a directory with one socket is one GPU."""
+    gpus = tmp_path / "gpus"
+    gpus.mkdir()
+    os.symlink(driver_host.socket(1), gpus / "1.sock")
+    (gpus / "0.sock").write_text("not a socket")
     driver_host.program("cuda_programs", "visible_devices", "1", SIMGPU_DIR=str(tmp_path))

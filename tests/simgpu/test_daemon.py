@@ -130,10 +130,10 @@ def test_nvml_only_looks(shared_host: Host) -> None:
         b"[]",
         b"{}",
         b'{"op": "dance"}',
-        b'{"op": "lose", "card": 9}',
+        b'{"op": "lose", "GPU": 9}',
         b'{"op": "lose"}',
-        b'{"op": "latency", "card": 0, "call": "DANCE", "ns": 1}',
-        b'{"op": "fail_allocs", "card": 0, "count": -1}',
+        b'{"op": "latency", "GPU": 0, "call": "DANCE", "ns": 1}',
+        b'{"op": "fail_allocs", "GPU": 0, "count": -1}',
         pytest.param(b"[" * 50000, id="deep"),
     ],
 )
@@ -162,9 +162,9 @@ def test_up_twice_is_up_once(host: Host) -> None:
     again = simgpu("up", "--dir", host.directory, "--config", PLAIN)
     assert again.returncode == 0, again.stderr
     assert (host.directory / "pid").read_text() == pid
-    other = simgpu("up", "--dir", host.directory, "--card", "1GiB")
+    other = simgpu("up", "--dir", host.directory, "--gpu", "1GiB")
     assert other.returncode == 1
-    assert "is up with other cards" in other.stderr
+    assert "is up with other GPUs" in other.stderr
     foreground = simgpu("up", "--foreground", "--dir", host.directory, "--config", PLAIN)
     assert foreground.returncode == 1
     assert "a daemon runs here already" in foreground.stderr
@@ -217,8 +217,8 @@ def test_a_killed_daemon_is_followed_by_a_new_one(host: Host) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--card", "many"], "--card: 'many' is not a quantity"),
-        (["--card", "0"], "card[0].memory: a positive multiple"),
+        (["--gpu", "many"], "--gpu: 'many' is not a quantity"),
+        (["--gpu", "0"], "gpu[0].memory: a positive multiple"),
         (["--config", "absent.toml"], "absent.toml: No such file"),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
 
 def test_status_tells_what_is_used(host: Host) -> None:
     host.peer(f"alloc={10 * GIB}")
-    host.fault("lose", card=1)
+    host.fault("lose", gpu=1)
     done = simgpu("status", "--dir", host.directory)
     assert "10Gi of 40Gi used  1 clients" in done.stdout
     assert "LOST" in done.stdout

@@ -42,9 +42,9 @@ print([alloc() for _ in range(4)], cuda.cuMemFree_v2(address), cuda.cuMemFree_v2
 
 
 @pytest.mark.sim
-def test_a_call_fails_by_its_name_on_its_card(driver_host: Host) -> None:
-    driver_host.fault("fail", "cuMemAlloc_v2", "2", "3", card=1)
-    driver_host.fault("fail", "cuMemFree_v2", "214", "1", card=1)
+def test_a_call_fails_by_its_name_on_its_gpu(driver_host: Host) -> None:
+    driver_host.fault("fail", "cuMemAlloc_v2", "2", "3", gpu=1)
+    driver_host.fault("fail", "cuMemFree_v2", "214", "1", gpu=1)
     assert driver_host.python(_PROGRAM.replace("sys.argv[1]", "0")) == "[0, 0, 0, 0] 0 1\n"
     assert driver_host.python(_PROGRAM.replace("sys.argv[1]", "1")) == "[2, 2, 2, 0] 214 0\n"
     assert driver_host.python(_PROGRAM.replace("sys.argv[1]", "1")) == "[0, 0, 0, 0] 0 1\n"
@@ -55,7 +55,7 @@ def test_a_fault_reaches_a_program_that_runs(driver_host: Host) -> None:
     arm = (
         "import subprocess, os\n"
         "def arm(*words):\n"
-        "    subprocess.run([sys.executable, '-m', 'simgpu', 'fault', '--card', '0', *words],"
+        "    subprocess.run([sys.executable, '-m', 'simgpu', 'fault', '--gpu', '0', *words],"
         " check=True, stdout=subprocess.DEVNULL)\n"
         "arm('fail', 'cuMemAlloc_v2', '719', '1')\n"
         "print(alloc(), alloc())\n"
@@ -74,6 +74,6 @@ def test_a_call_is_late_by_its_name(driver_host: Host) -> None:
 
 
 def test_a_fault_needs_a_calls_name(sim_dir: object) -> None:
-    done = simgpu("fault", "--dir", "/nowhere", "--card", "0", "fail", "nvmlInit", "2", "1")
+    done = simgpu("fault", "--dir", "/nowhere", "--gpu", "0", "fail", "nvmlInit", "2", "1")
     assert done.returncode == 1
     assert "no operation 'nvmlInit'; there are an entry's name (cuMemAlloc_v2)" in done.stderr

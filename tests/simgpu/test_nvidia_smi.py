@@ -38,7 +38,7 @@ def test_the_table(driver_host: Host) -> None:
     assert "No running processes" not in text
 
 
-def test_the_table_of_an_idle_card(idle_host: Host) -> None:
+def test_the_table_of_an_idle_gpu(idle_host: Host) -> None:
     out = idle_host.smi("-i", "1").stdout
     assert "|   1  NVIDIA SimGPU-40GB" in out
     assert "|   0  " not in out
@@ -87,7 +87,7 @@ def test_the_time_of_a_query(idle_host: Host) -> None:
 
 
 def test_queries_of_processes(driver_host: Host) -> None:
-    child, _ = driver_host.peer(f"alloc={3 * GIB}", card=1)
+    child, _ = driver_host.peer(f"alloc={3 * GIB}", gpu=1)
     done = driver_host.smi("--query-compute-apps=pid,used_memory,gpu_uuid", "--format=csv")
     assert done.stdout == (f"pid, used_memory [MiB], gpu_uuid\n{child.pid}, 3072 MiB, {UUIDS[1]}\n")
     named = driver_host.smi("--query-compute-apps=process_name", "--format=csv,noheader")
@@ -95,13 +95,13 @@ def test_queries_of_processes(driver_host: Host) -> None:
 
 
 @pytest.mark.parametrize("name", ["1", UUIDS[1], "00000000:65:00.0", UUIDS[1].lower()])
-def test_one_card_by_each_of_its_names(idle_host: Host, name: str) -> None:
+def test_one_gpu_by_each_of_its_names(idle_host: Host, name: str) -> None:
     query = ["--query-gpu=index", "--format=csv,noheader"]
     for option in (["-i", name], [f"--id={name}"], [f"-i={name}"]):
         assert idle_host.smi(*option, *query).stdout == "1\n"
 
 
-def test_several_cards(idle_host: Host) -> None:
+def test_several_gpus(idle_host: Host) -> None:
     query = ["--query-gpu=index", "--format=csv,noheader"]
     assert idle_host.smi("-i", f"1,{UUIDS[0]}", *query).stdout == "0\n1\n"
 
@@ -142,7 +142,7 @@ def test_no_driver(idle_host: Host) -> None:
     assert "couldn't find libnvidia-ml.so" in done.stdout
 
 
-def test_a_lost_card(driver_host: Host) -> None:
+def test_a_lost_gpu(driver_host: Host) -> None:
     driver_host.fault("lose")
     done = driver_host.smi("-L")
     assert done.returncode == 15

@@ -98,7 +98,7 @@ def test_what_a_tool_asks_first(idle_host: Host) -> None:
         ("nvmlDeviceGetMPSComputeRunningProcesses(h)", []),
     ],
 )
-def test_a_card_describes_itself(idle_host: Host, expression: str, expected: object) -> None:
+def test_a_gpu_describes_itself(idle_host: Host, expression: str, expected: object) -> None:
     value = evaluate(idle_host, f"out = {expression}")
     assert (tuple(value) if isinstance(expected, tuple) else value) == expected
 
@@ -134,7 +134,7 @@ out = ({{d.pid: d.usedGpuMemory for d in details}}, nvmlDeviceGetAccountingPids(
     assert bar1 == 4 << 20
 
 
-def test_a_card_is_found_by_each_of_its_names(idle_host: Host) -> None:
+def test_a_gpu_is_found_by_each_of_its_names(idle_host: Host) -> None:
     names = ["00000000:65:00.0", "0000:65:00.0", "65:00.0", "0:65:0.0"]
     found = evaluate(
         idle_host,
@@ -241,7 +241,7 @@ out = [*ask(), lib.nvmlShutdown(), lib.nvmlInit_v2(), lib.nvmlInit(), lib.nvmlSh
 
 
 def test_no_socket_no_driver(driver_host: Host) -> None:
-    driver_host.directory.joinpath("empty", "cards").mkdir(parents=True)
+    driver_host.directory.joinpath("empty", "gpus").mkdir(parents=True)
     out = raw(
         driver_host,
         f"""
@@ -251,23 +251,23 @@ for directory in ("/absent", "{driver_host.directory}/empty"):
     out += [code(nvmlInit), code(nvmlSystemGetCudaDriverVersion)]
 """,
     )
-    driver_host.directory.joinpath("empty", "cards").rmdir()
+    driver_host.directory.joinpath("empty", "gpus").rmdir()
     driver_host.directory.joinpath("empty").rmdir()
     missing = [pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_UNINITIALIZED]
     assert out == missing * 2
 
 
-def test_one_socket_one_card(driver_host: Host) -> None:
-    """As in a container: the one card that was brought is index 0, and keeps its minor."""
-    cards = driver_host.directory / "container" / "cards"
-    cards.mkdir(parents=True)
-    (cards / "1.sock").symlink_to(driver_host.socket(1))
-    (cards / "stale.sock").touch()
+def test_one_socket_one_gpu(driver_host: Host) -> None:
+    """As in a container: the one GPU that was brought is index 0, and keeps its minor."""
+    gpus = driver_host.directory / "container" / "gpus"
+    gpus.mkdir(parents=True)
+    (gpus / "1.sock").symlink_to(driver_host.socket(1))
+    (gpus / "stale.sock").touch()
     try:
         out = raw(
             driver_host,
             f"""
-os.environ["SIMGPU_DIR"] = "{cards.parent}"
+os.environ["SIMGPU_DIR"] = "{gpus.parent}"
 nvmlInit()
 h = nvmlDeviceGetHandleByIndex(0)
 out = (nvmlDeviceGetCount(), nvmlDeviceGetUUID(h), nvmlDeviceGetMinorNumber(h),
@@ -275,15 +275,15 @@ out = (nvmlDeviceGetCount(), nvmlDeviceGetUUID(h), nvmlDeviceGetMinorNumber(h),
 """,
         )
     finally:
-        (cards / "1.sock").unlink()
-        (cards / "stale.sock").unlink()
-        cards.rmdir()
-        cards.parent.rmdir()
+        (gpus / "1.sock").unlink()
+        (gpus / "stale.sock").unlink()
+        gpus.rmdir()
+        gpus.parent.rmdir()
     assert out == (1, UUID_1, 1, pynvml.NVML_ERROR_NOT_FOUND)
 
 
-def test_a_lost_card(driver_host: Host) -> None:
-    driver_host.fault("lose", card=1)
+def test_a_lost_gpu(driver_host: Host) -> None:
+    driver_host.fault("lose", gpu=1)
     assert evaluate(
         driver_host,
         f"""
@@ -293,7 +293,7 @@ out = (nvmlDeviceGetCount(), code(nvmlDeviceGetHandleByIndex, 1),
     ) == (2, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_IS_LOST, 0)
 
 
-def test_a_daemon_that_goes_away_is_a_lost_card(driver_host: Host) -> None:
+def test_a_daemon_that_goes_away_is_a_lost_gpu(driver_host: Host) -> None:
     program = f"""{PRELUDE}
 import subprocess, sys
 nvmlInit()
@@ -333,7 +333,7 @@ def exported_names(host: Host) -> set[str]:
     return {line.split()[2] for line in printed.splitlines()}
 
 
-def test_no_card_reaches_anothers_memory(idle_host: Host) -> None:
+def test_no_gpu_reaches_anothers_memory(idle_host: Host) -> None:
     out = evaluate(
         idle_host,
         "other = nvmlDeviceGetHandleByIndex(1)\n"

@@ -46,7 +46,7 @@ def costly_host(sim_dir: Path, build_dir: Path) -> Iterator[Host]:
     config.write_text(
         'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
         + "".join(
-            f'[[card]]\nuuid = "GPU-5e1f0a70-0000-4000-8000-{minor:012x}"\n'
+            f'[[gpu]]\nuuid = "GPU-5e1f0a70-0000-4000-8000-{minor:012x}"\n'
             f'minor = {minor}\nmemory = "4Gi"\npci_bus = {minor + 1}\n'
             for minor in range(2)
         )

@@ -70,8 +70,8 @@ def burst(process: Process) -> Part:
 def _environment() -> Iterator[Mapping[str, str]]:
     """That of a program under the library, over the recorded driver."""
     with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as directory:
-        card = grant_file.Card(_UUID, _LIMIT_BYTES, 100, 0, context_bytes=host.CONTEXT_BYTES)
-        region.create(Path(directory), [card])
+        gpu = grant_file.Gpu(_UUID, _LIMIT_BYTES, 100, 0, context_bytes=host.CONTEXT_BYTES)
+        region.create(Path(directory), [gpu])
         under = {"LD_PRELOAD": str(host.LIBRARY), names.ENV_DIR: directory}
         yield {**host.recorded(), **under}
 

@@ -27,7 +27,7 @@ launch_default_ns = 1
 context_overhead = "{CONTEXT_BYTES}"
 module_overhead = "{MODULE_BYTES}"
 granule = "2Mi"
-[[card]]
+[[gpu]]
 name = "NVIDIA SimGPU"
 uuid = "{UUID}"
 minor = 0

@@ -126,8 +126,8 @@ class Replay:
         self._modules: dict[str, int] = {}
         self._running: list[subprocess.Popen[str]] = []
         self._grant.mkdir()
-        card = grant_file.Card(host.UUID, limit_bytes, 100, 0, context_bytes=host.CONTEXT_BYTES)
-        region.create(self._grant, [card])
+        gpu = grant_file.Gpu(host.UUID, limit_bytes, 100, 0, context_bytes=host.CONTEXT_BYTES)
+        region.create(self._grant, [gpu])
         self._turns.write_bytes(bytes(4))
 
     def run(self, environment: Mapping[str, str]) -> Outcome:
@@ -168,7 +168,7 @@ class Replay:
                     self._differs(process, *map(int, numbers))
                 elif word == "refused":
                     (status,) = region.status(self._grant)
-                    room = status.card.limit_bytes - status.used_bytes
+                    room = status.gpu.limit_bytes - status.used_bytes
                     call = process.calls[int(numbers[0])]
                     self._outcome.refusal = Refusal(call, room, self._held())
                 elif word == "checkpoint":
@@ -192,7 +192,7 @@ class Replay:
             for _ in range(overhead.WINDOW):
                 self._measurement.sample()
             (status,) = region.status(self._grant)
-            measured = status.card.overhead_bytes
+            measured = status.gpu.overhead_bytes
             self._outcome.checkpoints.append(
                 Checkpoint(status.used_bytes, self._held(), measured, code)
             )

@@ -54,53 +54,53 @@ void vgpu_detach(void);
 enum vgpu_result vgpu_peek(struct vgpu_error *error);
 
 /*
- * After vgpu_attach or vgpu_peek returned VGPU_OK: index of a card by its UUID's 16 bytes. `number`
- * is which of the container's cards it is, in PCI order; only limits from the environment ask for
+ * After vgpu_attach or vgpu_peek returned VGPU_OK: index of a GPU by its UUID's 16 bytes. `number`
+ * is which of the container's GPUs it is, in PCI order; only limits from the environment ask for
  * it, where no list of UUIDs says so.
  */
-int vgpu_card_of_uuid(const uint8_t uuid[16], int number);
+int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number);
 
-/* Do the limits come from the environment, which numbers cards? Elsewhere their UUIDs are known. */
+/* Do the limits come from the environment, which numbers GPUs? Elsewhere their UUIDs are known. */
 bool vgpu_limits_are_numbered(void);
 
-/* In place of an index: no limit applies to the process, or to the card; the card is not granted.
+/* In place of an index: no limit applies to the process, or to the GPU; the GPU is not granted.
  */
-enum { VGPU_CARD_UNMANAGED = -2, VGPU_CARD_NOT_GRANTED = -1 };
+enum { VGPU_GPU_UNMANAGED = -2, VGPU_GPU_NOT_GRANTED = -1 };
 
 /* The newest limit (it can change at any time), and what the container holds of it: what its
  * processes are charged, and what the driver holds beside that, as measured from outside. */
-uint64_t vgpu_limit_bytes(int card);
-uint64_t vgpu_used_bytes(int card);
-uint32_t vgpu_core_percent(int card);
+uint64_t vgpu_limit_bytes(int gpu);
+uint64_t vgpu_used_bytes(int gpu);
+uint32_t vgpu_core_percent(int gpu);
 
 /* What a context is charged; `first` of the process on that GPU, with an allowance for code. */
-uint64_t vgpu_context_bytes(int card, bool first);
+uint64_t vgpu_context_bytes(int gpu, bool first);
 
 /* Managed memory is charged like any other. */
-bool vgpu_managed_is_charged(int card);
+bool vgpu_managed_is_charged(int gpu);
 
-/* A process that holds memory of a card, by its number in the caller's PID namespace. */
+/* A process that holds memory of a GPU, by its number in the caller's PID namespace. */
 struct vgpu_holder {
 	uint32_t pid;
 	uint64_t bytes;
 };
 
 /* One after the other, from *cursor = 0 until false. Processes of other namespaces are left out. */
-bool vgpu_next_holder(int card, uint32_t *cursor, struct vgpu_holder *holder);
+bool vgpu_next_holder(int gpu, uint32_t *cursor, struct vgpu_holder *holder);
 
 /*
  * Reserve before the driver call, refund when it failed or after it freed. VGPU_OVER_LIMIT changes
  * nothing but the statistics; before it is returned, a search for the dead has begun and ended (at
  * most one per millisecond begins, so a refusal can take a millisecond or two).
  */
-enum vgpu_result vgpu_reserve(int card, uint64_t bytes);
-void vgpu_refund(int card, uint64_t bytes);
+enum vgpu_result vgpu_reserve(int gpu, uint64_t bytes);
+void vgpu_refund(int gpu, uint64_t bytes);
 
 /* Whether so much more would fit now; nothing is reserved, and no exited process is looked for. */
-bool vgpu_fits(int card, uint64_t bytes);
+bool vgpu_fits(int gpu, uint64_t bytes);
 
 /* Whether `bytes` fit the limit of an empty container. */
-bool vgpu_may_ever_fit(int card, uint64_t bytes);
+bool vgpu_may_ever_fit(int gpu, uint64_t bytes);
 
 /*
  * A call that may take up to VGPU_CHUNK_BYTES, and mostly takes nothing, without two changes of the
@@ -109,17 +109,17 @@ bool vgpu_may_ever_fit(int card, uint64_t bytes);
  * charged, then `end`.
  */
 #define VGPU_CHUNK_BYTES (UINT64_C(32) << 20)
-uint64_t *vgpu_growing_begin(int card);
+uint64_t *vgpu_growing_begin(int gpu);
 void vgpu_growing_end(uint64_t *growing);
 
 /* Charge what is in use already, whatever the limit. */
-enum vgpu_result vgpu_charge(int card, uint64_t bytes);
+enum vgpu_result vgpu_charge(int gpu, uint64_t bytes);
 
 /*
  * CLOCK_MONOTONIC when memory of that GPU was last given up by an exit: of a process of the
  * container, or, where its region is new, of the container before it; 0: unknown. The kernel does
  * not order a lock's release against the driver's teardown: the GPU may hold the bytes longer.
  */
-uint64_t vgpu_last_exit_ns(int card);
+uint64_t vgpu_last_exit_ns(int gpu);
 
 #endif

@@ -29,20 +29,20 @@ static uint64_t min_bytes(uint64_t a, uint64_t b)
 }
 
 /* Before a refusal the pools of the process give back what they hold unused. */
-static bool reserve(int card, uint64_t bytes)
+static bool reserve(int gpu, uint64_t bytes)
 {
-	return vgpu_reserve(card, bytes) == VGPU_OK ||
-	       (vgpu_meters_trim(card) && vgpu_reserve(card, bytes) == VGPU_OK);
+	return vgpu_reserve(gpu, bytes) == VGPU_OK ||
+	       (vgpu_meters_trim(gpu) && vgpu_reserve(gpu, bytes) == VGPU_OK);
 }
 
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
 {
 	*out = (struct vgpu_reservation){.place = place, .bytes = bytes};
-	if (place.card == VGPU_CARD_UNMANAGED)
+	if (place.gpu == VGPU_GPU_UNMANAGED)
 		return CUDA_SUCCESS;
-	if (place.card == VGPU_CARD_NOT_GRANTED)
+	if (place.gpu == VGPU_GPU_NOT_GRANTED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (!reserve(place.card, bytes))
+	if (!reserve(place.gpu, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	VGPU_AT(ADMIT_RESERVED);
 	return CUDA_SUCCESS;
@@ -50,7 +50,7 @@ CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_re
 
 CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult result)
 {
-	if (result == CUDA_ERROR_OUT_OF_MEMORY && reservation->place.card >= 0) {
+	if (result == CUDA_ERROR_OUT_OF_MEMORY && reservation->place.gpu >= 0) {
 		reservation->bytes = 0;
 		return CUDA_SUCCESS;
 	}
@@ -73,24 +73,24 @@ static bool has_grown(struct vgpu_teardown *teardown)
 bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu_teardown *teardown)
 {
 	/* Exits by GPU whose memory has been waited for to the end: once is enough. */
-	static uint64_t done_ns[VGPU_MOST_CARDS];
+	static uint64_t done_ns[VGPU_MOST_GPUS];
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << teardown->pauses};
-	int card = reservation->place.card;
+	int gpu = reservation->place.gpu;
 	uint64_t exit_ns, now_ns;
 
-	if (card < 0)
+	if (gpu < 0)
 		return false;
-	exit_ns = vgpu_last_exit_ns(card);
+	exit_ns = vgpu_last_exit_ns(gpu);
 	now_ns = vgpu_now_ns();
 	if (now_ns - exit_ns > TEARDOWN_NS ||
-	    __atomic_load_n(&done_ns[card], __ATOMIC_RELAXED) == exit_ns)
+	    __atomic_load_n(&done_ns[gpu], __ATOMIC_RELAXED) == exit_ns)
 		return false;
 	if (!teardown->begun_ns)
 		teardown->begun_ns = now_ns;
 	if (has_grown(teardown) || !teardown->grew_ns)
 		teardown->grew_ns = now_ns;
 	if (now_ns - teardown->begun_ns > TEARDOWN_NS || now_ns - teardown->grew_ns > STILL_NS) {
-		__atomic_store_n(&done_ns[card], exit_ns, __ATOMIC_RELAXED);
+		__atomic_store_n(&done_ns[gpu], exit_ns, __ATOMIC_RELAXED);
 		return false;
 	}
 	if (teardown->pauses < MOST_DOUBLINGS)
@@ -101,8 +101,8 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu
 
 void vgpu_cancel(const struct vgpu_reservation *reservation)
 {
-	if (reservation->place.card >= 0 && reservation->bytes)
-		vgpu_refund(reservation->place.card, reservation->bytes);
+	if (reservation->place.gpu >= 0 && reservation->bytes)
+		vgpu_refund(reservation->place.gpu, reservation->bytes);
 	VGPU_AT(ADMIT_CANCELLED);
 }
 
@@ -111,17 +111,17 @@ static void give_back(const struct vgpu_charge *charge)
 	if (charge->hold)
 		vgpu_shared_leave(charge->hold);
 	else
-		vgpu_refund(charge->card, charge->bytes);
+		vgpu_refund(charge->gpu, charge->bytes);
 }
 
 CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
 			    uint64_t key, uint32_t hold)
 {
-	struct vgpu_charge charge = {reservation->bytes, reservation->place.card,
+	struct vgpu_charge charge = {reservation->bytes, reservation->place.gpu,
 				     reservation->place.context, hold};
 	struct vgpu_charge replaced;
 
-	if (reservation->place.card < 0)
+	if (reservation->place.gpu < 0)
 		return CUDA_SUCCESS;
 	switch (vgpu_ledger_put(kind, key, charge, &replaced)) {
 	case VGPU_LEDGER_ADDED:
@@ -149,21 +149,21 @@ void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key)
 		return;
 	if (!charge.hold)
 		charge.hold = vgpu_shared_export(
-		    (struct vgpu_shared_charge){charge.card, charge.bytes}, handle_key);
+		    (struct vgpu_shared_charge){charge.gpu, charge.bytes}, handle_key);
 	(void)vgpu_ledger_put(kind, key, charge, &replaced);
 }
 
 CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
 		     uint64_t after_bytes)
 {
-	int card = reservation->place.card;
+	int gpu = reservation->place.gpu;
 	uint64_t charged_bytes = before_bytes + reservation->bytes;
 
-	if (card < 0 || charged_bytes == after_bytes)
+	if (gpu < 0 || charged_bytes == after_bytes)
 		return CUDA_SUCCESS;
 	if (charged_bytes > after_bytes)
-		vgpu_refund(card, charged_bytes - after_bytes);
-	else if (vgpu_reserve(card, after_bytes - charged_bytes) != VGPU_OK)
+		vgpu_refund(gpu, charged_bytes - after_bytes);
+	else if (vgpu_reserve(gpu, after_bytes - charged_bytes) != VGPU_OK)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return CUDA_SUCCESS;
 }
@@ -172,7 +172,7 @@ bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 {
 	bool known;
 
-	*charge = (struct vgpu_charge){.card = VGPU_CARD_UNMANAGED};
+	*charge = (struct vgpu_charge){.gpu = VGPU_GPU_UNMANAGED};
 	known = kind == VGPU_KIND_MEMORY ? vgpu_take_memory(key, charge)
 					 : vgpu_ledger_take(kind, key, charge);
 	VGPU_AT(FREE_TAKEN);
@@ -200,7 +200,7 @@ static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
 		  CUresult driver_said)
 {
-	if (charge->card < 0)
+	if (charge->gpu < 0)
 		return;
 	VGPU_AT(FREE_CALLED);
 	if (kind == VGPU_KIND_MEMORY &&
@@ -219,22 +219,22 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 
 void vgpu_forget_context(uint32_t context)
 {
-	uint64_t bytes[VGPU_MOST_CARDS];
+	uint64_t bytes[VGPU_MOST_GPUS];
 
 	vgpu_ledger_forget(context, bytes, vgpu_shared_leave);
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		if (bytes[card])
-			vgpu_refund(card, bytes[card]);
+	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+		if (bytes[gpu])
+			vgpu_refund(gpu, bytes[gpu]);
 }
 
-struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t free_bytes)
+struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t free_bytes)
 {
 	struct vgpu_memory_view view = {0};
 
-	if (card < 0)
+	if (gpu < 0)
 		return view;
-	uint64_t limit_bytes = vgpu_limit_bytes(card);
-	uint64_t used_bytes = vgpu_used_bytes(card);
+	uint64_t limit_bytes = vgpu_limit_bytes(gpu);
+	uint64_t used_bytes = vgpu_used_bytes(gpu);
 	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
 	view.total_bytes = min_bytes(limit_bytes, total_bytes);
 	view.used_bytes = min_bytes(used_bytes, view.total_bytes);

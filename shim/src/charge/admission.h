@@ -20,8 +20,8 @@ struct vgpu_reservation {
 	uint64_t bytes;
 };
 
-/* What device memory of that size costs the card: whole blocks. */
-uint64_t vgpu_whole_blocks(int card, uint64_t size_bytes);
+/* What device memory of that size costs the GPU: whole blocks. */
+uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes);
 
 /* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow; after anything else, the
  * wrapper returns it. Never under a lock: what the driver holds unused is trimmed before a refusal.
@@ -83,7 +83,7 @@ CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before
 
 /*
  * A free: take before the driver frees, because the key may be given to another thread the moment
- * it is free; release after, because until then the card's memory is held. False, and a `charge`
+ * it is free; release after, because until then the GPU's memory is held. False, and a `charge`
  * that release ignores: not ours, the driver alone answers.
  */
 bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
@@ -93,12 +93,12 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 /* The driver has destroyed the context: whatever it held is refunded. */
 void vgpu_forget_context(uint32_t context);
 
-/* What a card may look like to this process: limits applied to what the driver said of it. */
+/* What a GPU may look like to this process: limits applied to what the driver said of it. */
 struct vgpu_memory_view {
 	uint64_t total_bytes, used_bytes, free_bytes;
 };
 
 /* `free_bytes` as the driver sees it: a neighbour may hold what the limit would still allow. */
-struct vgpu_memory_view vgpu_view_of(int card, uint64_t total_bytes, uint64_t free_bytes);
+struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t free_bytes);
 
 #endif

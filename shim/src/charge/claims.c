@@ -36,7 +36,7 @@ struct table {
 	struct memory memory[VGPU_CLAIMS];
 };
 
-static const struct vgpu_physical nothing = {.charge = {.place = {.card = VGPU_CARD_UNMANAGED}}};
+static const struct vgpu_physical nothing = {.charge = {.place = {.gpu = VGPU_GPU_UNMANAGED}}};
 
 static struct vgpu_wiped *pages;
 bool vgpu_any_view; /* there was one */

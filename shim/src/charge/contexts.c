@@ -15,14 +15,14 @@ uint64_t vgpu_context_driver_id(CUcontext context)
 	return real_cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
 }
 
-static uint64_t cost_bytes(int card)
+static uint64_t cost_bytes(int gpu)
 {
-	return vgpu_context_bytes(card, !vgpu_place_any_on(card));
+	return vgpu_context_bytes(gpu, !vgpu_place_any_on(gpu));
 }
 
 CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *out)
 {
-	return vgpu_reserve_at(place, place.card >= 0 ? cost_bytes(place.card) : 0, out);
+	return vgpu_reserve_at(place, place.gpu >= 0 ? cost_bytes(place.gpu) : 0, out);
 }
 
 /* What cannot be written down stays charged until the process ends. */
@@ -32,7 +32,7 @@ static void charge(struct vgpu_place place, struct vgpu_reservation *reservation
 
 	if (reservation)
 		met.bytes = reservation->bytes;
-	else if (place.card < 0 || vgpu_charge(place.card, bytes) != VGPU_OK)
+	else if (place.gpu < 0 || vgpu_charge(place.gpu, bytes) != VGPU_OK)
 		return;
 	(void)vgpu_commit(&met, VGPU_KIND_CONTEXT, place.context);
 }
@@ -40,7 +40,7 @@ static void charge(struct vgpu_place place, struct vgpu_reservation *reservation
 void vgpu_context_met(CUcontext context, uint32_t serial, struct vgpu_place *place,
 		      struct vgpu_reservation *reservation)
 {
-	uint64_t bytes = reservation || place->card < 0 ? 0 : cost_bytes(place->card);
+	uint64_t bytes = reservation || place->gpu < 0 ? 0 : cost_bytes(place->gpu);
 	uint32_t replaced;
 	bool begins =
 	    vgpu_lives_begin(context, vgpu_context_driver_id(context), serial, place, &replaced);

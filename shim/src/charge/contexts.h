@@ -12,7 +12,7 @@
 CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *out);
 
 /*
- * The context lies on place->card: number its life, and charge it if it is new: by the reservation,
+ * The context lies on place->GPU: number its life, and charge it if it is new: by the reservation,
  * which ends here, or, where that is NULL, whatever the limit. `serial`: see vgpu_lives_begin.
  */
 void vgpu_context_met(CUcontext context, uint32_t serial, struct vgpu_place *place,

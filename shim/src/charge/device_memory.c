@@ -1,7 +1,7 @@
 /*
  * See device_memory.h. The process has one size of block, asked of the driver at the first need: a
  * driver that does not say has blocks of 2 MiB. Smaller ones than SHARED_BYTES are not shared (the
- * size is the simulated card's, for tests), and none is larger than blocks.h has places for.
+ * size is the simulated GPU's, for tests), and none is larger than blocks.h has places for.
  */
 #include "charge/device_memory.h"
 
@@ -43,11 +43,11 @@ static uint64_t block_bytes(void)
 	return __atomic_load_n(&vgpu_block_bytes, __ATOMIC_RELAXED);
 }
 
-uint64_t vgpu_whole_blocks(int card, uint64_t size_bytes)
+uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes)
 {
 	uint64_t mask;
 
-	if (card >= 0 && !__atomic_load_n(&known_size, __ATOMIC_ACQUIRE))
+	if (gpu >= 0 && !__atomic_load_n(&known_size, __ATOMIC_ACQUIRE))
 		ask_for_size();
 	mask = block_bytes() - 1;
 	/* What is past the end of the address space fits no limit. */
@@ -83,10 +83,10 @@ CUresult vgpu_reserve_memory(uint64_t size_bytes, struct vgpu_reservation *reser
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	bytes = vgpu_whole_blocks(place.card, size_bytes);
-	if (!may_share(size_bytes) || !vgpu_block_any(place.card))
+	bytes = vgpu_whole_blocks(place.gpu, size_bytes);
+	if (!may_share(size_bytes) || !vgpu_block_any(place.gpu))
 		return vgpu_reserve_at(place, bytes, reservation);
-	if (!vgpu_fits(place.card, FAR_BYTES) && vgpu_fits(place.card, bytes) &&
+	if (!vgpu_fits(place.gpu, FAR_BYTES) && vgpu_fits(place.gpu, bytes) &&
 	    vgpu_reserve_at(place, bytes, reservation) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 	*reservation = (struct vgpu_reservation){place, 0};
@@ -121,12 +121,12 @@ static CUresult keep_at_the_edge(struct vgpu_reservation *reservation, uint64_t 
 CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address,
 			  uint64_t size_bytes)
 {
-	struct vgpu_charge owner = {.card = reservation->place.card,
+	struct vgpu_charge owner = {.gpu = reservation->place.gpu,
 				    .context = reservation->place.context};
 	struct vgpu_charge replaced;
 	bool reserved = reservation->bytes != 0;
 
-	if (owner.card < 0)
+	if (owner.gpu < 0)
 		return CUDA_SUCCESS;
 	if (!may_share(size_bytes) || block_of(address + size_bytes - 1) != block_of(address))
 		return keep_own(reservation, address, size_bytes);
@@ -136,8 +136,8 @@ CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address
 		vgpu_cancel(reservation);
 		return CUDA_SUCCESS;
 	case VGPU_BLOCK_NEW:
-		if (replaced.card >= 0)
-			vgpu_refund(replaced.card, block_bytes());
+		if (replaced.gpu >= 0)
+			vgpu_refund(replaced.gpu, block_bytes());
 		return reserved ? vgpu_settle(reservation, 0, block_bytes())
 				: keep_at_the_edge(reservation, address, size_bytes);
 	case VGPU_BLOCK_NO_MEMORY:
@@ -159,6 +159,6 @@ bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, boo
 	if (charge->bytes != IN_BLOCK)
 		return false;
 	if (vgpu_block_release(block_of(address), place_in(address), charge, freed))
-		vgpu_refund(charge->card, block_bytes());
+		vgpu_refund(charge->gpu, block_bytes());
 	return true;
 }

@@ -1,5 +1,5 @@
 /*
- * What device memory costs: the blocks of the card that it lies in and that are not charged yet.
+ * What device memory costs: the blocks of the GPU that it lies in and that are not charged yet.
  *
  * A driver places allocations smaller than a block in blocks that the context has, if there is
  * room. So reserve for the worst case, look where the memory lies, and give back what was too much.

@@ -2,7 +2,7 @@
  * The first driver call that matters attaches the process; at load time nothing of this happens.
  *
  * Fails closed: where a limit was asked for and grant or region is unusable, cuInit is refused, and
- * with it every use of the card. The program lives on, and one that never calls CUDA sees nothing
+ * with it every use of the GPU. The program lives on, and one that never calls CUDA sees nothing
  * of this.
  */
 #include "charge/gate.h"

@@ -1,5 +1,5 @@
 /*
- * Is this process managed, and may it use the card? The only door between the wrappers and the
+ * Is this process managed, and may it use the GPU? The only door between the wrappers and the
  * grant.
  */
 #ifndef VGPU_GATE_H
@@ -11,7 +11,7 @@ enum vgpu_gate {
 	VGPU_GATE_SHUT,	   /* a limit was asked for and cannot be kept; one line says why */
 };
 
-/* For what uses the card: attaches the process, once. */
+/* For what uses the GPU: attaches the process, once. */
 enum vgpu_gate vgpu_gate_use(void);
 
 /* For what only looks: takes no slot. */

@@ -17,7 +17,7 @@
 enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16 };
 
 struct handle {
-	uint64_t meaning; /* life << 32 | card; 0: none */
+	uint64_t meaning; /* life << 32 | GPU; 0: none */
 	CUcontext context;
 	uint32_t serial; /* number of what stands here, which is given once */
 	uint64_t driver_id;
@@ -54,7 +54,7 @@ static struct handle *way(struct table *table, CUcontext context, unsigned int n
 
 static uint64_t meaning_of(struct vgpu_place place)
 {
-	return (uint64_t)place.context << 32 | (uint32_t)place.card;
+	return (uint64_t)place.context << 32 | (uint32_t)place.gpu;
 }
 
 static uint32_t life_of(const struct handle *handle)
@@ -73,7 +73,7 @@ bool vgpu_lives_known(CUcontext context, struct vgpu_place *place)
 		if (!meaning || __atomic_load_n(&handle->context, __ATOMIC_ACQUIRE) != context ||
 		    __atomic_load_n(&handle->meaning, __ATOMIC_RELAXED) != meaning)
 			continue;
-		place->card = (int)(uint32_t)meaning;
+		place->gpu = (int)(uint32_t)meaning;
 		place->context = (uint32_t)(meaning >> 32);
 		return true;
 	}
@@ -170,14 +170,14 @@ void vgpu_life_ended(uint32_t life)
 	vgpu_unlock(&table->lock);
 }
 
-static bool any(struct table *table, uint32_t life, int card)
+static bool any(struct table *table, uint32_t life, int gpu)
 {
 	bool found = false;
 
 	for (int i = 0; i < HANDLES && !found; i++) {
 		uint64_t meaning = table->handles[i].meaning;
 
-		found = meaning && (life ? meaning >> 32 == life : (int)(uint32_t)meaning == card);
+		found = meaning && (life ? meaning >> 32 == life : (int)(uint32_t)meaning == gpu);
 	}
 	vgpu_unlock(&table->lock);
 	return found;
@@ -190,11 +190,11 @@ bool vgpu_place_lives(uint32_t life)
 	return !table || any(table, life, 0);
 }
 
-bool vgpu_place_any_on(int card)
+bool vgpu_place_any_on(int gpu)
 {
 	struct table *table = enter();
 
-	return table && any(table, 0, card);
+	return table && any(table, 0, gpu);
 }
 
 void vgpu_place_join(CUcontext context, struct vgpu_place place)

@@ -23,7 +23,7 @@ struct vgpu_life {
 struct vgpu_life vgpu_life_of(CUcontext context);
 
 /*
- * Number this life of the context, which lies on place->card. A life that is known stays, if the
+ * Number this life of the context, which lies on place->GPU. A life that is known stays, if the
  * driver's number is the same, or, where the driver has none, if it began after `serial`. True:
  * this life is new; `*replaced` is the one that the handle meant until then, and that has ended.
  */
@@ -41,6 +41,6 @@ void vgpu_place_join(CUcontext context, struct vgpu_place place);
 void vgpu_place_part(CUcontext context);
 
 /* Has any context on that GPU been met and not ended? */
-bool vgpu_place_any_on(int card);
+bool vgpu_place_any_on(int gpu);
 
 #endif

@@ -10,9 +10,9 @@ enum {
 
 struct table {
 	struct vgpu_wiped wiped;
-	struct vgpu_lock lock;		   /* of adding */
-	uint32_t top;			   /* no meter in use at or above */
-	uint16_t current[VGPU_MOST_CARDS]; /* index + 1 of the GPU's current pool; 0: ask */
+	struct vgpu_lock lock;		  /* of adding */
+	uint32_t top;			  /* no meter in use at or above */
+	uint16_t current[VGPU_MOST_GPUS]; /* index + 1 of the GPU's current pool; 0: ask */
 	struct vgpu_meter meters[VGPU_METERS];
 };
 
@@ -23,9 +23,9 @@ static struct table *get_table(void)
 	return vgpu_wiped_pages(&pages, sizeof(struct table));
 }
 
-int vgpu_meter_card(const struct vgpu_meter *meter)
+int vgpu_meter_gpu(const struct vgpu_meter *meter)
 {
-	return __atomic_load_n(&meter->card, __ATOMIC_RELAXED);
+	return __atomic_load_n(&meter->gpu, __ATOMIC_RELAXED);
 }
 
 struct vgpu_meter *vgpu_meter_next(uint32_t *at)
@@ -63,7 +63,7 @@ bool vgpu_meter_outlives(CUmemoryPool handle)
 }
 
 /* False: the meter is in use, if only by a thread that has yet to leave it. */
-static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_t pool, int card,
+static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_t pool, int gpu,
 		  CUdevice device)
 {
 	bool is_free;
@@ -72,7 +72,7 @@ static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_
 		return false;
 	is_free = !meter->users;
 	if (is_free) {
-		__atomic_store_n(&meter->card, card, __ATOMIC_RELAXED);
+		__atomic_store_n(&meter->gpu, gpu, __ATOMIC_RELAXED);
 		meter->device = device;
 		__atomic_store_n(&meter->held_bytes, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&meter->pending_bytes, 0, __ATOMIC_RELAXED);
@@ -85,7 +85,7 @@ static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_
 }
 
 /* The known one, or else a new one; NULL: the table is full. */
-static struct vgpu_meter *find_or_add(enum vgpu_meter_state state, uint64_t pool, int card,
+static struct vgpu_meter *find_or_add(enum vgpu_meter_state state, uint64_t pool, int gpu,
 				      CUdevice device)
 {
 	struct table *t = get_table();
@@ -95,7 +95,7 @@ static struct vgpu_meter *find_or_add(enum vgpu_meter_state state, uint64_t pool
 		return NULL;
 	meter = search(pool, state);
 	for (uint32_t at = 0; !meter && at < VGPU_METERS; at++) {
-		if (!begin(&t->meters[at], state, pool, card, device))
+		if (!begin(&t->meters[at], state, pool, gpu, device))
 			continue;
 		meter = &t->meters[at];
 		if (at == t->top)
@@ -105,59 +105,59 @@ static struct vgpu_meter *find_or_add(enum vgpu_meter_state state, uint64_t pool
 	return meter;
 }
 
-struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int card)
+struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int gpu)
 {
-	return pool ? find_or_add(VGPU_METER_POOL, (uintptr_t)pool, card, 0) : NULL;
+	return pool ? find_or_add(VGPU_METER_POOL, (uintptr_t)pool, gpu, 0) : NULL;
 }
 
-bool vgpu_meter_device(int card, CUdevice *device)
+bool vgpu_meter_device(int gpu, CUdevice *device)
 {
 	struct vgpu_place place;
 
 	for (*device = 0; *device < DEVICES; ++*device) {
 		if (vgpu_place_of_device(*device, &place) != CUDA_SUCCESS)
 			return false;
-		if (place.card == card)
+		if (place.gpu == gpu)
 			return true;
 	}
 	return false;
 }
 
-struct vgpu_meter *vgpu_meter_current(int card)
+struct vgpu_meter *vgpu_meter_current(int gpu)
 {
-	struct table *t = card >= 0 ? get_table() : NULL;
+	struct table *t = gpu >= 0 ? get_table() : NULL;
 	struct vgpu_meter *meter;
 	CUmemoryPool pool;
 	CUdevice device;
-	uint16_t index = t ? __atomic_load_n(&t->current[card], __ATOMIC_ACQUIRE) : 0;
+	uint16_t index = t ? __atomic_load_n(&t->current[gpu], __ATOMIC_ACQUIRE) : 0;
 
 	if (index)
 		return &t->meters[index - 1];
-	if (!t || !vgpu_meter_device(card, &device) ||
+	if (!t || !vgpu_meter_device(gpu, &device) ||
 	    real_cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS)
 		return NULL;
-	meter = vgpu_meter_add(pool, card);
+	meter = vgpu_meter_add(pool, gpu);
 	if (meter)
-		__atomic_store_n(&t->current[card], (uint16_t)(meter - t->meters + 1),
+		__atomic_store_n(&t->current[gpu], (uint16_t)(meter - t->meters + 1),
 				 __ATOMIC_RELEASE);
 	return meter;
 }
 
-void vgpu_meter_current_changed(int card)
+void vgpu_meter_current_changed(int gpu)
 {
-	struct table *t = card >= 0 ? get_table() : NULL;
+	struct table *t = gpu >= 0 ? get_table() : NULL;
 
 	if (t)
-		__atomic_store_n(&t->current[card], 0, __ATOMIC_RELEASE);
+		__atomic_store_n(&t->current[gpu], 0, __ATOMIC_RELEASE);
 }
 
-struct vgpu_meter *vgpu_meter_graphs(int card)
+struct vgpu_meter *vgpu_meter_graphs(int gpu)
 {
-	struct vgpu_meter *meter = card >= 0 ? search((uint64_t)card, VGPU_METER_GRAPHS) : NULL;
+	struct vgpu_meter *meter = gpu >= 0 ? search((uint64_t)gpu, VGPU_METER_GRAPHS) : NULL;
 	CUdevice device;
 
-	if (!meter && card >= 0 && vgpu_meter_device(card, &device))
-		meter = find_or_add(VGPU_METER_GRAPHS, (uint64_t)card, card, device);
+	if (!meter && gpu >= 0 && vgpu_meter_device(gpu, &device))
+		meter = find_or_add(VGPU_METER_GRAPHS, (uint64_t)gpu, gpu, device);
 	return meter;
 }
 
@@ -172,9 +172,9 @@ bool vgpu_meter_reserved(const struct vgpu_meter *meter, uint64_t *bytes)
 }
 
 /* The driver refuses to destroy a default pool. */
-static bool is_default(int card, CUmemoryPool pool, CUdevice *device, CUmemoryPool *fallback)
+static bool is_default(int gpu, CUmemoryPool pool, CUdevice *device, CUmemoryPool *fallback)
 {
-	return vgpu_meter_device(card, device) &&
+	return vgpu_meter_device(gpu, device) &&
 	       real_cuDeviceGetDefaultMemPool(fallback, *device) == CUDA_SUCCESS &&
 	       *fallback == pool;
 }
@@ -203,8 +203,8 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 	CUmemoryPool fallback = NULL, current;
 	CUdevice device = -1;
 
-	if (vgpu_meter_card(meter) >= 0 &&
-	    is_default(vgpu_meter_card(meter), pool, &device, &fallback))
+	if (vgpu_meter_gpu(meter) >= 0 &&
+	    is_default(vgpu_meter_gpu(meter), pool, &device, &fallback))
 		return real_cuMemPoolDestroy(pool);
 	if (!vgpu_meter_enter(meter, 0))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -218,7 +218,7 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 			(void)real_cuDeviceSetMemPool(device, fallback);
 		vgpu_meter_have_trimmed(meter);
 	}
-	vgpu_meter_current_changed(vgpu_meter_card(meter));
+	vgpu_meter_current_changed(vgpu_meter_gpu(meter));
 	(void)vgpu_meter_leave(meter);
 	return CUDA_SUCCESS;
 }
@@ -230,10 +230,10 @@ void vgpu_meters_forget(CUdevice device)
 	uint64_t held_bytes;
 	uint32_t at = 0;
 
-	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.card < 0)
+	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.gpu < 0)
 		return;
 	while ((meter = vgpu_meter_next(&at))) {
-		if (vgpu_meter_card(meter) != place.card)
+		if (vgpu_meter_gpu(meter) != place.gpu)
 			continue;
 		if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS) {
 			vgpu_meter_read(meter);
@@ -245,7 +245,7 @@ void vgpu_meters_forget(CUdevice device)
 		vgpu_meter_set_held(meter, 0);
 		__atomic_store_n(&meter->state, VGPU_METER_NONE, __ATOMIC_RELEASE);
 		vgpu_unlock(&meter->lock);
-		vgpu_refund(place.card, held_bytes);
+		vgpu_refund(place.gpu, held_bytes);
 	}
-	vgpu_meter_current_changed(place.card);
+	vgpu_meter_current_changed(place.gpu);
 }

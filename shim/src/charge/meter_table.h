@@ -2,7 +2,7 @@
  * The table of meters, for meters.c and meter_table.c: which pool or GPU's graphs each stands for,
  * and how much of it is charged.
  *
- * A meter's lock covers all that it holds. `state`, `pool`, `card`, `held_bytes` and
+ * A meter's lock covers all that it holds. `state`, `pool`, `gpu`, `held_bytes` and
  * `pending_bytes` are also read without it: a meter that is used again has its pool before its
  * state.
  */
@@ -26,7 +26,7 @@ struct vgpu_meter {
 	struct vgpu_lock lock;
 	uint32_t state;
 	uint64_t pool; /* the handle */
-	int32_t card;
+	int32_t gpu;
 	CUdevice device;	 /* of graphs */
 	uint32_t users;		 /* threads that may call the driver for it */
 	uint64_t held_bytes;	 /* charged: of the driver's, and of calls under way */
@@ -52,7 +52,7 @@ static inline bool vgpu_meter_is(const struct vgpu_meter *meter, uint64_t pool,
 struct vgpu_meter *vgpu_meter_next(uint32_t *at);
 
 /* A device that lies on the GPU; false: the program sees none. */
-bool vgpu_meter_device(int card, CUdevice *device);
+bool vgpu_meter_device(int gpu, CUdevice *device);
 
 /* With the meter's lock: what is charged for it. */
 void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes);

@@ -110,16 +110,16 @@ static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 }
 
 /* What follows once the meter's lock is released: calls of the driver, and the counter's. */
-static void follow(int card, CUmemoryPool destroyed, bool graphs_shrank, int64_t delta_bytes)
+static void follow(int gpu, CUmemoryPool destroyed, bool graphs_shrank, int64_t delta_bytes)
 {
 	if (graphs_shrank)
-		vgpu_execs_trimmed(card);
+		vgpu_execs_trimmed(gpu);
 	if (destroyed)
 		(void)real_cuMemPoolDestroy(destroyed);
-	if (delta_bytes > 0 && card >= 0)
-		(void)vgpu_charge(card, (uint64_t)delta_bytes);
-	else if (delta_bytes < 0 && card >= 0)
-		vgpu_refund(card, (uint64_t)-delta_bytes);
+	if (delta_bytes > 0 && gpu >= 0)
+		(void)vgpu_charge(gpu, (uint64_t)delta_bytes);
+	else if (delta_bytes < 0 && gpu >= 0)
+		vgpu_refund(gpu, (uint64_t)-delta_bytes);
 }
 
 /*
@@ -129,7 +129,7 @@ static void follow(int card, CUmemoryPool destroyed, bool graphs_shrank, int64_t
 static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta_bytes)
 {
 	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
-	int card = vgpu_meter_card(meter);
+	int gpu = vgpu_meter_gpu(meter);
 	uint64_t held_bytes, wanted;
 	struct reading reading;
 	bool graphs_shrank, ends;
@@ -153,7 +153,7 @@ static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta
 	vgpu_unlock(&meter->lock);
 	*delta_bytes = (int64_t)(wanted - held_bytes);
 	if (__builtin_expect(wanted != held_bytes || ends || graphs_shrank, 0))
-		follow(card, ends ? pool : NULL, graphs_shrank, *delta_bytes);
+		follow(gpu, ends ? pool : NULL, graphs_shrank, *delta_bytes);
 	return reading.known;
 }
 
@@ -201,7 +201,7 @@ static bool is_capturing(CUstream stream)
 static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 {
 	reservation->bytes = bytes;
-	if (vgpu_reserve(reservation->place.card, bytes) == VGPU_OK)
+	if (vgpu_reserve(reservation->place.gpu, bytes) == VGPU_OK)
 		return true;
 	reservation->bytes = 0;
 	return false;
@@ -223,7 +223,7 @@ static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
 		return false;
 	if (!exact)
 		return try_reserve(&growth->reservation, chunks_bytes);
-	return (vgpu_fits(growth->reservation.place.card, chunks_bytes) &&
+	return (vgpu_fits(growth->reservation.place.gpu, chunks_bytes) &&
 		try_reserve(&growth->reservation, chunks_bytes)) ||
 	       try_reserve(&growth->reservation, bytes);
 }
@@ -233,18 +233,18 @@ static bool may_grow(struct vgpu_growth *growth, uint64_t bytes)
 {
 	if (bytes > VGPU_CHUNK_BYTES || vgpu_meter_state(growth->meter) != VGPU_METER_POOL)
 		return false;
-	growth->growing = vgpu_growing_begin(growth->reservation.place.card);
+	growth->growing = vgpu_growing_begin(growth->reservation.place.gpu);
 	return growth->growing;
 }
 
 /* Calls under way on that GPU, each of which may give a chunk back. */
-static bool any_pending(int card)
+static bool any_pending(int gpu)
 {
 	struct vgpu_meter *meter;
 	uint32_t at = 0;
 
 	while ((meter = vgpu_meter_next(&at)))
-		if (vgpu_meter_card(meter) == card &&
+		if (vgpu_meter_gpu(meter) == gpu &&
 		    __atomic_load_n(&meter->pending_bytes, __ATOMIC_RELAXED))
 			return true;
 	return false;
@@ -254,13 +254,13 @@ static bool any_pending(int card)
 static bool reserve_at_last(struct vgpu_growth *growth, uint64_t bytes)
 {
 	const struct timespec pause = {.tv_nsec = PAUSE_NS};
-	int card = growth->reservation.place.card;
+	int gpu = growth->reservation.place.gpu;
 
-	if (!vgpu_may_ever_fit(card, bytes))
+	if (!vgpu_may_ever_fit(gpu, bytes))
 		return false;
-	if (vgpu_meters_trim(card) && reserve_growth(growth, bytes))
+	if (vgpu_meters_trim(gpu) && reserve_growth(growth, bytes))
 		return true;
-	for (int pauses = 0; pauses < MOST_PAUSES && any_pending(card); pauses++) {
+	for (int pauses = 0; pauses < MOST_PAUSES && any_pending(gpu); pauses++) {
 		syscall(SYS_nanosleep, &pause, NULL);
 		if (reserve_growth(growth, bytes))
 			return true;
@@ -272,10 +272,10 @@ CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream ca
 			   struct vgpu_growth *out)
 {
 	*out = (struct vgpu_growth){.meter = meter,
-				    .reservation.place = {.card = vgpu_meter_card(meter)}};
-	if (vgpu_meter_card(meter) == VGPU_CARD_NOT_GRANTED)
+				    .reservation.place = {.gpu = vgpu_meter_gpu(meter)}};
+	if (vgpu_meter_gpu(meter) == VGPU_GPU_NOT_GRANTED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (vgpu_meter_card(meter) >= 0 && bytes && !may_grow(out, bytes) &&
+	if (vgpu_meter_gpu(meter) >= 0 && bytes && !may_grow(out, bytes) &&
 	    !reserve_growth(out, bytes) && !is_capturing(capturing) && !reserve_at_last(out, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!vgpu_meter_enter(meter, out->reservation.bytes)) {
@@ -290,18 +290,18 @@ CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream ca
 
 bool vgpu_growth_end(struct vgpu_growth *growth)
 {
-	int card = vgpu_meter_card(growth->meter);
+	int gpu = vgpu_meter_gpu(growth->meter);
 	int64_t delta_bytes;
 	bool known;
 
 	VGPU_AT(METER_GREW);
-	known = settle(growth->meter, growth->reservation.bytes, &delta_bytes) || card < 0;
+	known = settle(growth->meter, growth->reservation.bytes, &delta_bytes) || gpu < 0;
 	if (growth->growing)
 		vgpu_growing_end(growth->growing);
 	if (delta_bytes > 0 && growth->reservation.bytes > VGPU_CHUNK_BYTES)
 		__atomic_store_n(&whole_chunks, true, __ATOMIC_RELAXED);
 	VGPU_AT(METER_CHARGED);
-	return known && (delta_bytes <= 0 || card < 0 || vgpu_fits(card, 0));
+	return known && (delta_bytes <= 0 || gpu < 0 || vgpu_fits(gpu, 0));
 }
 
 void vgpu_meters_read_all(bool those_that_hold)
@@ -314,15 +314,15 @@ void vgpu_meters_read_all(bool those_that_hold)
 			vgpu_meter_read(meter);
 }
 
-bool vgpu_meters_moved(int card)
+bool vgpu_meters_moved(int gpu)
 {
 	vgpu_meters_read_all(false);
-	return vgpu_fits(card, 0);
+	return vgpu_fits(gpu, 0);
 }
 
-CUresult vgpu_trim_graphs(CUdevice device, int card)
+CUresult vgpu_trim_graphs(CUdevice device, int gpu)
 {
-	const struct vgpu_meter *meter = vgpu_meter_graphs(card);
+	const struct vgpu_meter *meter = vgpu_meter_graphs(gpu);
 	uint64_t before_bytes = 0, after_bytes = 0;
 	CUresult result;
 
@@ -332,7 +332,7 @@ CUresult vgpu_trim_graphs(CUdevice device, int card)
 	if (meter)
 		(void)vgpu_meter_reserved(meter, &after_bytes);
 	if (after_bytes != before_bytes)
-		vgpu_execs_trimmed(card);
+		vgpu_execs_trimmed(gpu);
 	return result;
 }
 
@@ -341,7 +341,7 @@ void vgpu_meter_have_trimmed(const struct vgpu_meter *meter)
 	int mode = vgpu_relaxed_begin();
 
 	if (vgpu_meter_state(meter) == VGPU_METER_GRAPHS)
-		(void)vgpu_trim_graphs(meter->device, vgpu_meter_card(meter));
+		(void)vgpu_trim_graphs(meter->device, vgpu_meter_gpu(meter));
 	else
 		(void)real_cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)meter->pool, 0);
 	vgpu_relaxed_end(mode);
@@ -355,7 +355,7 @@ bool vgpu_meter_trim(struct vgpu_meter *meter)
 	return vgpu_meter_leave(meter) < 0;
 }
 
-bool vgpu_meters_trim(int card)
+bool vgpu_meters_trim(int gpu)
 {
 	struct vgpu_meter *meter;
 	bool gained = false;
@@ -364,7 +364,7 @@ bool vgpu_meters_trim(int card)
 	if (!__atomic_load_n(&vgpu_meters_live, __ATOMIC_RELAXED))
 		return false;
 	while ((meter = vgpu_meter_next(&at)))
-		if (vgpu_meter_card(meter) == card &&
+		if (vgpu_meter_gpu(meter) == gpu &&
 		    __atomic_load_n(&meter->held_bytes, __ATOMIC_RELAXED))
 			gained |= vgpu_meter_trim(meter);
 	return gained;

@@ -28,15 +28,15 @@ struct vgpu_meter *vgpu_meter_find(CUmemoryPool pool);
 /* The program has destroyed the pool, which lives on for what is allocated from it. */
 bool vgpu_meter_outlives(CUmemoryPool pool);
 /* Make a pool known; NULL where the table is full. */
-struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int card);
+struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int gpu);
 /* The meter of the GPU's current pool, or NULL. */
-struct vgpu_meter *vgpu_meter_current(int card);
+struct vgpu_meter *vgpu_meter_current(int gpu);
 /* Another pool may be current now: the driver is asked at the next need. */
-void vgpu_meter_current_changed(int card);
+void vgpu_meter_current_changed(int gpu);
 /* The meter of the graph memory of a GPU, or NULL. */
-struct vgpu_meter *vgpu_meter_graphs(int card);
+struct vgpu_meter *vgpu_meter_graphs(int gpu);
 
-int vgpu_meter_card(const struct vgpu_meter *meter);
+int vgpu_meter_gpu(const struct vgpu_meter *meter);
 
 /* One call that may make a meter grow; `capturing`: its stream, under that stream's own name. */
 struct vgpu_growth {
@@ -73,15 +73,15 @@ static inline void vgpu_meters_read(void)
 
 /* A call took from another pool than the one that was current when it began: charge whichever it
  * was. False: more is charged now than fits. */
-bool vgpu_meters_moved(int card);
+bool vgpu_meters_moved(int gpu);
 
 /* Before a refusal: have the driver give back what this process's pools and graphs hold unused on
  * the GPU; true if that was anything. And the same of one meter. */
-bool vgpu_meters_trim(int card);
+bool vgpu_meters_trim(int gpu);
 bool vgpu_meter_trim(struct vgpu_meter *meter);
 
 /* The driver's cuDeviceGraphMemTrim. What it gave back the next launches have to reserve anew. */
-CUresult vgpu_trim_graphs(CUdevice device, int card);
+CUresult vgpu_trim_graphs(CUdevice device, int gpu);
 
 /* The program destroyed the pool: now, or as soon as nothing of it is in use. */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);

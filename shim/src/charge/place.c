@@ -39,32 +39,32 @@ static int number_of(CUdevice device)
 	return before;
 }
 
-/* Of a MIG instance the first call names the instance and the second its card. */
-static int find_card(CUdevice device)
+/* Of a MIG instance the first call names the instance and the second its GPU. */
+static int find_gpu(CUdevice device)
 {
 	CUuuid uuid;
-	int number = number_of(device), card = VGPU_CARD_NOT_GRANTED;
+	int number = number_of(device), gpu = VGPU_GPU_NOT_GRANTED;
 
 	if (real_cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS)
-		card = vgpu_card_of_uuid(uuid.bytes, number);
-	if (card == VGPU_CARD_NOT_GRANTED && real_cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
-		card = vgpu_card_of_uuid(uuid.bytes, number);
-	return card;
+		gpu = vgpu_gpu_of_uuid(uuid.bytes, number);
+	if (gpu == VGPU_GPU_NOT_GRANTED && real_cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
+		gpu = vgpu_gpu_of_uuid(uuid.bytes, number);
+	return gpu;
 }
 
-/* Ordinals keep their card for the life of the process. Cached as card + 1; 0 is unknown. */
-static int card_of_device(CUdevice device)
+/* Ordinals keep their GPU for the life of the process. Cached as GPU + 1; 0 is unknown. */
+static int gpu_of_device(CUdevice device)
 {
 	static uint8_t cache[CACHED_DEVICES];
 	bool cacheable = device >= 0 && device < CACHED_DEVICES;
-	int card = cacheable ? __atomic_load_n(&cache[device], __ATOMIC_RELAXED) - 1 : -1;
+	int gpu = cacheable ? __atomic_load_n(&cache[device], __ATOMIC_RELAXED) - 1 : -1;
 
-	if (card >= 0)
-		return card;
-	card = find_card(device);
-	if (card >= 0 && cacheable)
-		__atomic_store_n(&cache[device], (uint8_t)(card + 1), __ATOMIC_RELAXED);
-	return card;
+	if (gpu >= 0)
+		return gpu;
+	gpu = find_gpu(device);
+	if (gpu >= 0 && cacheable)
+		__atomic_store_n(&cache[device], (uint8_t)(gpu + 1), __ATOMIC_RELAXED);
+	return gpu;
 }
 
 void vgpu_meet_devices(void)
@@ -75,7 +75,7 @@ void vgpu_meet_devices(void)
 		return;
 	(void)real_cuDeviceGetCount(&count);
 	for (CUdevice device = 0; device < count; device++)
-		(void)card_of_device(device);
+		(void)gpu_of_device(device);
 }
 
 /* False: `result` is all there is to say. */
@@ -83,7 +83,7 @@ static bool is_managed(struct vgpu_place *place, CUresult *result)
 {
 	enum vgpu_gate gate = vgpu_gate_use();
 
-	*place = (struct vgpu_place){VGPU_CARD_UNMANAGED, 0};
+	*place = (struct vgpu_place){VGPU_GPU_UNMANAGED, 0};
 	*result = gate == VGPU_GATE_SHUT ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
 	return gate == VGPU_GATE_MANAGED;
 }
@@ -115,8 +115,8 @@ static CUresult meet(CUcontext context, struct vgpu_place *place)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	place->card = card_of_device(device);
-	if (context && place->card != VGPU_CARD_NOT_GRANTED)
+	place->gpu = gpu_of_device(device);
+	if (context && place->gpu != VGPU_GPU_NOT_GRANTED)
 		vgpu_context_met(context, 0, place, NULL);
 	return CUDA_SUCCESS;
 }
@@ -156,7 +156,7 @@ CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place)
 	CUresult result;
 
 	if (is_managed(place, &result))
-		place->card = card_of_device(device);
+		place->gpu = gpu_of_device(device);
 	return result;
 }
 
@@ -174,16 +174,16 @@ CUresult vgpu_place_of_location(const CUmemLocation *location, struct vgpu_place
 	CUuuid uuid;
 	CUresult result;
 
-	*place = (struct vgpu_place){.card = VGPU_CARD_UNMANAGED};
+	*place = (struct vgpu_place){.gpu = VGPU_GPU_UNMANAGED};
 	*device = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
 		      ? location->id & 0xff
 		      : location->id;
 	if (!is_on_device(location))
 		return CUDA_SUCCESS;
 	result = vgpu_place_of_device(*device, place);
-	if (result == CUDA_SUCCESS && place->card == VGPU_CARD_NOT_GRANTED &&
+	if (result == CUDA_SUCCESS && place->gpu == VGPU_GPU_NOT_GRANTED &&
 	    real_cuDeviceGetUuid(&uuid, *device) != CUDA_SUCCESS)
-		place->card = VGPU_CARD_UNMANAGED;
+		place->gpu = VGPU_GPU_UNMANAGED;
 	return result;
 }
 
@@ -198,8 +198,8 @@ CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place 
 		(void)real_cuCtxGetDevice(&device); /* without a context: the first */
 		result = vgpu_place_of_device(device, place);
 	}
-	if (properties->allocation_type == MANAGED && place->card >= 0 &&
-	    !vgpu_managed_is_charged(place->card))
-		place->card = VGPU_CARD_UNMANAGED;
+	if (properties->allocation_type == MANAGED && place->gpu >= 0 &&
+	    !vgpu_managed_is_charged(place->gpu))
+		place->gpu = VGPU_GPU_UNMANAGED;
 	return result;
 }

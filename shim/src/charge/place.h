@@ -1,5 +1,5 @@
 /*
- * Whose memory a call takes: which card of the grant, and which life of a context.
+ * Whose memory a call takes: which GPU of the grant, and which life of a context.
  *
  * What a context holds goes with it, but its handle may come again (a primary context's always
  * does): so charges carry a number that names one life of a context (lives.h), and no handle. Knows
@@ -15,7 +15,7 @@
 #include "vgpu/region.h"
 
 struct vgpu_place {
-	int card;	  /* index in the grant, or in its place one of region.h's */
+	int gpu;	  /* index in the grant, or in its place one of region.h's */
 	uint32_t context; /* one life of a context; 0: no context that is known */
 };
 
@@ -27,7 +27,7 @@ CUresult vgpu_place_current(struct vgpu_place *place);
 CUresult vgpu_place_of_context(CUcontext context, struct vgpu_place *place);
 CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place);
 
-/* Of what is not on a device: VGPU_CARD_UNMANAGED. A device that the driver does not know is the
+/* Of what is not on a device: VGPU_GPU_UNMANAGED. A device that the driver does not know is the
  * driver's to refuse. */
 CUresult vgpu_place_of_location(const CUmemLocation *location, struct vgpu_place *place,
 				CUdevice *device);

@@ -81,13 +81,13 @@ static CUresult reserve(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int level
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (array->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
-		place.card = VGPU_CARD_UNMANAGED;
-	if (place.card >= 0 && real_cuCtxGetDevice(&device) == CUDA_SUCCESS)
+		place.gpu = VGPU_GPU_UNMANAGED;
+	if (place.gpu >= 0 && real_cuCtxGetDevice(&device) == CUDA_SUCCESS)
 		bytes = told_of(array, levels, device);
 	if (bytes)
-		return vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
+		return vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, bytes), reservation);
 	bytes = bytes_of_elements(array, levels);
-	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, bytes), reservation);
+	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, bytes), reservation);
 	return vgpu_ask_all_the_same(reservation, result);
 }
 
@@ -109,7 +109,7 @@ static CUresult keep(const struct vgpu_reservation *reservation, CUresult result
 	uint64_t key = (uintptr_t)made;
 
 	if (result == CUDA_SUCCESS) {
-		result = reservation->place.card >= 0 && !reservation->bytes
+		result = reservation->place.gpu >= 0 && !reservation->bytes
 			     ? CUDA_ERROR_OUT_OF_MEMORY
 			     : vgpu_commit(reservation, kind, key);
 		if (result == CUDA_SUCCESS)

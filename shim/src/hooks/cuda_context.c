@@ -24,11 +24,11 @@ static CUcontext primaries[PRIMARIES];
 /* What cannot succeed is the driver's alone to refuse. */
 static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUdevice device)
 {
-	struct vgpu_place place = {VGPU_CARD_UNMANAGED, 0};
+	struct vgpu_place place = {VGPU_GPU_UNMANAGED, 0};
 	CUresult result = out ? vgpu_place_of_device(device, &place) : CUDA_SUCCESS;
 
 	*reservation = (struct vgpu_reservation){.place = place};
-	if (result != CUDA_SUCCESS || place.card < 0)
+	if (result != CUDA_SUCCESS || place.gpu < 0)
 		return result;
 	return vgpu_context_reserve(place, reservation);
 }
@@ -43,7 +43,7 @@ static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CU
 		vgpu_cancel(reservation);
 		return result;
 	}
-	if (place.card >= 0)
+	if (place.gpu >= 0)
 		vgpu_context_met(made, serial, &place, reservation);
 	*out = made;
 	return CUDA_SUCCESS;
@@ -117,7 +117,7 @@ static CUresult retain_active(CUcontext *context, CUdevice device)
 	CUresult result = real_cuDevicePrimaryCtxRetain(context, device);
 
 	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS &&
-	    place.card >= 0)
+	    place.gpu >= 0)
 		vgpu_context_met(*context, 0, &place, NULL);
 	return result;
 }

@@ -22,11 +22,11 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 	if (!memory || !described || !described->size_bytes)
 		return real_cuImportExternalMemory(memory, described);
 	result = vgpu_place_current(&place);
-	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
+	if (result != CUDA_SUCCESS || place.gpu == VGPU_GPU_UNMANAGED)
 		return result == CUDA_SUCCESS ? real_cuImportExternalMemory(memory, described)
 					      : result;
 	to.extent = place.context;
-	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, described->size_bytes),
+	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, described->size_bytes),
 				 &held.charge);
 	if (result != CUDA_SUCCESS)
 		return result;

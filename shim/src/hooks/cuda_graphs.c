@@ -27,9 +27,9 @@ static void add_alloc(CUgraphNode node, struct vgpu_graph_needs *needs)
 	struct vgpu_place place;
 
 	if (real_cuGraphMemAllocNodeGetParams(node, &parameters) == CUDA_SUCCESS &&
-	    vgpu_place_of_pool(&parameters.pool, &place) == CUDA_SUCCESS && place.card >= 0) {
-		needs->cards |= UINT64_C(1) << place.card;
-		needs->bytes[place.card] += vgpu_whole_blocks(place.card, parameters.size_bytes);
+	    vgpu_place_of_pool(&parameters.pool, &place) == CUDA_SUCCESS && place.gpu >= 0) {
+		needs->gpus |= UINT64_C(1) << place.gpu;
+		needs->bytes[place.gpu] += vgpu_whole_blocks(place.gpu, parameters.size_bytes);
 	}
 }
 
@@ -70,7 +70,7 @@ static struct vgpu_graph_needs needs_of(CUgraph graph)
 	struct vgpu_place place;
 
 	if (graph && vgpu_place_of_device(0, &place) == CUDA_SUCCESS &&
-	    place.card != VGPU_CARD_UNMANAGED)
+	    place.gpu != VGPU_GPU_UNMANAGED)
 		add_graph(graph, &needs, 0);
 	return needs;
 }
@@ -81,7 +81,7 @@ static CUresult enter(CUresult result, CUgraphExec made, CUgraphExec *exec,
 {
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (needs->cards && !vgpu_execs_put((uintptr_t)made, needs)) {
+	if (needs->gpus && !vgpu_execs_put((uintptr_t)made, needs)) {
 		real_cuGraphExecDestroy(made);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -110,7 +110,7 @@ INSTANTIATING(cuGraphInstantiateWithFlags,
 
 /* What one call that allocates for a graph may make the meters of its GPUs grow by. */
 struct growths {
-	struct vgpu_growth of[VGPU_MOST_CARDS];
+	struct vgpu_growth of[VGPU_MOST_GPUS];
 	int count;
 };
 
@@ -126,13 +126,13 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 	CUresult result = CUDA_SUCCESS;
 
 	growths->count = 0;
-	for (int card = 0; result == CUDA_SUCCESS && card < VGPU_MOST_CARDS; card++) {
+	for (int gpu = 0; result == CUDA_SUCCESS && gpu < VGPU_MOST_GPUS; gpu++) {
 		struct vgpu_meter *meter;
 
-		if (!(needs->cards & UINT64_C(1) << card))
+		if (!(needs->gpus & UINT64_C(1) << gpu))
 			continue;
-		meter = vgpu_meter_graphs(card);
-		result = meter ? vgpu_growth_begin(meter, needs->bytes[card], capturing,
+		meter = vgpu_meter_graphs(gpu);
+		result = meter ? vgpu_growth_begin(meter, needs->bytes[gpu], capturing,
 						   &growths->of[growths->count])
 			       : CUDA_ERROR_OUT_OF_MEMORY;
 		growths->count += result == CUDA_SUCCESS;
@@ -179,7 +179,7 @@ CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *e
 {
 	struct vgpu_graph_needs needs = needs_of(graph);
 	CUgraphExec made = NULL, *into = exec ? &made : NULL;
-	bool uploads = parameters && parameters->flags & FLAG_UPLOAD && needs.cards;
+	bool uploads = parameters && parameters->flags & FLAG_UPLOAD && needs.gpus;
 	CUresult result;
 
 	if (uploads) {
@@ -212,9 +212,9 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 	struct vgpu_place place;
 	CUresult result;
 
-	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.card < 0)
+	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.gpu < 0)
 		return real_cuDeviceGraphMemTrim(device);
-	result = vgpu_trim_graphs(device, place.card);
+	result = vgpu_trim_graphs(device, place.gpu);
 	vgpu_meters_read();
 	return result;
 }

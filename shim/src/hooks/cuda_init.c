@@ -5,7 +5,7 @@
 #include "loader/loader.h"
 
 /*
- * A driver that is unloaded may leave the card's memory taken, and tells nobody; one that is loaded
+ * A driver that is unloaded may leave the GPU's memory taken, and tells nobody; one that is loaded
  * in its place gives its handles anew, and they would pass for the old one's.
  */
 static void keep_driver(void)

@@ -59,9 +59,9 @@ static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 
 	if (real_cuPointerGetAttribute(&ordinal, POINTER_DEVICE_ORDINAL, dptr) == CUDA_SUCCESS &&
 	    vgpu_place_of_device(ordinal, &place) == CUDA_SUCCESS)
-		current.card = place.card;
+		current.gpu = place.gpu;
 	(void)real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
-	return vgpu_reserve_at(current, vgpu_whole_blocks(current.card, size_bytes), reservation);
+	return vgpu_reserve_at(current, vgpu_whole_blocks(current.gpu, size_bytes), reservation);
 }
 
 /* `ours` is what the first opening costs; a later one costs nothing. CUDA_ERROR_NOT_READY: it is
@@ -115,13 +115,13 @@ static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandl
 
 	/* Before cuInit nothing can be opened, and drivers look at the flags first. */
 	if (result == CUDA_ERROR_NOT_INITIALIZED ||
-	    (result == CUDA_SUCCESS && place.card == VGPU_CARD_UNMANAGED))
+	    (result == CUDA_SUCCESS && place.gpu == VGPU_GPU_UNMANAGED))
 		return driver_open(dptr, handle, flags);
 	if (result != CUDA_SUCCESS)
 		return result;
 	hold = vgpu_shared_join(key_of(&handle), &charge);
 	if (hold)
-		place.card = charge.card;
+		place.gpu = charge.gpu;
 	VGPU_AT(IPC_JOINED);
 	result = driver_open(dptr ? &given : NULL, handle, flags);
 	VGPU_AT(IPC_OPENED);

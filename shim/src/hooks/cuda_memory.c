@@ -25,10 +25,10 @@ static CUresult free_v2(uint64_t address)
 /* Refused, and yet the driver does not take it back: it is charged until the process ends. */
 static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_bytes)
 {
-	uint64_t bytes = vgpu_whole_blocks(reservation->place.card, size_bytes);
+	uint64_t bytes = vgpu_whole_blocks(reservation->place.gpu, size_bytes);
 
 	if (bytes > reservation->bytes)
-		(void)vgpu_charge(reservation->place.card, bytes - reservation->bytes);
+		(void)vgpu_charge(reservation->place.gpu, bytes - reservation->bytes);
 }
 
 /* What became of a reserved allocation, once the driver has answered. */
@@ -74,8 +74,8 @@ static bool managed_is_free(void)
 {
 	struct vgpu_place place;
 
-	return vgpu_place_current(&place) == CUDA_SUCCESS && place.card >= 0 &&
-	       !vgpu_managed_is_charged(place.card);
+	return vgpu_place_current(&place) == CUDA_SUCCESS && place.gpu >= 0 &&
+	       !vgpu_managed_is_charged(place.gpu);
 }
 
 /* In full from the start, as device memory, wherever its pages go later; nothing where the grant
@@ -191,10 +191,10 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 	struct vgpu_place place;
 	CUresult result = vgpu_place_current(&place);
 
-	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
+	if (result != CUDA_SUCCESS || place.gpu == VGPU_GPU_UNMANAGED)
 		return result;
 	vgpu_meters_read();
-	view = vgpu_view_of(place.card, *total_bytes, *free_bytes);
+	view = vgpu_view_of(place.gpu, *total_bytes, *free_bytes);
 	*free_bytes = view.free_bytes;
 	*total_bytes = view.total_bytes;
 	return CUDA_SUCCESS;
@@ -225,16 +225,16 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 SHOWING(cuMemGetInfo, unsigned int)
 SHOWING(cuMemGetInfo_v2, size_t)
 
-/* A process that may not use the card sees none of it. */
+/* A process that may not use the GPU sees none of it. */
 static uint64_t total_of(CUdevice device, uint64_t total_bytes)
 {
 	struct vgpu_place place;
 
 	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS)
 		return 0;
-	if (place.card == VGPU_CARD_UNMANAGED)
+	if (place.gpu == VGPU_GPU_UNMANAGED)
 		return total_bytes;
-	return vgpu_view_of(place.card, total_bytes, 0).total_bytes;
+	return vgpu_view_of(place.gpu, total_bytes, 0).total_bytes;
 }
 
 #define SHOWING_TOTAL(symbol, amount)                                                              \

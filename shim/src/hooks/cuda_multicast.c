@@ -7,7 +7,7 @@
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop)
 {
-	const struct vgpu_physical object = {.charge = {.place = {.card = VGPU_CARD_UNMANAGED}},
+	const struct vgpu_physical object = {.charge = {.place = {.gpu = VGPU_GPU_UNMANAGED}},
 					     .device = VGPU_MULTICAST};
 	uint32_t claim = vgpu_claim_new(&object);
 	CUresult result;

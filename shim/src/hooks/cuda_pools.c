@@ -70,7 +70,7 @@ static CUresult allocate(struct vgpu_meter *meter, const struct request *request
 	if (!meter)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result =
-	    vgpu_growth_begin(meter, vgpu_whole_blocks(vgpu_meter_card(meter), request->size_bytes),
+	    vgpu_growth_begin(meter, vgpu_whole_blocks(vgpu_meter_gpu(meter), request->size_bytes),
 			      own_stream(request), &growth);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -83,13 +83,13 @@ static CUresult allocate(struct vgpu_meter *meter, const struct request *request
 }
 
 /* Another thread may have made another pool current meanwhile, and the memory is from that. */
-static CUresult allocate_from_current(int card, const struct request *request)
+static CUresult allocate_from_current(int gpu, const struct request *request)
 {
-	struct vgpu_meter *meter = vgpu_meter_current(card), *now;
+	struct vgpu_meter *meter = vgpu_meter_current(gpu), *now;
 	CUresult result = allocate(meter, request);
 
-	now = vgpu_meter_current(card);
-	if (now != meter && !vgpu_meters_moved(card) && result == CUDA_SUCCESS)
+	now = vgpu_meter_current(gpu);
+	if (now != meter && !vgpu_meters_moved(gpu) && result == CUDA_SUCCESS)
 		return undo(now, *request->address);
 	return result;
 }
@@ -99,15 +99,15 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 {
 	const struct request request = {
 	    .twin = real, .address = dptr, .size_bytes = size_bytes, .stream = stream};
-	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUresult result = CUDA_SUCCESS;
 
 	if (dptr && size_bytes)
 		result = place_of_stream(stream, &place);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return place.card == VGPU_CARD_UNMANAGED ? take(&request, dptr)
-						 : allocate_from_current(place.card, &request);
+	return place.gpu == VGPU_GPU_UNMANAGED ? take(&request, dptr)
+					       : allocate_from_current(place.gpu, &request);
 }
 
 /* One that is not known is the default pool of some device; failing that, the stream tells. */
@@ -132,7 +132,7 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 					.stream = stream,
 					.named = true};
 	struct vgpu_meter *meter = vgpu_meter_find(pool);
-	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUresult result = CUDA_SUCCESS;
 
 	if (!dptr || !size_bytes || !pool)
@@ -144,9 +144,9 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!meter)
-		meter = vgpu_meter_add(pool, place.card);
-	return meter || place.card != VGPU_CARD_UNMANAGED ? allocate(meter, &request)
-							  : take(&request, dptr);
+		meter = vgpu_meter_add(pool, place.gpu);
+	return meter || place.gpu != VGPU_GPU_UNMANAGED ? allocate(meter, &request)
+							: take(&request, dptr);
 }
 
 CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
@@ -164,9 +164,9 @@ CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream s
 }
 
 /* From the driver's answer on the pool is known; one that cannot be written down is not given. */
-static CUresult enter(CUmemoryPool pool, int card, CUmemoryPool *out)
+static CUresult enter(CUmemoryPool pool, int gpu, CUmemoryPool *out)
 {
-	if (!vgpu_meter_add(pool, card)) {
+	if (!vgpu_meter_add(pool, gpu)) {
 		real_cuMemPoolDestroy(pool);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -184,7 +184,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 		return result;
 	result = vgpu_place_of_pool(properties, &place);
 	if (result == CUDA_SUCCESS)
-		return enter(given, place.card, pool);
+		return enter(given, place.gpu, pool);
 	real_cuMemPoolDestroy(given);
 	return result;
 }
@@ -197,7 +197,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
 	CUresult result =
 	    real_cuMemPoolImportFromShareableHandle(pool ? &given : NULL, handle, type, flags);
 
-	return result == CUDA_SUCCESS ? enter(given, VGPU_CARD_UNMANAGED, pool) : result;
+	return result == CUDA_SUCCESS ? enter(given, VGPU_GPU_UNMANAGED, pool) : result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
@@ -211,14 +211,14 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
-	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUresult result;
 
 	if (vgpu_meter_outlives(pool))
 		return CUDA_ERROR_INVALID_VALUE;
 	result = real_cuDeviceSetMemPool(device, pool);
 	if (result == CUDA_SUCCESS && vgpu_place_of_device(device, &place) == CUDA_SUCCESS)
-		vgpu_meter_current_changed(place.card);
+		vgpu_meter_current_changed(place.gpu);
 	return result;
 }
 
@@ -230,7 +230,7 @@ static void meet(CUmemoryPool pool, const CUmemLocation *location, int type)
 
 	if (!vgpu_meter_find(pool) && !vgpu_meter_outlives(pool) &&
 	    vgpu_place_of_pool(&properties, &place) == CUDA_SUCCESS)
-		(void)vgpu_meter_add(pool, place.card);
+		(void)vgpu_meter_add(pool, place.gpu);
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
@@ -254,7 +254,7 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
 /* Of managed memory a device has another current pool, which cuMemAllocAsync does not take from. */
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 {
-	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUresult result;
 
 	if (vgpu_meter_outlives(pool))
@@ -262,6 +262,6 @@ CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 	result = real_cuMemSetMemPool(location, type, pool);
 	if (result == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
 	    type == PINNED && vgpu_place_of_device(location->id, &place) == CUDA_SUCCESS)
-		vgpu_meter_current_changed(place.card);
+		vgpu_meter_current_changed(place.gpu);
 	return result;
 }

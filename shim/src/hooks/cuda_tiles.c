@@ -56,7 +56,7 @@ CUresult on_cuMemMapArrayAsync(enum vgpu_function real, CUarrayMapInfo *list, un
 	struct vgpu_place place;
 	CUresult result = vgpu_place_current(&place);
 
-	if (result != CUDA_SUCCESS || !list || !count || place.card < 0)
+	if (result != CUDA_SUCCESS || !list || !count || place.gpu < 0)
 		return as_cuMemMapArrayAsync(real, list, count, stream);
 	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
 		result = map_part(real, &list[i], stream, place.context);

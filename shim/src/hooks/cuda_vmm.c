@@ -60,19 +60,19 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size_bytes,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	struct vgpu_physical memory = {.device = 0};
-	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUmemGenericAllocationHandle given = 0;
 	CUresult result = CUDA_SUCCESS;
 	uint32_t claim;
 
 	if (handle && prop && size_bytes)
 		result = vgpu_place_of_location(&prop->location, &place, &memory.device);
-	if (result != CUDA_SUCCESS || place.card == VGPU_CARD_UNMANAGED)
+	if (result != CUDA_SUCCESS || place.gpu == VGPU_GPU_UNMANAGED)
 		return result == CUDA_SUCCESS ? real_cuMemCreate(handle, size_bytes, prop, flags)
 					      : result;
-	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.card, size_bytes), &memory.charge);
+	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, size_bytes), &memory.charge);
 	if (result != CUDA_SUCCESS)
-		return result == CUDA_ERROR_OUT_OF_MEMORY && place.card >= 0
+		return result == CUDA_ERROR_OUT_OF_MEMORY && place.gpu >= 0
 			   ? refuse(size_bytes, prop, flags)
 			   : result;
 	claim = vgpu_claim_new(&memory);
@@ -141,7 +141,7 @@ static struct import join_exporter(const void *shareable, int type)
 static bool is_known(CUmemGenericAllocationHandle handle, const struct import *import,
 		     struct vgpu_physical *memory, CUresult *result)
 {
-	struct vgpu_place place = {.card = VGPU_CARD_UNMANAGED};
+	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUmemAllocationProp prop;
 
 	*result = CUDA_SUCCESS;
@@ -154,11 +154,11 @@ static bool is_known(CUmemGenericAllocationHandle handle, const struct import *i
 	if (real_cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS)
 		return import->hold;
 	*result = vgpu_place_of_location(&prop.location, &place, &memory->device);
-	if (place.card == VGPU_CARD_NOT_GRANTED)
+	if (place.gpu == VGPU_GPU_NOT_GRANTED)
 		*result = CUDA_ERROR_OUT_OF_MEMORY;
 	memory->charge.place = place;
 	memory->foreign = !import->hold;
-	return place.card >= 0;
+	return place.gpu >= 0;
 }
 
 /* The handle of an import may be one that is known: one more reference to the same memory. */
@@ -211,7 +211,7 @@ static CUresult claim_foreign(const struct vgpu_physical *memory, uint64_t size_
 	struct vgpu_physical mapped = {.device = memory->device};
 	struct vgpu_place place = memory->charge.place;
 	CUresult result =
-	    vgpu_reserve_at(place, vgpu_whole_blocks(place.card, size_bytes), &mapped.charge);
+	    vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, size_bytes), &mapped.charge);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -270,12 +270,12 @@ static uint64_t share(uint32_t claim, uint64_t key)
 {
 	struct vgpu_physical memory = vgpu_claimed_physical(claim);
 	struct vgpu_shared_charge charge = {
-	    memory.device == VGPU_MULTICAST ? 0 : memory.charge.place.card, memory.charge.bytes};
+	    memory.device == VGPU_MULTICAST ? 0 : memory.charge.place.gpu, memory.charge.bytes};
 	vgpu_hold hold;
 
 	if (memory.hold)
 		return memory.key;
-	if (memory.foreign || charge.card < 0)
+	if (memory.foreign || charge.gpu < 0)
 		return 0;
 	hold = vgpu_shared_export(charge, key);
 	if (!hold)

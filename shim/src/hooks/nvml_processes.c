@@ -41,13 +41,13 @@ static void put_detail(void *rows, unsigned int index, const struct vgpu_holder 
 }
 
 /* *count is the room before and the number of processes after, NVML's protocol. */
-static nvmlReturn_t list(int card, unsigned int *count, void *rows, put_row *put)
+static nvmlReturn_t list(int gpu, unsigned int *count, void *rows, put_row *put)
 {
 	unsigned int room = rows ? *count : 0;
 	struct vgpu_holder holder;
 	uint32_t cursor = 0;
 
-	for (*count = 0; vgpu_next_holder(card, &cursor, &holder); ++*count)
+	for (*count = 0; vgpu_next_holder(gpu, &cursor, &holder); ++*count)
 		if (*count < room)
 			put(rows, *count, &holder);
 	return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
@@ -64,15 +64,15 @@ static nvmlReturn_t refuse(unsigned int *count)
 	{                                                                                          \
 		unsigned int none = 0;                                                             \
 		nvmlReturn_t result;                                                               \
-		int card;                                                                          \
-		enum vgpu_gate gate = vgpu_nvml_look(device, &card);                               \
+		int gpu;                                                                           \
+		enum vgpu_gate gate = vgpu_nvml_look(device, &gpu);                                \
                                                                                                    \
 		if (gate == VGPU_GATE_OPEN || !count || (*count && !rows))                         \
 			return real_##name(device, count, rows);                                   \
 		result = real_##name(device, &none, NULL);                                         \
 		if (!is_fine(result))                                                              \
 			return result;                                                             \
-		return gate == VGPU_GATE_SHUT ? refuse(count) : list(card, count, rows, put);      \
+		return gate == VGPU_GATE_SHUT ? refuse(count) : list(gpu, count, rows, put);       \
 	}
 
 COMPUTE(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_v1)
@@ -111,8 +111,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 {
 	nvmlProcessDetailList_v1_t none;
 	nvmlReturn_t result;
-	int card;
-	enum vgpu_gate gate = vgpu_nvml_look(device, &card);
+	int gpu;
+	enum vgpu_gate gate = vgpu_nvml_look(device, &gpu);
 
 	if (gate == VGPU_GATE_OPEN || !out)
 		return real_nvmlDeviceGetRunningProcessDetailList(device, out);
@@ -123,8 +123,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 	if (gate == VGPU_GATE_SHUT)
 		return refuse(&out->numProcArrayEntries);
 	if (out->mode != NVML_PROCESS_MODE_COMPUTE)
-		card = VGPU_CARD_NOT_GRANTED;
-	return list(card, &out->numProcArrayEntries, out->procArray, put_detail);
+		gpu = VGPU_GPU_NOT_GRANTED;
+	return list(gpu, &out->numProcArrayEntries, out->procArray, put_detail);
 }
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,

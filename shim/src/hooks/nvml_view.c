@@ -1,6 +1,6 @@
 /*
  * NVML's memory queries, shown through the limit. Programs such as nvidia-smi only look: they take
- * no slot, and need no cuInit. A card that is not in the grant shows no memory at all.
+ * no slot, and need no cuInit. A GPU that is not in the grant shows no memory at all.
  */
 #include "hooks/nvml_view.h"
 
@@ -9,7 +9,7 @@
 #include "os/uuid.h"
 #include "vgpu/region.h"
 
-static int card_named(nvmlDevice_t device)
+static int gpu_named(nvmlDevice_t device)
 {
 	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
 	unsigned int number = 0;
@@ -17,37 +17,37 @@ static int card_named(nvmlDevice_t device)
 
 	if (real_nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS ||
 	    !vgpu_uuid_parse(text, sizeof(text), uuid))
-		return VGPU_CARD_NOT_GRANTED;
+		return VGPU_GPU_NOT_GRANTED;
 	(void)real_nvmlDeviceGetIndex(device, &number); /* NVML counts in PCI order */
-	return vgpu_card_of_uuid(uuid, (int)number);
+	return vgpu_gpu_of_uuid(uuid, (int)number);
 }
 
-/* Of a MIG instance the grant may name the instance or its card. */
-static int card_of(nvmlDevice_t device)
+/* Of a MIG instance the grant may name the instance or its GPU. */
+static int gpu_of(nvmlDevice_t device)
 {
 	nvmlDevice_t whole;
-	int card = card_named(device);
+	int gpu = gpu_named(device);
 
-	if (card == VGPU_CARD_NOT_GRANTED &&
+	if (gpu == VGPU_GPU_NOT_GRANTED &&
 	    real_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device, &whole) == NVML_SUCCESS)
-		card = card_named(whole);
-	return card;
+		gpu = gpu_named(whole);
+	return gpu;
 }
 
-enum vgpu_gate vgpu_nvml_look(nvmlDevice_t device, int *card)
+enum vgpu_gate vgpu_nvml_look(nvmlDevice_t device, int *gpu)
 {
 	enum vgpu_gate gate = vgpu_gate_look();
 
-	*card = gate == VGPU_GATE_MANAGED ? card_of(device) : VGPU_CARD_NOT_GRANTED;
-	return *card == VGPU_CARD_UNMANAGED ? VGPU_GATE_OPEN : gate;
+	*gpu = gate == VGPU_GATE_MANAGED ? gpu_of(device) : VGPU_GPU_NOT_GRANTED;
+	return *gpu == VGPU_GPU_UNMANAGED ? VGPU_GATE_OPEN : gate;
 }
 
 /* Put the limit over what the driver said. False: its own answer stands. */
 static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_t *result)
 {
-	int card;
+	int gpu;
 
-	switch (vgpu_nvml_look(device, &card)) {
+	switch (vgpu_nvml_look(device, &gpu)) {
 	case VGPU_GATE_OPEN:
 		return false;
 	case VGPU_GATE_SHUT:
@@ -57,7 +57,7 @@ static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_
 	case VGPU_GATE_MANAGED:
 		break;
 	}
-	*view = vgpu_view_of(card, view->total_bytes, view->free_bytes);
+	*view = vgpu_view_of(gpu, view->total_bytes, view->free_bytes);
 	return true;
 }
 
@@ -79,10 +79,10 @@ static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_
 
 SHOWING(nvmlDeviceGetMemoryInfo, nvmlMemory_t, )
 SHOWING(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, .version = memory->version, )
-/* Of protected memory, the whole card's figures: the limit does not tell the two kinds apart. */
+/* Of protected memory, the whole GPU's figures: the limit does not tell the two kinds apart. */
 SHOWING(nvmlDeviceGetConfComputeProtectedMemoryUsage, nvmlMemory_t, )
 
-/* The window is the card's; of what is mapped in it, ours is at most what we hold. */
+/* The window is the GPU's; of what is mapped in it, ours is at most what we hold. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
 	nvmlReturn_t result = real_nvmlDeviceGetBAR1MemoryInfo(device, bar1);

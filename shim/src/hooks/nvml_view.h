@@ -1,4 +1,4 @@
-/* Which card of the grant an NVML handle means; shared by what shows memory and processes. */
+/* Which GPU of the grant an NVML handle means; shared by what shows memory and processes. */
 #ifndef VGPU_NVML_VIEW_H
 #define VGPU_NVML_VIEW_H
 
@@ -7,8 +7,8 @@
 
 /*
  * VGPU_GATE_OPEN: the driver's own answer stands. VGPU_GATE_SHUT: NVML_ERROR_NO_PERMISSION.
- * VGPU_GATE_MANAGED: *card is an index in the grant, or VGPU_CARD_NOT_GRANTED.
+ * VGPU_GATE_MANAGED: *GPU is an index in the grant, or VGPU_GPU_NOT_GRANTED.
  */
-enum vgpu_gate vgpu_nvml_look(nvmlDevice_t device, int *card);
+enum vgpu_gate vgpu_nvml_look(nvmlDevice_t device, int *gpu);
 
 #endif

@@ -30,12 +30,12 @@ void vgpu_take_known_pool_pointer(uint64_t address, struct vgpu_pool_pointer *po
 void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer *pointer,
 			       CUresult driver_said)
 {
-	if (pointer->exported.card >= 0) {
+	if (pointer->exported.gpu >= 0) {
 		if (driver_said == CUDA_SUCCESS && pointer->meter)
 			vgpu_meter_unexported(pointer->meter, pointer->exported.bytes);
 		vgpu_release(VGPU_KIND_EXPORT, address, &pointer->exported, driver_said);
 	}
-	if (pointer->imported.card >= 0)
+	if (pointer->imported.gpu >= 0)
 		vgpu_release(VGPU_KIND_IMPORT, address, &pointer->imported, driver_said);
 }
 
@@ -50,20 +50,20 @@ static CUresult measure(CUdeviceptr dptr, struct vgpu_reservation *needs)
 		result = vgpu_place_of_device(ordinal, &needs->place);
 	if (result == CUDA_SUCCESS)
 		result = real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
-	needs->bytes = vgpu_whole_blocks(needs->place.card, size_bytes);
+	needs->bytes = vgpu_whole_blocks(needs->place.gpu, size_bytes);
 	return result;
 }
 
 static void share(CUdeviceptr dptr, const void *data)
 {
-	struct vgpu_reservation charge = {.place = {.card = VGPU_CARD_UNMANAGED}};
+	struct vgpu_reservation charge = {.place = {.gpu = VGPU_GPU_UNMANAGED}};
 	struct vgpu_meter *meter = meter_of(dptr);
 	vgpu_hold hold;
 
 	if (!meter || vgpu_ledger_has(VGPU_KIND_EXPORT, dptr) ||
-	    measure(dptr, &charge) != CUDA_SUCCESS || charge.place.card < 0)
+	    measure(dptr, &charge) != CUDA_SUCCESS || charge.place.gpu < 0)
 		return;
-	hold = vgpu_shared_export((struct vgpu_shared_charge){charge.place.card, charge.bytes},
+	hold = vgpu_shared_export((struct vgpu_shared_charge){charge.place.gpu, charge.bytes},
 				  vgpu_export_key_of(data, EXPORT_BYTES, false));
 	if (!hold)
 		return;
@@ -87,10 +87,10 @@ CUresult cuMemPoolExportPointer(void *data, CUdeviceptr dptr)
 
 static CUresult charge_import(CUdeviceptr dptr, vgpu_hold *hold)
 {
-	struct vgpu_reservation needs = {.place = {.card = VGPU_CARD_UNMANAGED}};
+	struct vgpu_reservation needs = {.place = {.gpu = VGPU_GPU_UNMANAGED}};
 	CUresult result = measure(dptr, &needs);
 
-	if (result != CUDA_SUCCESS || needs.place.card == VGPU_CARD_UNMANAGED)
+	if (result != CUDA_SUCCESS || needs.place.gpu == VGPU_GPU_UNMANAGED)
 		return result;
 	if (!*hold)
 		result = vgpu_reserve_at(needs.place, needs.bytes, &needs);

@@ -25,7 +25,7 @@ void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer 
 			       CUresult driver_said);
 static inline void vgpu_take_pool_pointer(uint64_t address, struct vgpu_pool_pointer *pointer)
 {
-	pointer->exported.card = pointer->imported.card = VGPU_CARD_UNMANAGED;
+	pointer->exported.gpu = pointer->imported.gpu = VGPU_GPU_UNMANAGED;
 	if (__atomic_load_n(&vgpu_pool_pointers, __ATOMIC_RELAXED))
 		vgpu_take_known_pool_pointer(address, pointer);
 }

@@ -43,15 +43,15 @@ static struct vgpu_bits *take_bits(struct vgpu_shard *shard)
 	return bits;
 }
 
-static void count_block(int card, uint32_t change)
+static void count_block(int gpu, uint32_t change)
 {
-	__atomic_fetch_add(vgpu_ledger_blocks(card), change, __ATOMIC_RELAXED);
+	__atomic_fetch_add(vgpu_ledger_blocks(gpu), change, __ATOMIC_RELAXED);
 }
 
 /* Its bits are zero: a bit that is set is one of the live. */
 static void close_empty(struct vgpu_shard *shard, const struct vgpu_entry *entry)
 {
-	count_block(entry->card, UINT32_MAX);
+	count_block(entry->gpu, UINT32_MAX);
 	give_bits(shard, entry->bits);
 }
 
@@ -61,16 +61,16 @@ void vgpu_block_clear(struct vgpu_shard *shard, struct vgpu_entry *entry)
 	close_empty(shard, entry);
 }
 
-bool vgpu_block_any(int card)
+bool vgpu_block_any(int gpu)
 {
-	uint32_t *count = vgpu_ledger_blocks(card);
+	uint32_t *count = vgpu_ledger_blocks(gpu);
 
 	return count && __atomic_load_n(count, __ATOMIC_RELAXED);
 }
 
 static bool is_of(const struct vgpu_entry *entry, const struct vgpu_charge *owner)
 {
-	return entry->kind && entry->context == owner->context && entry->card == owner->card;
+	return entry->kind && entry->context == owner->context && entry->gpu == owner->gpu;
 }
 
 static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, unsigned int place,
@@ -97,7 +97,7 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 	}
 	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
 	if (entry->kind) {
-		*replaced = (struct vgpu_charge){.card = entry->card, .context = entry->context};
+		*replaced = (struct vgpu_charge){.gpu = entry->gpu, .context = entry->context};
 		vgpu_block_clear(shard, entry);
 	}
 	flip_bit(bits, place);
@@ -106,9 +106,9 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 					   .bits = bits,
 					   .context = owner->context,
 					   .live = 1,
-					   .card = (uint8_t)owner->card,
+					   .gpu = (uint8_t)owner->gpu,
 					   .kind = VGPU_KIND_BLOCK});
-	count_block(owner->card, 1);
+	count_block(owner->gpu, 1);
 	return VGPU_BLOCK_NEW;
 }
 
@@ -119,7 +119,7 @@ enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place,
 	struct vgpu_shard *shard = vgpu_shard_enter(VGPU_KIND_BLOCK, block, true);
 	enum vgpu_block result;
 
-	*replaced = (struct vgpu_charge){.card = -1};
+	*replaced = (struct vgpu_charge){.gpu = -1};
 	if (!shard)
 		return VGPU_BLOCK_NO_MEMORY;
 	result = enter_locked(shard, block, place, owner, only_known, replaced);
@@ -139,7 +139,7 @@ bool vgpu_block_take(uint64_t block, unsigned int place, struct vgpu_charge *own
 	known = entry && entry->kind && get_bit(entry->bits, place);
 	if (known) {
 		flip_bit(entry->bits, place);
-		*owner = (struct vgpu_charge){.card = entry->card, .context = entry->context};
+		*owner = (struct vgpu_charge){.gpu = entry->gpu, .context = entry->context};
 	}
 	vgpu_shard_leave(shard);
 	return known;

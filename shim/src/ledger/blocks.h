@@ -1,7 +1,7 @@
 /*
  * Blocks of device memory that small allocations share, each charged once while any of them lives.
  *
- * A block is what the card gives at once. Its driver places small allocations of one context in it,
+ * A block is what the GPU gives at once. Its driver places small allocations of one context in it,
  * at multiples of VGPU_BLOCK_PLACE_BYTES; an entry knows by a bit for each place which of them
  * live, so that a million of them are a few hundred entries. Part of the ledger: forgotten with
  * their context, and empty in a fork child.
@@ -20,9 +20,9 @@ enum vgpu_block {
 };
 
 /*
- * An allocation of the owner's (card and context) begins at `place` of the block; `only_known`: not
+ * An allocation of the owner's (GPU and context) begins at `place` of the block; `only_known`: not
  * entered where that is NEW. What was known of the block by another owner, the driver freed behind
- * our back: `replaced` says whom to refund one block, its card is negative for nobody.
+ * our back: `replaced` says whom to refund one block, its GPU is negative for nobody.
  */
 enum vgpu_block vgpu_block_enter(uint64_t block, unsigned int place,
 				 const struct vgpu_charge *owner, bool only_known,
@@ -36,8 +36,8 @@ bool vgpu_block_take(uint64_t block, unsigned int place, struct vgpu_charge *own
 bool vgpu_block_release(uint64_t block, unsigned int place, const struct vgpu_charge *owner,
 			bool freed);
 
-/* Whether the process has any block on that card. */
-bool vgpu_block_any(int card);
+/* Whether the process has any block on that GPU. */
+bool vgpu_block_any(int gpu);
 
 /* What a block is: how much vgpu_ledger_forget counts for each. */
 extern uint64_t vgpu_block_bytes;

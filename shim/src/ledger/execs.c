@@ -5,19 +5,19 @@
 #include "os/lock.h"
 #include "os/wiped.h"
 
-_Static_assert(VGPU_MOST_CARDS <= 64, "the mask of cards");
+_Static_assert(VGPU_MOST_GPUS <= 64, "the mask of GPUs");
 _Static_assert(VGPU_EXECS == 1 << 11, "the bits of a hash");
 
 struct entry {
 	uint64_t exec;
 	struct vgpu_graph_needs bounds;
-	uint32_t launched[VGPU_MOST_CARDS]; /* the card's trims until then, + 1 */
+	uint32_t launched[VGPU_MOST_GPUS]; /* the GPU's trims until then, + 1 */
 };
 
 static struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t trims[VGPU_MOST_CARDS];
+	uint32_t trims[VGPU_MOST_GPUS];
 	struct entry entries[VGPU_EXECS];
 } *shared;
 
@@ -120,10 +120,10 @@ bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 	entry = find(t, exec, false);
 	if (entry)
 		*bounds = entry->bounds;
-	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++) {
-		bounds->trims[card] = t->trims[card];
-		if (entry->launched[card] == t->trims[card] + 1)
-			bounds->bytes[card] = 0;
+	for (int gpu = 0; entry && gpu < VGPU_MOST_GPUS; gpu++) {
+		bounds->trims[gpu] = t->trims[gpu];
+		if (entry->launched[gpu] == t->trims[gpu] + 1)
+			bounds->bytes[gpu] = 0;
 	}
 	vgpu_unlock(&t->lock);
 	return entry;
@@ -136,8 +136,8 @@ void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds)
 
 	if (!t || !vgpu_lock(&t->lock))
 		return;
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		bounds->trims[card] = t->trims[card];
+	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+		bounds->trims[gpu] = t->trims[gpu];
 	vgpu_unlock(&t->lock);
 }
 
@@ -151,19 +151,19 @@ void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds)
 	if (!vgpu_lock(&t->lock))
 		return;
 	entry = find(t, exec, false);
-	for (int card = 0; entry && card < VGPU_MOST_CARDS; card++)
-		entry->launched[card] = bounds->trims[card] + 1;
+	for (int gpu = 0; entry && gpu < VGPU_MOST_GPUS; gpu++)
+		entry->launched[gpu] = bounds->trims[gpu] + 1;
 	vgpu_unlock(&t->lock);
 }
 
-void vgpu_execs_trimmed(int card)
+void vgpu_execs_trimmed(int gpu)
 {
 	struct table *t = __atomic_load_n(&shared, __ATOMIC_ACQUIRE) ? table() : NULL;
 
-	if (!t || card < 0)
+	if (!t || gpu < 0)
 		return;
 	if (!vgpu_lock(&t->lock))
 		return;
-	t->trims[card]++;
+	t->trims[gpu]++;
 	vgpu_unlock(&t->lock);
 }

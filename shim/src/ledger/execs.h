@@ -1,5 +1,5 @@
 /*
- * Executable graphs that allocate: how much each may take of each card.
+ * Executable graphs that allocate: how much each may take of each GPU.
  *
  * Knows no driver. Most graphs allocate nothing and are not here. The table is bounded: where it is
  * full, a further graph that allocates is not instantiated. A fork child begins with an empty one.
@@ -15,9 +15,9 @@
 enum { VGPU_EXECS = 2048 };
 
 struct vgpu_graph_needs {
-	uint64_t cards; /* bit mask: on which it allocates */
-	uint64_t bytes[VGPU_MOST_CARDS];
-	uint32_t trims[VGPU_MOST_CARDS]; /* of each card, until that was asked for */
+	uint64_t gpus; /* bit mask: on which it allocates */
+	uint64_t bytes[VGPU_MOST_GPUS];
+	uint32_t trims[VGPU_MOST_GPUS]; /* of each GPU, until that was asked for */
 };
 
 /* False where the table is full. */
@@ -25,18 +25,18 @@ bool vgpu_execs_put(uint64_t exec, const struct vgpu_graph_needs *bounds);
 /* False, and nothing told: not known. */
 bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds);
 
-/* What a launch may still take: nothing of a card where one has been made since the last trim
+/* What a launch may still take: nothing of a GPU where one has been made since the last trim
  * there. False: the graph allocates nothing. */
 bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds);
 
 /* Before an exec that is not put yet is launched: what find says of the others. */
 void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds);
 
-/* The exec has been launched since the trims were counted: the card has given all that it needs,
+/* The exec has been launched since the trims were counted: the GPU has given all that it needs,
  * unless one came in between. */
 void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds);
 
-/* The driver gave graph memory of the card back: any graph may have to take it anew. */
-void vgpu_execs_trimmed(int card);
+/* The driver gave graph memory of the GPU back: any graph may have to take it anew. */
+void vgpu_execs_trimmed(int gpu);
 
 #endif

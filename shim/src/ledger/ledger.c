@@ -10,7 +10,7 @@ _Static_assert(VGPU_MAX_SLOTS < UINT16_MAX, "a hold fits");
 
 static struct vgpu_charge charge_in(const struct vgpu_entry *entry)
 {
-	return (struct vgpu_charge){entry->bytes, entry->card, entry->context, entry->hold};
+	return (struct vgpu_charge){entry->bytes, entry->gpu, entry->context, entry->hold};
 }
 
 enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct vgpu_charge charge,
@@ -33,7 +33,7 @@ enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct v
 							   .bytes = charge.bytes,
 							   .context = charge.context,
 							   .hold = (uint16_t)charge.hold,
-							   .card = (uint8_t)charge.card,
+							   .gpu = (uint8_t)charge.gpu,
 							   .kind = (uint8_t)kind});
 	}
 	vgpu_shard_leave(shard);
@@ -72,18 +72,18 @@ static void forget_entry(struct vgpu_shard *shard, struct vgpu_entry *entry, uin
 	vgpu_shard_remove(shard, entry);
 }
 
-void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS],
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
 			void (*let_go)(uint32_t hold))
 {
 	struct vgpu_shard *shard;
 
-	memset(bytes, 0, VGPU_MOST_CARDS * sizeof(*bytes));
+	memset(bytes, 0, VGPU_MOST_GPUS * sizeof(*bytes));
 	for (unsigned int i = 0; context && (shard = vgpu_shard_number(i)); i++) {
 		for (uint64_t at = 0; at < shard->capacity; at++) {
 			struct vgpu_entry *entry = &shard->entries[at];
 			/* What moves into the place is looked at too. */
 			while (entry->kind && entry->context == context)
-				forget_entry(shard, entry, &bytes[entry->card], let_go);
+				forget_entry(shard, entry, &bytes[entry->gpu], let_go);
 		}
 		vgpu_shard_leave(shard);
 	}

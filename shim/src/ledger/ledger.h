@@ -1,5 +1,5 @@
 /*
- * What this process holds and is charged for: (kind, key) -> {bytes, card, context}.
+ * What this process holds and is charged for: (kind, key) -> {bytes, GPU, context}.
  *
  * Knows neither CUDA nor the shared region; what a key means is the business of whoever enters it.
  * Safe from any thread. A fork child starts with an empty ledger: the driver's memory is its
@@ -27,7 +27,7 @@ enum vgpu_kind {
 
 struct vgpu_charge {
 	uint64_t bytes;
-	int32_t card;	  /* index in the grant */
+	int32_t gpu;	  /* index in the grant */
 	uint32_t context; /* id of the context that dies with it; 0: none does */
 	uint32_t hold;	  /* shared.h's; not 0: the bytes are charged there, not here */
 };
@@ -50,9 +50,9 @@ static inline bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key)
 	return vgpu_ledger_take(kind, key, NULL);
 }
 
-/* Take out all entries of a context (not 0): `bytes` has what they came to on each card, but for
+/* Take out all entries of a context (not 0): `bytes` has what they came to on each GPU, but for
  * those that are shared, each of whose holds is let go of. */
-void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_CARDS],
+void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
 			void (*let_go)(uint32_t hold));
 
 /* Entries now in the ledger. */

@@ -13,7 +13,7 @@ enum { SHARD_BITS = 6, SHARD_COUNT = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
 
 struct table {
 	struct vgpu_wiped wiped;
-	uint32_t blocks[VGPU_MOST_CARDS];
+	uint32_t blocks[VGPU_MOST_GPUS];
 	struct vgpu_shard shards[SHARD_COUNT];
 };
 
@@ -37,11 +37,11 @@ void *vgpu_ledger_pages(uint64_t bytes)
 	return vgpu_wiped_fresh(bytes, &wiped);
 }
 
-uint32_t *vgpu_ledger_blocks(int card)
+uint32_t *vgpu_ledger_blocks(int gpu)
 {
 	struct table *table = get_table();
 
-	return table && card >= 0 ? &table->blocks[card] : NULL;
+	return table && gpu >= 0 ? &table->blocks[gpu] : NULL;
 }
 
 /* Addresses differ in their middle bits; multiplying spreads them to the top. */

@@ -27,7 +27,7 @@ struct vgpu_entry {
 		uint16_t hold; /* as in vgpu_charge */
 		uint16_t live; /* VGPU_KIND_BLOCK: allocations in it */
 	};
-	uint8_t card;
+	uint8_t gpu;
 	uint8_t kind; /* 0: free */
 };
 
@@ -67,8 +67,8 @@ void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry);
 /* Zeroed pages that a fork child does not see, or NULL. */
 void *vgpu_ledger_pages(uint64_t bytes);
 
-/* How many blocks are entered for a card. */
-uint32_t *vgpu_ledger_blocks(int card);
+/* How many blocks are entered for a GPU. */
+uint32_t *vgpu_ledger_blocks(int gpu);
 
 /* Give a block's bits back; the entry is about to be removed. */
 void vgpu_block_clear(struct vgpu_shard *shard, struct vgpu_entry *entry);

@@ -1,4 +1,4 @@
-/* A card's UUID as text, in grants and in NVML's answers, to the 16 bytes that CUDA gives. */
+/* A GPU's UUID as text, in grants and in NVML's answers, to the 16 bytes that CUDA gives. */
 #ifndef VGPU_UUID_H
 #define VGPU_UUID_H
 

@@ -28,7 +28,7 @@ enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *o
 
 	vgpu_directory_path(VGPU_FILE_REGION, path);
 	result =
-	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(), fd, &file, os_errno);
+	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_gpu_count(), fd, &file, os_errno);
 	if (result != VGPU_OK ||
 	    (file.device == process->region_device && file.inode == process->region_inode))
 		return result;
@@ -42,11 +42,11 @@ static enum vgpu_result map_region(struct vgpu_process *process, const char *pat
 	struct vgpu_file file;
 	int fd;
 	enum vgpu_result result =
-	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_card_count(), &fd, &file, os_errno);
+	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_gpu_count(), &fd, &file, os_errno);
 
 	if (result != VGPU_OK)
 		return result;
-	result = vgpu_region_map(fd, vgpu_grant_card_count(), &process->view, os_errno);
+	result = vgpu_region_map(fd, vgpu_grant_gpu_count(), &process->view, os_errno);
 	syscall(SYS_close, fd);
 	process->region_device = file.device;
 	process->region_inode = file.inode;
@@ -74,17 +74,17 @@ static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_er
 	return result == VGPU_OK ? VGPU_OK : vgpu_fail(error, result, os_errno, path);
 }
 
-static void unlock_cards(struct vgpu_process *process, int count)
+static void unlock_gpus(struct vgpu_process *process, int count)
 {
-	for (int card = 0; card < count; card++)
-		vgpu_unlock(&process->cards[card].lock);
+	for (int gpu = 0; gpu < count; gpu++)
+		vgpu_unlock(&process->gpus[gpu].lock);
 }
 
-static bool lock_cards(struct vgpu_process *process)
+static bool lock_gpus(struct vgpu_process *process)
 {
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		if (!vgpu_lock(&process->cards[card].lock)) {
-			unlock_cards(process, card);
+	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+		if (!vgpu_lock(&process->gpus[gpu].lock)) {
+			unlock_gpus(process, gpu);
 			return false;
 		}
 	return true;
@@ -92,29 +92,29 @@ static bool lock_cards(struct vgpu_process *process)
 
 static bool set_attached(struct vgpu_process *process, bool attached)
 {
-	if (!lock_cards(process))
+	if (!lock_gpus(process))
 		return false;
 	__atomic_store_n(&process->attached, attached, __ATOMIC_RELEASE);
-	unlock_cards(process, VGPU_MOST_CARDS);
+	unlock_gpus(process, VGPU_MOST_GPUS);
 	return true;
 }
 
-void vgpu_recharge(struct vgpu_process *process, int card)
+void vgpu_recharge(struct vgpu_process *process, int gpu)
 {
-	uint64_t held_bytes = process->cards[card].held_bytes;
+	uint64_t held_bytes = process->gpus[gpu].held_bytes;
 	uint64_t charged_bytes =
-	    vgpu_counter_charged_bytes(&process->view, card, process->owner.slot);
+	    vgpu_counter_charged_bytes(&process->view, gpu, process->owner.slot);
 
 	if (held_bytes > charged_bytes)
-		vgpu_counter_charge(&process->view, card, &process->owner,
+		vgpu_counter_charge(&process->view, gpu, &process->owner,
 				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
 }
 
-void vgpu_publish_imported(struct vgpu_process *process, int card)
+void vgpu_publish_imported(struct vgpu_process *process, int gpu)
 {
 	__atomic_store_n(
-	    &vgpu_view_slot_card(&process->view, process->owner.slot, card)->imported_bytes,
-	    process->cards[card].imported_bytes, __ATOMIC_RELAXED);
+	    &vgpu_view_slot_gpu(&process->view, process->owner.slot, gpu)->imported_bytes,
+	    process->gpus[gpu].imported_bytes, __ATOMIC_RELAXED);
 }
 
 static void drop_anchor(struct vgpu_process *process)
@@ -155,9 +155,9 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const ch
 		return vgpu_fail(error, VGPU_SYSTEM, os_errno, path);
 	}
 	VGPU_AT(ATTACH_ANCHORED);
-	for (int card = 0; card < process->view.card_count; card++) {
-		vgpu_recharge(process, card);
-		vgpu_publish_imported(process, card);
+	for (int gpu = 0; gpu < process->view.gpu_count; gpu++) {
+		vgpu_recharge(process, gpu);
+		vgpu_publish_imported(process, gpu);
 	}
 	return VGPU_OK;
 }
@@ -267,8 +267,8 @@ void vgpu_detach(void)
 		vgpu_slots_free(&slots, &process->owner);
 		syscall(SYS_close, slots.fd);
 	}
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		process->cards[card].held_bytes = process->cards[card].late_bytes = 0;
+	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+		process->gpus[gpu].held_bytes = process->gpus[gpu].late_bytes = 0;
 	VGPU_AT(DETACH_DONE);
 	vgpu_unlock(&process->setup);
 }

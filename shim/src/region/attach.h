@@ -23,12 +23,12 @@ enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *o
 
 /*
  * What we held before somebody took us for dead is held still; the limit was checked then. The
- * caller holds the card's lock, or the slot is not in use yet.
+ * caller holds the GPU's lock, or the slot is not in use yet.
  */
-void vgpu_recharge(struct vgpu_process *process, int card);
+void vgpu_recharge(struct vgpu_process *process, int gpu);
 
 /* Write what the process holds of shared memory into its slot, for the agent. */
-void vgpu_publish_imported(struct vgpu_process *process, int card);
+void vgpu_publish_imported(struct vgpu_process *process, int gpu);
 
 /*
  * Map the page that keeps the lock of that slot, which the description `fd` holds, for as long as

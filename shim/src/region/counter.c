@@ -9,7 +9,7 @@ _Static_assert(VGPU_MAX_SLOTS <= 1 << 15, "a slot's number fits between sequence
 _Static_assert((VGPU_MAX_SLOTS & (VGPU_MAX_SLOTS - 1)) == 0, "a tag's slot is masked, not checked");
 _Static_assert(sizeof(struct vgpu_region_header) % 16 == 0, "words are aligned");
 _Static_assert(sizeof(struct vgpu_region_slot) % 16 == 0, "words are aligned");
-_Static_assert(sizeof(struct vgpu_region_slot_card) % 16 == 0, "words are aligned");
+_Static_assert(sizeof(struct vgpu_region_slot_gpu) % 16 == 0, "words are aligned");
 
 /*
  * A 16-byte word as two halves. The high half changes with the low one and never comes back; an
@@ -98,10 +98,10 @@ static uint64_t tag_of(uint32_t slot, uint64_t sequence)
  * counter's tag, so at most one operation of the whole region is in the counter and not in its
  * slot.
  */
-static void help(const struct vgpu_view *view, int card, uint64_t tag)
+static void help(const struct vgpu_view *view, int gpu, uint64_t tag)
 {
 	uint32_t slot = (uint32_t)(tag >> VGPU_TAG_SLOT_SHIFT) & (VGPU_MAX_SLOTS - 1);
-	struct vgpu_region_slot_card *entry = vgpu_view_slot_card(view, slot, card);
+	struct vgpu_region_slot_gpu *entry = vgpu_view_slot_gpu(view, slot, gpu);
 	struct word from, to, published;
 
 	from = load_word(&entry->bytes);
@@ -121,12 +121,12 @@ static void help(const struct vgpu_view *view, int card, uint64_t tag)
 	VGPU_AT(HELP_DONE);
 }
 
-static struct word load_counter(const struct vgpu_view *view, int card)
+static struct word load_counter(const struct vgpu_view *view, int gpu)
 {
-	struct word counter = load_word(&vgpu_view_card(view, card)->used_bytes);
+	struct word counter = load_word(&vgpu_view_gpu(view, gpu)->used_bytes);
 
 	VGPU_AT(COUNTER_READ);
-	help(view, card, counter.high);
+	help(view, gpu, counter.high);
 	VGPU_AT(COUNTER_HELPED);
 	return counter;
 }
@@ -144,13 +144,13 @@ static uint64_t minus(uint64_t used_bytes, uint64_t bytes)
 }
 
 /* `held` is the slot's word after help; `adding` tells a charge from an uncharge. */
-static enum vgpu_applied apply(const struct vgpu_view *view, int card,
+static enum vgpu_applied apply(const struct vgpu_view *view, int gpu,
 			       const struct vgpu_owner *owner, struct word held, bool adding,
 			       uint64_t bytes, uint64_t limit_bytes)
 {
-	struct vgpu_region_slot_card *entry = vgpu_view_slot_card(view, owner->slot, card);
+	struct vgpu_region_slot_gpu *entry = vgpu_view_slot_gpu(view, owner->slot, gpu);
 	uint64_t *published = (uint64_t *)&entry->delta_bytes;
-	uint64_t *counter = &vgpu_view_card(view, card)->used_bytes;
+	uint64_t *counter = &vgpu_view_gpu(view, gpu)->used_bytes;
 	struct word operation = {adding ? bytes : 0 - bytes, held.high + 1};
 	struct word former = load_word(published);
 	struct word from, to;
@@ -163,7 +163,7 @@ static enum vgpu_applied apply(const struct vgpu_view *view, int card,
 		return VGPU_LOST;
 	VGPU_AT(APPLY_PUBLISHED);
 	do {
-		from = load_counter(view, card);
+		from = load_counter(view, gpu);
 		/* Read after the counter: had somebody dropped our charge before that, it shows
 		 * here. */
 		if (load(&entry->sequence) != held.high)
@@ -174,24 +174,24 @@ static enum vgpu_applied apply(const struct vgpu_view *view, int card,
 		to.high = tag_of(owner->slot, operation.high);
 	} while (!swap_word(counter, from, to));
 	VGPU_AT(COUNTER_SWAPPED);
-	help(view, card, to.high);
+	help(view, gpu, to.high);
 	VGPU_AT(APPLY_DONE);
 	return VGPU_APPLIED;
 }
 
-static struct word load_held(const struct vgpu_view *view, int card, uint32_t slot)
+static struct word load_held(const struct vgpu_view *view, int gpu, uint32_t slot)
 {
-	load_counter(view, card);
-	return load_word(&vgpu_view_slot_card(view, slot, card)->bytes);
+	load_counter(view, gpu);
+	return load_word(&vgpu_view_slot_gpu(view, slot, gpu)->bytes);
 }
 
-enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int card,
+enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int gpu,
 				      const struct vgpu_owner *owner, uint64_t bytes,
 				      uint64_t limit_bytes)
 {
-	struct word held = load_held(view, card, owner->slot);
-	enum vgpu_applied applied = apply(view, card, owner, held, true, bytes, limit_bytes);
-	struct vgpu_region_card *record = vgpu_view_card(view, card);
+	struct word held = load_held(view, gpu, owner->slot);
+	enum vgpu_applied applied = apply(view, gpu, owner, held, true, bytes, limit_bytes);
+	struct vgpu_region_gpu *record = vgpu_view_gpu(view, gpu);
 
 	if (applied == VGPU_REFUSED) {
 		__atomic_add_fetch(&record->refused_count, 1, __ATOMIC_RELAXED);
@@ -200,28 +200,28 @@ enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int card,
 	return applied;
 }
 
-enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int card,
+enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int gpu,
 					const struct vgpu_owner *owner, uint64_t bytes)
 {
-	struct word held = load_held(view, card, owner->slot);
-	struct vgpu_region_card *record = vgpu_view_card(view, card);
+	struct word held = load_held(view, gpu, owner->slot);
+	struct vgpu_region_gpu *record = vgpu_view_gpu(view, gpu);
 
 	if (bytes > held.low) {
 		__atomic_add_fetch(&record->over_refund_count, 1, __ATOMIC_RELAXED);
 		bytes = held.low;
 	}
-	return apply(view, card, owner, held, false, bytes, VGPU_NO_LIMIT);
+	return apply(view, gpu, owner, held, false, bytes, VGPU_NO_LIMIT);
 }
 
-static uint64_t drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner,
+static uint64_t drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner,
 		     bool even_empty)
 {
-	struct vgpu_region_slot_card *entry = vgpu_view_slot_card(view, owner->slot, card);
-	uint64_t *counter = &vgpu_view_card(view, card)->used_bytes;
+	struct vgpu_region_slot_gpu *entry = vgpu_view_slot_gpu(view, owner->slot, gpu);
+	uint64_t *counter = &vgpu_view_gpu(view, gpu)->used_bytes;
 	struct word from, to, held;
 
 	do {
-		from = load_counter(view, card);
+		from = load_counter(view, gpu);
 		held = load_word(&entry->bytes);
 		/* In this order: a new owner takes the next generation before its first operation.
 		 */
@@ -232,27 +232,27 @@ static uint64_t drop(const struct vgpu_view *view, int card, const struct vgpu_o
 		to.high = tag_of(owner->slot, held.high + 1) | VGPU_TAG_DROP;
 	} while (!swap_word(counter, from, to));
 	VGPU_AT(DROP_SWAPPED);
-	help(view, card, to.high);
+	help(view, gpu, to.high);
 	VGPU_AT(DROP_DONE);
 	return held.low;
 }
 
-uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner)
+uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner)
 {
-	return drop(view, card, owner, false);
+	return drop(view, gpu, owner, false);
 }
 
-void vgpu_counter_renew(const struct vgpu_view *view, int card, const struct vgpu_owner *owner)
+void vgpu_counter_renew(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner)
 {
-	drop(view, card, owner, true);
+	drop(view, gpu, owner, true);
 }
 
-uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int card)
+uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int gpu)
 {
-	return load(&vgpu_view_card(view, card)->used_bytes);
+	return load(&vgpu_view_gpu(view, gpu)->used_bytes);
 }
 
-uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int card, uint32_t slot)
+uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int gpu, uint32_t slot)
 {
-	return load(&vgpu_view_slot_card(view, slot, card)->bytes);
+	return load(&vgpu_view_slot_gpu(view, slot, gpu)->bytes);
 }

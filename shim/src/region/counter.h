@@ -18,7 +18,7 @@ struct vgpu_view {
 	char *base;
 	uint64_t slots_offset;
 	uint32_t slot_stride;
-	int card_count;
+	int gpu_count;
 };
 
 enum vgpu_applied {
@@ -34,9 +34,9 @@ struct vgpu_owner {
 
 #define VGPU_NO_LIMIT UINT64_MAX
 
-static inline struct vgpu_region_card *vgpu_view_card(const struct vgpu_view *view, int card)
+static inline struct vgpu_region_gpu *vgpu_view_gpu(const struct vgpu_view *view, int gpu)
 {
-	return (struct vgpu_region_card *)(view->base + sizeof(struct vgpu_region_header)) + card;
+	return (struct vgpu_region_gpu *)(view->base + sizeof(struct vgpu_region_header)) + gpu;
 }
 
 static inline struct vgpu_region_slot *vgpu_view_slot(const struct vgpu_view *view, uint32_t slot)
@@ -45,40 +45,40 @@ static inline struct vgpu_region_slot *vgpu_view_slot(const struct vgpu_view *vi
 					   (uint64_t)slot * view->slot_stride);
 }
 
-static inline struct vgpu_region_slot_card *vgpu_view_slot_card(const struct vgpu_view *view,
-								uint32_t slot, int card)
+static inline struct vgpu_region_slot_gpu *vgpu_view_slot_gpu(const struct vgpu_view *view,
+							      uint32_t slot, int gpu)
 {
-	return (struct vgpu_region_slot_card *)(vgpu_view_slot(view, slot) + 1) + card;
+	return (struct vgpu_region_slot_gpu *)(vgpu_view_slot(view, slot) + 1) + gpu;
 }
 
 /*
- * Add bytes to the charge of `owner`, unless the card would then hold more than limit_bytes. One at
- * a time per slot and card: the caller holds the process's lock.
+ * Add bytes to the charge of `owner`, unless the GPU would then hold more than limit_bytes. One at
+ * a time per slot and GPU: the caller holds the process's lock.
  */
-enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int card,
+enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int gpu,
 				      const struct vgpu_owner *owner, uint64_t bytes,
 				      uint64_t limit_bytes);
 
 /* Take bytes off; more than it holds is clamped and counted. The caller holds the process's lock.
  */
-enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int card,
+enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int gpu,
 					const struct vgpu_owner *owner, uint64_t bytes);
 
 /*
  * Drop the whole charge of a dead slot, if it still is in this generation. Any number of processes
  * may do so at once, without a lock. Returns the bytes that this call dropped.
  */
-uint64_t vgpu_counter_drop(const struct vgpu_view *view, int card, const struct vgpu_owner *owner);
+uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner);
 
 /*
  * The same for a slot that is about to be taken, and with a new sequence number even where nothing
  * is charged: what the last owner, held for dead, has published and not yet counted never will be.
  */
-void vgpu_counter_renew(const struct vgpu_view *view, int card, const struct vgpu_owner *owner);
+void vgpu_counter_renew(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner);
 
-uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int card);
+uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int gpu);
 
 /* What the slot is charged, but for an operation that nobody has helped yet. */
-uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int card, uint32_t slot);
+uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int gpu, uint32_t slot);
 
 #endif

@@ -73,7 +73,7 @@ static bool read_percent(const char *text, uint64_t *percent)
 	return read_number(&text, percent) && !*text && *percent <= 100;
 }
 
-/* What a variable says, for one card or, without a number behind its name, for all. */
+/* What a variable says, for one GPU or, without a number behind its name, for all. */
 struct family {
 	const char *name;
 	enum vgpu_result refusal;
@@ -85,13 +85,13 @@ static const struct family MEMORY = {VGPU_ENV_MEMORY_LIMIT, VGPU_ENVIRONMENT_MEM
 				     VGPU_NO_LIMIT};
 static const struct family CORE = {VGPU_ENV_CORE_LIMIT, VGPU_ENVIRONMENT_CORE, read_percent, 0};
 
-enum { EVERY_CARD = -1, NO_CARD = -2, NOT_OF_THE_FAMILY = -3 };
+enum { EVERY_GPU = -1, NO_GPU = -2, NOT_OF_THE_FAMILY = -3 };
 
-/* Which card "NAME=" or "NAME_7=" means. A number that no card can have is the user's mistake. */
-static int card_meant(const char *variable, const char *name, const char **value)
+/* Which GPU "NAME=" or "NAME_7=" means. A number that no GPU can have is the user's mistake. */
+static int gpu_meant(const char *variable, const char *name, const char **value)
 {
 	size_t length = strlen(name);
-	int card = 0;
+	int gpu = 0;
 
 	*value = strchr(variable, '=');
 	if (!*value || strncmp(variable, name, length) != 0)
@@ -99,17 +99,17 @@ static int card_meant(const char *variable, const char *name, const char **value
 	++*value;
 	variable += length;
 	if (*variable == '=')
-		return EVERY_CARD;
+		return EVERY_GPU;
 	if (*variable++ != '_')
 		return NOT_OF_THE_FAMILY;
 	if (*variable == '=' || (variable[0] == '0' && variable[1] != '='))
-		return NO_CARD;
+		return NO_GPU;
 	for (; *variable != '='; variable++) {
-		if (*variable < '0' || *variable > '9' || card >= VGPU_MOST_CARDS)
-			return NO_CARD;
-		card = card * 10 + (*variable - '0');
+		if (*variable < '0' || *variable > '9' || gpu >= VGPU_MOST_GPUS)
+			return NO_GPU;
+		gpu = gpu * 10 + (*variable - '0');
 	}
-	return card < VGPU_MOST_CARDS ? card : NO_CARD;
+	return gpu < VGPU_MOST_GPUS ? gpu : NO_GPU;
 }
 
 /* NAME="value", without what would break the one line that the user sees. */
@@ -129,42 +129,42 @@ static enum vgpu_result refuse(struct vgpu_error *error, enum vgpu_result result
 }
 
 static enum vgpu_result read_family(const struct family *family, char *const *variables,
-				    uint64_t values[VGPU_MOST_CARDS], struct vgpu_error *error)
+				    uint64_t values[VGPU_MOST_GPUS], struct vgpu_error *error)
 {
-	bool own[VGPU_MOST_CARDS] = {false};
+	bool own[VGPU_MOST_GPUS] = {false};
 	uint64_t every = family->unsaid, value;
 	const char *text;
 
 	for (; *variables; variables++) {
-		int card = card_meant(*variables, family->name, &text);
+		int gpu = gpu_meant(*variables, family->name, &text);
 
-		if (card == NOT_OF_THE_FAMILY)
+		if (gpu == NOT_OF_THE_FAMILY)
 			continue;
-		if (card == NO_CARD || !family->read(text, &value))
+		if (gpu == NO_GPU || !family->read(text, &value))
 			return refuse(error, family->refusal, *variables);
-		*(card == EVERY_CARD ? &every : &values[card]) = value;
-		if (card >= 0)
-			own[card] = true;
+		*(gpu == EVERY_GPU ? &every : &values[gpu]) = value;
+		if (gpu >= 0)
+			own[gpu] = true;
 	}
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		if (!own[card])
-			values[card] = every;
+	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+		if (!own[gpu])
+			values[gpu] = every;
 	return VGPU_OK;
 }
 
 static enum vgpu_result read_limits(char *const *variables, struct vgpu_environment *out,
 				    struct vgpu_error *error)
 {
-	uint64_t bytes[VGPU_MOST_CARDS], percents[VGPU_MOST_CARDS];
+	uint64_t bytes[VGPU_MOST_GPUS], percents[VGPU_MOST_GPUS];
 	enum vgpu_result result = read_family(&MEMORY, variables, bytes, error);
 	bool any = false;
 
 	if (result == VGPU_OK)
 		result = read_family(&CORE, variables, percents, error);
-	for (int card = 0; result == VGPU_OK && card < VGPU_MOST_CARDS; card++) {
-		out->limits[card] =
-		    (struct vgpu_environment_limit){bytes[card], (uint32_t)percents[card]};
-		any |= bytes[card] != VGPU_NO_LIMIT;
+	for (int gpu = 0; result == VGPU_OK && gpu < VGPU_MOST_GPUS; gpu++) {
+		out->limits[gpu] =
+		    (struct vgpu_environment_limit){bytes[gpu], (uint32_t)percents[gpu]};
+		any |= bytes[gpu] != VGPU_NO_LIMIT;
 	}
 	return result != VGPU_OK || any ? result : vgpu_fail(error, VGPU_UNMANAGED, 0, "");
 }
@@ -179,7 +179,7 @@ static void read_list(const char *list, struct vgpu_environment *out)
 		size_t length = strcspn(list, ",");
 		bool uuid = strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0;
 
-		if (!uuid || length >= sizeof(name) || count == VGPU_MOST_CARDS)
+		if (!uuid || length >= sizeof(name) || count == VGPU_MOST_GPUS)
 			return;
 		memcpy(name, list, length);
 		name[length] = '\0';
@@ -238,8 +238,8 @@ int vgpu_environment_number(const struct vgpu_environment *environment, const ui
 {
 	if (!environment->listed_count)
 		return number;
-	for (int card = 0; card < environment->listed_count; card++)
-		if (memcmp(environment->listed[card], uuid, 16) == 0)
-			return card;
+	for (int gpu = 0; gpu < environment->listed_count; gpu++)
+		if (memcmp(environment->listed[gpu], uuid, 16) == 0)
+			return gpu;
 	return -1;
 }

@@ -29,11 +29,11 @@ static const struct {
     [VGPU_ENVIRONMENT_MEMORY] =
 	{"a limit in the environment cannot be understood",
 	 "; write whole bytes or one of k, m, g behind them (1024m), or 0 "
-	 "for no limit, and behind LIMIT_ the number of a card from 0 to 31"},
+	 "for no limit, and behind LIMIT_ the number of a GPU from 0 to 31"},
     [VGPU_ENVIRONMENT_CORE] =
 	{"a limit in the environment cannot be understood",
 	 "; write a whole percentage from 0 (no limit) to 100, and behind LIMIT_ "
-	 "the number of a card from 0 to 31"},
+	 "the number of a GPU from 0 to 31"},
     [VGPU_CACHE_FOREIGN] =
 	{"the file that accounts GPU memory is damaged, another program's, or of "
 	 "another version of this library",

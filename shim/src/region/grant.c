@@ -17,15 +17,15 @@
 #define COPY_BYTES (VGPU_GRANT_CHECKSUM_OFFSET + sizeof(uint32_t))
 
 _Static_assert(VGPU_GRANT_CHECKSUM_OFFSET ==
-		   sizeof(struct vgpu_grant_head) + VGPU_MAX_CARDS * sizeof(struct vgpu_grant_card),
-	       "the checksum follows the cards");
+		   sizeof(struct vgpu_grant_head) + VGPU_MAX_GPUS * sizeof(struct vgpu_grant_gpu),
+	       "the checksum follows the GPUs");
 _Static_assert(COPY_BYTES <= VGPU_GRANT_COPY_STRIDE, "a copy fits its stride");
 
 /* A copy out of the mapping: what is verified is what is used. */
 union copy {
 	struct {
 		struct vgpu_grant_head head;
-		struct vgpu_grant_card cards[VGPU_MAX_CARDS];
+		struct vgpu_grant_gpu gpus[VGPU_MAX_GPUS];
 		uint32_t checksum;
 	} is;
 	char bytes[COPY_BYTES];
@@ -33,7 +33,7 @@ union copy {
 
 /*
  * Identity is set once, before `loaded`; limits change, each on its own, and are read without the
- * lock. Where limits come from the environment there is no mapping, and a card is added when it is
+ * lock. Where limits come from the environment there is no mapping, and a GPU is added when it is
  * met.
  */
 static struct {
@@ -43,9 +43,9 @@ static struct {
 	uint64_t seen[COPIES];
 	uint64_t sequence;
 	uint64_t id;
-	int card_count;
-	uint8_t uuids[VGPU_MOST_CARDS][16];
-	struct vgpu_grant_limits limits[VGPU_MOST_CARDS];
+	int gpu_count;
+	uint8_t uuids[VGPU_MOST_GPUS][16];
+	struct vgpu_grant_limits limits[VGPU_MOST_GPUS];
 } grant;
 
 static uint64_t sequence_at(const char *mapping, int index)
@@ -54,10 +54,10 @@ static uint64_t sequence_at(const char *mapping, int index)
 			       __ATOMIC_ACQUIRE);
 }
 
-/* A card with a malformed UUID has all zeros, which no card answers to. */
-static void uuid_of(const struct vgpu_grant_card *card, uint8_t uuid[16])
+/* A GPU with a malformed UUID has all zeros, which no GPU answers to. */
+static void uuid_of(const struct vgpu_grant_gpu *gpu, uint8_t uuid[16])
 {
-	(void)vgpu_uuid_parse(card->uuid, sizeof(card->uuid), uuid);
+	(void)vgpu_uuid_parse(gpu->uuid, sizeof(gpu->uuid), uuid);
 }
 
 static bool valid(const union copy *copy)
@@ -65,8 +65,8 @@ static bool valid(const union copy *copy)
 	const struct vgpu_grant_head *head = &copy->is.head;
 
 	return head->sequence && head->magic == VGPU_GRANT_MAGIC &&
-	       head->version == VGPU_GRANT_VERSION && head->card_count >= 1 &&
-	       head->card_count <= VGPU_MAX_CARDS &&
+	       head->version == VGPU_GRANT_VERSION && head->gpu_count >= 1 &&
+	       head->gpu_count <= VGPU_MAX_GPUS &&
 	       copy->is.checksum == vgpu_crc32(copy->bytes, VGPU_GRANT_CHECKSUM_OFFSET);
 }
 
@@ -91,19 +91,19 @@ static bool same_grant(const union copy *copy)
 {
 	uint8_t uuid[16];
 
-	if (copy->is.head.grant_id != grant.id || (int)copy->is.head.card_count != grant.card_count)
+	if (copy->is.head.grant_id != grant.id || (int)copy->is.head.gpu_count != grant.gpu_count)
 		return false;
-	for (int card = 0; card < grant.card_count; card++) {
-		uuid_of(&copy->is.cards[card], uuid);
-		if (memcmp(uuid, grant.uuids[card], sizeof(uuid)) != 0)
+	for (int gpu = 0; gpu < grant.gpu_count; gpu++) {
+		uuid_of(&copy->is.gpus[gpu], uuid);
+		if (memcmp(uuid, grant.uuids[gpu], sizeof(uuid)) != 0)
 			return false;
 	}
 	return true;
 }
 
-static void set_limits(int card, const struct vgpu_grant_limits *from)
+static void set_limits(int gpu, const struct vgpu_grant_limits *from)
 {
-	struct vgpu_grant_limits *to = &grant.limits[card];
+	struct vgpu_grant_limits *to = &grant.limits[gpu];
 
 	__atomic_store_n(&to->limit_bytes, from->limit_bytes, __ATOMIC_RELAXED);
 	__atomic_store_n(&to->overhead_bytes, from->overhead_bytes, __ATOMIC_RELAXED);
@@ -119,17 +119,17 @@ static void set_limits(int card, const struct vgpu_grant_limits *from)
 
 static void take_limits(const union copy *copy, const uint64_t seen[COPIES])
 {
-	for (int card = 0; card < grant.card_count; card++) {
-		const struct vgpu_grant_card *from = &copy->is.cards[card];
+	for (int gpu = 0; gpu < grant.gpu_count; gpu++) {
+		const struct vgpu_grant_gpu *from = &copy->is.gpus[gpu];
 
-		set_limits(card, &(struct vgpu_grant_limits){
-				     .limit_bytes = from->limit_bytes,
-				     .overhead_bytes = from->overhead_bytes,
-				     .context_bytes = from->context_bytes,
-				     .code_bytes = from->code_bytes,
-				     .core_percent = from->core_percent,
-				     .flags = from->flags,
-				 });
+		set_limits(gpu, &(struct vgpu_grant_limits){
+				    .limit_bytes = from->limit_bytes,
+				    .overhead_bytes = from->overhead_bytes,
+				    .context_bytes = from->context_bytes,
+				    .code_bytes = from->code_bytes,
+				    .core_percent = from->core_percent,
+				    .flags = from->flags,
+				});
 	}
 	grant.sequence = copy->is.head.sequence;
 	for (int index = 0; index < COPIES; index++)
@@ -171,9 +171,9 @@ static enum vgpu_result load_locked(const char *path, int *os_errno)
 		return VGPU_GRANT_INVALID;
 	}
 	grant.id = copy.is.head.grant_id;
-	grant.card_count = (int)copy.is.head.card_count;
-	for (int card = 0; card < grant.card_count; card++)
-		uuid_of(&copy.is.cards[card], grant.uuids[card]);
+	grant.gpu_count = (int)copy.is.head.gpu_count;
+	for (int gpu = 0; gpu < grant.gpu_count; gpu++)
+		uuid_of(&copy.is.gpus[gpu], grant.uuids[gpu]);
 	take_limits(&copy, seen);
 	grant.mapping = mapping;
 	__atomic_store_n(&grant.loaded, true, __ATOMIC_RELEASE);
@@ -195,24 +195,24 @@ enum vgpu_result vgpu_grant_load(const char *path, int *os_errno)
 	return result;
 }
 
-void vgpu_grant_assume(uint64_t id, int card_count)
+void vgpu_grant_assume(uint64_t id, int gpu_count)
 {
 	if (!vgpu_lock(&grant.lock))
 		return;
 	if (!grant.loaded) {
 		grant.id = id;
-		grant.card_count = card_count;
+		grant.gpu_count = gpu_count;
 		__atomic_store_n(&grant.loaded, true, __ATOMIC_RELEASE);
 	}
 	vgpu_unlock(&grant.lock);
 }
 
-void vgpu_grant_add(int card, const uint8_t uuid[16], const struct vgpu_grant_limits *limits)
+void vgpu_grant_add(int gpu, const uint8_t uuid[16], const struct vgpu_grant_limits *limits)
 {
 	if (!vgpu_lock(&grant.lock))
 		return;
-	set_limits(card, limits);
-	memcpy(grant.uuids[card], uuid, 16);
+	set_limits(gpu, limits);
+	memcpy(grant.uuids[gpu], uuid, 16);
 	vgpu_unlock(&grant.lock);
 }
 
@@ -244,9 +244,9 @@ static void refresh(void)
 		read_again();
 }
 
-int vgpu_grant_card_count(void)
+int vgpu_grant_gpu_count(void)
 {
-	return grant.card_count;
+	return grant.gpu_count;
 }
 
 uint64_t vgpu_grant_id(void)
@@ -262,25 +262,25 @@ int vgpu_grant_find(const uint8_t uuid[16])
 		return -1;
 	if (!vgpu_lock(&grant.lock))
 		return -1;
-	for (int card = 0; card < grant.card_count && found < 0; card++)
-		if (!memcmp(grant.uuids[card], uuid, 16))
-			found = card;
+	for (int gpu = 0; gpu < grant.gpu_count && found < 0; gpu++)
+		if (!memcmp(grant.uuids[gpu], uuid, 16))
+			found = gpu;
 	vgpu_unlock(&grant.lock);
 	return found;
 }
 
-static bool known(int card)
+static bool known(int gpu)
 {
-	return __atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE) && card >= 0 &&
-	       card < grant.card_count;
+	return __atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE) && gpu >= 0 &&
+	       gpu < grant.gpu_count;
 }
 
-const struct vgpu_grant_limits *vgpu_grant_limits(int card)
+const struct vgpu_grant_limits *vgpu_grant_limits(int gpu)
 {
 	static const struct vgpu_grant_limits nothing;
 
-	if (!known(card))
+	if (!known(gpu))
 		return &nothing;
 	refresh();
-	return &grant.limits[card];
+	return &grant.limits[gpu];
 }

@@ -20,7 +20,7 @@ enum vgpu_result vgpu_grant_load(const char *path, int *os_errno);
  * In place of a file, limits from the environment: room for so many GPUs, which are added as they
  * are met. Once per process; vgpu_grant_load then has nothing to do.
  */
-void vgpu_grant_assume(uint64_t id, int card_count);
+void vgpu_grant_assume(uint64_t id, int gpu_count);
 
 /* What a grant says of one GPU. Each field changes on its own: read one with vgpu_grant_read. */
 struct vgpu_grant_limits {
@@ -32,16 +32,16 @@ struct vgpu_grant_limits {
 	uint32_t core_percent;
 	uint32_t flags; /* VGPU_GRANT_MANAGED_FREE */
 };
-void vgpu_grant_add(int card, const uint8_t uuid[16], const struct vgpu_grant_limits *limits);
+void vgpu_grant_add(int gpu, const uint8_t uuid[16], const struct vgpu_grant_limits *limits);
 
 /* After vgpu_grant_load returned VGPU_OK, or vgpu_grant_assume. */
-int vgpu_grant_card_count(void);
+int vgpu_grant_gpu_count(void);
 uint64_t vgpu_grant_id(void);
 int vgpu_grant_find(const uint8_t uuid[16]);
 
 /* The newest valid limits of a GPU; all zero of one that is not granted. */
-const struct vgpu_grant_limits *vgpu_grant_limits(int card);
-#define vgpu_grant_read(card, field)                                                               \
-	__atomic_load_n(&vgpu_grant_limits(card)->field, __ATOMIC_RELAXED)
+const struct vgpu_grant_limits *vgpu_grant_limits(int gpu);
+#define vgpu_grant_read(gpu, field)                                                                \
+	__atomic_load_n(&vgpu_grant_limits(gpu)->field, __ATOMIC_RELAXED)
 
 #endif

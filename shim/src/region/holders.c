@@ -15,7 +15,7 @@ static bool is_own(const struct vgpu_process *process, uint32_t number, uint64_t
 }
 
 /* Read between two looks at the generation: all of it is of one owner. False: nobody to name. */
-static bool name_holder(const struct vgpu_process *process, int card, uint32_t number,
+static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t number,
 			struct vgpu_holder *holder)
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(&process->view, number);
@@ -28,7 +28,7 @@ static bool name_holder(const struct vgpu_process *process, int card, uint32_t n
 
 	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_LIVE)
 		return false;
-	holder->bytes = vgpu_counter_charged_bytes(&process->view, card, number);
+	holder->bytes = vgpu_counter_charged_bytes(&process->view, gpu, number);
 	holder->pid = who.pid;
 	if (!holder->bytes)
 		return false;
@@ -39,11 +39,11 @@ static bool name_holder(const struct vgpu_process *process, int card, uint32_t n
 	return __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE) == generation;
 }
 
-bool vgpu_next_holder(int card, uint32_t *cursor, struct vgpu_holder *holder)
+bool vgpu_next_holder(int gpu, uint32_t *cursor, struct vgpu_holder *holder)
 {
 	struct vgpu_process *process = vgpu_process();
 
-	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
+	if (!process || !vgpu_is_mapped(process) || gpu < 0 || gpu >= process->view.gpu_count)
 		return false;
 	while (*cursor < VGPU_MAX_SLOTS) {
 		uint32_t number = (*cursor)++;
@@ -51,7 +51,7 @@ bool vgpu_next_holder(int card, uint32_t *cursor, struct vgpu_holder *holder)
 		if (!__atomic_load_n(&vgpu_view_slot(&process->view, number)->generation,
 				     __ATOMIC_ACQUIRE))
 			return false; /* this slot and all above were never taken */
-		if (name_holder(process, card, number, holder))
+		if (name_holder(process, gpu, number, holder))
 			return true;
 	}
 	return false;

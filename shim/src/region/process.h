@@ -15,8 +15,8 @@
 #include "os/lock.h"
 #include "region/counter.h"
 
-/* On a line of its own: threads on different cards must not share one. */
-struct vgpu_process_card {
+/* On a line of its own: threads on different GPUs must not share one. */
+struct vgpu_process_gpu {
 	struct vgpu_lock lock;
 	uint64_t held_bytes; /* what our reservations come to, should the slot be lost */
 	int64_t
@@ -28,7 +28,7 @@ struct vgpu_process {
 	struct vgpu_birth birth;
 	struct vgpu_lock setup; /* held while attaching, detaching, mapping */
 	bool mapped;
-	bool attached; /* written under setup and every card's lock */
+	bool attached; /* written under setup and every GPU's lock */
 	struct vgpu_view view;
 	uint64_t region_device;
 	uint64_t region_inode;
@@ -38,7 +38,7 @@ struct vgpu_process {
 	uint64_t last_reap_ns; /* when a search for the dead last began, */
 	uint64_t reaped_ns;    /* and when the last one that is over had begun, */
 	uint64_t reap_took_ns; /* and how long it took */
-	struct vgpu_process_card cards[VGPU_MOST_CARDS];
+	struct vgpu_process_gpu gpus[VGPU_MOST_GPUS];
 };
 
 /* NULL where the kernel gives no page. */

@@ -14,16 +14,16 @@
 
 #define LINE_BYTES 64
 
-static struct vgpu_view geometry(int card_count)
+static struct vgpu_view geometry(int gpu_count)
 {
 	uint64_t stride = sizeof(struct vgpu_region_slot) +
-			  (uint64_t)card_count * sizeof(struct vgpu_region_slot_card);
+			  (uint64_t)gpu_count * sizeof(struct vgpu_region_slot_gpu);
 
 	return (struct vgpu_view){
 	    .slots_offset = sizeof(struct vgpu_region_header) +
-			    (uint64_t)card_count * sizeof(struct vgpu_region_card),
+			    (uint64_t)gpu_count * sizeof(struct vgpu_region_gpu),
 	    .slot_stride = (uint32_t)((stride + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES),
-	    .card_count = card_count,
+	    .gpu_count = gpu_count,
 	};
 }
 
@@ -38,7 +38,7 @@ static bool header_fits(const struct vgpu_region_header *header, const struct vg
 	return header->magic == VGPU_REGION_MAGIC && header->version == VGPU_REGION_VERSION &&
 	       header->checksum ==
 		   vgpu_crc32(header, offsetof(struct vgpu_region_header, checksum)) &&
-	       header->card_count == (uint32_t)view->card_count &&
+	       header->gpu_count == (uint32_t)view->gpu_count &&
 	       header->slot_count == VGPU_MAX_SLOTS && header->slot_stride == view->slot_stride &&
 	       header->slots_offset == view->slots_offset &&
 	       header->file_bytes == file_bytes(view) && header->grant_id == grant_id;
@@ -59,10 +59,10 @@ static enum vgpu_result why_not_open(int os_errno)
 	}
 }
 
-enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int card_count, int *fd,
+enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int gpu_count, int *fd,
 				  struct vgpu_file *file, int *os_errno)
 {
-	struct vgpu_view view = geometry(card_count);
+	struct vgpu_view view = geometry(gpu_count);
 	struct vgpu_region_header header;
 
 	*fd = vgpu_open(path, O_RDWR);
@@ -90,9 +90,9 @@ static bool fill_holes(int fd, uint64_t bytes, int *os_errno)
 	return false;
 }
 
-enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view, int *os_errno)
+enum vgpu_result vgpu_region_map(int fd, int gpu_count, struct vgpu_view *view, int *os_errno)
 {
-	*view = geometry(card_count);
+	*view = geometry(gpu_count);
 	if (!fill_holes(fd, file_bytes(view), os_errno))
 		return VGPU_SYSTEM;
 	view->base = vgpu_map_file(fd, 0, file_bytes(view), PROT_READ | PROT_WRITE);
@@ -107,11 +107,11 @@ enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view,
 
 static bool fill(int fd, int *os_errno)
 {
-	struct vgpu_view view = geometry(VGPU_MOST_CARDS);
+	struct vgpu_view view = geometry(VGPU_MOST_GPUS);
 	struct vgpu_region_header header = {
 	    .magic = VGPU_REGION_MAGIC,
 	    .version = VGPU_REGION_VERSION,
-	    .card_count = VGPU_MOST_CARDS,
+	    .gpu_count = VGPU_MOST_GPUS,
 	    .file_bytes = file_bytes(&view),
 	    .grant_id = VGPU_ENVIRONMENT_ID,
 	    .slot_count = VGPU_MAX_SLOTS,

@@ -1,7 +1,7 @@
 /*
  * The file `region`: opened, checked against its grant, mapped.
  *
- * Nothing in the file is believed: the geometry is computed from the grant's number of cards, and a
+ * Nothing in the file is believed: the geometry is computed from the grant's number of GPUs, and a
  * file that says otherwise, or is shorter, is refused before it is mapped.
  */
 #ifndef VGPU_REGION_FILE_H
@@ -12,7 +12,7 @@
 #include "vgpu/region.h"
 
 /* On VGPU_OK, *fd is open read-write and *file tells which file it is. */
-enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int card_count, int *fd,
+enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int gpu_count, int *fd,
 				  struct vgpu_file *file, int *os_errno);
 
 /*
@@ -22,6 +22,6 @@ enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int card_
 enum vgpu_result vgpu_region_make(const char *path, int *os_errno);
 
 /* Map a region that vgpu_region_open accepted. Not inherited by fork children. */
-enum vgpu_result vgpu_region_map(int fd, int card_count, struct vgpu_view *view, int *os_errno);
+enum vgpu_result vgpu_region_map(int fd, int gpu_count, struct vgpu_view *view, int *os_errno);
 
 #endif

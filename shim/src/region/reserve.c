@@ -1,7 +1,7 @@
 /*
  * Reserving and refunding, and what is told of limits and use: region.h's hot half.
  *
- * Works under one card's lock on a slot that attach.c took; looks for the dead before it refuses or
+ * Works under one GPU's lock on a slot that attach.c took; looks for the dead before it refuses or
  * reports.
  */
 #include <stdbool.h>
@@ -78,17 +78,17 @@ static void reap_afresh(struct vgpu_process *process)
 	}
 }
 
-uint64_t vgpu_last_exit_ns(int card)
+uint64_t vgpu_last_exit_ns(int gpu)
 {
 	struct vgpu_process *process = vgpu_process();
 	const struct vgpu_region_header *header;
 	uint64_t last_ns;
 
-	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
+	if (!process || !vgpu_is_mapped(process) || gpu < 0 || gpu >= process->view.gpu_count)
 		return 0;
 	header = (const struct vgpu_region_header *)process->view.base;
 	last_ns =
-	    __atomic_load_n(&vgpu_view_card(&process->view, card)->last_drop_ns, __ATOMIC_RELAXED);
+	    __atomic_load_n(&vgpu_view_gpu(&process->view, gpu)->last_drop_ns, __ATOMIC_RELAXED);
 	return header->created_ns > last_ns ? header->created_ns : last_ns;
 }
 
@@ -97,52 +97,49 @@ bool vgpu_limits_are_numbered(void)
 	return vgpu_directory_environment() != NULL;
 }
 
-int vgpu_card_of_uuid(const uint8_t uuid[16], int number)
+int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number)
 {
-	int card = vgpu_grant_find(uuid);
+	int gpu = vgpu_grant_find(uuid);
 
 	if (!vgpu_directory_environment())
-		return card;
-	if (card < 0)
-		card = vgpu_limits_meet(uuid, number);
-	return card >= 0 && vgpu_grant_read(card, limit_bytes) == VGPU_NO_LIMIT
-		   ? VGPU_CARD_UNMANAGED
-		   : card;
+		return gpu;
+	if (gpu < 0)
+		gpu = vgpu_limits_meet(uuid, number);
+	return gpu >= 0 && vgpu_grant_read(gpu, limit_bytes) == VGPU_NO_LIMIT ? VGPU_GPU_UNMANAGED
+									      : gpu;
 }
 
-uint64_t vgpu_limit_bytes(int card)
+uint64_t vgpu_limit_bytes(int gpu)
 {
-	return vgpu_grant_read(card, limit_bytes);
+	return vgpu_grant_read(gpu, limit_bytes);
 }
 
-uint32_t vgpu_core_percent(int card)
+uint32_t vgpu_core_percent(int gpu)
 {
-	return vgpu_grant_read(card, core_percent);
+	return vgpu_grant_read(gpu, core_percent);
 }
 
-uint64_t vgpu_context_bytes(int card, bool first)
+uint64_t vgpu_context_bytes(int gpu, bool first)
 {
-	return vgpu_grant_read(card, context_bytes) +
-	       (first ? vgpu_grant_read(card, code_bytes) : 0);
+	return vgpu_grant_read(gpu, context_bytes) + (first ? vgpu_grant_read(gpu, code_bytes) : 0);
 }
 
-bool vgpu_managed_is_charged(int card)
+bool vgpu_managed_is_charged(int gpu)
 {
-	return !(vgpu_grant_read(card, flags) & VGPU_GRANT_MANAGED_FREE);
+	return !(vgpu_grant_read(gpu, flags) & VGPU_GRANT_MANAGED_FREE);
 }
 
-uint64_t vgpu_used_bytes(int card)
+uint64_t vgpu_used_bytes(int gpu)
 {
 	struct vgpu_process *process = vgpu_process();
 	uint64_t held_bytes;
 
-	if (!process || !vgpu_is_mapped(process) || card < 0 || card >= process->view.card_count)
+	if (!process || !vgpu_is_mapped(process) || gpu < 0 || gpu >= process->view.gpu_count)
 		return 0;
-	held_bytes = __atomic_load_n(&process->cards[card].held_bytes, __ATOMIC_RELAXED);
-	if (vgpu_counter_used_bytes(&process->view, card) != held_bytes)
+	held_bytes = __atomic_load_n(&process->gpus[gpu].held_bytes, __ATOMIC_RELAXED);
+	if (vgpu_counter_used_bytes(&process->view, gpu) != held_bytes)
 		reap_for_report(process);
-	return vgpu_counter_used_bytes(&process->view, card) +
-	       vgpu_grant_read(card, overhead_bytes);
+	return vgpu_counter_used_bytes(&process->view, gpu) + vgpu_grant_read(gpu, overhead_bytes);
 }
 
 enum change {
@@ -161,37 +158,37 @@ enum change {
 enum { GROWING_SLOTS = 64 };
 #define GROWING_MOST_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
 
-static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, int card)
+static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, int gpu)
 {
-	return &vgpu_view_slot_card(&process->view, slot, card)->growing;
+	return &vgpu_view_slot_gpu(&process->view, slot, gpu)->growing;
 }
 
 /* All calls that may grow at once would fit beside what is charged. */
-static bool leaves_most(const struct vgpu_process *process, int card, uint64_t room_bytes)
+static bool leaves_most(const struct vgpu_process *process, int gpu, uint64_t room_bytes)
 {
 	uint64_t left_bytes;
 
-	if (card < 0 || card >= process->view.card_count)
+	if (gpu < 0 || gpu >= process->view.gpu_count)
 		return false;
-	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, card);
+	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, gpu);
 	return left_bytes <= room_bytes && left_bytes >= GROWING_MOST_BYTES;
 }
 
-uint64_t *vgpu_growing_begin(int card)
+uint64_t *vgpu_growing_begin(int gpu)
 {
 	struct vgpu_process *process = vgpu_process();
-	uint64_t room_bytes = vgpu_grant_read(card, room_bytes), *growing;
+	uint64_t room_bytes = vgpu_grant_read(gpu, room_bytes), *growing;
 
 	if (!process || !vgpu_is_attached(process) || process->owner.slot >= GROWING_SLOTS ||
-	    !leaves_most(process, card, room_bytes))
+	    !leaves_most(process, gpu, room_bytes))
 		return NULL;
-	growing = growing_of(process, process->owner.slot, card);
+	growing = growing_of(process, process->owner.slot, gpu);
 	if (__atomic_exchange_n(growing, 1, __ATOMIC_SEQ_CST))
 		return NULL;
 #ifndef __x86_64__
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
-	if (leaves_most(process, card, room_bytes))
+	if (leaves_most(process, gpu, room_bytes))
 		return growing;
 	vgpu_growing_end(growing);
 	return NULL;
@@ -202,12 +199,12 @@ void vgpu_growing_end(uint64_t *growing)
 	__atomic_store_n(growing, 0, __ATOMIC_RELEASE);
 }
 
-static bool leaves_room(const struct vgpu_process *process, int card)
+static bool leaves_room(const struct vgpu_process *process, int gpu)
 {
-	uint64_t room_bytes = vgpu_grant_read(card, room_bytes), growing_bytes = 0;
+	uint64_t room_bytes = vgpu_grant_read(gpu, room_bytes), growing_bytes = 0;
 	uint64_t left_bytes;
 
-	if (leaves_most(process, card, room_bytes))
+	if (leaves_most(process, gpu, room_bytes))
 		return true;
 	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
 		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);
@@ -215,30 +212,30 @@ static bool leaves_room(const struct vgpu_process *process, int card)
 		if (!__atomic_load_n(&holder->generation, __ATOMIC_ACQUIRE))
 			break;
 		if (__atomic_load_n(&holder->state, __ATOMIC_ACQUIRE) == VGPU_SLOT_LIVE &&
-		    __atomic_load_n(growing_of(process, slot, card), __ATOMIC_SEQ_CST))
+		    __atomic_load_n(growing_of(process, slot, gpu), __ATOMIC_SEQ_CST))
 			growing_bytes += VGPU_CHUNK_BYTES;
 	}
-	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, card);
+	left_bytes = room_bytes - vgpu_counter_used_bytes(&process->view, gpu);
 	return left_bytes <= room_bytes && left_bytes >= growing_bytes;
 }
 
-/* Under the card's lock. VGPU_LOST: attach anew first. */
-static enum vgpu_applied apply_locked(struct vgpu_process *process, int card, enum change change,
+/* Under the GPU's lock. VGPU_LOST: attach anew first. */
+static enum vgpu_applied apply_locked(struct vgpu_process *process, int gpu, enum change change,
 				      uint64_t bytes)
 {
-	struct vgpu_process_card *own = &process->cards[card];
+	struct vgpu_process_gpu *own = &process->gpus[gpu];
 	enum vgpu_applied applied;
 
 	if (!process->attached)
 		return VGPU_LOST;
-	vgpu_recharge(process, card);
+	vgpu_recharge(process, gpu);
 	applied = change == TAKE_OFF
-		      ? vgpu_counter_uncharge(&process->view, card, &process->owner, bytes)
-		      : vgpu_counter_charge(&process->view, card, &process->owner, bytes,
-					    change == ADD ? vgpu_grant_read(card, room_bytes)
+		      ? vgpu_counter_uncharge(&process->view, gpu, &process->owner, bytes)
+		      : vgpu_counter_charge(&process->view, gpu, &process->owner, bytes,
+					    change == ADD ? vgpu_grant_read(gpu, room_bytes)
 							  : VGPU_NO_LIMIT);
-	if (applied == VGPU_APPLIED && change == ADD && !leaves_room(process, card))
-		return vgpu_counter_uncharge(&process->view, card, &process->owner, bytes) ==
+	if (applied == VGPU_APPLIED && change == ADD && !leaves_room(process, gpu))
+		return vgpu_counter_uncharge(&process->view, gpu, &process->owner, bytes) ==
 			       VGPU_APPLIED
 			   ? VGPU_REFUSED
 			   : VGPU_LOST;
@@ -251,23 +248,23 @@ static enum vgpu_applied apply_locked(struct vgpu_process *process, int card, en
 	return applied;
 }
 
-static void apply_late(struct vgpu_process *process, int card)
+static void apply_late(struct vgpu_process *process, int gpu)
 {
-	int64_t *late = &process->cards[card].late_bytes, bytes;
+	int64_t *late = &process->gpus[gpu].late_bytes, bytes;
 
 	if (__builtin_expect(!__atomic_load_n(late, __ATOMIC_RELAXED), 1))
 		return;
 	bytes = __atomic_exchange_n(late, 0, __ATOMIC_RELAXED);
-	if (apply_locked(process, card, bytes > 0 ? ADD_IN_USE : TAKE_OFF,
+	if (apply_locked(process, gpu, bytes > 0 ? ADD_IN_USE : TAKE_OFF,
 			 (uint64_t)(bytes > 0 ? bytes : -bytes)) != VGPU_APPLIED)
 		__atomic_fetch_add(late, bytes, __ATOMIC_RELAXED);
 }
 
 /* One try. What cannot be done now is left to whoever can, or refused. */
-static enum vgpu_applied apply(struct vgpu_process *process, int card, enum change change,
+static enum vgpu_applied apply(struct vgpu_process *process, int gpu, enum change change,
 			       uint64_t bytes)
 {
-	struct vgpu_process_card *own = &process->cards[card];
+	struct vgpu_process_gpu *own = &process->gpus[gpu];
 	enum vgpu_applied applied;
 
 	if (!vgpu_lock(&own->lock)) {
@@ -278,9 +275,9 @@ static enum vgpu_applied apply(struct vgpu_process *process, int card, enum chan
 				   __ATOMIC_RELAXED);
 		return VGPU_APPLIED;
 	}
-	apply_late(process, card);
-	applied = apply_locked(process, card, change, bytes);
-	apply_late(process, card);
+	apply_late(process, gpu);
+	applied = apply_locked(process, gpu, change, bytes);
+	apply_late(process, gpu);
 	vgpu_unlock(&own->lock);
 	return applied;
 }
@@ -288,7 +285,7 @@ static enum vgpu_applied apply(struct vgpu_process *process, int card, enum chan
 /* A lost slot is found out and replaced once or twice; a region that keeps losing it is broken. */
 #define TRIES 3
 
-static enum vgpu_result change_attached(struct vgpu_process *process, int card, enum change change,
+static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, enum change change,
 					uint64_t bytes)
 {
 	for (int tries = 0; tries < TRIES; tries++) {
@@ -296,9 +293,9 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int card, 
 
 		if (result != VGPU_OK)
 			return result;
-		if (card < 0 || card >= process->view.card_count)
+		if (gpu < 0 || gpu >= process->view.gpu_count)
 			return VGPU_OVER_LIMIT;
-		switch (apply(process, card, change, bytes)) {
+		switch (apply(process, gpu, change, bytes)) {
 		case VGPU_APPLIED:
 			return VGPU_OK;
 		case VGPU_REFUSED:
@@ -312,46 +309,46 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int card, 
 	return VGPU_SYSTEM;
 }
 
-bool vgpu_fits(int card, uint64_t bytes)
+bool vgpu_fits(int gpu, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process();
-	uint64_t room_bytes = vgpu_grant_read(card, room_bytes);
+	uint64_t room_bytes = vgpu_grant_read(gpu, room_bytes);
 
-	return process && vgpu_is_mapped(process) && card >= 0 && card < process->view.card_count &&
+	return process && vgpu_is_mapped(process) && gpu >= 0 && gpu < process->view.gpu_count &&
 	       bytes <= room_bytes &&
-	       vgpu_counter_used_bytes(&process->view, card) <= room_bytes - bytes;
+	       vgpu_counter_used_bytes(&process->view, gpu) <= room_bytes - bytes;
 }
 
-bool vgpu_may_ever_fit(int card, uint64_t bytes)
+bool vgpu_may_ever_fit(int gpu, uint64_t bytes)
 {
-	return bytes <= vgpu_grant_read(card, room_bytes);
+	return bytes <= vgpu_grant_read(gpu, room_bytes);
 }
 
-enum vgpu_result vgpu_reserve(int card, uint64_t bytes)
+enum vgpu_result vgpu_reserve(int gpu, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process();
 	enum vgpu_result result;
 
 	if (!process)
 		return VGPU_SYSTEM;
-	result = change_attached(process, card, ADD, bytes);
-	if (result != VGPU_OVER_LIMIT || !vgpu_may_ever_fit(card, bytes))
+	result = change_attached(process, gpu, ADD, bytes);
+	if (result != VGPU_OVER_LIMIT || !vgpu_may_ever_fit(gpu, bytes))
 		return result;
 	reap_afresh(process);
-	return vgpu_fits(card, bytes) ? change_attached(process, card, ADD, bytes) : result;
+	return vgpu_fits(gpu, bytes) ? change_attached(process, gpu, ADD, bytes) : result;
 }
 
-void vgpu_refund(int card, uint64_t bytes)
+void vgpu_refund(int gpu, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process();
 
 	if (process && vgpu_is_attached(process))
-		change_attached(process, card, TAKE_OFF, bytes);
+		change_attached(process, gpu, TAKE_OFF, bytes);
 }
 
-enum vgpu_result vgpu_charge(int card, uint64_t bytes)
+enum vgpu_result vgpu_charge(int gpu, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process();
 
-	return process ? change_attached(process, card, ADD_IN_USE, bytes) : VGPU_SYSTEM;
+	return process ? change_attached(process, gpu, ADD_IN_USE, bytes) : VGPU_SYSTEM;
 }

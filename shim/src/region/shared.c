@@ -78,7 +78,7 @@ static bool export_locked(struct vgpu_process *process, const struct vgpu_slots 
 	    !vgpu_slots_claim_shared(slots, owner))
 		return false;
 	VGPU_AT(SHARE_CLAIMED);
-	if (vgpu_counter_charge(&process->view, charge.card, owner, charge.bytes, VGPU_NO_LIMIT) ==
+	if (vgpu_counter_charge(&process->view, charge.gpu, owner, charge.bytes, VGPU_NO_LIMIT) ==
 		VGPU_APPLIED &&
 	    enter(slots, owner)) {
 		VGPU_AT(SHARE_CHARGED);
@@ -104,7 +104,7 @@ vgpu_hold vgpu_shared_export(struct vgpu_shared_charge charge, uint64_t key)
 	end(process, &slots);
 	if (!shared)
 		return 0;
-	vgpu_refund(charge.card, charge.bytes);
+	vgpu_refund(charge.gpu, charge.bytes);
 	VGPU_AT(SHARE_MOVED);
 	return owner.slot + 1;
 }
@@ -114,9 +114,9 @@ static struct vgpu_shared_charge charge_of(const struct vgpu_view *view, uint32_
 {
 	struct vgpu_shared_charge charge = {0};
 
-	for (int card = 0; card < view->card_count && !charge.bytes; card++)
+	for (int gpu = 0; gpu < view->gpu_count && !charge.bytes; gpu++)
 		charge =
-		    (struct vgpu_shared_charge){card, vgpu_counter_charged_bytes(view, card, slot)};
+		    (struct vgpu_shared_charge){gpu, vgpu_counter_charged_bytes(view, gpu, slot)};
 	return charge;
 }
 
@@ -124,11 +124,11 @@ static struct vgpu_shared_charge charge_of(const struct vgpu_view *view, uint32_
 static void count_imported(struct vgpu_process *process, struct vgpu_shared_charge charge,
 			   bool begins)
 {
-	uint64_t *bytes = &process->cards[charge.card].imported_bytes;
+	uint64_t *bytes = &process->gpus[charge.gpu].imported_bytes;
 
 	*bytes = begins ? *bytes + charge.bytes : *bytes - charge.bytes;
 	if (vgpu_is_attached(process))
-		vgpu_publish_imported(process, charge.card);
+		vgpu_publish_imported(process, charge.gpu);
 }
 
 static bool join_locked(struct vgpu_process *process, const struct vgpu_slots *slots, uint64_t key,

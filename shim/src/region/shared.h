@@ -14,7 +14,7 @@
 typedef uint32_t vgpu_hold;
 
 struct vgpu_shared_charge {
-	int card;
+	int gpu;
 	uint64_t bytes;
 };
 

@@ -17,7 +17,7 @@
 #define LOCK_PAUSE_NS 1000000
 #define LOCK_PAUSES   1000
 
-_Static_assert(VGPU_MOST_CARDS >= VGPU_MAX_CARDS, "room for a grant's cards");
+_Static_assert(VGPU_MOST_GPUS >= VGPU_MAX_GPUS, "room for a grant's GPUs");
 
 /* Ends with the descriptor. False: somebody held it for a second. */
 static bool lock_limits(int fd)
@@ -56,11 +56,11 @@ static void forget_limits(struct vgpu_process *process)
 		return;
 	vgpu_slots_reap(&slots, NULL, true);
 	if (lock_limits(slots.fd) && nobody_lives(&process->view))
-		for (int card = 0; card < VGPU_MOST_CARDS; card++) {
-			uint32_t *known = &vgpu_view_card(&process->view, card)->known;
+		for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++) {
+			uint32_t *known = &vgpu_view_gpu(&process->view, gpu)->known;
 
-			if (__atomic_load_n(known, __ATOMIC_RELAXED) == VGPU_CARD_LIMITED)
-				__atomic_store_n(known, VGPU_CARD_NAMED, __ATOMIC_RELAXED);
+			if (__atomic_load_n(known, __ATOMIC_RELAXED) == VGPU_GPU_LIMITED)
+				__atomic_store_n(known, VGPU_GPU_NAMED, __ATOMIC_RELAXED);
 		}
 	syscall(SYS_close, slots.fd);
 }
@@ -96,7 +96,7 @@ enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region 
 
 	if (process->mapped)
 		return VGPU_OK;
-	vgpu_grant_assume(VGPU_ENVIRONMENT_ID, VGPU_MOST_CARDS);
+	vgpu_grant_assume(VGPU_ENVIRONMENT_ID, VGPU_MOST_GPUS);
 	vgpu_directory_path(VGPU_FILE_REGION, path);
 	result = map(process, path, &os_errno);
 	if (result == VGPU_REGION_MISSING) {
@@ -110,47 +110,47 @@ enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region 
 	return VGPU_OK;
 }
 
-/* The card's place, or the first that is nobody's; the caller holds the lock. */
+/* The GPU's place, or the first that is nobody's; the caller holds the lock. */
 static int place_of(const struct vgpu_view *view, const uint8_t uuid[16])
 {
-	int card = 0;
+	int gpu = 0;
 
-	for (; card < view->card_count; card++) {
-		const struct vgpu_region_card *place = vgpu_view_card(view, card);
+	for (; gpu < view->gpu_count; gpu++) {
+		const struct vgpu_region_gpu *place = vgpu_view_gpu(view, gpu);
 
-		if (place->known == VGPU_CARD_NEW || memcmp(place->uuid, uuid, 16) == 0)
-			return card;
+		if (place->known == VGPU_GPU_NEW || memcmp(place->uuid, uuid, 16) == 0)
+			return gpu;
 	}
 	return -1;
 }
 
-static void write_limit(struct vgpu_region_card *place, const uint8_t uuid[16],
+static void write_limit(struct vgpu_region_gpu *place, const uint8_t uuid[16],
 			const struct vgpu_environment_limit *limit)
 {
 	memcpy(place->uuid, uuid, 16);
 	place->limit_bytes = limit->bytes;
 	place->core_percent = limit->core_percent;
-	__atomic_store_n(&place->known, VGPU_CARD_LIMITED, __ATOMIC_RELEASE);
+	__atomic_store_n(&place->known, VGPU_GPU_LIMITED, __ATOMIC_RELEASE);
 }
 
 int vgpu_limits_meet(const uint8_t uuid[16], int number)
 {
 	const struct vgpu_environment *environment = vgpu_directory_environment();
 	struct vgpu_process *process = vgpu_process();
-	struct vgpu_region_card *place;
-	int card = -1, fd, os_errno;
+	struct vgpu_region_gpu *place;
+	int gpu = -1, fd, os_errno;
 
 	number = vgpu_environment_number(environment, uuid, number);
-	if (number < 0 || number >= VGPU_MOST_CARDS || !process || !vgpu_is_mapped(process) ||
+	if (number < 0 || number >= VGPU_MOST_GPUS || !process || !vgpu_is_mapped(process) ||
 	    vgpu_reopen(process, &fd, &os_errno) != VGPU_OK)
 		return -1;
 	if (lock_limits(fd))
-		card = place_of(&process->view, uuid);
-	if (card >= 0) {
-		place = vgpu_view_card(&process->view, card);
-		if (place->known != VGPU_CARD_LIMITED)
+		gpu = place_of(&process->view, uuid);
+	if (gpu >= 0) {
+		place = vgpu_view_gpu(&process->view, gpu);
+		if (place->known != VGPU_GPU_LIMITED)
 			write_limit(place, uuid, &environment->limits[number]);
-		vgpu_grant_add(card, uuid,
+		vgpu_grant_add(gpu, uuid,
 			       &(struct vgpu_grant_limits){
 				   .limit_bytes = place->limit_bytes,
 				   .core_percent = place->core_percent,
@@ -158,5 +158,5 @@ int vgpu_limits_meet(const uint8_t uuid[16], int number)
 			       });
 	}
 	syscall(SYS_close, fd);
-	return card;
+	return gpu;
 }

@@ -1,9 +1,9 @@
 /*
  * Limits from the environment, as the processes of a container share them.
  *
- * The region itself, at CUDA_DEVICE_MEMORY_SHARED_CACHE, has a place for each card that somebody
+ * The region itself, at CUDA_DEVICE_MEMORY_SHARED_CACHE, has a place for each GPU that somebody
  * has met, with the limit that the meeting process's environment gave it. That limit holds for
- * all until none of them lives; the next then brings its own. Who uses the card keeps the limit
+ * all until none of them lives; the next then brings its own. Who uses the GPU keeps the limit
  * that it found. This is cooperation, no seal: who can set a variable can start without it.
  */
 #ifndef VGPU_SHARED_LIMITS_H
@@ -19,7 +19,7 @@ typedef enum vgpu_result vgpu_map_region(struct vgpu_process *process, const cha
 enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region *map,
 				  struct vgpu_error *error);
 
-/* The index of a card met for the first time; -1: not listed, no place, or no descriptor. */
+/* The index of a GPU met for the first time; -1: not listed, no place, or no descriptor. */
 int vgpu_limits_meet(const uint8_t uuid[16], int number);
 
 #endif

@@ -26,9 +26,9 @@ static uint32_t state_of(const struct vgpu_region_slot *slot)
 
 void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
-	for (int card = 0; card < slots->view->card_count; card++)
-		if (vgpu_counter_drop(slots->view, card, owner))
-			__atomic_store_n(&vgpu_view_card(slots->view, card)->last_drop_ns,
+	for (int gpu = 0; gpu < slots->view->gpu_count; gpu++)
+		if (vgpu_counter_drop(slots->view, gpu, owner))
+			__atomic_store_n(&vgpu_view_gpu(slots->view, gpu)->last_drop_ns,
 					 vgpu_now_ns(), __ATOMIC_RELAXED);
 }
 
@@ -164,7 +164,7 @@ static void retire_own(const struct vgpu_slots *slots)
 
 void vgpu_slots_reap_at_start(const struct vgpu_slots *slots)
 {
-	uint64_t *next = &vgpu_view_card(slots->view, 0)->next_search;
+	uint64_t *next = &vgpu_view_gpu(slots->view, 0)->next_search;
 	uint32_t begin = 0;
 
 	retire_own(slots);
@@ -199,11 +199,11 @@ static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner
 	static const struct vgpu_identity nobody;
 	const struct vgpu_identity *who = state == VGPU_SLOT_LIVE ? slots->self : &nobody;
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
-	struct vgpu_region_slot_card *entry;
+	struct vgpu_region_slot_gpu *entry;
 
-	for (int card = 0; card < slots->view->card_count; card++) {
-		vgpu_counter_renew(slots->view, card, owner);
-		entry = vgpu_view_slot_card(slots->view, owner->slot, card);
+	for (int gpu = 0; gpu < slots->view->gpu_count; gpu++) {
+		vgpu_counter_renew(slots->view, gpu, owner);
+		entry = vgpu_view_slot_gpu(slots->view, owner->slot, gpu);
 		__atomic_store_n(&entry->imported_bytes, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&entry->growing, 0, __ATOMIC_RELAXED);
 	}

@@ -1,5 +1,5 @@
 /*
- * A CUDA driver with nothing behind it: no daemon, no card, no system calls on its paths.
+ * A CUDA driver with nothing behind it: no daemon, no GPU, no system calls on its paths.
  *
  * For measuring what a library in front of the driver costs, and for racing many processes through
  * it at full speed. Each process has one device of its own; addresses are numbers that nothing

@@ -108,7 +108,7 @@ static void number_give(struct numbers *numbers, uint32_t number)
 					      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 }
 
-static bool card_take(uint64_t bytes)
+static bool gpu_take(uint64_t bytes)
 {
 	uint64_t used_bytes = __atomic_load_n(&memory.used_bytes, __ATOMIC_RELAXED);
 
@@ -120,7 +120,7 @@ static bool card_take(uint64_t bytes)
 	return true;
 }
 
-static void card_give(uint64_t bytes)
+static void gpu_give(uint64_t bytes)
 {
 	__atomic_sub_fetch(&memory.used_bytes, bytes, __ATOMIC_RELAXED);
 }
@@ -139,8 +139,8 @@ static bool pool_take(uint64_t bytes)
 	if (memory.pool_block_bytes + bytes > memory.pool_reserved_bytes) {
 		missing = memory.pool_block_bytes + bytes - memory.pool_reserved_bytes;
 		piece = round_up(missing, POOL_PIECE_BYTES);
-		if (!card_take(piece))
-			fits = card_take(piece = missing);
+		if (!gpu_take(piece))
+			fits = gpu_take(piece = missing);
 		if (fits)
 			__atomic_add_fetch(&memory.pool_reserved_bytes, piece, __ATOMIC_RELAXED);
 	}
@@ -168,12 +168,12 @@ void null_pool_trim(uint64_t keep_bytes)
 		spare_bytes = memory.pool_reserved_bytes - least_bytes;
 	__atomic_sub_fetch(&memory.pool_reserved_bytes, spare_bytes, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&memory.pool_lock);
-	card_give(spare_bytes);
+	gpu_give(spare_bytes);
 }
 
 static bool heap_take(enum null_heap heap, uint64_t bytes)
 {
-	return heap == NULL_HEAP_POOL ? pool_take(bytes) : card_take(bytes);
+	return heap == NULL_HEAP_POOL ? pool_take(bytes) : gpu_take(bytes);
 }
 
 static void heap_give(enum null_heap heap, uint64_t bytes)
@@ -181,7 +181,7 @@ static void heap_give(enum null_heap heap, uint64_t bytes)
 	if (heap == NULL_HEAP_POOL)
 		pool_give(bytes);
 	else
-		card_give(bytes);
+		gpu_give(bytes);
 }
 
 static void pool_count(enum null_heap heap, uint64_t bytes)
@@ -214,7 +214,7 @@ static void unlink_block(struct arena *arena, uint32_t number)
 		arena->with_places[block->heap][block->size] = block->next;
 }
 
-/* A new block for the arena, in its list; false where the card is full. */
+/* A new block for the arena, in its list; false where the GPU is full. */
 static bool add_block(struct arena *arena, enum null_heap heap, int size)
 {
 	uint64_t place_count = UINT64_C(1) << (SIZE_COUNT - size);

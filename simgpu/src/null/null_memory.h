@@ -1,5 +1,5 @@
 /*
- * The null driver's memory: numbers for addresses, given as a card gives them.
+ * The null driver's memory: numbers for addresses, given as a GPU gives them.
  *
  * What fits half a block is placed inside 2 MiB blocks by a suballocator, aligned to 512 bytes;
  * what is larger gets whole blocks of its own. Every operation costs the same with one allocation
@@ -27,7 +27,7 @@ bool null_memory_give(uint64_t address);
 
 uint64_t null_memory_used_bytes(void);
 
-/* What the pool holds of the card; what lives in it. */
+/* What the pool holds of the GPU; what lives in it. */
 uint64_t null_pool_reserved_bytes(void);
 uint64_t null_pool_used_bytes(void);
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler.core.fleet import Card, Fleet
+from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope
 from tests.scheduler.core.oracle import Held, Node
@@ -31,9 +31,9 @@ def nodes(chance: random.Random, most: int = 6) -> Sequence[Node]:
 
 def node(chance: random.Random, name: str) -> Node:
     total = chance.choice(TOTALS)
-    cards = []
+    gpus = []
     for minor in range(chance.choice((0, 1, 2, 2, 3, 4, 4))):
-        card = Card(
+        gpu = Gpu(
             f"GPU-{name}-{minor}",
             minor,
             total if chance.random() < 0.8 else chance.choice(TOTALS),
@@ -43,16 +43,16 @@ def node(chance: random.Random, name: str) -> Node:
             link=chance.choice((None, "a", "b")),
             labels={"model": chance.choice(("A100", "T4"))} if chance.random() < 0.7 else {},
         )
-        cards.append(held(chance, card))
+        gpus.append(held(chance, gpu))
     bar, isolates, partitioned = chance.choice(BARS), chance.random() < 0.8, chance.random() < 0.1
-    return Node(name, cards, bar, isolates, partitioned)
+    return Node(name, gpus, bar, isolates, partitioned)
 
 
-def held(chance: random.Random, card: Card) -> Held:
+def held(chance: random.Random, gpu: Gpu) -> Held:
     """Filled by what fits; once in a while more than that, by others."""
-    there = Held(card)
+    there = Held(gpu)
     for _ in range(chance.choice((0, 0, 1, 2, 3))):
-        size = chance.randint(1, card.total_bytes)
+        size = chance.randint(1, gpu.total_bytes)
         core = chance.choice((None, chance.randint(0, 100), 50, 100))
         fits = there.has_memory(size) and there.has_core(core)
         if fits or chance.random() < 0.03:
@@ -81,7 +81,7 @@ def ask(chance: random.Random, number: int) -> Ask:
         f"c{number}",
         chance.choice((Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)),
         number,
-        cards=chance.choice((1, 1, 1, 2, 3)),
+        gpus=chance.choice((1, 1, 1, 2, 3)),
         core_percent=chance.choice((None, 100, 50, chance.randint(1, 100))),
         memory_percent=chance.choice((100, 50, 33, chance.randint(1, 100))) if by_ratio else None,
         memory_bytes=None if by_ratio else chance.choice((1, 100, chance.randint(1, 1700))),
@@ -89,28 +89,28 @@ def ask(chance: random.Random, number: int) -> Ask:
 
 
 def large_nodes(chance: random.Random) -> Sequence[Node]:
-    """Of too many cards to try every way; of sizes that differ, and some of them alike but for
+    """Of too many GPUs to try every way; of sizes that differ, and some of them alike but for
     links."""
     made = [large_node(chance, f"n{number}") for number in range(3)]
     for name in ("twin", "triplet"):
         linked = [
-            Held(replace(held.card, link=chance.choice((None, "a", "b"))), held.shares)
-            for held in made[0].cards
+            Held(replace(held.gpu, link=chance.choice((None, "a", "b"))), held.shares)
+            for held in made[0].gpus
         ]
         made.append(Node(name, linked))
     return made
 
 
 def large_node(chance: random.Random, name: str) -> Node:
-    total, cards = chance.choice((23_040, 40_000, 81_920)), []
+    total, gpus = chance.choice((23_040, 40_000, 81_920)), []
     for minor in range(chance.choice((4, 8, 8, 16))):
         numa, root = minor // 4, f"pci0000:{minor // 2}"
-        held = Held(Card(f"GPU-{name}-{minor}", minor, total, numa=numa, root=root))
+        held = Held(Gpu(f"GPU-{name}-{minor}", minor, total, numa=numa, root=root))
         for _ in range(chance.choice((0, 1, 1, 2))):
             percent = chance.randint(5, 45)
             held.shares.append((total * percent // 100, chance.randint(5, 45)))
-        cards.append(held)
-    return Node(name, cards)
+        gpus.append(held)
+    return Node(name, gpus)
 
 
 def large_request(chance: random.Random) -> Request:
@@ -123,7 +123,7 @@ def large_request(chance: random.Random) -> Request:
                 f"c{number}",
                 chance.choice((Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)),
                 number,
-                cards=chance.choice((1, 1, 1, 2)),
+                gpus=chance.choice((1, 1, 1, 2)),
                 core_percent=chance.choice((percent, chance.randint(5, 70))),
                 memory_percent=None if by_bytes else percent,
                 memory_bytes=percent * 300 if by_bytes else None,
@@ -134,12 +134,12 @@ def large_request(chance: random.Random) -> Request:
 
 
 def tight_request(chance: random.Random, on: Node) -> Request:
-    """For what is left of the node's cards, cut into pieces, some of them for two cards each: there
+    """For what is left of the node's GPUs, cut into pieces, some of them for two GPUs each: there
     is a way, and hardly one beside it."""
-    total = on.cards[0].card.total_bytes
+    total = on.gpus[0].gpu.total_bytes
     left = [
         [100 - -(-held.used_bytes * 100 // total), held.most_core - held.used_core]
-        for held in on.cards
+        for held in on.gpus
     ]
     asks: list[Ask] = []
     for first in range(len(left)):
@@ -158,7 +158,7 @@ def tight_request(chance: random.Random, on: Node) -> Request:
                 asks.append(
                     Ask(
                         f"c{first}-{len(asks)}",
-                        cards=len(of),
+                        gpus=len(of),
                         core_percent=core,
                         memory_percent=None if by_bytes else size,
                         memory_bytes=total * size // 100 if by_bytes else None,
@@ -169,12 +169,12 @@ def tight_request(chance: random.Random, on: Node) -> Request:
 
 
 def fleet(of: Sequence[Node]) -> Fleet:
-    made = Fleet(nodes=2, cards=1)
+    made = Fleet(nodes=2, gpus=1)
     for each in of:
         row = made.add(each.name)
-        made.set_cards(row, [held.card for held in each.cards])
+        made.set_gpus(row, [held.gpu for held in each.gpus])
         made.set_node(row, each.bar, each.isolates, each.partitioned)
-        for slot, held in enumerate(each.cards):
+        for slot, held in enumerate(each.gpus):
             for size, core in held.shares:
                 made.take(row, slot, size, core)
     return made

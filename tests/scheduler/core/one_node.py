@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.core.fit import fit
-from scheduler.core.fleet import Card, Fleet
+from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request
@@ -14,18 +14,18 @@ Held = tuple[int, int | None]
 TOTAL = 1000
 
 
-def cards(count: int, total_bytes: int = TOTAL) -> Sequence[Card]:
-    return [Card(f"GPU-{minor}", minor, total_bytes) for minor in range(count)]
+def gpus(count: int, total_bytes: int = TOTAL) -> Sequence[Gpu]:
+    return [Gpu(f"GPU-{minor}", minor, total_bytes) for minor in range(count)]
 
 
-def fleet(*held: Sequence[Held], of: Sequence[Card] | None = None, name: str = "n1") -> Fleet:
-    """One node; by card, what is held of it: (bytes of 1000, core)."""
+def fleet(*held: Sequence[Held], of: Sequence[Gpu] | None = None, name: str = "n1") -> Fleet:
+    """One node; by GPU, what is held of it: (bytes of 1000, core)."""
     return add(Fleet(), name, *held, of=of)
 
 
-def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Card] | None = None) -> Fleet:
+def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Gpu] | None = None) -> Fleet:
     row = made.add(name)
-    made.set_cards(row, of if of is not None else cards(len(held)))
+    made.set_gpus(row, of if of is not None else gpus(len(held)))
     made.set_node(row, Reason.FITS, True)
     for slot, shares in enumerate(held):
         for size, core in shares:
@@ -34,7 +34,7 @@ def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Card] | None
 
 
 def minors(of: Fleet, request: Request, name: str = "n1") -> dict[str, list[int]] | Reason:
-    """By container, the minors of its cards; and fit must say the same."""
+    """By container, the minors of its GPUs; and fit must say the same."""
     found = place(of, request, of.row_of(name))
     possible, reasons = fit(of, request, of.rows_of([name]))
     assert bool(possible[0]) == isinstance(found, Placement)

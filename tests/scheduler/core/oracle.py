@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from scheduler.core.fleet import Card
+from scheduler.core.fleet import Gpu
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Phase, Policy, Request, Scope
 
 
 @dataclass
 class Held:
-    """A card, and what pods hold of it: (bytes, core or None)."""
+    """A GPU, and what pods hold of it: (bytes, core or None)."""
 
-    card: Card
+    gpu: Gpu
     shares: list[tuple[int, int | None]] = field(default_factory=list)
 
     @property
@@ -34,7 +34,7 @@ class Held:
         return 99 if any(core is None for _, core in self.shares) else 100
 
     def has_memory(self, size: int) -> bool:
-        return self.used_bytes + size <= self.card.total_bytes
+        return self.used_bytes + size <= self.gpu.total_bytes
 
     def has_core(self, core: int | None) -> bool:
         if core is None:
@@ -45,17 +45,17 @@ class Held:
 @dataclass
 class Node:
     name: str
-    cards: list[Held]
+    gpus: list[Held]
     bar: Reason = Reason.FITS
     isolates: bool = True
     partitioned: bool = False
 
 
-def size_of(ask: Ask, card: Card) -> int:
+def size_of(ask: Ask, gpu: Gpu) -> int:
     if ask.memory_bytes is not None:
         return ask.memory_bytes
     assert ask.memory_percent is not None
-    return card.total_bytes * ask.memory_percent // 100
+    return gpu.total_bytes * ask.memory_percent // 100
 
 
 def is_whole(ask: Ask) -> bool:
@@ -75,88 +75,88 @@ def live_sets(asks: Sequence[Ask]) -> Iterator[list[int]]:
     yield [number for number, ask in enumerate(asks) if ask.phase is not Phase.INIT]
 
 
-def holds(asks: Sequence[Ask], on: Sequence[int], card: Card) -> tuple[int, int | None]:
-    """What the asks of the numbers `on` hold of the card together."""
+def holds(asks: Sequence[Ask], on: Sequence[int], gpu: Gpu) -> tuple[int, int | None]:
+    """What the asks of the numbers `on` hold of the GPU together."""
     size, core = 0, 0
     for alive in live_sets(asks):
         here = [asks[number] for number in alive if number in on]
-        size = max(size, sum(size_of(ask, card) for ask in here))
+        size = max(size, sum(size_of(ask, gpu) for ask in here))
         core = max(core, sum(ask.core_percent or 0 for ask in here))
     return size, None if asks[on[0]].core_percent is None else core
 
 
-def good_cards(node: Node, request: Request) -> list[int]:
+def good_gpus(node: Node, request: Request) -> list[int]:
     return [
         slot
-        for slot, held in enumerate(node.cards)
-        if held.card.usable and all(line.matches(held.card.labels) for line in request.selector)
+        for slot, held in enumerate(node.gpus)
+        if held.gpu.usable and all(line.matches(held.gpu.labels) for line in request.selector)
     ]
 
 
-def part_of(card: Card, scope: Scope) -> object:
-    """Cards of equal parts lie within the scope; None: of no part."""
+def part_of(gpu: Gpu, scope: Scope) -> object:
+    """GPUs of equal parts lie within the scope; None: of no part."""
     return {
         Scope.NODE: "node",
-        Scope.NUMA_NODE: card.numa,
-        Scope.PCIE: card.root,
-        Scope.DEVICE: card.uuid,
+        Scope.NUMA_NODE: gpu.numa,
+        Scope.PCIE: gpu.root,
+        Scope.DEVICE: gpu.uuid,
     }[scope]
 
 
 def is_allowed(node: Node, request: Request, chosen: Sequence[Sequence[int]]) -> bool:
-    """Whether the cards chosen, slots by ask, are distinct, may be used, lie within the scope, and
+    """Whether the GPUs chosen, slots by ask, are distinct, may be used, lie within the scope, and
     have room for all that is put on each."""
-    good = good_cards(node, request)
+    good = good_gpus(node, request)
     for ask, slots in zip(request.asks, chosen, strict=True):
-        if len(set(slots)) != ask.cards or not set(slots) <= set(good):
+        if len(set(slots)) != ask.gpus or not set(slots) <= set(good):
             return False
     used = sorted({slot for slots in chosen for slot in slots})
-    parts = {part_of(node.cards[slot].card, request.scope) for slot in used}
+    parts = {part_of(node.gpus[slot].gpu, request.scope) for slot in used}
     if len(parts) != 1 or None in parts:
         return False
     for slot in used:
-        held = node.cards[slot]
+        held = node.gpus[slot]
         on = [number for number, slots in enumerate(chosen) if slot in slots]
         if len({request.asks[number].core_percent is None for number in on}) > 1:
             return False
-        size, core = holds(request.asks, on, held.card)
+        size, core = holds(request.asks, on, held.gpu)
         if not held.has_memory(size) or not held.has_core(core):
             return False
     return True
 
 
 def ways(node: Node, request: Request) -> Iterator[Sequence[Sequence[int]]]:
-    slots = range(len(node.cards))
-    yield from product(*(combinations(slots, ask.cards) for ask in request.asks))
+    slots = range(len(node.gpus))
+    yield from product(*(combinations(slots, ask.gpus) for ask in request.asks))
 
 
 def why_not_alone(node: Node, request: Request, ask: Ask) -> Reason:
-    one = Reason.MEMORY_AND_CORE if ask.cards == 1 else Reason.CARDS
-    there = list(node.cards)
-    if len(there) < ask.cards:
-        return Reason.TOO_FEW_CARDS
-    selected = [h for h in there if all(line.matches(h.card.labels) for line in request.selector)]
-    if len(selected) < ask.cards:
-        return Reason.NO_CARD_SELECTED
-    large = [h for h in selected if size_of(ask, h.card) <= h.card.total_bytes]
-    if len(large) < ask.cards:
-        return Reason.CARD_TOO_SMALL
-    fine = [h for h in large if h.card.usable]
-    if len(fine) < ask.cards:
-        return Reason.NO_USABLE_CARD
-    memory = [h for h in fine if h.has_memory(size_of(ask, h.card))]
+    one = Reason.MEMORY_AND_CORE if ask.gpus == 1 else Reason.GPUS
+    there = list(node.gpus)
+    if len(there) < ask.gpus:
+        return Reason.TOO_FEW_GPUS
+    selected = [h for h in there if all(line.matches(h.gpu.labels) for line in request.selector)]
+    if len(selected) < ask.gpus:
+        return Reason.NO_GPU_SELECTED
+    large = [h for h in selected if size_of(ask, h.gpu) <= h.gpu.total_bytes]
+    if len(large) < ask.gpus:
+        return Reason.GPU_TOO_SMALL
+    fine = [h for h in large if h.gpu.usable]
+    if len(fine) < ask.gpus:
+        return Reason.NO_USABLE_GPU
+    memory = [h for h in fine if h.has_memory(size_of(ask, h.gpu))]
     core = [h for h in fine if h.has_core(ask.core_percent)]
     both = [h for h in memory if h in core]
-    if len(memory) < ask.cards and len(core) < ask.cards:
+    if len(memory) < ask.gpus and len(core) < ask.gpus:
         return one
-    if len(memory) < ask.cards:
-        return Reason.MEMORY if ask.cards == 1 else Reason.CARDS
-    if len(core) < ask.cards:
-        return Reason.CORE if ask.cards == 1 else Reason.CARDS
-    if len(both) < ask.cards:
+    if len(memory) < ask.gpus:
+        return Reason.MEMORY if ask.gpus == 1 else Reason.GPUS
+    if len(core) < ask.gpus:
+        return Reason.CORE if ask.gpus == 1 else Reason.GPUS
+    if len(both) < ask.gpus:
         return one
-    parts = [part_of(h.card, request.scope) for h in both]
-    enough = [part for part in parts if part is not None and parts.count(part) >= ask.cards]
+    parts = [part_of(h.gpu, request.scope) for h in both]
+    enough = [part for part in parts if part is not None and parts.count(part) >= ask.gpus]
     return Reason.FITS if enough else Reason.SCOPE
 
 
@@ -167,7 +167,7 @@ def why_not(node: Node, request: Request) -> Reason:
     if request.isolation and not node.isolates:
         return Reason.NOT_ISOLATING
     whole = (
-        sum(request.asks[number].cards for number in alive if is_whole(request.asks[number]))
+        sum(request.asks[number].gpus for number in alive if is_whole(request.asks[number]))
         for alive in live_sets(request.asks)
     )
     if node.partitioned and max(whole) > 1:
@@ -182,32 +182,32 @@ def why_not(node: Node, request: Request) -> Reason:
 
 
 def fullness_after(held: Held, ask: Ask) -> float:
-    memory = (held.used_bytes + size_of(ask, held.card)) / held.card.total_bytes
+    memory = (held.used_bytes + size_of(ask, held.gpu)) / held.gpu.total_bytes
     return (memory + (held.used_core + (ask.core_percent or 0)) / 100) / 2
 
 
 def first_choice(node: Node, request: Request, policy: Policy) -> int:
-    """The slot for the one card of the one ask."""
+    """The slot for the one GPU of the one ask."""
     (ask,) = request.asks
-    rooms = [slot for slot in good_cards(node, request) if is_allowed(node, request, [[slot]])]
+    rooms = [slot for slot in good_gpus(node, request) if is_allowed(node, request, [[slot]])]
 
-    good = [node.cards[slot].card for slot in good_cards(node, request)]
-    unused = [card for card in good if all(not h.shares for h in node.cards if h.card is card)]
+    good = [node.gpus[slot].gpu for slot in good_gpus(node, request)]
+    unused = [gpu for gpu in good if all(not h.shares for h in node.gpus if h.gpu is gpu)]
 
-    def near(card: Card) -> list[int]:
-        """How many unused cards share its link, its root, its NUMA node."""
+    def near(gpu: Gpu) -> list[int]:
+        """How many unused GPUs share its link, its root, its NUMA node."""
         levels = [(c.link, c.root, c.numa) for c in unused]
-        mine = (card.link, card.root, card.numa)
+        mine = (gpu.link, gpu.root, gpu.numa)
         return [
             sum(one is not None and level[at] == one for level in levels)
             for at, one in enumerate(mine)
         ]
 
     def rank(slot: int) -> tuple[bool, float, list[int], int]:
-        held = node.cards[slot]
+        held = node.gpus[slot]
         after = round(fullness_after(held, ask), 9)
         if policy is Policy.SPREAD:
             return (False, after, [], slot)
-        return (not held.shares, -after, near(held.card), slot)
+        return (not held.shares, -after, near(held.gpu), slot)
 
     return min(rooms, key=rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.core.fit import fit, texts
-from scheduler.core.fleet import Card, Fleet
+from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Ask, Request, Requirement
 from tests.scheduler.core.one_node import Held, add
@@ -14,11 +14,11 @@ Mi, Gi = 2**20, 2**30
 
 
 def said(request: Request, *left: int, core: int = 0) -> dict[Reason, str]:
-    """Nodes of one card of 24 GiB of which so many bytes are left, and some core is taken."""
+    """Nodes of one GPU of 24 GiB of which so many bytes are left, and some core is taken."""
     fleet = Fleet()
     for number, free in enumerate(left):
         held: list[Held] = [(24 * Gi - free, core)]
-        add(fleet, f"n{number}", held, of=[Card(f"GPU-{number}", 0, 24 * Gi)])
+        add(fleet, f"n{number}", held, of=[Gpu(f"GPU-{number}", 0, 24 * Gi)])
     rows = fleet.rows_of([f"n{number}" for number in range(len(left))])
     return dict(texts(fleet, request, rows, fit(fleet, request, rows)[1]))
 
@@ -61,16 +61,16 @@ def test_percent() -> None:
 def test_other_reasons_and_several_containers_have_the_text_alone() -> None:
     several = Request([Ask("a", memory_bytes=20 * Gi), Ask("b", order=1, memory_bytes=1)])
     assert said(several, Gi) == {Reason.MEMORY: Reason.MEMORY.text}
-    assert said(by_size(25 * Gi), Gi) == {Reason.CARD_TOO_SMALL: Reason.CARD_TOO_SMALL.text}
+    assert said(by_size(25 * Gi), Gi) == {Reason.GPU_TOO_SMALL: Reason.GPU_TOO_SMALL.text}
     assert said(by_size(Gi), Gi) == {Reason.FITS: "fits"}
     assert said(by_size(Gi)) == {}
-    assert Reason.CARD_TOO_SMALL in UNRESOLVABLE
+    assert Reason.GPU_TOO_SMALL in UNRESOLVABLE
     assert Reason.MEMORY not in UNRESOLVABLE
 
 
-def test_only_cards_of_the_selector_are_near() -> None:
+def test_only_gpus_of_the_selector_are_near() -> None:
     fleet = Fleet()
-    of = [Card("GPU-0", 0, 24 * Gi, labels={"model": "T4"}), Card("GPU-1", 1, 24 * Gi)]
+    of = [Gpu("GPU-0", 0, 24 * Gi, labels={"model": "T4"}), Gpu("GPU-1", 1, 24 * Gi)]
     add(fleet, "n1", [(20 * Gi, 0)], [(Gi, 0)], of=of)
     request = Request(by_size(20 * Gi).asks, selector=[Requirement("model")])
     rows = fleet.rows_of(["n1"])

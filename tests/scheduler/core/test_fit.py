@@ -9,7 +9,7 @@ from scheduler.core.fleet import Fleet
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Request
 from scheduler.core.search import MOST_STEPS, Steps
-from tests.scheduler.core.one_node import add, cards
+from tests.scheduler.core.one_node import add, gpus
 
 
 def hard(fleet: Fleet, count: int, alike: bool) -> list[str]:
@@ -17,7 +17,7 @@ def hard(fleet: Fleet, count: int, alike: bool) -> list[str]:
     names = [f"n{number}" for number in range(count)]
     for number, name in enumerate(names):
         held = [[(minor + (0 if alike else number % 7), 1)] for minor in range(1, 17)]
-        add(fleet, name, *held, of=cards(16))
+        add(fleet, name, *held, of=gpus(16))
     return names
 
 
@@ -69,7 +69,7 @@ def test_what_is_known_of_a_node_holds_until_it_changes() -> None:
 def test_easy_nodes_are_found_among_hard_ones() -> None:
     fleet = Fleet()
     names = hard(fleet, 10, alike=False)
-    add(fleet, "easy", *[[] for _ in range(16)], of=cards(16, 2000))
+    add(fleet, "easy", *[[] for _ in range(16)], of=gpus(16, 2000))
     possible, reasons = fit(fleet, TOO_MANY, fleet.rows_of([*names, "easy"]))
     assert possible.tolist() == [False] * 10 + [True]
     assert reasons[-1] == Reason.FITS

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from scheduler.core.fit import fit
-from scheduler.core.fleet import NO_ROW, Card, Fleet
+from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Ask, Request
-from tests.scheduler.core.one_node import add, cards
+from tests.scheduler.core.one_node import add, gpus
 
 ANY = Request([Ask("main", memory_bytes=1)])
 
 
-def test_it_grows_in_nodes_and_cards() -> None:
-    fleet = Fleet(nodes=1, cards=1)
+def test_it_grows_in_nodes_and_gpus() -> None:
+    fleet = Fleet(nodes=1, gpus=1)
     for number in range(100):
-        add(fleet, f"n{number}", [(number + 1, 1)], [], of=cards(2 + number % 15))
+        add(fleet, f"n{number}", [(number + 1, 1)], [], of=gpus(2 + number % 15))
     assert len(fleet) == 100
     rows = fleet.rows_of([f"n{number}" for number in range(100)])
     assert fleet.used_bytes[rows, 0].tolist() == list(range(1, 101))
     assert fit(fleet, ANY, rows)[0].all()
-    assert [len(fleet.cards[row]) for row in rows] == [2 + number % 15 for number in range(100)]
+    assert [len(fleet.gpus[row]) for row in rows] == [2 + number % 15 for number in range(100)]
 
 
 def test_rows_are_reused_and_forget() -> None:
@@ -55,7 +55,7 @@ def test_a_snapshot_changes_by_itself() -> None:
 @pytest.mark.parametrize("total", [100, 101, 997, 24 * 2**30])
 def test_the_largest_percent_that_is_left_is_exact(total: int) -> None:
     for used in (0, 1, total // 3, total // 2, total - 2, total - 1, total):
-        fleet = add(Fleet(), "a", [(used, 1)], of=[Card("GPU-a", 0, total)])
+        fleet = add(Fleet(), "a", [(used, 1)], of=[Gpu("GPU-a", 0, total)])
         left = int(fleet.free_percent[fleet.row_of("a"), 0])
         fitting = [p for p in range(1, 101) if total * p // 100 <= total - used]
         assert left == max(fitting, default=0)

@@ -63,7 +63,7 @@ def test_what_fit_promises_place_keeps_by_every_policy(seed: int) -> None:
 
 
 def test_the_pass_over_all_nodes_finds_on_each_what_it_finds_on_that_alone() -> None:
-    """Nodes with cards of several sizes, beside which bytes and percent compare otherwise."""
+    """Nodes with GPUs of several sizes, beside which bytes and percent compare otherwise."""
     chance = random.Random(0)
     for _ in range(300):
         nodes = fleets.large_nodes(chance)
@@ -81,7 +81,7 @@ def check_placement(
         assert said is not Reason.FITS, (node, request, found)
         return
     assert said is Reason.FITS
-    slots = {held.card.uuid: slot for slot, held in enumerate(node.cards)}
+    slots = {held.gpu.uuid: slot for slot, held in enumerate(node.gpus)}
     chosen = [
         [slots[share.uuid] for share in found.shares if share.container == ask.container]
         for ask in request.asks
@@ -89,12 +89,12 @@ def check_placement(
     assert oracle.is_allowed(node, request, chosen), (node, request, found)
     for peak in found.peaks:
         slot = slots[peak.uuid]
-        on = [number for number, cards in enumerate(chosen) if slot in cards]
-        held = node.cards[slot]
-        assert (peak.memory_bytes, peak.core_percent) == oracle.holds(request.asks, on, held.card)
-        exact = peak.memory_bytes * 100 // held.card.total_bytes
+        on = [number for number, gpus in enumerate(chosen) if slot in gpus]
+        held = node.gpus[slot]
+        assert (peak.memory_bytes, peak.core_percent) == oracle.holds(request.asks, on, held.gpu)
+        exact = peak.memory_bytes * 100 // held.gpu.total_bytes
         assert exact <= peak.memory_percent <= 100
     assert [peak.minor for peak in found.peaks] == sorted(peak.minor for peak in found.peaks)
-    if len(request.asks) == 1 and request.asks[0].cards == 1 and request.scope == 1:
+    if len(request.asks) == 1 and request.asks[0].gpus == 1 and request.scope == 1:
         policy = request.policy or Policy.BINPACK
         assert chosen == [[oracle.first_choice(node, request, policy)]], (node, request)

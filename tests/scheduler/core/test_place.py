@@ -1,15 +1,15 @@
-"""Which card: the rules, each by its name."""
+"""Which GPU: the rules, each by its name."""
 
 from __future__ import annotations
 
 import pytest
 
-from scheduler.core.fleet import Card
+from scheduler.core.fleet import Gpu
 from scheduler.core.place import Peak, Placement, Share, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Ask, Phase, Policy, Request, Requirement, Scope
 from scheduler.core.search import Steps
-from tests.scheduler.core.one_node import Held, cards, fleet, minors
+from tests.scheduler.core.one_node import Held, fleet, gpus, minors
 
 
 def one(
@@ -46,8 +46,8 @@ NONE: list[Held] = []
 THIRDS: list[Held] = [(339, 10), (339, 10)]
 
 RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
-    # In Koordinator the ratio of a tiny share is truncated to 0, and the card looks empty.
-    "a whole card is not placed beside less than a percent": [
+    # In Koordinator the ratio of a tiny share is truncated to 0, and the GPU looks empty.
+    "a whole GPU is not placed beside less than a percent": [
         ([[(1, None)]], one(100, core=100), Reason.MEMORY_AND_CORE),
         ([[(1, 5)]], one(100), Reason.MEMORY),
     ],
@@ -63,9 +63,9 @@ RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
         ([[(10, 100)]], one(10), Reason.CORE),
         ([[(10, 99)]], one(10), None),
     ],
-    # A card without memory is left out where the inventory is read.
-    "a card without memory in its inventory is not one without a limit": [
-        ([], one(1), Reason.TOO_FEW_CARDS)
+    # A GPU without memory is left out where the inventory is read.
+    "a GPU without memory in its inventory is not one without a limit": [
+        ([], one(1), Reason.TOO_FEW_GPUS)
     ],
     "core alone decides for shares of little memory": [
         ([[(10, 60)]], one(1, core=41), Reason.CORE),
@@ -75,8 +75,8 @@ RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
         ([[(1000, None)]], one(size=1), Reason.MEMORY),
         ([NONE], one(100), None),
     ],
-    "more than a card is told apart from a full one": [
-        ([[(999, 1)]], one(size=1001), Reason.CARD_TOO_SMALL),
+    "more than a GPU is told apart from a full one": [
+        ([[(999, 1)]], one(size=1001), Reason.GPU_TOO_SMALL),
         ([[(999, 1)]], one(size=1000), Reason.MEMORY),
         ([[(600, 1)], [(1, 60)]], one(50, core=50), Reason.MEMORY_AND_CORE),
     ],
@@ -84,14 +84,14 @@ RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_room_on_one_card(rule: str) -> None:
-    """The first four are Koordinator's holes. None: it is placed on the first card."""
+def test_room_on_one_gpu(rule: str) -> None:
+    """The first four are Koordinator's holes. None: it is placed on the first GPU."""
     for held, asked, reason in RULES[rule]:
         assert minors(fleet(*held), asked) == ({"main": [0]} if reason is None else reason)
 
 
 def test_ratios_are_floored_and_so_all_of_them_fit() -> None:
-    odd = fleet(of=[Card("GPU-0", 0, 101)])
+    odd = fleet(of=[Gpu("GPU-0", 0, 101)])
     for _ in range(10):
         found = place(odd, one(10), odd.row_of("n1"))
         assert isinstance(found, Placement)
@@ -101,8 +101,8 @@ def test_ratios_are_floored_and_so_all_of_them_fit() -> None:
     assert minors(odd, one(2)) is Reason.MEMORY
 
 
-def test_more_than_a_card_is_told_apart_from_a_full_one() -> None:
-    assert minors(fleet([(999, 1)]), one(size=1001)) is Reason.CARD_TOO_SMALL
+def test_more_than_a_gpu_is_told_apart_from_a_full_one() -> None:
+    assert minors(fleet([(999, 1)]), one(size=1001)) is Reason.GPU_TOO_SMALL
     assert minors(fleet([(999, 1)]), one(size=1000)) is Reason.MEMORY
     assert minors(fleet([(600, 1)], [(1, 60)]), one(50, core=50)) is Reason.MEMORY_AND_CORE
 
@@ -110,22 +110,22 @@ def test_more_than_a_card_is_told_apart_from_a_full_one() -> None:
 # --- policy
 
 
-def test_binpack_takes_the_fullest_card_with_room() -> None:
+def test_binpack_takes_the_fullest_gpu_with_room() -> None:
     node = fleet([(300, 30)], [(500, 50)], [(900, 90)], [])
     assert minors(node, one(40, core=40)) == {"main": [1]}
     assert minors(node, one(60, core=60)) == {"main": [0]}
     assert minors(node, one(80, core=80)) == {"main": [3]}
 
 
-def test_binpack_keeps_whole_cards_whole() -> None:
-    """Even where an empty, smaller card would be filled more."""
-    mixed = fleet([], [], of=[Card("GPU-0", 0, 200), Card("GPU-1", 1, 10_000)])
+def test_binpack_keeps_whole_gpus_whole() -> None:
+    """Even where an empty, smaller GPU would be filled more."""
+    mixed = fleet([], [], of=[Gpu("GPU-0", 0, 200), Gpu("GPU-1", 1, 10_000)])
     assert minors(mixed, one(size=100)) == {"main": [0]}, "of empty ones the better fit"
     mixed.take(mixed.row_of("n1"), 1, 5, None)
     assert minors(mixed, one(size=100)) == {"main": [1]}
 
 
-def test_spread_takes_the_emptiest_card() -> None:
+def test_spread_takes_the_emptiest_gpu() -> None:
     node = fleet([(300, 30)], [(500, 50)], [(100, 10)])
     assert minors(node, one(40, core=40, policy=Policy.SPREAD)) == {"main": [2]}
 
@@ -152,22 +152,22 @@ def test_the_pods_policy_outranks_the_profiles() -> None:
     assert chosen(Policy.SPREAD, Policy.BINPACK) == 1
 
 
-# --- several cards
+# --- several GPUs
 
 TOPOLOGY = [
-    Card("GPU-0", 0, 1000, numa=0, root="a", link="x"),
-    Card("GPU-1", 1, 1000, numa=0, root="a"),
-    Card("GPU-2", 2, 1000, numa=1, root="b"),
-    Card("GPU-3", 3, 1000, numa=1, root="b", link="x"),
-    Card("GPU-4", 4, 1000, numa=1, root="c"),
-    Card("GPU-5", 5, 1000),
+    Gpu("GPU-0", 0, 1000, numa=0, root="a", link="x"),
+    Gpu("GPU-1", 1, 1000, numa=0, root="a"),
+    Gpu("GPU-2", 2, 1000, numa=1, root="b"),
+    Gpu("GPU-3", 3, 1000, numa=1, root="b", link="x"),
+    Gpu("GPU-4", 4, 1000, numa=1, root="c"),
+    Gpu("GPU-5", 5, 1000),
 ]
 
 
-def test_cards_of_one_ask_are_distinct() -> None:
+def test_gpus_of_one_ask_are_distinct() -> None:
     assert minors(fleet([], [], []), one(10, count=3)) == {"main": [0, 1, 2]}
-    assert minors(fleet([], []), one(10, count=3)) is Reason.TOO_FEW_CARDS
-    assert minors(fleet([], [(1000, 1)], []), one(10, count=3)) is Reason.CARDS
+    assert minors(fleet([], []), one(10, count=3)) is Reason.TOO_FEW_GPUS
+    assert minors(fleet([], [(1000, 1)], []), one(10, count=3)) is Reason.GPUS
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_one_link_then_one_root_then_one_numa_node(
     assert minors(fleet(*held, of=TOPOLOGY), one(10, count=count)) == {"main": expected}
 
 
-def test_of_groups_the_one_with_the_fewest_cards_to_spare() -> None:
-    of = [Card(f"GPU-{n}", n, 1000, root="abbb"[n]) for n in range(4)]
-    of.append(Card("GPU-4", 4, 1000, root="a"))
+def test_of_groups_the_one_with_the_fewest_gpus_to_spare() -> None:
+    of = [Gpu(f"GPU-{n}", n, 1000, root="abbb"[n]) for n in range(4)]
+    of.append(Gpu("GPU-4", 4, 1000, root="a"))
     assert minors(fleet(of=of), one(10, count=2)) == {"main": [0, 4]}
 
 
@@ -211,8 +211,8 @@ def test_of_groups_the_one_with_the_fewest_cards_to_spare() -> None:
 def test_binpack_keeps_to_the_pcie_root_and_the_numa_node_in_use(
     used: tuple[int, ...], request_: Request, expected: list[int]
 ) -> None:
-    """Two NUMA nodes of two PCIe roots of two cards."""
-    of = [Card(f"GPU-{n}", n, 1000, numa=n // 4, root=str(n // 2)) for n in range(8)]
+    """Two NUMA nodes of two PCIe roots of two GPUs."""
+    of = [Gpu(f"GPU-{n}", n, 1000, numa=n // 4, root=str(n // 2)) for n in range(8)]
     held: list[list[Held]] = [[(1000, 100)] if n in used else [] for n in range(8)]
     assert minors(fleet(*held, of=of), request_) == {"main": expected}
 
@@ -244,8 +244,8 @@ def test_a_required_scope_is_the_whole_pods() -> None:
     numa = several(*pair, scope=Scope.NUMA_NODE)
     assert minors(fleet(*full, of=TOPOLOGY), numa) == {"a": [2], "b": [4]}
     assert minors(fleet(*full, of=TOPOLOGY), several(*pair, scope=Scope.PCIE)) is Reason.TOGETHER
-    one_card = several(*pair, scope=Scope.DEVICE)
-    assert minors(fleet(*full, of=TOPOLOGY), one_card) is Reason.TOGETHER
+    one_gpu = several(*pair, scope=Scope.DEVICE)
+    assert minors(fleet(*full, of=TOPOLOGY), one_gpu) is Reason.TOGETHER
     halves = several(main("a", 60), main("b", 40), scope=Scope.DEVICE)
     assert minors(fleet(*full, of=TOPOLOGY), halves) == {"a": [5], "b": [5]}
 
@@ -257,12 +257,12 @@ def test_of_parts_within_the_scope_by_the_policy(policy: Policy, expected: int) 
     assert minors(fleet(*held, of=TOPOLOGY), request) == {"main": [expected]}
 
 
-def test_a_selector_matches_the_cards_labels() -> None:
-    of = [Card("GPU-0", 0, 1000, labels={"model": "T4"}), Card("GPU-1", 1, 1000)]
+def test_a_selector_matches_the_gpus_labels() -> None:
+    of = [Gpu("GPU-0", 0, 1000, labels={"model": "T4"}), Gpu("GPU-1", 1, 1000)]
     for line, expected in (
         (Requirement("model", frozenset({"T4"})), {"main": [0]}),
         (Requirement("model", negated=True), {"main": [1]}),
-        (Requirement("model", frozenset({"A100"})), Reason.NO_CARD_SELECTED),
+        (Requirement("model", frozenset({"A100"})), Reason.NO_GPU_SELECTED),
     ):
         request = Request([main("main", 50)], selector=[line])
         assert minors(fleet(of=of), request) == expected
@@ -292,7 +292,7 @@ def test_each_container_has_its_own_share() -> None:
 
 
 def test_a_pod_holds_the_larger_of_its_init_containers_and_its_main_ones() -> None:
-    """Kubernetes' rule, by card: each init container beside the sidecars before it."""
+    """Kubernetes' rule, by GPU: each init container beside the sidecars before it."""
     request = several(
         init("first", 0, 90, 10),
         sidecar("beside", 1, 20, 5),
@@ -313,7 +313,7 @@ def test_a_pod_holds_the_larger_of_its_init_containers_and_its_main_ones() -> No
     }
 
 
-def test_an_init_container_may_have_the_card_that_the_main_one_has_after_it() -> None:
+def test_an_init_container_may_have_the_gpu_that_the_main_one_has_after_it() -> None:
     assert minors(fleet([]), several(init("first", 0, 100, 100), main("main", 100, 100))) == {
         "first": [0],
         "main": [0],
@@ -325,7 +325,7 @@ def test_an_init_container_may_have_the_card_that_the_main_one_has_after_it() ->
 
 
 def test_what_the_greediest_first_misses_the_search_finds() -> None:
-    """Cards of 60 and 50 percent; 40, 30, 20, 20 go on them in one way only."""
+    """GPUs of 60 and 50 percent; 40, 30, 20, 20 go on them in one way only."""
     node = fleet([(400, 1)], [(500, 1)])
     asks = [main("a", 40), main("b", 30), main("c", 20), main("d", 20)]
     for policy in Policy:
@@ -335,18 +335,18 @@ def test_what_the_greediest_first_misses_the_search_finds() -> None:
 
 
 def test_shares_with_core_and_without_do_not_meet_in_one_pod() -> None:
-    """The allocation annotation has one core limit per card, or none."""
+    """The allocation annotation has one core limit per GPU, or none."""
     mixed = several(main("a", 10, 10), main("b", 10))
     assert minors(fleet([]), mixed) is Reason.TOGETHER
     assert minors(fleet([], []), mixed) == {"a": [0], "b": [1]}
 
 
 def test_the_search_gives_up_and_says_so() -> None:
-    """Each container more than half a card, over cards that all differ, and one container too
+    """Each container more than half a GPU, over GPUs that all differ, and one container too
     many; no sum shows it."""
     small = [Ask(f"c{n}", order=n, memory_bytes=505 + n) for n in range(16)]
     held: list[list[Held]] = [[(minor, 1)] for minor in range(1, 17)]
-    node = fleet(*held, of=cards(16))
+    node = fleet(*held, of=gpus(16))
     request = several(*small, Ask("last", order=17, memory_bytes=501))
     assert minors(node, request) is Reason.GIVEN_UP
     steps = Steps(10)
@@ -354,7 +354,7 @@ def test_the_search_gives_up_and_says_so() -> None:
     assert steps.taken == 10
 
 
-def test_what_all_cards_together_have_not_is_not_searched_for() -> None:
+def test_what_all_gpus_together_have_not_is_not_searched_for() -> None:
     node = fleet([(600, 10)], [(600, 10)])
     for asks in ([main("a", 30)] * 3, [main("a", 1, 60)] * 2 + [main("b", 1, 65)]):
         steps = Steps()
@@ -363,7 +363,7 @@ def test_what_all_cards_together_have_not_is_not_searched_for() -> None:
 
 
 def test_peaks_say_the_percent_that_was_asked_for_or_the_floor_of_the_bytes() -> None:
-    node = fleet(of=[Card("GPU-0", 0, 997)])
+    node = fleet(of=[Gpu("GPU-0", 0, 997)])
     row = node.row_of("n1")
     by_ratio = place(node, several(main("a", 33), main("b", 33)), row)
     assert isinstance(by_ratio, Placement)
@@ -378,7 +378,7 @@ def test_peaks_say_the_percent_that_was_asked_for_or_the_floor_of_the_bytes() ->
 
 @pytest.mark.parametrize("size", [29, 57, 58])
 def test_a_ratio_from_bytes_is_exact_where_koordinators_float_is_not(size: int) -> None:
-    node = fleet(of=[Card("GPU-0", 0, 100 * 2**20)])
+    node = fleet(of=[Gpu("GPU-0", 0, 100 * 2**20)])
     found = place(node, one(size=size * 2**20), node.row_of("n1"))
     assert isinstance(found, Placement)
     assert found.peaks[0].memory_percent == size

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from scheduler.core.fleet import Card, Fleet
+from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.request import Ask, Policy, Request
 from scheduler.core.score import best, levels, score
 from tests.scheduler.core.one_node import Held, add
@@ -18,7 +18,7 @@ SPREAD = Request(HALF.asks, Policy.SPREAD)
 
 
 def order(
-    request: Request, *nodes: tuple[str, list[list[Held]]], of: Sequence[Card] | None = None
+    request: Request, *nodes: tuple[str, list[list[Held]]], of: Sequence[Gpu] | None = None
 ) -> list[str]:
     """Names, the best first."""
     fleet = Fleet()
@@ -36,7 +36,7 @@ FULLER: tuple[str, list[list[Held]]] = ("fuller", [[(500, 50)], []])
 WHOLE: tuple[str, list[list[Held]]] = ("whole", [[(1000, 100)], []])
 
 
-def test_binpack_first_fills_cards_then_nodes() -> None:
+def test_binpack_first_fills_gpus_then_nodes() -> None:
     assert order(HALF, EMPTY, WHOLE, USED, FULLER) == ["fuller", "used", "whole", "empty"]
 
 
@@ -52,26 +52,26 @@ def test_the_profiles_policy_where_the_pod_names_none() -> None:
     assert score(fleet, SPREAD, rows, Policy.BINPACK).argmax() == 0
 
 
-def test_the_better_fit_of_empty_cards() -> None:
+def test_the_better_fit_of_empty_gpus() -> None:
     fleet = Fleet()
     for name, total in (("large", 4000), ("small", 1000)):
-        add(fleet, name, [], of=[Card(f"GPU-{name}", 0, total)])
+        add(fleet, name, [], of=[Gpu(f"GPU-{name}", 0, total)])
     rows = fleet.rows_of(["large", "small"])
     request = Request([Ask("main", memory_bytes=500)])
     assert score(fleet, request, rows).argmax() == 1
 
 
-def test_a_card_in_use_is_better_than_an_empty_one_that_fits_better() -> None:
-    """So that whole cards stay whole, over nodes as on one."""
+def test_a_gpu_in_use_is_better_than_an_empty_one_that_fits_better() -> None:
+    """So that whole GPUs stay whole, over nodes as on one."""
     fleet = Fleet()
-    add(fleet, "large", [(1, 0)], of=[Card("GPU-large", 0, 8000)])
-    add(fleet, "small", [], of=[Card("GPU-small", 0, 1000)])
+    add(fleet, "large", [(1, 0)], of=[Gpu("GPU-large", 0, 8000)])
+    add(fleet, "small", [], of=[Gpu("GPU-small", 0, 1000)])
     rows = fleet.rows_of(["large", "small"])
     request = Request([Ask("main", core_percent=50, memory_bytes=1000)])
     assert score(fleet, request, rows).argmax() == 0
 
 
-def test_several_cards_are_better_the_nearer_they_lie() -> None:
+def test_several_gpus_are_better_the_nearer_they_lie() -> None:
     fleet = Fleet()
     near: dict[str, list[dict[str, str | int]]] = {
         "far": [{"numa": 0}, {"numa": 1}],
@@ -81,13 +81,13 @@ def test_several_cards_are_better_the_nearer_they_lie() -> None:
     }
     for name, places in near.items():
         of = [
-            Card(f"GPU-{name}-{minor}", minor, 1000, **at)  # type: ignore[arg-type]
+            Gpu(f"GPU-{name}-{minor}", minor, 1000, **at)  # type: ignore[arg-type]
             for minor, at in enumerate(places)
         ]
         add(fleet, name, [], [], of=of)
     rows = fleet.rows_of(near)
     for policy in Policy:
-        request = Request([Ask("main", cards=2, memory_percent=50)], policy)
+        request = Request([Ask("main", gpus=2, memory_percent=50)], policy)
         assert score(fleet, request, rows).argsort().tolist() == [0, 1, 2, 3]
 
 

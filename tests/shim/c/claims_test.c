@@ -63,7 +63,7 @@ static uint32_t make(void)
 	struct vgpu_physical memory = {.device = 0};
 	uint32_t claim;
 
-	vgpu_reserve_at((struct vgpu_place){.card = 0}, BYTES, &memory.charge);
+	vgpu_reserve_at((struct vgpu_place){.gpu = 0}, BYTES, &memory.charge);
 	claim = vgpu_claim_new(&memory);
 	if (!claim)
 		vgpu_cancel(&memory.charge);

@@ -196,13 +196,13 @@ static void do_drop_lock(char *out)
 		fclose(maps);
 }
 
-static void do_card(const char *rest, char *out)
+static void do_gpu(const char *rest, char *out)
 {
 	uint8_t uuid[16];
 
 	for (int i = 0; i < 16; i++)
 		sscanf(rest + 2 * i, "%2" SCNx8, &uuid[i]);
-	snprintf(out, LINE_BYTES, "%d", vgpu_card_of_uuid(uuid, 0));
+	snprintf(out, LINE_BYTES, "%d", vgpu_gpu_of_uuid(uuid, 0));
 }
 
 /* Shared memory that is held, the latest on top. */
@@ -214,7 +214,7 @@ static void do_share(const char *rest, char *out)
 	struct vgpu_shared_charge charge = {0};
 	uint64_t key = 0;
 
-	sscanf(rest, "%d %" SCNu64 " %" SCNu64, &charge.card, &charge.bytes, &key);
+	sscanf(rest, "%d %" SCNu64 " %" SCNu64, &charge.gpu, &charge.bytes, &key);
 	held[held_count] = vgpu_shared_export(charge, key);
 	snprintf(out, LINE_BYTES, "%" PRIu32, held[held_count]);
 	held_count += held[held_count] != 0;
@@ -229,7 +229,7 @@ static void do_join(const char *rest, char *out)
 	held[held_count] = hold;
 	held_count += hold != 0;
 	if (hold)
-		snprintf(out, LINE_BYTES, "%" PRIu32 " %d %" PRIu64, hold, charge.card,
+		snprintf(out, LINE_BYTES, "%" PRIu32 " %d %" PRIu64, hold, charge.gpu,
 			 charge.bytes);
 	else
 		snprintf(out, LINE_BYTES, "0");
@@ -249,12 +249,12 @@ static void answer(const char *command, char *out)
 	struct vgpu_error error = {0};
 	char verb[32] = "";
 	const char *rest;
-	int card = 0, at = 0;
+	int gpu = 0, at = 0;
 	uint64_t bytes = 0;
 
 	sscanf(command, "%31s %n", verb, &at);
 	rest = command + at;
-	sscanf(rest, "%d %" SCNu64, &card, &bytes);
+	sscanf(rest, "%d %" SCNu64, &gpu, &bytes);
 	snprintf(out, LINE_BYTES, "OK");
 	if (!strcmp(verb, "attach"))
 		say_result(vgpu_attach(&error), &error, out);
@@ -263,9 +263,9 @@ static void answer(const char *command, char *out)
 	else if (!strcmp(verb, "detach"))
 		vgpu_detach();
 	else if (!strcmp(verb, "reserve"))
-		say_result(vgpu_reserve(card, bytes), NULL, out);
+		say_result(vgpu_reserve(gpu, bytes), NULL, out);
 	else if (!strcmp(verb, "refund"))
-		vgpu_refund(card, bytes);
+		vgpu_refund(gpu, bytes);
 	else if (!strcmp(verb, "share"))
 		do_share(rest, out);
 	else if (!strcmp(verb, "join"))
@@ -273,15 +273,15 @@ static void answer(const char *command, char *out)
 	else if (!strcmp(verb, "leave"))
 		vgpu_shared_leave(held_count ? held[--held_count] : 0);
 	else if (!strcmp(verb, "used"))
-		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_used_bytes(card));
+		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_used_bytes(gpu));
 	else if (!strcmp(verb, "dropped"))
-		snprintf(out, LINE_BYTES, "%d", vgpu_now_ns() - vgpu_last_exit_ns(card) < bytes);
+		snprintf(out, LINE_BYTES, "%d", vgpu_now_ns() - vgpu_last_exit_ns(gpu) < bytes);
 	else if (!strcmp(verb, "limit"))
-		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_limit_bytes(card));
+		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_limit_bytes(gpu));
 	else if (!strcmp(verb, "core"))
-		snprintf(out, LINE_BYTES, "%" PRIu32, vgpu_core_percent(card));
-	else if (!strcmp(verb, "card"))
-		do_card(rest, out);
+		snprintf(out, LINE_BYTES, "%" PRIu32, vgpu_core_percent(gpu));
+	else if (!strcmp(verb, "gpu"))
+		do_gpu(rest, out);
 	else if (!strcmp(verb, "stop"))
 		do_arm(false, rest, out);
 	else if (!strcmp(verb, "end"))

@@ -1,4 +1,4 @@
-/* Threads of one process reserve and refund on every card at once; for the sanitizers, and the
+/* Threads of one process reserve and refund on every GPU at once; for the sanitizers, and the
  * sums. */
 #include <inttypes.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 struct work {
 	uint64_t seed;
 	int rounds;
-	int cards;
+	int gpus;
 };
 
 static void *worker(void *argument)
@@ -22,40 +22,40 @@ static void *worker(void *argument)
 	uint64_t random = work->seed;
 
 	for (int round = 0; round < work->rounds; round++) {
-		int card = round % work->cards;
+		int gpu = round % work->gpus;
 		uint64_t bytes;
 
 		random = random * 6364136223846793005ULL + 1442695040888963407ULL;
 		bytes = random >> 44;
-		if (vgpu_reserve(card, bytes) != VGPU_OK)
+		if (vgpu_reserve(gpu, bytes) != VGPU_OK)
 			continue;
-		if (vgpu_used_bytes(card) > vgpu_limit_bytes(card))
+		if (vgpu_used_bytes(gpu) > vgpu_limit_bytes(gpu))
 			abort();
-		vgpu_refund(card, bytes);
+		vgpu_refund(gpu, bytes);
 	}
 	return NULL;
 }
 
-/* threads COUNT ROUNDS CARDS: prints what is left on each card. */
+/* threads COUNT ROUNDS GPUS: prints what is left on each GPU. */
 int core_threads(int argc, char **argv)
 {
 	pthread_t threads[MAX_THREADS];
 	struct work work[MAX_THREADS];
-	int count, cards;
+	int count, gpus;
 
 	if (argc != 3)
 		return 2;
 	count = atoi(argv[0]);
-	cards = atoi(argv[2]);
+	gpus = atoi(argv[2]);
 	for (int i = 0; i < count; i++) {
-		work[i] = (struct work){(uint64_t)i + 1, atoi(argv[1]), cards};
+		work[i] = (struct work){(uint64_t)i + 1, atoi(argv[1]), gpus};
 		if (pthread_create(&threads[i], NULL, worker, &work[i]))
 			return 1;
 	}
 	for (int i = 0; i < count; i++)
 		pthread_join(threads[i], NULL);
-	for (int card = 0; card < cards; card++)
-		printf("%" PRIu64 "\n", vgpu_used_bytes(card));
+	for (int gpu = 0; gpu < gpus; gpu++)
+		printf("%" PRIu64 "\n", vgpu_used_bytes(gpu));
 	vgpu_detach();
 	return 0;
 }

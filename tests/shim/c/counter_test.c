@@ -60,8 +60,8 @@ int main(int argc, char **argv)
 	uint64_t bytes;
 
 	rounds = argc > 2 ? atoi(argv[2]) : 10000;
-	view.card_count = 1;
-	view.slots_offset = sizeof(struct vgpu_region_header) + sizeof(struct vgpu_region_card);
+	view.gpu_count = 1;
+	view.slots_offset = sizeof(struct vgpu_region_header) + sizeof(struct vgpu_region_gpu);
 	view.slot_stride = 128;
 	bytes = view.slots_offset + MOST_THREADS * (uint64_t)view.slot_stride;
 	view.base = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -76,6 +76,6 @@ int main(int argc, char **argv)
 	for (int i = 0; i < count; i++)
 		must(!pthread_join(threads[i], NULL), "thread");
 	must(vgpu_counter_used_bytes(&view, 0) == 0, "the counter is not 0 at the end");
-	must(vgpu_view_card(&view, 0)->over_refund_count == 0, "more was refunded than held");
+	must(vgpu_view_gpu(&view, 0)->over_refund_count == 0, "more was refunded than held");
 	return 0;
 }

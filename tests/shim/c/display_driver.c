@@ -1,8 +1,8 @@
 /*
- * A driver with one card that makes contexts for OpenGL and VDPAU, one at a time, and can do
+ * A driver with one GPU that makes contexts for OpenGL and VDPAU, one at a time, and can do
  * nothing in them.
  */
-#define CARDS 1
+#define GPUS 1
 #include "small_driver.h"
 
 int cuCtxDestroy_v2(void *context);

@@ -12,14 +12,14 @@
 
 static void print(const struct vgpu_environment *environment)
 {
-	for (int card = 0; card < VGPU_MOST_CARDS; card++)
-		printf(" %" PRIu64 " %" PRIu32, environment->limits[card].bytes,
-		       environment->limits[card].core_percent);
+	for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+		printf(" %" PRIu64 " %" PRIu32, environment->limits[gpu].bytes,
+		       environment->limits[gpu].core_percent);
 	printf(" %d", environment->listed_count);
-	for (int card = 0; card < environment->listed_count; card++) {
+	for (int gpu = 0; gpu < environment->listed_count; gpu++) {
 		putchar(' ');
 		for (int i = 0; i < 16; i++)
-			printf("%02x", environment->listed[card][i]);
+			printf("%02x", environment->listed[gpu][i]);
 	}
 }
 

@@ -53,13 +53,13 @@ static void test_oracle(uint64_t seed)
 						     0};
 			enum vgpu_ledger_put put = vgpu_ledger_put(KIND, address, charge, &got);
 			MUST(put == (held->bytes ? VGPU_LEDGER_REPLACED : VGPU_LEDGER_ADDED));
-			MUST(!held->bytes || (got.bytes == held->bytes && got.card == held->card));
+			MUST(!held->bytes || (got.bytes == held->bytes && got.gpu == held->gpu));
 			count += !held->bytes;
 			*held = charge;
 		} else {
 			bool known = vgpu_ledger_take(KIND, address, &got);
 			MUST(known == (held->bytes != 0));
-			MUST(!known || (got.bytes == held->bytes && got.card == held->card));
+			MUST(!known || (got.bytes == held->bytes && got.gpu == held->gpu));
 			count -= known;
 			held->bytes = 0;
 		}
@@ -96,7 +96,7 @@ static void test_blocks(uint64_t seed)
 		uint64_t number = next_random(&state) % BLOCKS;
 		unsigned int which = next_random(&state) % 16;
 		struct oracle_block *block = &oracle[number];
-		struct vgpu_charge owner = {.card = (int)(number % 3),
+		struct vgpu_charge owner = {.gpu = (int)(number % 3),
 					    .context = 1 + (next_random(&state) % 100 == 0)};
 		bool ours = block->live && block->owner.context == owner.context;
 
@@ -105,7 +105,7 @@ static void test_blocks(uint64_t seed)
 			enum vgpu_block said = vgpu_block_enter(number + 1000, oracle_place(which),
 								&owner, only_known, &got);
 			MUST(said == (ours ? VGPU_BLOCK_KNOWN : VGPU_BLOCK_NEW));
-			MUST((got.card >= 0) == (!ours && !only_known && block->live));
+			MUST((got.gpu >= 0) == (!ours && !only_known && block->live));
 			if (!ours && only_known)
 				continue;
 			if (!ours) {
@@ -120,7 +120,7 @@ static void test_blocks(uint64_t seed)
 			     block->here[which]);
 			if (!block->here[which])
 				continue;
-			MUST(got.context == block->owner.context && got.card == block->owner.card);
+			MUST(got.context == block->owner.context && got.gpu == block->owner.gpu);
 			MUST(vgpu_block_release(number + 1000, oracle_place(which), &got, freed) ==
 			     (freed && block->live == 1));
 			block->here[which] = !freed;
@@ -130,12 +130,12 @@ static void test_blocks(uint64_t seed)
 		MUST(vgpu_ledger_count() == count);
 	}
 	MUST(vgpu_block_any(0) && !vgpu_block_any(3));
-	static uint64_t bytes[VGPU_MOST_CARDS];
+	static uint64_t bytes[VGPU_MOST_GPUS];
 	uint64_t sum = 0;
 	for (uint32_t context = 1; context <= 2; context++) {
 		vgpu_ledger_forget(context, bytes, NULL);
-		for (int card = 0; card < VGPU_MOST_CARDS; card++)
-			sum += bytes[card];
+		for (int gpu = 0; gpu < VGPU_MOST_GPUS; gpu++)
+			sum += bytes[gpu];
 	}
 	MUST(sum == count * vgpu_block_bytes && vgpu_ledger_count() == 0 && !vgpu_block_any(0));
 }
@@ -143,7 +143,7 @@ static void test_blocks(uint64_t seed)
 /* A context takes its entries with it, of every kind, and no other's. */
 static void test_contexts(void)
 {
-	static uint64_t bytes[VGPU_MOST_CARDS];
+	static uint64_t bytes[VGPU_MOST_GPUS];
 	struct vgpu_charge got;
 
 	for (uint64_t i = 0; i < 30000; i++) {

@@ -1,9 +1,9 @@
 /*
- * A driver as of CUDA 13 with two cards, the first of them current, and the pools that its
- * locations have from the start: of each card two, pinned and managed, of the host three. A pool
+ * A driver as of CUDA 13 with two GPUs, the first of them current, and the pools that its
+ * locations have from the start: of each GPU two, pinned and managed, of the host three. A pool
  * takes what it is asked for and keeps it.
  */
-#define CARDS 2
+#define GPUS 2
 #include "small_driver.h"
 
 enum { PINNED = 1, MANAGED = 2, RESERVED_CURRENT = 5 };

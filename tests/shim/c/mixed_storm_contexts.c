@@ -33,7 +33,7 @@ static void resolve(void)
 
 void look(void)
 {
-	size_t free_bytes, total_bytes, card_bytes;
+	size_t free_bytes, total_bytes, gpu_bytes;
 	nvmlProcessInfo_t rows[ROWS];
 	unsigned int count = ROWS;
 	nvmlDevice_t device;
@@ -41,11 +41,11 @@ void look(void)
 
 	resolve();
 	OK(cuMemGetInfo_v2(&free_bytes, &total_bytes));
-	OK(cuDeviceTotalMem_v2(&card_bytes, 0));
-	MUST(free_bytes <= total_bytes && total_bytes == card_bytes);
+	OK(cuDeviceTotalMem_v2(&gpu_bytes, 0));
+	MUST(free_bytes <= total_bytes && total_bytes == gpu_bytes);
 	MUST(nvmlDeviceGetHandleByIndex_v2(0, &device) == NVML_SUCCESS);
 	MUST(nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS);
-	MUST(memory.total == card_bytes && memory.used <= memory.total);
+	MUST(memory.total == gpu_bytes && memory.used <= memory.total);
 	MUST(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, rows) == NVML_SUCCESS);
 }
 

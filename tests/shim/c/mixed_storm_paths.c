@@ -1,9 +1,9 @@
-/* Every way to come by memory of a card; see mixed_storm.c, and mixed_storm_physical.c for some. */
+/* Every way to come by memory of a GPU; see mixed_storm.c, and mixed_storm_physical.c for some. */
 #include "mixed_storm.h"
 
 CUipcMemHandle peer_handles[PEER_HANDLES];
 
-static const CUmemLocation CARD = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+static const CUmemLocation GPU = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 
 /* From 1 byte to 64 MiB, every order of magnitude alike. */
 static size_t random_size(struct storm *storm)
@@ -65,7 +65,7 @@ static void end_ordered(struct storm *storm, const struct thing *thing)
 static bool make_pool(struct storm *storm, struct thing *thing)
 {
 	const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-					   .location = CARD};
+					   .location = GPU};
 	uint64_t keep_bytes = UINT64_MAX;
 	CUmemoryPool pool;
 
@@ -92,7 +92,7 @@ static void end_pool(struct storm *storm, const struct thing *thing)
 static CUgraph scratch_graph(size_t bytes)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS wanted = {
-	    .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = CARD},
+	    .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = GPU},
 	    .bytesize = bytes};
 	CUgraphNode taken, given;
 	CUgraph graph;

@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-static const CUmemLocation CARD = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+static const CUmemLocation GPU = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 
 /* A second handle of the same memory, by way of a descriptor. */
 static bool pass_on(CUmemGenericAllocationHandle handle)
@@ -28,7 +28,7 @@ static bool pass_on(CUmemGenericAllocationHandle handle)
 static bool create(struct storm *storm, struct thing *thing, CUmemGenericAllocationHandle *handle)
 {
 	const CUmemAllocationProp wanted = {
-	    .type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = 1, .location = CARD};
+	    .type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = 1, .location = GPU};
 
 	thing->bytes = BLOCK * (1 + next_random(storm) % 16);
 	return FITS(cuMemCreate(handle, thing->bytes, &wanted, 0));
@@ -37,7 +37,7 @@ static bool create(struct storm *storm, struct thing *thing, CUmemGenericAllocat
 /* What is mapped there holds the memory alone. */
 static bool map_alone(struct thing *thing, CUmemGenericAllocationHandle handle, bool shared)
 {
-	const CUmemAccessDesc access = {CARD, CU_MEM_ACCESS_READWRITE};
+	const CUmemAccessDesc access = {GPU, CU_MEM_ACCESS_READWRITE};
 	bool mapped = (!shared || pass_on(handle)) &&
 		      FITS(cuMemMap(thing->first, thing->bytes, 0, handle, 0));
 

@@ -1,6 +1,6 @@
 /*
- * A driver small enough to be built for musl: one card of 4 GiB that is the first of the tests'
- * cards, and memory that is a number.
+ * A driver small enough to be built for musl: one GPU of 4 GiB that is the first of the tests'
+ * GPUs, and memory that is a number.
  */
 #include <stddef.h>
 #include <string.h>

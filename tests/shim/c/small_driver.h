@@ -1,5 +1,5 @@
 /*
- * What small drivers as of CUDA 13 have in common: CARDS cards, whose UUIDs are 0xaa all over, 0xbb
+ * What small drivers as of CUDA 13 have in common: GPUS GPUs, whose UUIDs are 0xaa all over, 0xbb
  * all over and so on, and a current context, which lies on the first of them. At first none is
  * current, unless the driver says which.
  */
@@ -33,14 +33,14 @@ int cuDriverGetVersion(int *version)
 
 int cuDeviceGetCount(int *count)
 {
-	*count = CARDS;
+	*count = GPUS;
 	return 0;
 }
 
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 {
 	memset(uuid, 0xaa + 0x11 * device, 16);
-	return device < 0 || device >= CARDS ? INVALID_VALUE : 0;
+	return device < 0 || device >= GPUS ? INVALID_VALUE : 0;
 }
 
 int cuCtxGetCurrent(void **context)

@@ -1,6 +1,6 @@
-"""How a card looks that somebody else gave to a container: device nodes, variables, CDI names.
+"""How a GPU looks that somebody else gave to a container: device nodes, variables, CDI names.
 
-Pure. Source: NVIDIA's driver (major 195 for cards and their control node; the others are dynamic,
+Pure. Source: NVIDIA's driver (major 195 for GPUs and their control node; the others are dynamic,
 and useless without one of these) and NVIDIA's container toolkit.
 """
 
@@ -16,17 +16,17 @@ _MAJOR: Final = 195
 _DRIVER: Final = "nvidia"
 _LIBRARY: Final = "libcuda.so"
 _NODE: Final = re.compile(r"/dev/nvidia[^/]*(/.*)?")
-_NO_CARDS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
+_NO_GPUS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
 _CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
 
 
 def is_node(path: str, major: int) -> bool:
-    """Whether a device node opens a card, or helps to."""
+    """Whether a device node opens a GPU, or helps to."""
     return major == _MAJOR or _NODE.fullmatch(path) is not None
 
 
 def is_driver(path: str) -> bool:
-    """Whether a file is the driver's library, without which no program asks for a card."""
+    """Whether a file is the driver's library, without which no program asks for a GPU."""
     return path.rpartition("/")[2].startswith(_LIBRARY)
 
 
@@ -35,13 +35,13 @@ def may_be_node(text: str) -> bool:
     return "/nvidia" in text and "dev" in text
 
 
-def names_cards(variable: str, value: str) -> bool:
-    """Whether NVIDIA's container runtime would bring a card because of it."""
-    return variable == names.ENV_VISIBLE_DEVICES and value not in _NO_CARDS
+def names_gpus(variable: str, value: str) -> bool:
+    """Whether NVIDIA's container runtime would bring a GPU because of it."""
+    return variable == names.ENV_VISIBLE_DEVICES and value not in _NO_GPUS
 
 
 def is_request(path: str) -> bool:
-    """Whether a mount there asks NVIDIA's container runtime for the card of its name."""
+    """Whether a mount there asks NVIDIA's container runtime for the GPU of its name."""
     return path.startswith("/var/run/nvidia-container-devices/")
 
 

@@ -1,7 +1,7 @@
-"""The cards themselves: one pool of memory and one engine each, and who holds what.
+"""The GPUs themselves: one pool of memory and one engine each, and who holds what.
 
 Law: pure. No clock, no socket, no process: time comes in as nanoseconds of CLOCK_MONOTONIC, and a
-client is a number and the pid that the daemon vouches for. Every refusal is a CardError with the
+client is a number and the pid that the daemon vouches for. Every refusal is a GpuError with the
 status that the wire carries. Invariant: used_bytes is the sum of what living and lingering clients
 hold, and never exceeds the pool.
 """
@@ -12,22 +12,22 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from simgpu.config import CardConfig, HostConfig
+from simgpu.config import GpuConfig, HostConfig
 from simgpu.faults import CallFaults
 from simgpu.wire import DURATION_DEFAULT, Status
 
 SECOND_NS: Final = 10**9
 # An hour: no kernel takes longer, and sums of them stay far below 2^64.
 _MAX_LAUNCH_NS: Final = 3600 * SECOND_NS
-# Backlog that a card accepts; a real one blocks the launching thread much earlier.
+# Backlog that a GPU accepts; a real one blocks the launching thread much earlier.
 _MAX_BACKLOG_NS: Final = 24 * 3600 * SECOND_NS
 # Pieces of work told apart; beyond it a piece counts as its predecessor's, so that two clients
 # that take turns cannot grow the list without bound.
 _MAX_PIECES: Final = 4096
 
 
-class CardError(Exception):
-    """The card refuses; `status` is what the client is told."""
+class GpuError(Exception):
+    """The GPU refuses; `status` is what the client is told."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.name)
@@ -76,10 +76,10 @@ class _Busy:
     end_ns: int
 
 
-class Card:
-    """One card. Every method that takes `client` raises KeyError for one that has not joined."""
+class Gpu:
+    """One GPU. Every method that takes `client` raises KeyError for one that has not joined."""
 
-    def __init__(self, host: HostConfig, config: CardConfig) -> None:
+    def __init__(self, host: HostConfig, config: GpuConfig) -> None:
         self.config = config
         self.lost = False
         self.failing_allocs = 0
@@ -130,7 +130,7 @@ class Card:
         self._abandon_work(client, now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Lets go of what has lingered long enough. Call it before reading or changing the card."""
+        """Lets go of what has lingered long enough. Call it before reading or changing the GPU."""
         while self._lingering and self._lingering[0][0] <= now_ns:
             _, amount = self._lingering.popleft()
             self._lingering_bytes -= amount
@@ -140,7 +140,7 @@ class Card:
         owner = self._alive(client)
         overhead = self._host.context_overhead_bytes
         if overhead > self.free_bytes:
-            raise CardError(Status.OUT_OF_MEMORY)
+            raise GpuError(Status.OUT_OF_MEMORY)
         self._charge(owner, overhead)
         context = self._take_id()
         owner.contexts[context] = _Context()
@@ -159,28 +159,28 @@ class Card:
         if context:
             self._context(owner, context)
         if size_bytes <= 0:
-            raise CardError(Status.INVALID_VALUE)
+            raise GpuError(Status.INVALID_VALUE)
         if self.failing_allocs:
             self.failing_allocs -= 1
-            raise CardError(Status.OUT_OF_MEMORY)
+            raise GpuError(Status.OUT_OF_MEMORY)
         granule = self._host.granule_bytes
         charged = -(-size_bytes // granule) * granule
         if charged > self.free_bytes:
-            raise CardError(Status.OUT_OF_MEMORY)
+            raise GpuError(Status.OUT_OF_MEMORY)
         self._charge(owner, charged)
         return self._hold(owner, context, _Memory(charged, [client]))
 
     def memory_free(self, client: int, allocation: int) -> None:
         owner = self._alive(client)
         if allocation not in owner.allocations:
-            raise CardError(Status.NOT_FOUND)
+            raise GpuError(Status.NOT_FOUND)
         self._release(client, allocation)
 
     def memory_export(self, client: int, allocation: int) -> int:
         """The token of the memory, the same for whoever asks. It is good while anybody holds it."""
         owner = self._alive(client)
         if allocation not in owner.allocations:
-            raise CardError(Status.NOT_FOUND)
+            raise GpuError(Status.NOT_FOUND)
         _, memory = owner.allocations[allocation]
         memory.token = memory.token or self._take_id()
         self._exported[memory.token] = memory
@@ -193,7 +193,7 @@ class Card:
             self._context(owner, context)
         memory = self._exported.get(token)
         if memory is None:
-            raise CardError(Status.NOT_FOUND)
+            raise GpuError(Status.NOT_FOUND)
         memory.holders.append(client)
         return self._hold(owner, context, memory), memory.charged_bytes
 
@@ -205,7 +205,7 @@ class Card:
             duration_ns = self._host.launch_default_ns
         start_ns = max(now_ns, self._busy_until_ns)
         if duration_ns > _MAX_LAUNCH_NS or start_ns - now_ns > _MAX_BACKLOG_NS:
-            raise CardError(Status.INVALID_VALUE)
+            raise GpuError(Status.INVALID_VALUE)
         self._forget_done(now_ns)
         self._busy_until_ns = start_ns + duration_ns
         last = self._engine[-1] if self._engine else None
@@ -276,7 +276,7 @@ class Card:
 
     def _not_lost(self) -> None:
         if self.lost:
-            raise CardError(Status.CARD_LOST)
+            raise GpuError(Status.GPU_LOST)
 
     def _alive(self, client: int) -> _Client:
         self._not_lost()
@@ -284,7 +284,7 @@ class Card:
 
     def _context(self, owner: _Client, context: int) -> _Context:
         if context not in owner.contexts:
-            raise CardError(Status.NOT_FOUND)
+            raise GpuError(Status.NOT_FOUND)
         return owner.contexts[context]
 
     def _charge(self, owner: _Client, amount_bytes: int) -> None:

@@ -1,11 +1,11 @@
 /*
- * NVML's view of the cards: which there are, and how to ask one of them.
+ * NVML's view of the GPUs: which there are, and how to ask one of them.
  *
  * nvml.c owns the links and their lock; nvml_device.c and nvml_load.c answer questions through this
  * header.
  */
-#ifndef SIMGPU_NVML_CARDS_H
-#define SIMGPU_NVML_CARDS_H
+#ifndef SIMGPU_NVML_GPUS_H
+#define SIMGPU_NVML_GPUS_H
 
 #include <stdbool.h>
 
@@ -15,7 +15,7 @@
 /* What a device handle points to. Handles stay valid over shutdown and a new init. */
 struct nvmlDevice_st {
 	struct sim_link *link;
-	bool instance; /* a card's MIG instance, not the card */
+	bool instance; /* a GPU's MIG instance, not the GPU */
 };
 
 /*
@@ -28,25 +28,25 @@ nvmlReturn_t nvml_enter_any(void);
 void nvml_leave(void);
 
 /* Valid between enter and leave. */
-int nvml_card_count(void);
-nvmlDevice_t nvml_card(int index);
+int nvml_gpu_count(void);
+nvmlDevice_t nvml_gpu(int index);
 
-bool nvml_has_instance(const struct sim_card *card);
+bool nvml_has_instance(const struct sim_gpu *gpu);
 
-/* The card that an instance is of, and the instance that a card has if it has one. */
-nvmlDevice_t nvml_card_of(nvmlDevice_t instance);
-nvmlDevice_t nvml_instance_of(nvmlDevice_t card);
+/* The GPU that an instance is of, and the instance that a GPU has if it has one. */
+nvmlDevice_t nvml_gpu_of(nvmlDevice_t instance);
+nvmlDevice_t nvml_instance_of(nvmlDevice_t gpu);
 unsigned int nvml_index(nvmlDevice_t device);
 
-/* What the card is, for who has not entered. */
-nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_card *card);
+/* What the GPU is, for who has not entered. */
+nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_gpu *gpu);
 
-/* One request to the card, its status as NVML says it. */
+/* One request to the GPU, its status as NVML says it. */
 nvmlReturn_t nvml_ask(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,
 		      uint32_t *got);
 
 /* "GPU-...", or "MIG-..." of an instance, into `text` of NVML_DEVICE_UUID_BUFFER_SIZE bytes. */
-void nvml_format_uuid(const struct sim_card *card, bool instance, char *text);
+void nvml_format_uuid(const struct sim_gpu *gpu, bool instance, char *text);
 
 /* Copies with the final NUL, or says INSUFFICIENT_SIZE. */
 nvmlReturn_t nvml_copy_text(const char *text, char *out, unsigned int out_bytes);

@@ -1,4 +1,4 @@
-"""Two of three cards fall off the bus, and then parts are killed: a kubelet admits all pods anew.
+"""Two of three GPUs fall off the bus, and then parts are killed: a kubelet admits all pods anew.
 
 In the order of the file: one story of one cluster.
 """
@@ -13,12 +13,12 @@ import pytest
 
 from contract import names
 from tests.e2e import node
-from tests.e2e.whole import HALF, WHOLE_CARD, Whole, running
+from tests.e2e.whole import HALF, WHOLE_GPU, Whole, running
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
 
-_CARD_BYTES = 23040 << 20
+_GPU_BYTES = 23040 << 20
 _OUT_OF_MEMORY = 2
 
 
@@ -30,19 +30,19 @@ def whole(build_dir: Path) -> Iterator[Whole]:
 
 
 def test_the_device_and_the_totals_follow(whole: Whole) -> None:
-    """Totals count a card while it is healthy, or somebody has a share of it."""
+    """Totals count a GPU while it is healthy, or somebody has a share of it."""
     whole.run_pod("good", HALF)
-    whole.run_pod("bad", WHOLE_CARD)
-    assert _totals(whole) == _of_cards(3)
+    whole.run_pod("bad", WHOLE_GPU)
+    assert _totals(whole) == _of_gpus(3)
     (free,) = {0, 1, 2} - {_minor(whole, "good"), _minor(whole, "bad")}
-    _to_cards(whole, "lose", _minor(whole, "bad"), free)
+    _to_gpus(whole, "lose", _minor(whole, "bad"), free)
     until(lambda: _healthy(whole) == {_minor(whole, "good")}, "the Device says which are dead")
-    until(lambda: _totals(whole) == _of_cards(2), "the totals are without the one nobody has")
+    until(lambda: _totals(whole) == _of_gpus(2), "the totals are without the one nobody has")
 
 
-def test_who_has_a_share_of_the_dead_card_is_told(whole: Whole) -> None:
-    until(lambda: names.EVENT_CARD_FAILED in _events(whole, "bad"), "an event of the pod")
-    assert names.EVENT_CARD_FAILED not in _events(whole, "good")
+def test_who_has_a_share_of_the_dead_gpu_is_told(whole: Whole) -> None:
+    until(lambda: names.EVENT_GPU_FAILED in _events(whole, "bad"), "an event of the pod")
+    assert names.EVENT_GPU_FAILED not in _events(whole, "good")
 
 
 @pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent", "containerd"])
@@ -54,25 +54,25 @@ def test_a_part_that_starts_anew_throws_nobody_out(whole: Whole, part: str) -> N
     for pod in ("good", "bad"):
         until(lambda pod=pod: _answers(whole, pod), f"kubelet knows {pod}")  # type: ignore[misc]
         assert _phase(whole, pod) == "Running 0"
-    until(lambda: _totals(whole) == _of_cards(2), "the totals are as they were")
+    until(lambda: _totals(whole) == _of_gpus(2), "the totals are as they were")
     assert _healthy(whole) == {_minor(whole, "good")}
     taken = json.loads(whole.inside("good", "cuda-probe"))
-    assert (taken["total"], taken["filled"]) == (_CARD_BYTES // 2, 0)
+    assert (taken["total"], taken["filled"]) == (_GPU_BYTES // 2, 0)
     assert taken["more"] == _OUT_OF_MEMORY
 
 
-def test_pods_go_where_a_card_lives(whole: Whole) -> None:
+def test_pods_go_where_a_gpu_lives(whole: Whole) -> None:
     whole.run_pod("beside", HALF)
     assert _minor(whole, "beside") == _minor(whole, "good")
     whole.make_pod("late", HALF)
     until(lambda: "FailedScheduling" in _events(whole, "late"), "it is said why it waits")
 
 
-def test_a_card_that_is_back_is_used_again(whole: Whole) -> None:
+def test_a_gpu_that_is_back_is_used_again(whole: Whole) -> None:
     dead = {0, 1, 2} - _healthy(whole)
-    _to_cards(whole, "restore", *dead)
+    _to_gpus(whole, "restore", *dead)
     until(lambda: _healthy(whole) == {0, 1, 2}, "the Device says that they are back")
-    until(lambda: _totals(whole) == _of_cards(3), "the totals are whole")
+    until(lambda: _totals(whole) == _of_gpus(3), "the totals are whole")
     whole.ready("late")
     for pod in ("good", "bad", "beside"):
         assert _phase(whole, pod) == "Running 0"
@@ -82,9 +82,9 @@ def _answers(whole: Whole, pod: str) -> bool:
     return whole.try_kubectl("exec", pod, "--", "true").returncode == 0
 
 
-def _to_cards(whole: Whole, what: str, *minors: int) -> None:
+def _to_gpus(whole: Whole, what: str, *minors: int) -> None:
     for minor in minors:
-        answer = node.ask_cards(Path(whole.state["directory"]), {"op": what, "card": minor})
+        answer = node.ask_gpus(Path(whole.state["directory"]), {"op": what, "gpu": minor})
         assert "error" not in answer
 
 
@@ -105,17 +105,17 @@ def _totals(whole: Whole) -> Mapping[str, str]:
 
 
 def _ours(amounts: Mapping[str, str]) -> Mapping[str, str]:
-    return {key: amounts[key] for key in _of_cards(1) if key in amounts}
+    return {key: amounts[key] for key in _of_gpus(1) if key in amounts}
 
 
-def _of_cards(count: int) -> Mapping[str, str]:
+def _of_gpus(count: int) -> Mapping[str, str]:
     parts = (
         *(names.RESOURCE_GPU, names.RESOURCE_CORE),
         *(names.RESOURCE_MEMORY_RATIO, names.RESOURCE_SHARED),
     )
     return {
         **dict.fromkeys(parts, str(100 * count)),
-        names.RESOURCE_MEMORY: str(_CARD_BYTES * count),
+        names.RESOURCE_MEMORY: str(_GPU_BYTES * count),
     }
 
 
