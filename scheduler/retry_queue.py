@@ -25,6 +25,7 @@ from scheduler.core.fit import look
 from scheduler.core.fleet import Rows
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request, Shape
+from scheduler.core.search import MOST_STEPS
 from scheduler.requests import Pending
 from scheduler.state import State
 
@@ -169,7 +170,7 @@ class RetryQueue:
         """Which of them fit, whatever is reserved there for pods that may not come; and whether all
         were looked at."""
         state, request = self._state, entry.request
-        with state.budget.steps(at_least=0) as steps:
+        with state.budget.steps(MOST_STEPS, at_least=0) as steps:  # one node's search
             possible, reasons = look(state.fleet, request, rows, steps, state.known)
             is_finished = not (reasons == Reason.UNFINISHED).any()
             fits = rows[possible]
