@@ -233,7 +233,7 @@ class Bounds:
             if not part.within(has):
                 problem = (
                     f"container {hold.container} has {part.memory_bytes} bytes and"
-                    f" {part.core_percent} percent of GPU {uuid}, granted are"
+                    f" {part.core_percent} percent of {uuid}, granted are"
                     f" {has.memory_bytes} and {has.core_percent}"
                 )
                 return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
@@ -254,7 +254,7 @@ def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal |
     others = [uuid for uuid in hold.parts if uuid not in named]
     if not others or None in named:
         return None
-    problem = f"container {hold.container} has a part of GPU {others[0]}, granted is none of it"
+    problem = f"container {hold.container} has a part of {others[0]}, granted is none of it"
     return refuse(Reason.GRANT_UNCONFIRMED, problem=problem)
 
 

@@ -31,12 +31,12 @@ class Reason(Enum):
     GRANTS_MALFORMED = _GRANTS + ": {problem}"
     GRANTS_ALONE = _GRANTS + " is there, but " + _ALLOCATION + " grants no GPU"
     TOO_MANY_GPUS = _ALLOCATION + f": {{count}} GPUs, at most {names.MAX_GPUS} are allowed"
-    GPU_UNKNOWN = "{where}: GPU {gpu} is not on this node (it has: {known})"
+    GPU_UNKNOWN = "{where}: {gpu} is not on this node (it has: {known})"
     GPUS_UNKNOWN = "this node's GPUs are not known: {problem}"
     GPU_MISMATCH = (
         "{where}: id {uuid} is the GPU with minor {actual} on this node, not minor {minor}"
     )
-    GPU_TWICE = "{where}: GPU {uuid} is listed twice"
+    GPU_TWICE = "{where}: {uuid} is listed twice"
     MEMORY_MISSING = (
         "{where}: neither "
         + names.RESOURCE_MEMORY
@@ -48,21 +48,20 @@ class Reason(Enum):
         "{where}: {value} bytes of memory, allowed are 1 to {total} (the whole GPU)"
     )
     CORE_OUT_OF_RANGE = "{where}: core {value}, allowed is 0 to 100 percent"
-    GRANT_NOT_ALLOCATED = _GRANTS + ": {where}: GPU {gpu} is not in the pod's allocation"
+    GRANT_NOT_ALLOCATED = _GRANTS + ": {where}: {gpu} is not in the pod's allocation"
     GRANT_OVER_ALLOCATION = (
-        _GRANTS + ": {where}.{what}: {value} of GPU {uuid}, the allocation has {allowed}"
+        _GRANTS + ": {where}.{what}: {value} of {uuid}, the allocation has {allowed}"
     )
     ALLOCATION_FULL = (
-        _GRANTS
-        + ": containers.{container}: {asked} {unit} of GPU {uuid}, but of the pod's allocation"
+        _GRANTS + ": containers.{container}: {asked} {unit} of {uuid}, but of the pod's allocation"
         " {left} of {total} are left; its containers that have not ended hold: {held}"
     )
     GPU_FULL = (
-        "GPU {uuid} has no room for it: it asks for {asked} {unit}, {left} of {total} are left;"
+        "{uuid} has no room for it: it asks for {asked} {unit}, {left} of {total} are left;"
         " granted are: {held}"
     )
     GRANT_OVERFILLS = (
-        "GPU {uuid} was full when the pod was bound: it was granted {asked} {unit}, {left} of"
+        "{uuid} was full when the pod was bound: it was granted {asked} {unit}, {left} of"
         " {total} were left; pods that were bound before it hold: {held}"
     )
     GRANT_UNCONFIRMED = "the API server does not confirm what the pod was granted: {problem}"

@@ -253,7 +253,7 @@ def _find(where: str, gpus: Sequence[Gpu], uuid: str | None, minor: int) -> Gpu:
                 )
             return gpu
     known = ", ".join(f"{gpu.uuid} as minor {gpu.minor}" for gpu in gpus) or "none"
-    wanted = f"with minor {minor}" if uuid is None else uuid
+    wanted = f"a GPU with minor {minor}" if uuid is None else uuid
     raise refused(Reason.GPU_UNKNOWN, where=where, gpu=wanted, known=known)
 
 

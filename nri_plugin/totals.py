@@ -132,7 +132,7 @@ def failed_gpu_notices(holds: Iterable[Hold], seen: Sequence[Gpu]) -> Iterator[N
             problem = GONE if gpu is None else gpu.problem
             if problem:
                 text = (
-                    f"GPU {uuid}, of which {hold.whose} has a share, is in trouble: {problem}; its"
+                    f"{uuid}, of which {hold.whose} has a share, is in trouble: {problem}; its"
                     f" programs fail until the GPU is back; delete the pod to have it placed anew"
                 )
                 yield Notice(hold.pod, uuid, names.EVENT_GPU_FAILED, text, action="Run")

@@ -132,9 +132,9 @@ def judge(
     for gpu in gpus:
         device = specs.devices.get(gpu.uuid)
         if device is None:
-            unusable[gpu.uuid] = f"GPU {gpu.uuid} has no CDI device{hint}"
+            unusable[gpu.uuid] = f"{gpu.uuid} has no CDI device{hint}"
         elif device.problem is not None:
-            unusable[gpu.uuid] = f"CDI device of GPU {gpu.uuid} in {device.file}: {device.problem}"
+            unusable[gpu.uuid] = f"CDI device of {gpu.uuid} in {device.file}: {device.problem}"
     if len(unusable) == len(gpus):
         lacks += unusable.values()
     return Found(lacks, unusable)

@@ -124,7 +124,7 @@ def parse(text: str) -> HostConfig:
     merged = {**defaults, **given}
     tables = merged["gpu"]
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError("GPU: write each GPU as a [[gpu]] table")
+        raise ConfigError("gpu: write each GPU as a [[gpu]] table")
     return checked(
         HostConfig(
             driver_version=_typed(merged, "driver_version", str),
@@ -152,7 +152,7 @@ def load(path: Path) -> HostConfig:
 def checked(host: HostConfig) -> HostConfig:
     """`host` itself, where it can be simulated."""
     if not 1 <= len(host.gpus) <= MAX_GPUS:
-        raise ConfigError(f"GPU: {len(host.gpus)} GPUs, 1 to {MAX_GPUS} are possible")
+        raise ConfigError(f"gpu: {len(host.gpus)} GPUs, 1 to {MAX_GPUS} are possible")
     if not 0 < len(host.driver_version) < 80:
         raise ConfigError("driver_version: 1 to 79 characters")
     if not 1 <= host.granule_bytes <= 2**30:
@@ -167,10 +167,10 @@ def checked(host: HostConfig) -> HostConfig:
         _check_gpu(f"gpu[{index}]", gpu, host.granule_bytes)
     for key in ("uuid", "minor"):
         if len({getattr(gpu, key) for gpu in host.gpus}) != len(host.gpus):
-            raise ConfigError(f"GPU: two GPUs with the same {key}")
+            raise ConfigError(f"gpu: two GPUs with the same {key}")
     places = {(gpu.pci_domain, gpu.pci_bus, gpu.pci_device) for gpu in host.gpus}
     if len(places) != len(host.gpus):
-        raise ConfigError("GPU: two GPUs at the same PCI address")
+        raise ConfigError("gpu: two GPUs at the same PCI address")
     return host
 
 

@@ -178,7 +178,7 @@ def test_who_was_bound_to_a_full_gpu_is_reported_and_stays(
     side.holds = (of_pod(server, late, uuid, 2 * GIB),)
     until(lambda: bool(events(server, late)), "its event")
     (said,) = events(server, late)
-    assert f"runs with a GPU share, but GPU {uuid} was full when the pod was bound" in said
+    assert f"runs with a GPU share, but {uuid} was full when the pod was bound" in said
     time.sleep(2)  # several looks
     assert not leaving(server, late) and not leaving(server, first)
 
@@ -192,7 +192,7 @@ def test_who_was_bound_to_a_full_gpu_goes_and_learns_why(
     )
     until(lambda: leaving(server, late) and leaving(server, small), "both late ones are removed")
     (said,) = events(server, late)
-    assert said.startswith(f"gpuslice removes the pod: GPU {uuid} was full when the pod was bound")
+    assert said.startswith(f"gpuslice removes the pod: {uuid} was full when the pod was bound")
     assert f"it was granted {GIB} bytes of memory, 0 of {4 * GIB} were left" in said
     for pod in (first, second):
         assert not leaving(server, pod)

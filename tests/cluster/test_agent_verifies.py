@@ -125,7 +125,7 @@ def test_a_container_with_more_than_its_pod_was_granted(
     until(lambda: bool(events(server, other)), "its event")
     (said,) = events(server, other)
     assert "the API server does not confirm what the pod was granted" in said
-    assert f"has {2 * GIB} bytes and 50 percent of GPU {uuid}, granted are {GIB} and 50" in said
+    assert f"has {2 * GIB} bytes and 50 percent of {uuid}, granted are {GIB} and 50" in said
     assert not leaving(server, other)
     assert (counts(side, Standing.CONFIRMED), counts(side, Standing.REFUTED)) == (1, 1)
 

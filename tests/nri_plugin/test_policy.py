@@ -143,7 +143,7 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "GPU twice": (
         pod([HALF, replace(HALF, id=None)]),
         Reason.GPU_TWICE,
-        f"gpu[1]: GPU {A.uuid} is listed twice",
+        f"gpu[1]: {A.uuid} is listed twice",
     ),
     "no memory": (pod([entry({CORE: 50})]), Reason.MEMORY_MISSING, "gpu[0]: neither"),
     "no resources": (pod([entry({})]), Reason.MEMORY_MISSING, "neither"),
@@ -173,7 +173,7 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "grant of a GPU outside the allocation": (
         pod([HALF], {"main": [grant(B, 1)]}),
         Reason.GRANT_NOT_ALLOCATED,
-        f"containers.main[0]: GPU {B.uuid} as minor 1 is not in the pod's allocation",
+        f"containers.main[0]: {B.uuid} as minor 1 is not in the pod's allocation",
     ),
     "grant with another minor": (
         pod([HALF], {"main": [GpuGrant(A.uuid, 1, 1, 1)]}),
@@ -183,12 +183,12 @@ REFUSALS: Mapping[str, tuple[Pod, Reason, str]] = {
     "a grant of more memory than the allocation": (
         pod([HALF], {"main": [grant(A, 20 * GIB + 1)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        f"containers.main[0].memory: {20 * GIB + 1} of GPU {A.uuid}, the allocation has {20 * GIB}",
+        f"containers.main[0].memory: {20 * GIB + 1} of {A.uuid}, the allocation has {20 * GIB}",
     ),
     "a grant of more core than the allocation": (
         pod([HALF], {"main": [grant(A, 1, 51)]}),
         Reason.GRANT_OVER_ALLOCATION,
-        f"containers.main[0].core: 51 of GPU {A.uuid}, the allocation has 50",
+        f"containers.main[0].core: 51 of {A.uuid}, the allocation has 50",
     ),
     "pod uid that is a path": (pod([HALF], uid="../x"), Reason.IDENTITY_INVALID, "'../x'"),
     "pod without uid": (pod([HALF], uid=""), Reason.IDENTITY_INVALID, "pod uid ''"),

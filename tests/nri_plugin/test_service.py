@@ -392,7 +392,7 @@ def test_a_gpu_is_granted_once_whoever_says_more(host: Host) -> None:
             made = as_made(container(0), await runtime.create(first, container(0)))
             text = await refused(runtime, forged, container(1, sandbox=1))
             assert (
-                f"GPU {UUID} has no room for it: it asks for {TOTAL * 51 // 100} bytes of memory,"
+                f"{UUID} has no room for it: it asks for {TOTAL * 51 // 100} bytes of memory,"
                 f" {TOTAL // 2} of {TOTAL} are left; granted are: team/train-0 {TOTAL // 2}"
             ) in text
             assert host.keys() == {"pod-uid-0"}, "a refusal makes no files"
@@ -422,7 +422,7 @@ def test_a_pods_allocation_is_held_by_what_lives_of_it(host: Host) -> None:
             made = as_made(fetch, await runtime.create(of, fetch))
             text = await refused(runtime, of, container(1))
             assert (
-                f"containers.main: {TOTAL // 2} bytes of memory of GPU {UUID}, but of the pod's"
+                f"containers.main: {TOTAL // 2} bytes of memory of {UUID}, but of the pod's"
                 f" allocation 0 of {TOTAL // 2} are left; its containers that have not ended hold:"
                 f" team/train-0/fetch {TOTAL // 2}"
             ) in text
