@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import uvloop
+
 from bench.faults.cases import Event, Strike
 from nri_plugin import __main__ as agent
 from nri_plugin import answers, connection
@@ -139,6 +141,8 @@ def main() -> int:
         await _serve(Socket(unix, struck), struck, **options)
 
     connection.serve = serve
+    # Strikes at an answer are in the socket's own send, which uvloop does not call.
+    uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
     if naive:
         session.FAILURE_POLICY = None  # type: ignore[misc, assignment]
         answers.PATIENCE = _NO_DEADLINE  # type: ignore[misc]
