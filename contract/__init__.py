@@ -1,8 +1,8 @@
-"""The wire contract: every name, quantity and byte that crosses a component boundary, once.
+"""The wire contract: every name, quantity and byte layout that crosses a component boundary.
 
-Holds: names (annotations, labels, resources, environment, paths), quantities, the codecs of the
-two pod annotations, the layout of the two files that the node agent and the library share, and the
-form of log lines.
-Must not hold: I/O, clocks, or anything beyond the standard library.
-Read by: scheduler, nri_plugin, shim, simgpu; C reads the two headers that `cheader` generates.
+Holds names (annotations, labels, resources, environment variables, paths), quantities, the codecs
+of the two pod annotations, the layout of the two files that the node agent and the library share,
+and the format of log lines. Each is defined here once.
+Invariant: no I/O, no clocks, nothing outside the standard library.
+Used by scheduler, nri_plugin, shim and simgpu. C includes the two headers that `cheader` writes.
 """

@@ -1,9 +1,9 @@
 """Koordinator's `device-allocated` annotation: byte-exact writer, tolerant reader.
 
-Holds the shape (map of device type to entries), never a decision about it. Written by the
-scheduler, read by the node agent and by Koordinator's own koordlet.
-Source: koordinator apis/extension/device_share.go; Go's encoding/json sorts map keys and keeps
-struct order (minor, resources, id, extension), without spaces.
+Holds the format (map of device type to entries) and makes no decision about it. The scheduler
+writes the annotation; the node agent and Koordinator's own koordlet read it.
+Source: koordinator apis/extension/device_share.go. Go's encoding/json sorts map keys, keeps struct
+order (minor, resources, id, extension) and writes no spaces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).enc
 
 
 class AllocationError(ValueError):
-    """The annotation cannot be read; the text names the field, the value and what is allowed."""
+    """The annotation is unreadable. The text names the field, its value and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class DeviceEntry:
     """One device of the allocation.
 
     resources: amounts in the resource's own unit (percent, bytes), under canonical names.
-    id: the GPU's UUID (`GPU-...`), or None where an older writer left it out: then `minor` tells.
+    id: the GPU's UUID (`GPU-...`). None if an older writer omitted it; `minor` then identifies
+    the GPU.
     """
 
     minor: int
@@ -41,7 +42,7 @@ class DeviceEntry:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Entries by device type; GPUs stand under `gpu`."""
+    """Entries by device type. The key for GPUs is `gpu`."""
 
     devices: Mapping[str, Sequence[DeviceEntry]] = field(default_factory=dict)
 
@@ -51,7 +52,7 @@ class Allocation:
 
 
 def encode(allocation: Allocation) -> str:
-    """The annotation's text, byte for byte as Koordinator's scheduler writes it."""
+    """Return the annotation's text, byte for byte as Koordinator's scheduler writes it."""
     document = {
         kind: [_encode_entry(entry) for entry in entries]
         for kind, entries in sorted(allocation.devices.items())
@@ -87,11 +88,11 @@ def _decimal(amount: int) -> str:
 
 
 def decode(text: str) -> Allocation:
-    """Read the annotation in any key order, with a missing `id`, with bare numbers as quantities
-    and with the deprecated `kubernetes.io/gpu*` names; unknown keys are ignored, and so are devices
-    of other types than GPUs that are written in another way.
+    """Parse the annotation.
 
-    Raises AllocationError for anything else.
+    Accepts any key order, a missing `id`, bare numbers as quantities and the deprecated
+    `kubernetes.io/gpu*` names. Ignores unknown keys, and devices of types other than GPU that do
+    not parse. Raises AllocationError for anything else.
     """
     if len(text) > MAX_ANNOTATION_CHARS:
         raise AllocationError(f"{len(text)} characters, at most {MAX_ANNOTATION_CHARS} are allowed")

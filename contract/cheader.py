@@ -1,7 +1,8 @@
-"""C's share of the contract: `python -m contract.cheader DIR` writes contract.h and layout.h.
+"""Generator of the C headers: `python -m contract.cheader DIR` writes contract.h and layout.h.
 
-Holds no name or number of its own. layout.h is plain enough for cffi's cdef (comments, integer
-defines, structs); contract.h adds the guard, the strings and the asserts on every offset.
+Defines no name or number of its own. layout.h is limited to what cffi's cdef accepts (comments,
+integer defines, structs). contract.h adds the include guard, the strings and an assert on every
+offset.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _STRUCTS: Final = (
 
 
 def layout_h() -> str:
-    """Structs and integers, readable by a C compiler after <stdint.h> and by cffi's cdef."""
+    """Return structs and integers for a C compiler (after <stdint.h>) and for cffi's cdef."""
     lines = [_NOTICE, ""]
     lines += [f"#define {name} 0x{value:x}" for name, value in _INTEGERS.items()]
     for struct in _STRUCTS:
@@ -84,7 +85,7 @@ def layout_h() -> str:
 
 
 def contract_h() -> str:
-    """layout.h for the compiler, with asserts, and the names that C needs."""
+    """Return the compiler's header: includes layout.h, adds asserts and the names that C needs."""
     lines = [_NOTICE, "#ifndef VGPU_CONTRACT_H", "#define VGPU_CONTRACT_H", ""]
     lines += ["#include <stddef.h>", "#include <stdint.h>", "", '#include "vgpu/layout.h"', ""]
     lines += [f'#define {name} "{value}"' for name, value in _STRINGS.items()]

@@ -1,9 +1,10 @@
-"""The forwarder: a library without code that stands where programs look for the driver's.
+"""The forwarder: a library without code that is mounted over the driver's library in strict mode.
 
-It has the driver library's soname and needs two libraries by absolute path, ours and then the real
-driver: whoever looks a name up in it, or is linked with it, meets our wrappers first and the driver
-for everything else. Built once as a template with blanks for the three names, which are filled in
-here; the file's length stays.
+It has the driver library's soname and two DT_NEEDED entries with absolute paths: our library, then
+the real driver. A symbol lookup in it, or a program linked with it, finds our wrappers first and
+the driver for every other symbol.
+The build makes one template with padded blanks for the three names. `fill` replaces them; the
+file's length does not change.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ _FILLER: Final = b"."
 
 
 class ForwarderError(Exception):
-    """The template is not one, or a path is too long for its blanks."""
+    """The data is not a forwarder template, or a path is too long for its blank."""
 
 
 def fill(template: bytes, soname: str, library: str, driver: str) -> bytes:
-    """The forwarder for the driver library `soname`; the other two are absolute paths."""
+    """Return the forwarder for the driver library `soname`; `library`, `driver`: absolute paths."""
     for name, text in (("soname", soname), ("library", library), ("driver", driver)):
         template = _replace(template, b"@" + name.encode() + b"@", text.encode())
     return template

@@ -1,11 +1,11 @@
-"""The file `grant`: a container's limits and leases; the agent writes it in place, tenants read.
+"""The file `grant`: a container's limits and leases. The agent writes it in place, tenants read it.
 
-Two copies lie a page apart, each with its own checksum and sequence number; readers take the valid
-copy with the highest number. A writer replaces the older copy: content and checksum first, the
-sequence number last, so that a writer killed anywhere leaves the newer copy untouched and readers
-that compare the two numbers never look at a half-written one.
+The file has two copies, COPY_STRIDE bytes apart, each with its own checksum and sequence number.
+Readers use the valid copy with the highest number. A writer replaces the older copy: content and
+checksum first, the sequence number last. A writer killed at any step therefore leaves the newer
+copy intact, and a reader that compares the two numbers never uses a half-written copy.
 
-A reader that waits for a change waits (futex, on the read-only mapping) on the low word of the
+To wait for a change, a reader waits by futex (on its read-only mapping) on the low word of the
 sequence number of the copy that will be written next.
 """
 
@@ -73,18 +73,18 @@ class Gpu:
     lease_start_ns: int = 0
     lease_end_ns: int = 0
     context_bytes: int = 0
-    """What a CUDA context takes of the GPU by itself, charged for each; 0: unknown."""
+    """Bytes charged for each CUDA context, code excluded. 0: unknown."""
     overhead_bytes: int = 0
-    """What the driver holds beyond the region's charge, as last measured; off the limit."""
+    """Last measured bytes that the driver holds beyond the region's charge; lowers the limit."""
     code_bytes: int = 0
-    """Charged beside a process's first context, for code that no measurement has seen yet."""
+    """Bytes charged with a process's first context for code that is not measured yet."""
     managed_free: bool = False
     """Managed memory is not charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the file says. `grant_id` ties it to its region."""
+    """The file's content. `grant_id` ties the grant to its region."""
 
     grant_id: int
     gpus: Sequence[Gpu]
@@ -92,20 +92,20 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One step of an update: these bytes at this offset, in this order (pwrite)."""
+    """One step of an update: pwrite `data` at `offset`. Steps must run in order."""
 
     offset: int
     data: bytes
 
 
 def fresh(grant: Grant) -> bytes:
-    """A whole new file."""
+    """Return a complete new file."""
     copy = _encode_copy(grant, 1)
     return copy.ljust(FILE_BYTES, b"\0")
 
 
 def update(current: bytes, grant: Grant) -> Sequence[Write]:
-    """The writes that turn the file `current` into `grant`, safe against a kill between any two."""
+    """Return the writes that turn `current` into `grant`; a kill between any two is safe."""
     sequences = [_valid_sequence(current, index) for index in (0, 1)]
     target = sequences.index(min(sequences))
     copy = _encode_copy(grant, max(sequences) + 1)
@@ -114,7 +114,7 @@ def update(current: bytes, grant: Grant) -> Sequence[Write]:
 
 
 def decode(data: bytes) -> Grant | None:
-    """The newest valid copy, or None if there is none."""
+    """Return the newest valid copy, or None if no copy is valid."""
     sequences = [_valid_sequence(data, index) for index in (0, 1)]
     if not any(sequences):
         return None
@@ -175,7 +175,7 @@ def _encode_copy(grant: Grant, sequence: int) -> bytes:
 
 
 def _valid_sequence(data: bytes, index: int) -> int:
-    """The copy's sequence number, or 0 if the copy is not valid."""
+    """Return the copy's sequence number, or 0 if the copy is not valid."""
     base = index * COPY_STRIDE
     body = data[base : base + CHECKSUM_OFFSET]
     checksum = data[base + CHECKSUM_OFFSET : base + CHECKSUM_OFFSET + 4]

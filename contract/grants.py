@@ -1,11 +1,12 @@
-"""The `gpuslice.io/grants` annotation: which container gets how much of which GPU.
+"""The `gpuslice.io/grants` annotation: memory and compute of each GPU, per container.
 
     {"v":1,"containers":{"NAME":[{"id":"GPU-...","minor":0,"memory":BYTES,"core":PERCENT}]}}
 
-No container has more of a GPU than the pod's allocation, nor have those that live at once: an init
-container ends before the main ones begin, and each may have all of it. One that is not listed gets
-no GPU. Written by our scheduler, beside the allocation and in the same write; where it is absent
-(Koordinator's own pods) the pod's containers share one grant.
+Invariant: no container, and no set of containers that run at the same time, has more of a GPU than
+the pod's allocation. An init container ends before the main containers start, so each may have all
+of it. A container that is not listed gets no GPU.
+Our scheduler writes it in the same write as the allocation. Without it (pods that Koordinator's
+scheduler bound) the pod's containers share one grant.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _GPU_KEYS: Final = frozenset({"id", "minor", "memory", "core"})
 
 
 class GrantsError(ValueError):
-    """The annotation cannot be read; the text names the field, the value and what is allowed."""
+    """The annotation is unreadable. The text names the field, its value and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ class GpuGrant:
 
 
 Grants = Mapping[str, Sequence[GpuGrant]]
-"""Container name to its GPUs. Inside, the driver numbers them by minor, whatever their order."""
+"""Container name to its GPUs. In the container the driver numbers them by minor, in any order."""
 
 
 def encode(grants: Grants) -> str:
-    """The annotation's text: keys sorted, no spaces, so that equal grants are equal bytes."""
+    """Return the annotation's text: keys sorted, no spaces; equal grants give equal bytes."""
     containers = {
         name: [
             {
@@ -60,7 +61,7 @@ def encode(grants: Grants) -> str:
 
 
 def decode(text: str) -> Grants:
-    """Read the annotation strictly: it is ours alone, so that anything unexpected is an error.
+    """Parse the annotation strictly: only our scheduler writes it, so anything unexpected fails.
 
     Raises GrantsError.
     """
@@ -80,7 +81,7 @@ def decode(text: str) -> Grants:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """JSON lets a key stand twice, and readers differ in which one they take."""
+    """Reject duplicate keys: JSON permits them, and readers differ in which one they use."""
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ValueError(f"a key stands twice in {', '.join(key for key, _ in pairs)}")

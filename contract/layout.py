@@ -1,7 +1,7 @@
-"""Fixed binary layouts, as tables: the one description from which Python packs and C is generated.
+"""Fixed binary layouts as tables. Python packs with them; the C headers are generated from them.
 
-Law: fixed-width little-endian fields, no padding that is not written down, sizes that a reader can
-check. A struct never changes under a version number; a change is a new version.
+Invariants: fields are little-endian with a fixed width, padding is always declared, and a reader
+can check the sizes. A struct never changes within a version number; a change is a new version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORMATS: Final = {"uint64_t": "Q", "int64_t": "q", "uint32_t": "I", "char": "s"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`ctype name[count]`; `count` None is a scalar. `about` becomes the comment in C."""
+    """`ctype name[count]`; `count` None: a scalar. `about` becomes the comment in C."""
 
     ctype: str
     name: str
@@ -64,7 +64,7 @@ class Struct:
         raise KeyError(name)
 
     def pack(self, values: Mapping[str, int | bytes]) -> bytes:
-        """Every field that is not reserved must be in `values`, and nothing else."""
+        """Pack `values`, which must hold exactly the fields that are not reserved."""
         wanted = {field.name for field in self.fields if not field.reserved}
         if wanted != set(values):
             raise ValueError(f"{self.name}: fields differ: {sorted(wanted ^ set(values))}")
@@ -79,7 +79,7 @@ class Struct:
         return self._struct.pack(*flat)
 
     def unpack(self, data: bytes, position: int = 0) -> dict[str, int | bytes]:
-        """Scalars and char arrays by name, without the reserved ones.
+        """Return scalars and char arrays by name, without the reserved fields.
 
         Raises struct.error if `data` is too short.
         """
@@ -93,12 +93,12 @@ class Struct:
 
 
 def c_string(value: int | bytes) -> str:
-    """A NUL-padded char field as text; bytes that are not ASCII come out as replacement marks."""
+    """Decode a NUL-padded char field; bytes that are not ASCII become replacement characters."""
     assert isinstance(value, bytes)
     return value.split(b"\0", 1)[0].decode("ascii", "replace")
 
 
 def whole(value: int | bytes) -> int:
-    """An integer field."""
+    """Return an integer field."""
     assert isinstance(value, int)
     return value

@@ -1,9 +1,10 @@
-"""Log lines that programs read: one record, one line, in logfmt or JSON.
+"""Machine-readable log lines: one record per line, in logfmt or JSON.
 
-Pure formatting, the same for the scheduler and the node agent: their command lines set it up,
-everybody logs through `Line`. A tenant's text comes in here (names, annotations, what an image
-says), so every value is capped and printed in ASCII: no line break, terminal code or right-to-left
-mark of his reaches the log.
+Pure formatting, shared by the scheduler and the node agent. Their command lines install the
+formatter; all modules log through `Line`.
+Values may contain a tenant's text (names, annotations, content of an image). Every value is
+therefore truncated and printed in ASCII, so that no line break, terminal code or right-to-left
+mark from a tenant reaches the log.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from typing import Final
 
 VALUE_CHARS_MAX: Final = 1000
 TRACEBACK_CHARS_MAX: Final = 8000
-"""Its last part is kept: there stands the error."""
+"""The end of the traceback is kept, because it contains the error."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:@%+,\[\]-]+")
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 class Format(StrEnum):
-    """How lines are written; the values are those of the setting."""
+    """How lines are written. The values are those of the setting."""
 
     LOGFMT = "logfmt"
     JSON = "json"
 
 
 class Line:
-    """A message with fields: `Line("synchronized", containers=3)`. None leaves a field out."""
+    """A message with fields: `Line("synchronized", containers=3)`. None omits the field."""
 
     def __init__(self, text: str, /, **fields: object) -> None:
         self.text = text
@@ -42,7 +43,7 @@ class Line:
 
 
 class Formatter(logging.Formatter):
-    """A record as one line: time (UTC), level, logger, msg, then the line's own fields."""
+    """Formats a record as one line: time (UTC), level, logger, msg, then the fields of `Line`."""
 
     def __init__(self, style: Format) -> None:
         super().__init__()
@@ -71,12 +72,12 @@ class Formatter(logging.Formatter):
 
 
 def printable(text: str) -> str:
-    """`text` in printable ASCII: what else is in it becomes an escape, as in a Python literal."""
+    """Return `text` in printable ASCII; other characters become Python escapes."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _value(value: object) -> object:
-    """As JSON has it: numbers and truth as they are, the rest as capped text."""
+    """Return the JSON value: numbers and booleans unchanged, anything else as truncated text."""
     if isinstance(value, bool | int | float):
         return value
     text = str(value)

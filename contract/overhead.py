@@ -1,12 +1,12 @@
-"""What the driver itself holds of a GPU for one container: contexts, code, local memory.
+"""Overhead: GPU memory that the driver holds for one container (contexts, code, local memory).
 
-No call of the driver says it, so it is the difference of two figures taken from outside: what NVML
-says that the container's processes hold, less what their region charges. The node agent and
-`python -m shim run` sample both and write the result into the grant, where it lowers the limit.
+No driver call reports it. It is the memory that NVML reports for the container's processes, less
+the charge in their region. The node agent and `python -m shim run` sample both values and write the
+result into the grant, where it lowers the limit.
 
-Pure. The least of the last WINDOW samples counts: what stays is counted, what passes is not (a free
-that the driver completes later, an allocation that one of the two figures already has). So an error
-favours the container.
+Pure. The result is the minimum of the last WINDOW samples, so that only persistent memory counts
+and transient memory does not (a free that the driver completes later, an allocation that only one
+of the two values includes yet). Errors therefore favour the container.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Final
 
 WINDOW: Final = 3
 PERIOD_S: Final = 1.0
-"""From one sample to the next."""
+"""Interval between samples."""
 CODE_BYTES: Final = 64 << 20
-"""Default of `code_bytes`: what a process is charged for code until a measurement has seen it."""
+"""Default of `code_bytes`: a process's charge for code until a measurement includes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a container's share of a GPU, in bytes.
+    """One sample of a container's share of a GPU, in bytes.
 
-    held: the sum of NVML's figures for its processes. imported: what of it NVML may count twice,
-    because one process exports it and another imports it. charged: the region's counter, the larger
-    of a look before NVML was asked and one after.
+    held: sum of NVML's values for its processes. imported: the part of it that NVML may count
+    twice, because one process exports it and another imports it. charged: the region's counter,
+    the larger of two reads, one before the NVML query and one after.
     """
 
     held_bytes: int
@@ -37,7 +37,7 @@ class Sample:
 
     @property
     def overhead_bytes(self) -> int:
-        """What nothing in the region explains."""
+        """Bytes that no charge in the region accounts for."""
         return max(0, self.held_bytes - self.imported_bytes - self.charged_bytes)
 
 
@@ -48,6 +48,6 @@ class Overhead:
         self._samples: deque[int] = deque(maxlen=WINDOW)
 
     def add(self, sample: Sample) -> int | None:
-        """The overhead in bytes after this sample; None until there are WINDOW of them."""
+        """Add a sample. Return the overhead in bytes; None until there are WINDOW samples."""
         self._samples.append(sample.overhead_bytes)
         return min(self._samples) if len(self._samples) == WINDOW else None

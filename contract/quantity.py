@@ -1,7 +1,7 @@
-"""Kubernetes quantities as exact integers; absent, value and invalid are three different results.
+"""Kubernetes quantities as exact integers. Absent, value and invalid are three distinct results.
 
-Law: no floats, no silent default. A reader must say which of the three it has got; a malformed
-limit that decays into "no limit" is the failure this module exists to prevent.
+Invariants: no floats and no silent default. A caller must handle all three results, so that a
+malformed limit can never be taken for "no limit".
 Source: k8s.io/apimachinery resource.Quantity (suffixes, rounding up of fractions by Value()).
 """
 
@@ -35,7 +35,7 @@ _SUFFIXES: Final[dict[str, Fraction]] = {
 }
 _BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
 
-# No quantity that fits int64 needs more digits; the bound keeps a hostile annotation from costing
+# No quantity that fits int64 needs more digits. The bound keeps a hostile annotation from causing
 # quadratic time in int().
 _MAX_CHARS: Final = 64
 _QUANTITY: Final = re.compile(
@@ -46,13 +46,13 @@ _QUANTITY: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Nothing was asked for."""
+    """Nothing was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A whole, non-negative number of the resource's unit. rounded: there was a fraction, which the
-    API server takes of no resource but Kubernetes' own."""
+    """A whole, non-negative number of the resource's unit. rounded: the text had a fraction, which
+    the API server accepts only for Kubernetes' own resources."""
 
     amount: int
     rounded: bool = field(default=False, compare=False, repr=False)
@@ -60,7 +60,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """Something was asked for that cannot be granted as written; `reason` names it for the user."""
+    """The request cannot be granted as written; `reason` states the cause for the user."""
 
     reason: str
 
@@ -69,7 +69,7 @@ Quantity = Absent | Value | Invalid
 
 
 def parse(raw: object) -> Quantity:
-    """Read a quantity as it stands in JSON: a string, a number, or None (absent).
+    """Parse a quantity from JSON: a string, a number, or None (absent).
 
     Fractions round up, as Kubernetes' Value() does ("500m" is 1). Negative amounts and amounts
     over int64 are Invalid.
@@ -86,7 +86,7 @@ def parse(raw: object) -> Quantity:
 
 @functools.lru_cache(maxsize=1024)
 def _read(text: str) -> Value | Invalid:
-    """Remembered: of a cluster's pods and GPUs a few texts come over and over."""
+    """Cached: the pods and GPUs of a cluster repeat a few texts."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return Invalid(f"{text!r} is not a quantity (examples: 50, 11520Mi, 12Gi)")
@@ -94,7 +94,7 @@ def _read(text: str) -> Value | Invalid:
     scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES[match["suffix"] or ""]
     exact: int | Fraction
     if scale.denominator == 1 and "." not in number:
-        # Nearly all there are; with fractions it would take ten times as long.
+        # The common case; with fractions it would take ten times as long.
         exact = int(number) * scale.numerator
     else:
         exact = Fraction(number) * scale
@@ -107,7 +107,7 @@ def _read(text: str) -> Value | Invalid:
 
 
 def format_binary(amount: int) -> str:
-    """Kubernetes' canonical BinarySI form: the largest 1024 suffix that divides exactly."""
+    """Return Kubernetes' canonical BinarySI form: the largest 1024 suffix that divides exactly."""
     if amount:
         for suffix in _BINARY:
             unit = int(_SUFFIXES[suffix])
@@ -117,5 +117,5 @@ def format_binary(amount: int) -> str:
 
 
 def share_of(total: int, percent: int) -> int:
-    """Floor of `percent` hundredths of `total`: the one place where a ratio becomes bytes."""
+    """Return `percent` hundredths of `total`, rounded down. All conversions of ratios use it."""
     return total * percent // 100

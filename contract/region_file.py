@@ -1,24 +1,24 @@
-"""The file `region`: a container's live accounting, shared by its processes, read by the agent.
+"""The file `region`: a container's live accounting. Its processes share it; the agent reads it.
 
     header | one record per GPU (the counter) | VGPU_MAX_SLOTS slots
 
-A slot is a process's, or that of memory which several processes hold (exported and imported).
+A slot belongs to one process, or to memory that several processes hold (exported and imported).
 
-The agent writes the header once and from then on only reads, by pread: the tenant can write and
-truncate this file. The geometry follows from the number of GPUs alone; a reader computes it and
-refuses a file that says otherwise, so that nothing a tenant writes here is ever used as an offset.
+The agent writes the header once and afterwards only reads, by pread, because the tenant can write
+and truncate this file. The geometry depends only on the number of GPUs. A reader computes it and
+rejects a file that contradicts it; no value that a tenant writes is ever used as an offset.
 
-Counter: {used_bytes, tag} is one 16-byte word, changed by compare-and-swap alone; tag names the
-slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Each
-slot keeps, per GPU, {bytes, sequence} and the operation it has published, {delta_bytes,
-delta_sequence}: two more 16-byte words. docs/adr/0002 has the protocol.
+Counter: {used_bytes, tag} is one 16-byte word, changed only by compare-and-swap. tag contains the
+slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Per GPU,
+each slot keeps {bytes, sequence} and its published operation, {delta_bytes, delta_sequence}: two
+more 16-byte words. docs/adr/0002 describes the protocol.
 
-Locks (open file description locks, on bytes beyond the end of the file): LIVE + slot is held by the
-slot's process for its life, or, shared, by each process that holds the memory. Each holder maps a
-page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
+Locks are open file description locks on bytes beyond the end of the file. LIVE + slot is held by
+the slot's process until it exits, or, shared, by each process that holds the memory. Each holder
+maps a page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
 
-Version 3 added `imported_bytes` and `created_ns`. The records of the GPUs lie where version 1 had
-them, so `uses` reads all versions.
+Version 3 added `imported_bytes` and `created_ns`. The GPU records have the same offset as in
+version 1, so `uses` reads all versions.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
 LOCK_LIMITS: Final = LOCK_LIVE - 1
-"""Held while a GPU's limit is written down from the environment."""
+"""Held while a process writes a GPU's limit from the environment into the file."""
 ENVIRONMENT_ID: Final = int.from_bytes(b"gpsenvir", "little")
-"""The grant_id of a region that belongs to no grant: its limits came from the environment."""
+"""The grant_id of a region without a grant: its limits came from the environment."""
 TAG_SLOT_SHIFT: Final = 48
 TAG_DROP: Final = 1 << 63
 
@@ -112,7 +112,7 @@ SLOT_GPU: Final = Struct(
 )
 GPU_NEW: Final = 0
 GPU_NAMED: Final = 1
-"""The place is this UUID's for good; its limit is the next process's to write."""
+"""The record belongs to this UUID permanently; the next process writes its limit."""
 GPU_LIMITED: Final = 2
 SLOT_FREE: Final = 0
 SLOT_LIVE: Final = 1
@@ -122,7 +122,7 @@ _LINE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Where things lie in a region of `gpu_count` GPUs; byte offsets from the file's start."""
+    """Byte offsets from the file's start in a region of `gpu_count` GPUs."""
 
     gpu_count: int
 
@@ -144,12 +144,12 @@ class Geometry:
 
 
 class RegionError(ValueError):
-    """The bytes are not a region that this version can read; the text says in what."""
+    """This version cannot read the bytes as a region; the text states the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What the processes of a container hold on one GPU, and how often they met the limit."""
+    """What a container's processes hold on one GPU, and how often they reached the limit."""
 
     used_bytes: int
     refused_count: int
@@ -157,12 +157,12 @@ class GpuUse:
 
 
 def fresh(gpu_count: int, grant_id: int, created_ns: int = 0) -> bytes:
-    """A whole new file, all slots free."""
+    """Return a complete new file with all slots free."""
     return header(gpu_count, grant_id, created_ns).ljust(Geometry(gpu_count).file_bytes, b"\0")
 
 
 def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
-    """The file's first bytes; created_ns is CLOCK_MONOTONIC."""
+    """Return the file's first bytes. created_ns: CLOCK_MONOTONIC."""
     if not 1 <= gpu_count <= names.MAX_GPUS:
         raise ValueError(f"{gpu_count} GPUs, 1 to {names.MAX_GPUS} are allowed")
     geometry = Geometry(gpu_count)
@@ -184,9 +184,9 @@ def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
 
 
 def uses(data: bytes) -> Sequence[GpuUse]:
-    """What each GPU's record says; `data` is the file's start, read by pread.
+    """Return the content of each GPU's record. `data`: the file's start, read by pread.
 
-    Raises RegionError where the tenant has truncated or overwritten it.
+    Raises RegionError if the tenant has truncated or overwritten it.
     """
     if len(data) < HEADER.size:
         raise RegionError(f"truncated: {len(data)} bytes")
@@ -210,10 +210,10 @@ def uses(data: bytes) -> Sequence[GpuUse]:
 
 
 def imported_bytes(data: bytes) -> Sequence[int]:
-    """What processes hold on each GPU that a shared slot is charged for; `data` is the whole file.
+    """Return bytes per GPU that processes hold and a shared slot is charged for.
 
-    A process that exited without a trace counts until another process frees its slot. Raises
-    RegionError as `uses`; a file of an older version has no such figures: zeros.
+    data: the whole file. An exited process counts until another process frees its slot. A file of
+    an older version has no such values and gives zeros. Raises RegionError as `uses` does.
     """
     geometry = Geometry(len(uses(data)))
     totals = [0] * geometry.gpu_count
@@ -225,7 +225,7 @@ def imported_bytes(data: bytes) -> Sequence[int]:
         at = geometry.slots_offset + number * geometry.slot_stride
         slot = SLOT.unpack(data, at)
         if not slot["generation"]:
-            break  # this slot and all after it were never taken
+            break  # this slot and all after it were never used
         if slot["state"] != SLOT_LIVE:
             continue
         for gpu in range(geometry.gpu_count):

@@ -1,8 +1,8 @@
-"""The annotations by which a pod with a grant requires the node agent, of NRI's default validator.
+"""The annotations by which a pod with a grant requires the node agent (NRI's default validator).
 
-Pure. The scheduler writes them in the Binding, beside the allocation and in the same write, so that
-they overwrite the author's: the validator reads the container's scope, then the pod's, then the
-bare key, and takes the first that is there.
+Pure. The scheduler writes them in the Binding, in the same write as the allocation, so that they
+overwrite the pod author's values. The validator reads the container's scope, then the pod's, then
+the bare key, and uses the first that exists.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final
 from contract import names
 
 MAX_KEY_CHARS: Final = 63
-"""Of an annotation's key, behind the slash. A Binding's annotations are not checked against it, but
-every later write of the pod is: a longer key bricks the pod."""
+"""Limit of an annotation key's part after the slash. The API server does not check it for a
+Binding, but for every later write of the pod: a longer key makes the pod impossible to update."""
 
 MAX_CONTAINER_NAME_CHARS: Final = MAX_KEY_CHARS - len(names.SCOPE_CONTAINER.removeprefix("/"))
-"""A longer name is covered by the pod's scope; its author cannot write a key of its own either."""
+"""A longer name is covered by the pod's scope; its author cannot write a key for it either."""
 
 _VALUE: Final = json.dumps([names.PLUGIN_NAME])
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def binding_annotations(container_names: Iterable[str]) -> Mapping[str, str]:
-    """For a pod in which the containers of these names have a grant: all that must be written.
+    """Return all annotations to write for a pod in which these containers have a grant.
 
-    Raises ValueError for a name that Kubernetes does not allow a container.
+    Raises ValueError for a name that Kubernetes does not allow for a container.
     """
     written = {names.ANNOTATION_REQUIRED_PLUGINS + names.SCOPE_POD: _VALUE}
     for name in container_names:

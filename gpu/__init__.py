@@ -1,5 +1,5 @@
-"""What NVML and the driver say of this machine's GPUs, for the node agent and the command line.
+"""Queries to NVML and the driver about this machine's GPUs, for the node agent and the CLI.
 
-Needs nvidia-ml-py alone. A driver in trouble lets a call sleep in the kernel: a caller that must
-not wait asks in a process or a thread of its own.
+Needs only nvidia-ml-py. With a failing driver a call may block in the kernel: a caller that must
+not block uses a separate process or thread.
 """

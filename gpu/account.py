@@ -1,8 +1,8 @@
-"""One grant's two files, open: what its region charges, and what was measured into its grant.
+"""One grant's two open files: the charges in its region, and the overhead written to its grant.
 
-The files stay the same ones while they are open, though another grant may take their directory.
-Reads by pread and never by mmap: the limited program can truncate its region. One process at a time
-writes a grant.
+The open descriptors keep referring to the same files, even if another grant takes their directory.
+Reads by pread and never by mmap, because the limited program can truncate its region. Only one
+process at a time may write a grant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RegionError = region_file.RegionError
 
 
 class Account:
-    """Raises OSError where a file is missing, RegionError where one is not what it must be."""
+    """Raises OSError if a file is missing, RegionError if its content is invalid."""
 
     def __init__(self, directory: Path) -> None:
         self._region = os.open(directory / names.FILE_REGION, os.O_RDONLY | os.O_CLOEXEC)
@@ -41,11 +41,11 @@ class Account:
         os.close(self._grant)
 
     def gpus(self) -> Sequence[grant_file.Gpu]:
-        """The grant's GPUs."""
+        """Return the grant's GPUs."""
         return self._read_grant()[1].gpus
 
     def charged_bytes(self) -> Sequence[int]:
-        """What the region charges now, on each GPU of the grant."""
+        """Return the region's current charge on each GPU of the grant."""
         geometry = region_file.Geometry(len(self.gpus()))
         uses = region_file.uses(os.pread(self._region, geometry.slots_offset, 0))
         if len(uses) != geometry.gpu_count:
@@ -53,12 +53,12 @@ class Account:
         return [use.used_bytes for use in uses]
 
     def imported_bytes(self) -> Sequence[int]:
-        """What processes hold on each GPU of memory that a shared slot is charged for."""
+        """Return bytes per GPU that processes hold and a shared slot is charged for."""
         geometry = region_file.Geometry(len(self.gpus()))
         return region_file.imported_bytes(os.pread(self._region, geometry.file_bytes, 0))
 
     def write_overheads(self, overhead_bytes: Mapping[str, int]) -> None:
-        """Into the grant, by GPU UUID; writes nothing where nothing changed."""
+        """Write overheads by GPU UUID into the grant; writes nothing if nothing changed."""
         current, grant = self._read_grant()
         gpus = tuple(
             replace(gpu, overhead_bytes=overhead_bytes.get(gpu.uuid, gpu.overhead_bytes))
@@ -78,7 +78,7 @@ class Account:
 
 
 class Measured:
-    """The overheads of one grant, sample by sample."""
+    """The overheads of one grant, updated by each sample."""
 
     def __init__(self) -> None:
         self._overheads: dict[str, Overhead] = {}
@@ -87,11 +87,11 @@ class Measured:
     def add(
         self, account: Account, before: Sequence[int], usage: Usage, pids: Collection[int]
     ) -> Mapping[str, int | None]:
-        """Take a sample and write what it makes known into the grant.
+        """Add a sample and write the resulting overheads into the grant.
 
-        before: `charged_bytes` from before NVML was asked. usage: what it said. pids: the grant's
-        processes. Returns by UUID what the grant says from now on; None where this sample has no
-        figure, and the grant's stands. Raises as Account.
+        before: `charged_bytes` from before the NVML query. usage: NVML's result. pids: the grant's
+        processes. Returns by UUID the overhead now in the grant; None if this sample has no value,
+        in which case the grant keeps its previous one. Raises as Account.
         """
         gpus, after, imported = account.gpus(), account.charged_bytes(), account.imported_bytes()
         found: dict[str, int | None] = {}
@@ -111,8 +111,8 @@ class Measured:
     def _held_bytes(
         self, uuid: str, usage: Usage, pids: Collection[int], charged_bytes: int
     ) -> int | None:
-        """None where NVML has no figure for the GPU, or for one of the processes that it lists, or
-        has listed none of them yet though they are charged: under MPS it never does."""
+        """Return None if NVML has no value for the GPU or for one of its listed processes, or has
+        not listed any of them yet although they are charged (under MPS it never lists them)."""
         listed = usage.get(uuid)
         if listed is None:
             return None

@@ -1,9 +1,10 @@
-"""What a CUDA context takes of a GPU by itself, in bytes: measured in a process made for it.
+"""GPU memory that a CUDA context takes by itself, in bytes, measured in a separate process.
 
-The process makes the GPU's primary context and asks NVML how much the GPU has given it; with the
-process all of it goes. It takes a context's memory for a moment, so it does nothing where less than
-ROOM_BYTES are free. Run as `python -m gpu.context_size UUID`; it prints one number. The caller sets
-CUDA_VISIBLE_DEVICES to the UUID, and a deadline.
+The process creates the GPU's primary context and reads its own memory use from NVML. All of it is
+freed when the process exits. Since it briefly takes a context's memory, it does nothing if less
+than ROOM_BYTES are free.
+Run as `python -m gpu.context_size UUID`; it prints one number. The caller sets CUDA_VISIBLE_DEVICES
+to the UUID, and a deadline.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ import pynvml
 
 ROOM_BYTES: Final = 1 << 30
 MOST_BYTES: Final = 1 << 30
-"""A larger figure is taken for a mistake: contexts take a few hundred MiB."""
+"""A larger value is treated as an error: contexts take a few hundred MiB."""
 
 _UUID_BYTES: Final = 16
 
 
 class UnknownSizeError(Exception):
-    """The size cannot be told; the text says why."""
+    """The size cannot be determined; the text states the cause."""
 
 
 def parse(answer: bytes | str) -> int:
-    """What the process printed; UnknownSizeError where that is not a plausible size."""
+    """Parse the process's output. Raises UnknownSizeError if it is not a plausible size."""
     try:
         size_bytes = int(answer)
     except ValueError as error:
@@ -40,7 +41,7 @@ def parse(answer: bytes | str) -> int:
 
 
 def measure(uuid: str) -> int:
-    """Bytes that this process's context takes of the GPU, by NVML's list of processes."""
+    """Return the bytes of this process's context on the GPU, from NVML's list of processes."""
     pynvml.nvmlInit()
     gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     free_bytes = pynvml.nvmlDeviceGetMemoryInfo(gpu).free
@@ -69,7 +70,7 @@ def measure(uuid: str) -> int:
 
 @contextlib.contextmanager
 def _context(uuid: str) -> Iterator[None]:
-    """The primary context of the GPU, which must be the only one that CUDA sees."""
+    """Hold the GPU's primary context. CUDA must see only this GPU."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -97,7 +98,7 @@ def _check(cuda: ctypes.CDLL, name: str, *arguments: object) -> None:
 
 
 def main() -> int:
-    """The last line on stderr says why there is no answer."""
+    """Return the exit status. On failure the last line on stderr states the cause."""
     try:
         size_bytes = measure(sys.argv[1])
     except pynvml.NVMLError as error:

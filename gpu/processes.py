@@ -1,8 +1,8 @@
-"""How much of each GPU every process holds, as NVML says: contexts, code and allocations.
+"""GPU memory of every process, as NVML reports it: contexts, code and allocations.
 
-NVML names processes by their numbers in the initial PID namespace. Run as `python -m gpu.processes`
-it is a server for a caller that must not wait for the driver: for each line that it reads it writes
-one line of JSON, as `encode` makes it; it exits when its standard input ends.
+NVML uses process numbers of the initial PID namespace. `python -m gpu.processes` is a server for a
+caller that must not block on the driver: for each line on standard input it writes one line of
+JSON, formatted by `encode`. It exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, TextIO
 import pynvml
 
 Usage = Mapping[str, Mapping[int, int | None] | None]
-"""By GPU UUID: bytes by process number, None where NVML has no figure for the process. None in the
-place of a GPU's processes: it did not answer."""
+"""GPU UUID -> process number -> bytes. None for a process: NVML has no value for it. None for a
+GPU: it did not answer."""
 
 _LISTS: Final = (
     pynvml.nvmlDeviceGetComputeRunningProcesses,
@@ -25,20 +25,20 @@ _LISTS: Final = (
 
 
 def ask() -> Usage:
-    """Ask now; NVML must be initialized. Raises pynvml.NVMLError where it names no GPU at all."""
+    """Query NVML, which must be initialized. Raises pynvml.NVMLError if it lists no GPU at all."""
     found: dict[str, Mapping[int, int | None] | None] = {}
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(gpu))
-        except pynvml.NVMLError:  # it fell off the bus
+        except pynvml.NVMLError:  # the GPU fell off the bus
             continue
         found[uuid] = _processes(gpu)
     return found
 
 
 def _processes(handle: object) -> Mapping[int, int | None] | None:
-    """A process with contexts of both kinds is in both lists, each time with all that it holds."""
+    """A process with contexts of both kinds is in both lists, each time with its total."""
     held: dict[int, int | None] = {}
     for listed in _LISTS:
         try:
@@ -50,12 +50,12 @@ def _processes(handle: object) -> Mapping[int, int | None] | None:
 
 
 def encode(usage: Usage) -> str:
-    """One line."""
+    """Return one line of JSON."""
     return json.dumps(usage) + "\n"
 
 
 def decode(line: str | bytes) -> Usage:
-    """What `encode` made; raises ValueError for anything else."""
+    """Parse the output of `encode`; raises ValueError for anything else."""
     found = json.loads(line)
     if not isinstance(found, dict):
         raise ValueError(f"not a mapping: {line[:80]!r}")
@@ -66,14 +66,14 @@ def decode(line: str | bytes) -> Usage:
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
-    """Answer each line of `requests` until they end."""
+    """Answer each line of `requests` until end of input."""
     for _ in requests:
         answers.write(encode(ask()))
         answers.flush()
 
 
 def main() -> int:
-    """The last line on stderr says why there is no answer."""
+    """Return the exit status. On failure the last line on stderr states the cause."""
     try:
         pynvml.nvmlInit()
         serve(sys.stdin, sys.stdout)

@@ -1,5 +1,5 @@
-"""How a program of ours speaks to the API server: a client, credentials, a list and a watch.
+"""Access to the API server: a client, credentials, and list-and-watch.
 
-Knows Kubernetes' way of answering and no object of ours; decides nothing. The scheduler and the
-node agent use it, who know nothing of each other. It imports nothing else of ours.
+Implements Kubernetes' API conventions for any object type, and makes no decisions. The scheduler
+and the node agent use it; they do not import each other. It imports no other package of ours.
 """

@@ -1,9 +1,9 @@
-"""Where the API server is and how to speak to it: a pod's own service account, or a kubeconfig.
+"""Address and credentials of the API server: a pod's service account, or a kubeconfig.
 
-Reads files and may run a credential plugin, so it blocks: the client calls it in a thread, again
-every minute, since tokens and certificates are replaced in their files while we run. A kubeconfig
-is read by the `kubernetes` package's loader, of which nothing else is used; it comes with all of
-that package, 18 MiB, and so is loaded only where there is a kubeconfig to read.
+Reads files and may run a credential plugin, so it blocks: the client calls it in a thread, and
+again every minute, because tokens and certificates are replaced in their files.
+The `kubernetes` package's loader reads a kubeconfig; nothing else of that package is used. Loading
+it takes 18 MiB, so it is imported only if there is a kubeconfig to read.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where the kubelet puts a pod's token and keeps it fresh."""
+"""Where the kubelet writes and refreshes a pod's token."""
 
 _UNUSABLE: Final = (yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
-"""What the loader raises, beside its own, for files that are not what they should be."""
+"""What the loader raises for malformed files, beside its own exception."""
 
 
 class AccessError(RuntimeError):
-    """There is no API server to speak to, or no way to: the text says what was looked at."""
+    """No API server is configured, or the configuration is unusable; the text names its source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """token: "" for none. Files: "" for none. changed: of each file, when it was written last, so
-    that two readings are equal only where nothing was replaced."""
+    """token, files: "" for none. changed: each file's modification time, so that two loads are
+    equal only if no file was replaced."""
 
     server: str
     authorization: str = ""
@@ -49,7 +49,7 @@ class Access:
     changed: tuple[int, ...] = ()
 
     def context(self) -> ssl.SSLContext | None:
-        """None where the server speaks HTTP without TLS."""
+        """Return None if the server speaks HTTP without TLS."""
         if urlsplit(self.server).scheme != "https":
             return None
         context = ssl.create_default_context(cafile=self.ca_file or None)
@@ -66,7 +66,7 @@ def load(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Access:
-    """By the kubeconfig where one is named, else as a pod of the cluster, else as kubectl does.
+    """Use the kubeconfig if one is named, else the pod's service account, else kubectl's defaults.
 
     Raises AccessError.
     """
@@ -126,7 +126,7 @@ def _as_kubectl(kubeconfig: str) -> Access:
 
 
 def _proxy(found: Configuration) -> str:
-    """The kubeconfig's or the environment's; none for hosts that NO_PROXY names."""
+    """Return the kubeconfig's or the environment's proxy; none for hosts in NO_PROXY."""
     host = urlsplit(str(found.host)).hostname or ""
     bypassed = proxy_bypass(host, {"no": str(found.no_proxy or "")})
     return "" if bypassed else str(found.proxy or "")

@@ -1,11 +1,11 @@
-"""A thin client of the API server: JSON in and out over aiohttp, one method per verb. POSTs, the
-writes that are made of every pod, have a way of their own (`kube.posts`).
+"""A thin client of the API server: JSON over aiohttp, one method per verb.
 
-Knows paths, timeouts and Kubernetes' way of saying no, and nothing of any object. Every request has
-a deadline. A write is sent with the same deadline for the server (`timeout=`), so that what was not
-done by then is not done later either. POST and PATCH are never sent twice: what became of one that
-was not answered is for the caller to ask (`KubeError.undecided`). GET, PUT and DELETE are, by
-aiohttp, where a connection that was kept turns out to be dead.
+Handles paths, timeouts and Kubernetes' errors; has no code for particular object types. POSTs, of
+which every pod needs one, use a separate client (`kube.posts`).
+Every request has a deadline. A write passes the same deadline to the server (`timeout=`), so that
+the server does not apply it later. POST and PATCH are never sent twice: if no answer arrives, the
+caller must check the outcome (`KubeError.undecided`). aiohttp repeats GET, PUT and DELETE if a
+reused connection turns out to be closed.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from kube.posts import KEEP_S, KEEPALIVE, NotAnswered, NotSent, Posts
 Json = Mapping[str, Any]
 
 TIMEOUT_S: Final = 10.0
-"""Of one request, from its start to the last byte of the answer, unless the caller says."""
+"""Of one request, from its start to the last byte of the answer; the caller may override it."""
 WATCH_SILENT_S: Final = 150.0
-"""The API server sends a bookmark about every minute: a watch that says nothing for longer is
-dead, whatever TCP believes."""
+"""The API server sends a bookmark about every minute. A watch that is silent for longer is treated
+as disconnected, whatever TCP reports."""
 PAGE_TIMEOUT_S: Final = 30.0
-"""Of one page: where it is late, all pages before it were in vain."""
+"""Of one page. It is long because a timeout discards all earlier pages."""
 PAGE: Final = 500
-"""Objects of one page of a list: a few megabytes of text, some tens of objects."""
+"""Objects per page of a list: a few megabytes of text, tens of megabytes as objects."""
 UNREACHABLE: Final = "Unreachable"
-"""Reason of an error of ours: no connection, so that nothing was asked."""
+"""Reason of our own error: no connection, so no request was sent."""
 NO_ANSWER: Final = "NoAnswer"
-"""Reason of an error of ours: asked, and the answer did not come."""
+"""Reason of our own error: a request was sent and no answer arrived."""
 
 METADATA_ONLY: Final = "PartialObjectMetadata"
-"""For `only`: the server leaves out all but the objects' metadata."""
+"""Value of `only`: the server omits all but the objects' metadata."""
 
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _CREDENTIALS_S: Final = 60.0
@@ -54,9 +54,9 @@ _TEXT_MOST: Final = 500
 
 
 class KubeError(Exception):
-    """The API server said no, or nothing.
+    """The API server rejected a request, or did not answer.
 
-    status: HTTP's; 0 where no answer came. reason: Kubernetes' word for it (NotFound, Conflict,
+    status: the HTTP status; 0 if no answer arrived. reason: Kubernetes' reason (NotFound, Conflict,
     Expired, ...), or UNREACHABLE or NO_ANSWER.
     """
 
@@ -68,15 +68,15 @@ class KubeError(Exception):
 
     @property
     def undecided(self) -> bool:
-        """Whether a write may have been done all the same."""
+        """Whether the server may have applied the write despite the error."""
         return self.reason == NO_ANSWER or self.status >= 500
 
 
 class Kube:
-    """See the module. After this you must `close`, or use it as a context.
+    """The client; see the module. Call `close` after use, or use it as a context manager.
 
-    load: gives the access anew; it may block and is called in a thread. Raises AccessError there.
-    user_agent: by which the API server's audit tells programs apart.
+    load: returns the access again; it may block, is called in a thread and may raise AccessError.
+    user_agent: distinguishes programs in the API server's audit log.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Kube:
         self._silent_s = silent_s
         self._clock = clock
         self.problem = ""
-        """Why the credentials could not be read again; those read last serve until they can."""
+        """Why the credentials could not be read again. The last ones stay in use meanwhile."""
         self._session: aiohttp.ClientSession | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._use(access)
@@ -123,10 +123,10 @@ class Kube:
     async def list(
         self, path: str, *, only: str = "", page: int = PAGE, **query: object
     ) -> AsyncGenerator[tuple[Sequence[Json], str], None]:
-        """Its pages: the objects and the list's resourceVersion, the same for all pages.
+        """Yield the pages: the objects, and the list's resourceVersion, equal for all pages.
 
-        As fresh as the store itself. Raises KubeError, in the middle too: 410 where the list took
-        longer than the server keeps it, and is to be begun anew.
+        The list is as recent as the API server's store. Raises KubeError, also between pages: 410
+        if the list took longer than the server keeps it; the caller must then start again.
         """
         query["limit"] = page
         while True:
@@ -142,9 +142,9 @@ class Kube:
     async def watch(
         self, path: str, resource_version: str, *, only: str = "", **query: object
     ) -> AsyncGenerator[Sequence[Json], None]:
-        """What happens after that version, as it comes: {"type": ..., "object": ...}, bookmarks
-        among them, until the server ends it. First, once it is being watched, an empty batch.
-        Raises KubeError, 410 where the version is gone."""
+        """Yield batches of events after that version, {"type": ..., "object": ...}, with bookmarks,
+        until the server ends the watch. An empty batch comes first, once the watch is established.
+        Raises KubeError: 410 if the version is no longer available."""
         query.update(watch="true", allowWatchBookmarks="true", resourceVersion=resource_version)
         self._renew()
         timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=self._silent_s)
@@ -182,7 +182,7 @@ class Kube:
         timeout_s: float = TIMEOUT_S,
         **query: object,
     ) -> Any:
-        """A merge patch unless `kind` names another content type."""
+        """Send a merge patch; `kind` selects another content type."""
         return await self._write("PATCH", path, query, body, timeout_s, kind)
 
     async def delete(
@@ -278,11 +278,11 @@ class Kube:
         )
 
     def _use(self, access: Access) -> None:
-        """Raises AccessError, OSError; then all is as it was."""
+        """Replace the connection. On AccessError or OSError nothing has changed."""
         headers = CIMultiDict(
             {
                 hdrs.ACCEPT: "application/json",
-                # Between two programs of one cluster it costs both more than it saves.
+                # Within a cluster, compression costs both programs more than it saves.
                 hdrs.ACCEPT_ENCODING: "identity",
                 hdrs.CONTENT_TYPE: "application/json",
                 hdrs.USER_AGENT: self._user_agent,
@@ -353,7 +353,7 @@ def _event(line: bytes) -> Json:
 
 
 def _refusal(status: int, said: bytes) -> KubeError:
-    """The API server answers with a Status; what stands before it, with anything."""
+    """The API server answers with a Status; a proxy in front of it, with any text."""
     try:
         return KubeError(status, *_words(orjson.loads(said)))
     except (ValueError, AttributeError):

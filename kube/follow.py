@@ -1,9 +1,10 @@
-"""Keeps somebody told of all objects of one kind: a list, then what happens after it, for ever.
+"""Reflector: list and watch of one kind of object, indefinitely.
 
-Who is told (a `Sink`) hears of every object as it was last, and of those that are gone; after each
-list of all that are there, so that what was missed in between is put right. It hears no object's
-older state after a newer one. A watch that ends is taken up where it ended; where that is not
-possible any more (410), or it failed in a way that leaves doubt, the list is read anew.
+A `Sink` receives the current state of every object, and every deletion; after each list it receives
+the set of all existing objects, which corrects what was missed. It never receives an object's older
+state after a newer one.
+A watch that ends is resumed at the last resourceVersion. If that version is no longer available
+(410), or the watch failed in a way that makes it uncertain, the list is read again.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ UNLISTED: Final = "has not been listed yet"
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 10.0
 _LIVED_S: Final = 1.0
-"""A watch that lived for less and told nothing did not help: the next one waits longer. A server
-ends one that it has too much to tell at once; who is behind must not be kept waiting."""
+"""A watch that lasted less and delivered nothing made no progress: the backoff continues. A server
+closes a watch whose client is behind; such a watch delivered events and reconnects at once."""
 _WATCH_S: Final = 300
-"""After which the server ends a watch, so that connections do not pile up on one server."""
+"""The server ends a watch after this time, so that connections do not accumulate on one server."""
 _RESUMABLE: Final = frozenset({0, 401, 403, 429, 503})
-"""No answer, or nobody to give one: the version that was reached is as good as it was."""
+"""Statuses (0: no answer) after which the last resourceVersion is still valid."""
 _AT_ONCE: Final = 100
-"""Objects between two turns of whoever else waits for the loop."""
+"""Objects handled before the event loop may run other tasks."""
 
 
 class Sink(Protocol):
-    """Called on the event loop; neither waits nor raises."""
+    """Receiver of events. Called on the event loop; must not block or raise."""
 
     def seen(self, raw: Json) -> str:
-        """It is there, as it is now. Its key; "" for one that is nobody's business."""
+        """The object exists, in this state. Returns its key; "" for an irrelevant object."""
 
     def lost(self, raw: Json) -> None:
-        """It is gone; raw: as it was last."""
+        """The object was deleted. raw: its last state."""
 
     def listed(self, keys: set[str]) -> None:
-        """All that are there have been `seen`; others are gone."""
+        """A list ended: each of these objects was passed to `seen`; no others exist."""
 
 
 class Backoff:
-    """How long to wait before the next try: twice as long each time, up to a bound. jitter: 0 to 1,
-    random, so that many do not come back at once."""
+    """Delay before a retry: doubles each time, up to a bound. jitter: random number from 0 to 1,
+    so that many clients do not reconnect at the same time."""
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._jitter = jitter
@@ -65,7 +66,7 @@ class Backoff:
 
 
 class Follower:
-    """One kind of objects. path: of its list. only, page: see Kube.list. query: selectors."""
+    """Reflector of one kind. path: of its list. only, page: see Kube.list. query: selectors."""
 
     def __init__(
         self,
@@ -80,14 +81,14 @@ class Follower:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.problem = UNLISTED
-        """Why it is not known what happens now; "" while all is well."""
+        """Why the current state is unknown; "" if it is known."""
         self.listing = False
-        """What the sink is told now is of a list, in no order of time."""
+        """The sink is receiving a list, which is not in chronological order."""
         self.lists = 0
         self.heard_s: float | None = None
-        """When the API server said something last; None: never."""
+        """When the API server last sent anything; None: never."""
         self.waited_s = 0.0
-        """Before the last try."""
+        """Delay before the last retry."""
         self._kube = kube
         self._path = path
         self._sink = sink
@@ -106,11 +107,11 @@ class Follower:
 
     @property
     def synced(self) -> bool:
-        """All objects have been heard of once."""
+        """Whether all objects have been received once."""
         return self._answered > 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             self._cycle = asyncio.create_task(self._follow(), name=f"follow {self._path}")
             try:
@@ -123,7 +124,7 @@ class Follower:
                 self._cycle.result()
 
     async def relist(self) -> None:
-        """Returns once a list that was begun after this call has been told."""
+        """Return once a list that started after this call has been delivered."""
         self._wanted = wanted = self._wanted + 1
         if self._cycle is not None:
             self._cycle.cancel()

@@ -1,10 +1,10 @@
-"""HTTP/1.1 without I/O, as a server and as a client of small answers: bytes in, requests or answers
-out, and the other way round.
+"""HTTP/1.1 without I/O, for a server and for a client of small answers.
 
-httptools (llhttp, Node.js's parser) reads the grammar; this module bounds what is kept, and refuses
-what neither side needs: codings other than chunked, upgrades, an answer that ends with its
-connection. After a refusal the connection must be closed. The sockets are `scheduler.server`'s and
-`kube.posts`'.
+Converts bytes to requests and answers, and back. httptools (llhttp, Node.js's parser) parses the
+grammar; this module limits the memory, and rejects what neither side needs: transfer codings other
+than chunked, upgrades, an answer that ends with its connection.
+Invariant: after a refusal the connection must be closed. `scheduler.server` and `kube.posts` own
+the sockets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from httptools import HttpParserError, HttpRequestParser, HttpResponseParser
 
 MOST_HEAD_BYTES: Final = 16 << 10
-"""Of a head with its trailers."""
+"""Limit for a head including its trailers."""
 _FIELDS: Final = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)*")
 _PATH: Final = re.compile(r"/[!-~]*")
 
@@ -32,8 +32,7 @@ TEXT: Final = b"text/plain; charset=utf-8"
 
 
 class Refused(Exception):
-    """The other side's fault. After this the connection must be closed; status: what a server
-    answers."""
+    """The peer violated the protocol; the connection must be closed. status: a server's answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -41,7 +40,7 @@ class Refused(Exception):
 
 
 class Request(NamedTuple):
-    """keeps: whether the connection may carry another one after it."""
+    """keeps: whether the connection may carry another request afterwards."""
 
     method: str
     path: str
@@ -50,7 +49,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """allow: the methods there are, of a 405."""
+    """allow: the permitted methods, for a 405."""
 
     body: bytes
     kind: bytes = JSON
@@ -59,7 +58,7 @@ class Response(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """keeps: whether the connection may carry another request after it."""
+    """keeps: whether the connection may carry another request afterwards."""
 
     status: int
     body: bytes
@@ -70,8 +69,8 @@ Message = TypeVar("Message", Request, Answer)
 
 
 class _Receiver(ABC, Generic[Message]):
-    """Of one connection. most_bytes: of a body. The methods on_* are httptools' callbacks; an
-    exception in one ends the parse."""
+    """Parser state of one connection. most_bytes: limit of a body. The methods on_* are httptools'
+    callbacks; an exception in one ends the parse."""
 
     _parser: HttpRequestParser | HttpResponseParser
 
@@ -80,9 +79,9 @@ class _Receiver(ABC, Generic[Message]):
         self._ready: deque[Message] = deque()
         self._refused: Refused | None = None
         self._begun = False
-        """A part of a message is there."""
+        """Part of a message has been received."""
         self._unread_bytes = 0
-        """Fed since the last head, part of a body or message was whole: httptools may hold them."""
+        """Bytes fed since the last complete head, body part or message; httptools may hold them."""
         self._body = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -101,7 +100,7 @@ class _Receiver(ABC, Generic[Message]):
                 self._refused = _too_large()
 
     def next(self) -> Message | None:
-        """None: the next one is not whole yet. Raises Refused."""
+        """Return the next message, or None if it is incomplete. Raises Refused."""
         if self._ready:
             return self._ready.popleft()
         if self._refused is not None:
@@ -110,7 +109,7 @@ class _Receiver(ABC, Generic[Message]):
 
     @property
     def midway(self) -> bool:
-        """Something is there that `next` has not returned."""
+        """Whether data was received that `next` has not returned."""
         return self._begun or bool(self._ready) or self._refused is not None
 
     def on_message_begin(self) -> None:
@@ -128,14 +127,14 @@ class _Receiver(ABC, Generic[Message]):
 
     def on_message_complete(self) -> None:
         self._begun, self._unread_bytes = False, 0
-        # HTTP/1.0 keeps a connection only where the answer says so, and ours does not.
+        # HTTP/1.0 keeps a connection only if the answer says so, and ours does not.
         keeps = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
         self._finish(bytes(self._body), keeps)
         self._body.clear()
 
     @abstractmethod
     def _finish(self, body: bytes, keeps: bool) -> None:
-        """The message is whole."""
+        """Handle a complete message."""
 
     def _bound(self, length: int) -> None:
         if length > self._most_bytes:
@@ -143,7 +142,7 @@ class _Receiver(ABC, Generic[Message]):
 
 
 class Requests(_Receiver[Request]):
-    """After `feed` you must take what `next` has."""
+    """Parser of requests. After `feed`, call `next` until it returns None."""
 
     _parser: HttpRequestParser
 
@@ -168,7 +167,7 @@ class Requests(_Receiver[Request]):
         self._count(len(part))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Also of a trailer."""
+        """Called for headers and trailers."""
         self._count(len(name) + len(value))
         match name.lower():
             case b"content-length":
@@ -192,8 +191,10 @@ class Requests(_Receiver[Request]):
 
 
 class Answers(_Receiver[Answer]):
-    """After `feed` you must take what `next` has. An answer that ends with its connection could be
-    cut off, and never is whole. Heads are bounded, but not to the byte: nothing of them is read."""
+    """Parser of answers. After `feed`, call `next` until it returns None.
+
+    An answer that ends with its connection may be truncated and never counts as complete. The size
+    of heads is bounded, but not to the byte, because no header is read."""
 
     _parser: HttpResponseParser
 
@@ -212,7 +213,7 @@ def _too_large() -> Refused:
 
 
 def fields_of(values: Mapping[str, str]) -> bytes:
-    """The fields of a request. Raises ValueError for what would make other fields of them."""
+    """Return the header fields of a request. Raises ValueError if a value could inject a field."""
     text = "".join(f"{name}: {value}\r\n" for name, value in values.items()).encode()
     if not _FIELDS.fullmatch(text) or text.count(b"\r\n") != len(values):
         raise ValueError(f"the value of {' or '.join(values)} has a character that HTTP has not")
@@ -220,7 +221,7 @@ def fields_of(values: Mapping[str, str]) -> bytes:
 
 
 def request(method: bytes, path: str, fields: bytes, body: bytes) -> bytes:
-    """Raises ValueError for a path that is none. fields: of `fields_of`."""
+    """Return a request. Raises ValueError for an invalid path. fields: from `fields_of`."""
     if not _PATH.fullmatch(path):
         raise ValueError(f"{path!r}: expected a path, what is not ASCII quoted")
     return b"%b %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (
@@ -233,7 +234,7 @@ def request(method: bytes, path: str, fields: bytes, body: bytes) -> bytes:
 
 
 def encoded(response: Response, keeps: bool = True) -> bytes:
-    """keeps: whether the connection goes on; else it must be closed after this."""
+    """Return the response's bytes. keeps: False if the connection must be closed afterwards."""
     body, kind = response.body, response.kind
     if keeps and response.status == 200:
         return _OK % (kind, len(body), body)

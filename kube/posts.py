@@ -1,9 +1,9 @@
-"""POSTs to the API server, each on a connection that it has for itself: for the one write of a pod.
+"""POSTs to the API server, for the one write per pod: at most one request per connection at a time.
 
-aiohttp's client makes of each request a URL, multi-dictionaries, timers and a stream; of what
-binding a pod costs that was the largest part. See docs/adr/0029. Nothing is sent twice: what became
-of what was not answered is not known here. A connection is kept for the next one, the one used last
-first. Knows nothing of Kubernetes; `kube.client` says what it means.
+Separate from aiohttp's client, whose URLs, multi-dictionaries, timers and streams per request were
+the largest part of the cost of binding a pod (docs/adr/0029). No request is sent twice: after a
+missing answer the outcome is unknown here. Idle connections are reused, most recently used first.
+Contains nothing specific to Kubernetes; `kube.client` interprets the answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from kube.http1 import Answer, Answers, Refused, fields_of, request
 
 KEEP_S: Final = 60.0
-"""Not used for longer, a connection is not used again: what is between may have forgotten it."""
+"""Idle time after which a connection is not reused: a middlebox may have dropped its state."""
 KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -27,24 +27,24 @@ KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
-"""A host that is gone without a word is noticed after half a minute."""
+"""A host that disappears without closing the connection is detected after half a minute."""
 _MOST_BYTES: Final = 8 << 20
-"""Of an answer: more than the largest object that the API server keeps."""
+"""Limit of an answer: more than the largest object that the API server stores."""
 _MOST_KEPT: Final = 64
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class NotSent(Exception):
-    """No connection: nothing was asked."""
+    """No connection: nothing was sent."""
 
 
 class NotAnswered(Exception):
-    """It was sent, or a part of it, and no answer came that can be read."""
+    """The request was sent, in whole or in part, and no readable answer arrived."""
 
 
 class Posts:
-    """server: a URL. context: None without TLS. fields: of each request beside Host and its
-    length. Raises ValueError for a server or fields that are none. After use you must `close`."""
+    """The client. server: a URL. context: None without TLS. fields: headers of each request beside
+    Host and Content-Length. Raises ValueError for an invalid server or fields. Must be closed."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Posts:
         self._is_closed = False
 
     def close(self) -> None:
-        """What is being asked goes on."""
+        """Close idle connections; requests in progress continue."""
         self._is_closed = True
         for each in self._kept:
             each.close()
         self._kept.clear()
 
     async def post(self, path: str, body: bytes, timeout_s: float) -> Answer:
-        """Raises NotSent, NotAnswered; ValueError for a path that is none."""
+        """Raises NotSent, NotAnswered; ValueError for an invalid path."""
         data = request(b"POST", self._prefix + path, self._fields, body)
         until_s = self._clock() + timeout_s
         connection = self._take() or await self._connect(timeout_s)
@@ -124,12 +124,12 @@ class Posts:
 
 
 class _Connection(asyncio.Protocol):
-    """used_s: when it was kept."""
+    """used_s: when it became idle."""
 
     def __init__(self) -> None:
         self.used_s = 0.0
         self.is_usable = True
-        """Another request may be sent."""
+        """Whether another request may be sent."""
         self._answers = Answers(_MOST_BYTES)
         self._asked: asyncio.Future[Answer] | None = None
 
@@ -149,7 +149,7 @@ class _Connection(asyncio.Protocol):
         self.is_usable = False
         self._transport.abort()
 
-    # --- what happens to it
+    # --- callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -1,7 +1,7 @@
-"""The node agent: brings a pod its share of a GPU, with the limit, through containerd's NRI.
+"""The node agent: adds GPU shares with their limits to pods, through containerd's NRI.
 
-protocol/ speaks NRI without doing I/O, messages/ are the generated protobuf classes, connection.py
-pumps bytes, and answers.py has a handler answer in time. What a container gets is decided in
-policy.py, which is pure, and carried out by service.py. Knows `contract`, and nothing of the
-scheduler, the library or the simulator.
+protocol/ implements NRI without I/O; messages/ has the generated protobuf classes; connection.py
+does the socket I/O; answers.py enforces a deadline for each answer. policy.py, which is pure,
+decides what a container gets; service.py carries it out.
+Depends on `contract`, and not on the scheduler, the library or the simulator.
 """

@@ -1,6 +1,6 @@
-"""`python -m nri_plugin`: flags and environment in, the service until SIGTERM.
+"""`python -m nri_plugin`: parses flags and environment, then runs the service until SIGTERM.
 
-The only module of the agent that reads argv and the environment, or sets up logging.
+The only module of the agent that reads argv and the environment, or configures logging.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     if os.geteuid() != 0:
         _LOG.error("the node agent needs root: it mounts the files that containers get")
         return 1
-    # Directories under the store must be open to the containers' users, whoever starts us.
+    # The containers' users must be able to enter directories under the store, whatever our umask.
     os.umask(0o022)
     try:
         library = Store(chosen.store_dir, chosen.library).current()
@@ -61,7 +61,7 @@ async def _serve(chosen: Settings) -> None:
     loop = asyncio.get_running_loop()
 
     def leave() -> None:
-        """Told once, it finishes what is open; told again, or after a while, it stops."""
+        """On the first signal finish open requests; on a second one, or a timeout, cancel."""
         if leaving.is_set():
             serving.cancel()
         leaving.set()
@@ -76,7 +76,7 @@ async def _serve(chosen: Settings) -> None:
 
 
 def _announce(line: str) -> None:
-    # Whoever started us may have stopped reading; that is no reason to stop serving.
+    # The parent process may have closed the pipe; the agent continues to serve.
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""The node agent as a whole: makes its parts, and keeps it registered until it is told to stop.
+"""Main loop of the node agent: creates its parts and keeps it registered until it must stop.
 
-Waits until no other agent serves the node, connects, serves, and connects again after pauses that
-grow and vary. Told to leave, it finishes what it was asked. Decides nothing.
+Waits until no other agent serves the node, connects, serves, and reconnects with exponential
+backoff and jitter. When asked to stop, it answers the open requests first. Makes no decisions.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ async def run(
     identity: str,
     alive: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until `leaving` is set, and what was asked until then is answered.
+    """Serve until `leaving` is set and the requests received by then are answered.
 
-    announce: told each time containers are adjusted from now on. identity: what other agents on
-    this node are told of this one. alive: told every second that the event loop runs.
+    announce: called each time the agent begins to adjust containers. identity: shown to other
+    agents on this node. alive: called every second while the event loop runs.
     """
     metrics, readiness = Metrics(), Readiness(time.monotonic, alive)
     inventory, contexts = Inventory(settings.environment), Contexts(settings.environment)
@@ -83,19 +83,19 @@ async def run(
     async def prepare() -> None:
         await inventory.refresh()
         tell(await look(service.node), readiness)
-        # The first containers after a start, often all of the node's, shall have the figure, too.
+        # The first containers after a start, often all of the node's, need the value too.
         contexts.look(gpu.uuid for gpu in inventory.gpus)
         await contexts.settled()
         await lock.acquire(observer.waiting)
 
     try:
         await _unless(leaving, prepare())
-        # What is here by now stays: the garbage collector need not look at it while containers
-        # wait for their answers.
+        # Objects that exist now are permanent: exclude them from garbage collection, which would
+        # delay answers to containers.
         if not settings.in_cluster:
             _LOG.info(Line(_NO_CLUSTER))
         elif not leaving.is_set():
-            # It takes 9 MiB that an agent without a cluster does not need.
+            # The import takes 9 MiB, which an agent without a cluster does not need.
             from nri_plugin.cluster import Cluster
 
             side = Cluster(
@@ -170,7 +170,7 @@ async def _serve(
 
 
 async def _pause(place: Path, pause_s: float) -> None:
-    """So long, or until another socket is in that place."""
+    """Sleep for `pause_s`, or until the socket at `place` is replaced."""
     before, loop = _socket(place), asyncio.get_running_loop()
     until_s = loop.time() + pause_s
     while True:
@@ -189,7 +189,7 @@ def _socket(place: Path) -> tuple[int, int] | None:
 
 
 async def _unless(leaving: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """`work`, which is given up when `leaving` is set."""
+    """Run `work`; cancel it when `leaving` is set."""
     task = asyncio.create_task(work)
     signal = asyncio.create_task(leaving.wait())
     try:

@@ -1,9 +1,9 @@
-"""A request of the runtime, from the handler's being asked to the answer: in time, and once.
+"""Runs the handler for each request of the runtime, and answers exactly once, within the deadline.
 
-What the handler answers at once is sent at once; what it has to wait for is a task with a deadline.
-A runtime that waits in vain drops the plugin and, before NRI 0.12.5, lets the container run without
-it; so after 75 % of its patience we answer an error instead, which fails the request and keeps the
-registration. Fed by connection.py, which sends what the session has to say.
+A result that the handler returns directly is sent at once; a coroutine runs as a task with a
+deadline. A runtime that times out drops the plugin and, before NRI 0.12.5, starts the container
+without it. Therefore we answer an error after 75 % of the runtime's timeout: the request fails, and
+the registration is kept. connection.py calls this module and sends the session's output.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from nri_plugin.protocol.session import Session
 logger = logging.getLogger(__name__)
 
 PATIENCE: Final = 0.75
-"""The part of the runtime's request timeout after which we answer an error ourselves."""
+"""Fraction of the runtime's request timeout after which we answer with an error."""
 
 
 class SynchronizeFailed(NriError):
-    """The handler could not take over what runs; its exception is the cause."""
+    """The handler could not take over the running containers; its exception is the cause."""
 
 
 class Answers:
-    """send: called when the session has an answer to send. on_decision: called after it."""
+    """send: called when the session has an answer to send. on_decision: called afterwards."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Answers:
         self._on_decision = on_decision
         self._tasks: set[asyncio.Task[Any]] = set()
         self.unanswered: set[asyncio.Task[Any]] = set()
-        """The work that the runtime waits for. A handler may outlive its answer."""
+        """Work that the runtime still waits for. A handler may run longer than its answer."""
         self.asked = 0
         self.failure: SynchronizeFailed | None = None
 
     def begin(self, request: events.Request) -> None:
-        """Have `request` handled, and answered in time, whatever its handler does."""
+        """Start the handler for `request`; an answer is sent in time in every case."""
         began_s = time.monotonic()
         self.asked += 1
         try:
@@ -67,7 +67,7 @@ class Answers:
             self._respond(request, began_s, answer)
 
     async def end(self, timeout_s: float) -> None:
-        """End the handler's work, of which nobody is told any more."""
+        """Cancel the handler's work; its results are discarded."""
         self.unanswered.clear()
         tasks = set(self._tasks)
         for task in tasks:
@@ -97,7 +97,7 @@ class Answers:
         def ended(_task: asyncio.Task[Any]) -> None:
             timer.cancel()
             self._tasks.discard(task)
-            error = _error_of(task)  # looked at where it comes too late to be told, too
+            error = _error_of(task)  # retrieved even if too late, or asyncio logs a warning
             if task not in self.unanswered:
                 return
             self.unanswered.discard(task)
@@ -144,7 +144,7 @@ class Answers:
         self._send()
         what, duration_s = type(request).__name__, time.monotonic() - began_s
         decision = Decision(what, outcome, duration_s, **more, **_of(request))
-        # Whoever is told comes after the answer, and what he raises does not harm the session.
+        # The callback runs after the answer is sent; an exception in it does not end the session.
         asyncio.get_running_loop().call_soon(self._on_decision, request, decision)
 
 
@@ -155,12 +155,12 @@ class _Late(Exception):
 
 
 def _error_of(work: asyncio.Task[Any]) -> BaseException | None:
-    """How a finished handler failed. One that cancels itself has failed too."""
+    """Return a finished handler's exception. A handler that cancels itself has failed too."""
     return asyncio.CancelledError("cancelled by itself") if work.cancelled() else work.exception()
 
 
 def _of(request: events.Request) -> dict[str, Any]:
-    """Whom the request is about, as a decision's fields."""
+    """Return the pod and container of the request, as a decision's fields."""
     match request:
         case events.ContainerRequest(pod=pod, container=container):
             pass

@@ -1,10 +1,10 @@
-"""What a container brings along before we answer, and whether it can have a share all the same.
+"""Checks whether a container's existing configuration permits a share with an enforceable limit.
 
-Pure, and part of the policy. A share is limited by what we mount; where a container runs on
-another kernel, may use every device, has a GPU already, or has its libraries chosen by another,
-that limit is none, so a grant is refused. So is a volume, in any container of a pod with grants,
-that shows the host's files of limits. A container without a grant keeps what another device plugin
-gave it: taking it away is not ours.
+Pure, and part of the policy. Our mounts enforce the limit of a share. They cannot do so if the
+container runs on another kernel, may use every device, has a GPU already, or preloads libraries
+before ours; the grant is then refused. A volume in any container of a pod with grants is refused
+if it exposes the host's grant files. A container without a grant keeps the GPUs that another device
+plugin gave it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from nri_plugin.injection import is_below, normal
 from nri_plugin.model import Container, Paths, Pod, Rules
 
 _AUDIT: Final = "LD_AUDIT"
-"""glibc loads what it names before anything else, and asks it about every other library."""
+"""glibc loads the libraries it names first, and calls them for every other library."""
 
 _PRELOAD: Final = "LD_PRELOAD"
-"""What it names comes before what /etc/ld.so.preload names, our library too."""
+"""Its libraries load before those of /etc/ld.so.preload, which include ours."""
 _NEVER_FIRST: Final = ("libc.so", "libdl.so", "libcuda.so", "libnvidia-ml.so")
-"""Where one of these comes first, programs find the driver's calls past us."""
+"""If one of these loads first, programs bind to the driver's calls and bypass our library."""
 
 
 def check_volumes(container: Container, paths: Paths) -> None:
-    """Raise Refused where a volume shows grants or the library, to be written from inside.
+    """Raise Refused if a volume gives the container write access to grants or the library.
 
-    The run directory holds file systems of its own, which a read-only volume above leaves writable.
+    The run directory contains mounts of its own, which stay writable under a read-only volume.
     """
     run_dir = _on_host(paths.run_dir)
     never = [run_dir]
@@ -49,13 +49,13 @@ def check_volumes(container: Container, paths: Paths) -> None:
 
 
 def _on_host(path: str) -> str:
-    """The path with the one link in it that hosts have in common: /var/run is /run."""
+    """Resolve the one symbolic link that all hosts have: /var/run is /run."""
     plain = normal(path)
     return plain.removeprefix("/var") if is_below(f"{plain}/", "/var/run") else plain
 
 
 def check_grant(pod: Pod, container: Container, rules: Rules) -> None:
-    """Raise Refused where no share could be limited."""
+    """Raise Refused if no share in this container could be limited."""
     if pod.runtime_handler not in rules.runtime_handlers:
         allowed = ", ".join(handler for handler in rules.runtime_handlers if handler)
         raise refused(Reason.HANDLER_UNKNOWN, handler=pod.runtime_handler, allowed=allowed)
@@ -76,7 +76,7 @@ def check_grant(pod: Pod, container: Container, rules: Rules) -> None:
 
 
 def _put_first(preload: str) -> str:
-    """Of a value of LD_PRELOAD, the library that must not come before ours; empty: none."""
+    """Return the library in an LD_PRELOAD value that must not load before ours; "": none."""
     for path in re.split("[ :]+", preload):
         if posixpath.basename(path).startswith(_NEVER_FIRST):
             return path
@@ -84,9 +84,9 @@ def _put_first(preload: str) -> str:
 
 
 def asks_for_gpus(container: Container) -> str:
-    """Where the environment names GPUs, what the author should know of it; empty: it does not.
+    """Return a warning if the environment requests GPUs by name; "" otherwise.
 
-    What images say (all) is no wish for a certain GPU.
+    The value `all`, which images set, does not count as a request.
     """
     for line in container.env:
         name, _, value = line.partition("=")
@@ -99,7 +99,7 @@ def asks_for_gpus(container: Container) -> str:
 
 
 def given_gpu(container: Container) -> str:
-    """The GPU, or what brings one, that the container has without us; empty: none."""
+    """Return the GPU (or what provides one) that the container has from others; "": none."""
     for device in container.devices:
         if gpus.is_node(device.path, device.major):
             return f"device {device.path}"

@@ -1,17 +1,17 @@
-"""The pods of this node as the API server has them: what they were granted, in the order of their
-binding, which of them were bound to a GPU that was full, and which grants no scheduler wrote.
+"""Cache of the pods bound to this node: their allocations in binding order.
 
-Pure: filled by the watch; its size is bounded by the node's pods. What is not known refutes
-nothing: the ledger decides without it.
+From it follow the pods that were bound to a GPU that was already full, and the grants that no
+scheduler wrote. Pure: the pod watch updates it, and the node's pods bound its size. Missing
+information never leads to a refusal: the ledger then decides alone.
 
-The order in which pods were bound is that in which the watch reported them: a pod comes to it with
-its binding. Of a list's pods, which come in no order, the time of their binding is known to the
-second; a pod without a Binding, created with its node, is behind those.
+Binding order is the order in which the watch reports pods, since a pod appears there when it is
+bound. The pods of a list are unordered; their binding time is known to the second. A pod without a
+Binding (created with spec.nodeName) sorts after those.
 
-A scheduler's part is written once, before the pod comes to its node: ours writes it in the Binding,
-Koordinator's just before it. So neither writes it into a pod that has no Binding, nor changes it
-later, and ours adds its name. A grant that is written at a pod's creation, and bound by another
-scheduler, is not found here, but held to the order of binding. docs/adr/0027 has the reasons.
+A scheduler writes the allocation once, before the pod reaches its node: ours in the Binding,
+Koordinator's just before it. Neither writes it into a pod without a Binding, nor changes it later,
+and ours adds its name. A grant that is written at a pod's creation and bound by another scheduler
+is not detected here; it is subject to the binding order. docs/adr/0027 has the reasons.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from nri_plugin.totals import Entry
 _T = TypeVar("_T")
 
 _NEVER: Final = "~"
-"""Behind every time."""
+"""Sorts after every time."""
 _GPUS_MAY_TELL: Final = frozenset(
     {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
-"""What cannot be judged by the GPUs as they are: one has failed, or was replaced."""
+"""Refusals that may result from a GPU that failed or was replaced, and so prove nothing."""
 _REMEMBERED: Final = 256
 _CHANGED: Final = "annotation {key} was changed after the pod was bound"
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A pod of the watch. place: in the order of binding, of which batch, when, and its UID.
-    foreign: why no scheduler wrote its grant; None: nothing shows that."""
+    """A pod of the watch. place: its position in binding order (batch, time, UID).
+    foreign: why no scheduler wrote its grant; None: there is no evidence of that."""
 
     bound: Bound
     place: tuple[int, str, str]
@@ -54,16 +54,16 @@ class _Known:
 
 
 class Bounds:
-    """Empty until the watch has listed pods."""
+    """Pods of this node by UID. Empty until the watch has listed them."""
 
     def __init__(self) -> None:
-        self._version = 0  # of all that was granted to pods
+        self._version = 0  # changes with the allocations of the pods
         self._pods: dict[str, _Known] = {}
         self._batch = 0
         self._listing = False
         self.ask: Callable[[Pod], Awaitable[None]] | None = None
-        """Finds out about a pod that the watch has not reported, and calls `vouch` or `deny`, or,
-        without an answer, neither. None: there is no API server to ask."""
+        """Looks up a pod that the watch has not reported, then calls `vouch` or `deny`, or neither
+        if no answer arrives. None: there is no API server."""
         self._vouched: dict[str, Bound] = {}
         self._denied: dict[str, str] = {}
         self._gone: dict[str, None] = {}
@@ -71,7 +71,7 @@ class Bounds:
         self._over: Mapping[str, Refusal] = {}
 
     def put(self, bound: Bound, listing: bool) -> None:
-        """It is there, as it is now. listing: of a list. One that has finished is gone."""
+        """Add or update a pod; a finished one is removed. listing: the pod comes from a list."""
         uid = bound.pod.uid
         if bound.finished:
             self.lost(uid)
@@ -83,7 +83,7 @@ class Bounds:
             self._listing = listing
         place = before.place if before else (self._batch, bound.scheduled or _NEVER, uid)
         foreign = before.foreign if before else None
-        # Once it was found foreign, it stays so: what showed it may be put right afterwards.
+        # A pod once found foreign stays so: its author may remove the evidence afterwards.
         foreign = foreign or _foreign(bound, before.bound if before else None)
         foreign = foreign or (_foreign(bound, asked) if asked else None)
         now = _Known(bound, place, policy.gpus(bound.pod.annotations), foreign)
@@ -97,63 +97,63 @@ class Bounds:
             self._version += 1
 
     def keep(self, uids: AbstractSet[str]) -> None:
-        """No others are there; a list has ended."""
+        """Remove all other pods; called at the end of a list."""
         self._listing = False
         self._vouched.clear()
         for uid in self._pods.keys() - uids:
             self.lost(uid)
 
     def asked(self) -> Mapping[str, int]:
-        """By resource, what all of them ask for together."""
+        """Return the sum of all pods' requests, by resource."""
         total: Counter[str] = Counter()
         for known in self._pods.values():
             total.update(known.bound.asked)
         return total
 
     def granted(self, listed: Iterable[Entry]) -> AbstractSet[str]:
-        """The GPUs of which they were granted a share. listed: the Device's, since Koordinator may
-        name a GPU by its minor alone."""
+        """Return the GPUs of which the pods were granted a share. listed: the Device's GPUs, needed
+        because Koordinator may identify a GPU by its minor only."""
         by_minor = {entry.gpu.minor: entry.gpu.uuid for entry in listed}
         entries = (entry for known in self._pods.values() for entry in known.gpus)
         return frozenset({each.id or by_minor.get(each.minor, "") for each in entries} - {""})
 
     def allocated(self) -> Mapping[str, Sequence[allocation.DeviceEntry]]:
-        """By UID, what they were granted, if a scheduler may have written it."""
+        """Return the allocations by UID, except those that no scheduler can have written."""
         return {uid: known.gpus for uid, known in self._pods.items() if not known.foreign}
 
     def unknown(self, pod: Pod) -> bool:
-        """Whether the API server can be asked about it, and has not been."""
+        """Whether the API server can be asked about the pod and has not answered yet."""
         uid = pod.uid
         known = uid in self._denied or self.heard(uid) is not None
         return self.ask is not None and not known
 
     def vouch(self, bound: Bound) -> None:
-        """It is there; its place in the order is for the watch to tell."""
+        """The API server confirmed the pod. The watch determines its position in the order."""
         _remember(self._vouched, bound.pod.uid, bound)
 
     def deny(self, uid: str, why: str) -> None:
-        """The API server has no such pod here."""
+        """The API server has no such pod on this node."""
         _remember(self._denied, uid, why)
 
     def denied(self, uid: str) -> str:
-        """Why the API server has no such pod here; "": it has not said so."""
+        """Return why the API server has no such pod on this node; "": it has not denied it."""
         return self._denied.get(uid, "")
 
     def gone(self, uid: str) -> bool:
-        """Whether its object was there, and was removed."""
+        """Whether the pod's object existed and was removed."""
         return uid in self._gone
 
     def pod(self, uid: str) -> Bound | None:
-        """As the watch reported it."""
+        """Return the pod as the watch reported it."""
         known = self._pods.get(uid)
         return known.bound if known else None
 
     def heard(self, uid: str) -> Bound | None:
-        """As the watch reported it, or as the API server answered."""
+        """Return the pod as the watch reported it, or as the API server answered."""
         return self.pod(uid) or self._vouched.get(uid)
 
     def objection(self, pod: Pod, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Refusal | None:
-        """Why a container of the pod, as the runtime tells of it, may not have its share."""
+        """Return why a container of this pod (as the runtime reports it) may not have its share."""
         if pod.uid in self._denied:
             return refuse(Reason.GRANT_UNCONFIRMED, problem=self._denied[pod.uid])
         bound = self.heard(pod.uid)
@@ -167,19 +167,19 @@ class Bounds:
         return self.over(gpus, holding).get(pod.uid)
 
     def foreign(self) -> Mapping[str, Refusal]:
-        """By UID, pods whose grant no scheduler wrote; they take no room from others."""
+        """Return, by UID, pods whose grant no scheduler wrote; they take no capacity."""
         return {uid: known.foreign for uid, known in self._pods.items() if known.foreign}
 
     def _origin(self, bound: Bound) -> Refusal | None:
-        """Why no scheduler wrote the pod's grant; None: nothing shows that."""
+        """Return why no scheduler wrote the pod's grant; None: there is no evidence of that."""
         known = self._pods.get(bound.pod.uid)
         return known.foreign if known else _foreign(bound, None)
 
     def over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
-        """By UID, the pods for which there was no room left when they were bound. holding: of whom
-        containers hold a share already; they come first where the order is not known.
+        """Return, by UID, the pods for which there was no free capacity when they were bound.
 
-        A pod that has none has none of those that come behind it in its way.
+        holding: UIDs of pods whose containers already hold a share; they come first if the order is
+        unknown. A pod without capacity is not counted against the pods bound after it.
         """
         asked_for = (self._version, tuple(gpus), holding)
         if self._over_for != asked_for:
@@ -200,7 +200,7 @@ class Bounds:
             pod = known.bound.pod
             try:
                 hold = ledger.hold(pod.uid, pod.uid, True, pod, "", policy.allocated(pod, gpus))
-            except Refused:  # a container of it is not made, whatever the reason
+            except Refused:  # none of the pod's containers is created, so it takes nothing
                 continue
             if all(held[gpu].plus(part).within(whole[gpu]) for gpu, part in hold.parts.items()):
                 held.update((gpu, held[gpu].plus(part)) for gpu, part in hold.parts.items())
@@ -212,15 +212,15 @@ class Bounds:
         return found
 
     def doubt(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
-        """Why what a container holds is not what its pod was granted; None: it is, or it is not
-        known."""
+        """Return how a container's hold differs from its pod's grant; None: it does not, or the
+        grant is not known."""
         bound = self.heard(hold.pod_uid)
         if bound is None:
             return None
         if foreign := self._origin(bound) or _since(bound, hold):
             return foreign
         try:
-            # A label that was put on a running pod changes nothing that it was granted.
+            # A label that was added to a running pod does not change its grant.
             pod = replace(bound.pod, labels=hold.pod.labels)
             claimed = policy.claim(pod, hold.container, gpus)
         except Refused as refused:
@@ -241,15 +241,16 @@ class Bounds:
 
 
 def _since(bound: Bound, hold: Hold) -> Refusal | None:
-    """Why the grant was changed since the container was made; None: it was not, or the runtime has
-    not told what it was."""
+    """Return how the grant was changed since the container was created; None: it was not, or the
+    runtime has not reported the original."""
     then = hold.pod.annotations
     key = _differing(bound.pod.annotations, then) if _granted(then) else ""
     return refuse(Reason.GRANT_FOREIGN, problem=_CHANGED.format(key=key)) if key else None
 
 
 def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:
-    """A GPU that failed is still named by who was granted it."""
+    """Refuse if the container has a GPU that its grant does not name. A grant still names a GPU
+    that has failed."""
     named = {entry.id for entry in entries}
     others = [uuid for uuid in hold.parts if uuid not in named]
     if not others or None in named:
@@ -259,8 +260,8 @@ def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal |
 
 
 def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
-    """Why no scheduler wrote its grant; None: nothing shows that, or it was granted no GPU. before:
-    as the API server had it when it was last reported. Each rule is a fact, no guess."""
+    """Return why no scheduler wrote the grant; None: there is no evidence of that, or no GPU was
+    granted. before: the pod's previous state from the API server. Each rule is a proof."""
     now, problem = bound.pod.annotations, ""
     if before is not None:
         key = _differing(now, before.pod.annotations)
@@ -268,7 +269,7 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
             key = names.ANNOTATION_WRITER
         problem = _CHANGED.format(key=key) if key else ""
     elif _granted(now) and not bound.scheduled:
-        # A Binding writes node and condition in one step.
+        # A Binding sets the node and the condition in one write.
         no_condition = "(it has no condition PodScheduled)"
         problem = f"it was made with its node, and bound by nobody {no_condition}"
     elif _granted(now) and not bound.writer and (bound.asks_us or names.ANNOTATION_GRANTS in now):
@@ -278,12 +279,12 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
 
 
 def _granted(annotations: Mapping[str, str]) -> bool:
-    """Whether they grant the pod a part of a GPU; other devices do not matter here."""
+    """Whether the annotations grant a part of a GPU; devices of other types do not count."""
     return names.ANNOTATION_GRANTS in annotations or bool(policy.gpus(annotations))
 
 
 def _differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
-    """The annotation in which two versions of a pod's grant differ; empty: none."""
+    """Return the annotation in which two versions of a pod's grant differ; "": none."""
     if policy.gpus(now) != policy.gpus(then):
         return names.ANNOTATION_DEVICE_ALLOCATED
     grants = names.ANNOTATION_GRANTS
@@ -291,7 +292,7 @@ def _differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
 
 
 def _remember(kept: dict[str, _T], uid: str, what: _T) -> None:
-    """Not more than a node can need."""
+    """Store an entry and keep the size within what a node can need."""
     kept.pop(uid, None)
     kept[uid] = what
     if len(kept) > _REMEMBERED:

@@ -1,8 +1,8 @@
-"""Which CDI names bring a GPU, by what their specs on this host say; and the driver's numbers.
+"""Determines which CDI names inject a GPU, from the specs on this host; and the driver's majors.
 
-For names that others use: device plugins, and other NRI plugins. Whoever wrote the spec and
-whatever it is called, one that has a device node of the driver's, or its library, brings a GPU.
-What cannot be found or read is judged by its vendor. Reads files: belongs in a worker thread.
+Used for names that device plugins and other NRI plugins request. A CDI device injects a GPU if its
+edits contain a device node or a library of the driver, whatever its name and author. A name that
+cannot be found or read is judged by its vendor. Reads files: run it in a worker thread.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _UNREADABLE: Final = (
     *(cdi.SpecError, OSError, ValueError, RecursionError),
     *(TypeError, AttributeError, KeyError),
 )
-"""What a file that is no spec, or an entry that is not as the format says, meets."""
+"""Raised for a file that is not a spec, or an entry that violates the format."""
 
 
 def by_name(
     directories: Iterable[Path], wanted: Sequence[str], status: cdi.Stat = os.stat
 ) -> AbstractSet[str]:
-    """Those of the `wanted` CDI names that bring a GPU. A name that is defined twice, once with a
-    GPU, is taken to bring it."""
+    """Return those of the `wanted` CDI names that inject a GPU. A name with two definitions, one of
+    them with a GPU, counts as injecting it."""
     documents = list(_documents(directories)) if wanted else []
     return frozenset(name for name in wanted if _brings(name, documents, status))
 
 
 def majors() -> AbstractSet[int]:
-    """Of the driver's device nodes, as the kernel has them now."""
+    """Return the major numbers of the driver's device nodes, currently in the kernel."""
     return gpus.driver_majors(_DEVICES.read_text())
 
 
@@ -62,7 +62,7 @@ def _brings(name: str, documents: Iterable[Any], status: cdi.Stat) -> bool:
 
 
 def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
-    """Of the device, and what its spec makes for any of its devices."""
+    """Yield the edits of the device, and those that its spec applies to all its devices."""
     if not isinstance(spec, dict) or spec.get("kind") != kind:
         return
     for entry in spec.get("devices") or ():
@@ -86,7 +86,7 @@ def _has_gpu(edits: Any, status: cdi.Stat) -> bool:
 
 
 def _major(node: Any, status: cdi.Stat) -> int:
-    """Of a device node; 0 where neither its spec nor the host says it."""
+    """Return the major number of a device node; 0 if neither its spec nor the host has it."""
     if isinstance(said := node.get("major"), int) and said:
         return said
     try:

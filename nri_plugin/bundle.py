@@ -1,8 +1,9 @@
-"""What the runtime has written of a container that stands, the OCI bundle's config.json; and with
-which capabilities a process in it takes limits away, its own or those of processes that it sees.
+"""Reads a created container's OCI bundle (config.json), and the capabilities that endanger limits.
 
-It is what will really run: image, pod, and all that NRI plugins made of it. Blocks: belongs in a
-thread. Source: containerd's bundle layout, and the OCI runtime specification (process).
+The bundle is what the runtime will run: image, pod, and all NRI plugins' adjustments. Such a
+capability lets a process remove its own limits, or those of processes that it sees.
+Blocks: run it in a thread.
+Source: containerd's bundle layout, and the OCI runtime specification (process).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STATES: Final = (
     Path("/run/k3s/containerd"),
     Path("/var/snap/microk8s/common/run/containerd"),
 )
-"""Where containerd keeps its state: its own default, that of k3s and RKE2, and MicroK8s'."""
+"""containerd's state directories: its own default, that of k3s and RKE2, and MicroK8s'."""
 
 _PREFIX: Final = "CAP_"
 _OVER_HOST: Final = "SYS_PTRACE"
@@ -38,19 +39,19 @@ LOOSENING: Final[Mapping[str, str]] = MappingProxyType(
         _OVER_HOST: "reaches the host's files through its processes (hostPID)",
     }
 )
-"""By name, without CAP_: what a process with it does to the limit, which is mounts over a tenant's
-files, and device nodes that its cgroup allows. Not among them: MKNOD makes nodes, which the cgroup
-keeps shut; BPF and PERFMON read what others do, and to write to their memory, or to detach the
-cgroup's device program, takes SYS_ADMIN; SYS_PTRACE reaches the pod's own processes, unless the
-host's are among them, and a debugger there gets no further by it than root without it."""
+"""By name, without CAP_: what a process with the capability can do to the limit: mount over a
+tenant's files, or use device nodes that its cgroup allows. Not included: MKNOD creates nodes, but
+the cgroup denies access to them; BPF and PERFMON read other processes, but writing to their memory
+or detaching the cgroup's device program requires SYS_ADMIN; SYS_PTRACE reaches the pod's own
+processes unless the host's are visible; a debugger there can do no more than root without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """capabilities: plain names of all that a process in the container can have.
 
-    sees_others: it has no PID namespace of its own, but its pod's, another container's or the
-    host's.
+    sees_others: the container has no PID namespace of its own, but its pod's, another container's
+    or the host's.
     """
 
     process: entrypoint.Process
@@ -59,25 +60,25 @@ class Config:
 
 
 def find_state(states: Sequence[Path] = STATES) -> Path:
-    """The state directory of the containerd that the kubelet uses; where none has containers of
-    Kubernetes yet, the first that is there. Docker's containerd, beside it, has none of them."""
+    """Return the state directory of the kubelet's containerd. If none has Kubernetes containers
+    yet, the first that exists. A Docker containerd beside it has no Kubernetes containers."""
     with_pods = (path for path in states if (path / _TASKS).is_dir())
     there = (path for path in states if path.is_dir())
     return next(with_pods, None) or next(there, states[0])
 
 
 def of(containerd_state: Path, container_id: str) -> Path:
-    """The bundle's directory; `container_id` is a file name."""
+    """Return the bundle's directory; `container_id` is a file name."""
     return containerd_state / _TASKS / container_id
 
 
 def init(bundle: Path) -> Path:
-    """Of the container's first process, the directory in /proc. Raises OSError."""
+    """Return the /proc directory of the container's first process. Raises OSError."""
     return Path("/proc", (bundle / "init.pid").read_text().strip())
 
 
 def config(bundle: Path) -> Config:
-    """Raises OSError, also where it is not as the runtime reads it."""
+    """Read the bundle's config. Raises OSError, also for a malformed file."""
     with (bundle / "config.json").open("rb") as file:
         data = file.read(_CONFIG_BYTES + 1)
     if len(data) > _CONFIG_BYTES:
@@ -96,17 +97,17 @@ def config(bundle: Path) -> Config:
 
 
 def _held(sets: dict[str, Any]) -> AbstractSet[str]:
-    """Of all the sets: what is only in the bounding one a setuid program still gets."""
+    """Return the union of all sets: a setuid program gets those in the bounding set, too."""
     return frozenset(plain(name) for names in sets.values() for name in names or ())
 
 
 def plain(name: str) -> str:
-    """The name as LOOSENING has it, of the OCI's (CAP_SYS_ADMIN) and of Kubernetes' (SYS_ADMIN)."""
+    """Convert the OCI's (CAP_SYS_ADMIN) or Kubernetes' (SYS_ADMIN) form to LOOSENING's keys."""
     return name.upper().removeprefix(_PREFIX)
 
 
 def loosening(held: AbstractSet[str], host_pid: bool, allowed: AbstractSet[str]) -> str:
-    """The first of the held capabilities that loosens a limit and is not allowed; empty: none.
+    """Return the first held capability that endangers a limit and is not allowed; "": none.
 
     Plain names. host_pid: the container sees the host's processes.
     """

@@ -1,12 +1,12 @@
-"""NVIDIA_DRIVER_CAPABILITIES, held to what the operator allows: the variable, and the files.
+"""Restricts NVIDIA_DRIVER_CAPABILITIES to what the operator allows: the variable and the files.
 
-Pure, and part of the policy. The memory that Vulkan, OpenGL or the video engines take is not
-charged, so their libraries and devices come with a GPU only where the operator wants them there.
-A CDI spec brings all of the driver; here is said which file belongs to which capability, by name.
-A file that no row knows is compute's, since a new driver's new file may be what CUDA needs.
+Pure, and part of the policy. Memory that Vulkan, OpenGL or the video engines allocate is not
+charged, so their libraries and devices are injected only if the operator allows them. A CDI spec
+contains all of the driver; the table here maps files to capabilities by name. A file without a row
+counts as compute's, because a new driver's new file may be what CUDA needs.
 
-A container without the variable has what NVIDIA's own runtime gives it then: compute and utility.
-These two always come: they are what a share is for.
+A container without the variable gets NVIDIA's default: compute and utility. These two are always
+injected, because a share needs them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contract import names
 from nri_plugin.model import Edits
 
 CAPABILITIES: Final = ("compute", "utility", "video", "graphics", "display", "ngx", "compat32")
-"""NVIDIA's names, in the order in which we write them."""
+"""NVIDIA's names, in the order in which the variable is written."""
 ALWAYS: Final = frozenset({"compute", "utility"})
 ALL: Final = "all"
 
@@ -47,19 +47,19 @@ _FILES: Final[Sequence[tuple[re.Pattern[str], AbstractSet[str]]]] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """given: what the container has; cut: what it asked for beyond, unknown names included."""
+    """given: what the container gets; cut: what it requested beyond, including unknown names."""
 
     given: AbstractSet[str]
     cut: Sequence[str]
 
     @property
     def text(self) -> str:
-        """The variable's value."""
+        """Return the variable's value."""
         return ",".join(each for each in CAPABILITIES if each in self.given)
 
 
 def held(env: Sequence[str], allowed: AbstractSet[str]) -> Held:
-    """What a container whose lines are `env` gets of what it asks."""
+    """Return what a container with the variables `env` gets of its request."""
     asked: AbstractSet[str] = ALWAYS
     for line in env:
         key, _, value = line.partition("=")
@@ -72,7 +72,7 @@ def held(env: Sequence[str], allowed: AbstractSet[str]) -> Held:
 
 
 def cut(edits: Edits, given: AbstractSet[str]) -> Edits:
-    """The edits without the files that belong to other capabilities alone."""
+    """Return the edits without files that belong only to other capabilities."""
     return replace(
         edits,
         mounts=tuple(mount for mount in edits.mounts if _within(mount.destination, given)),
@@ -81,7 +81,7 @@ def cut(edits: Edits, given: AbstractSet[str]) -> Edits:
 
 
 def beyond(edits: Edits, given: AbstractSet[str]) -> Sequence[str]:
-    """The capabilities to which the files belong that `cut` would leave out."""
+    """Return the capabilities of the files that `cut` would omit."""
     paths = [mount.destination for mount in edits.mounts]
     paths += [device.path for device in edits.devices]
     return sorted({each for path in paths if not _within(path, given) for each in _of(path)})
@@ -93,7 +93,7 @@ def _within(path: str, given: AbstractSet[str]) -> bool:
 
 
 def _of(path: str) -> AbstractSet[str]:
-    """The capabilities any of which brings the file; empty: ours do."""
+    """Return the capabilities any of which includes the file; empty: compute's and utility's."""
     for pattern, capabilities in _FILES:
         if pattern.search(path):
             return capabilities

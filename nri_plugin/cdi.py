@@ -1,10 +1,10 @@
-"""CDI specs of this node's GPUs, read from directories into plain values; again where one changed.
+"""Reads CDI specs of this node's GPUs into plain values, and again when a file changes.
 
-Holds the reading of the Container Device Interface, versions 0.3 to 1.x, for one kind of device.
-Decides nothing: what cannot be used as described becomes a problem of its device, what cannot be
-read at all a problem of the whole, and the policy refuses only who asked for it.
-Source: github.com/cncf-tags/container-device-interface SPEC.md. Later directories outrank earlier
-ones; a device that is twice in one directory is unusable.
+Implements the Container Device Interface, versions 0.3 to 1.x, for one kind of device. Makes no
+decisions: unusable content becomes a problem of its device, an unreadable file a problem of the
+whole set, and the policy refuses only containers that request the device.
+Source: github.com/cncf-tags/container-device-interface SPEC.md. Later directories override earlier
+ones; a device defined twice in one directory is unusable.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ _SHOWN_CHARS: Final = 200
 SUFFIXES: Final = (".json", ".yaml", ".yml")
 _STAGES: Final = {stage.value: stage for stage in HookStage}
 _UNSUPPORTED: Final = ("additionalGids", "intelRdt", "netDevices")
-"""Edits that an NRI adjustment cannot carry to every runtime that we run on."""
+"""Edits that an NRI adjustment cannot express for every runtime that we support."""
 _DEFAULT_MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 
 Stat = Callable[[str], os.stat_result]
 
 
 class Reader:
-    """The specs of some directories: every creation with a grant asks for them, and the runtime
-    waits meanwhile. Belongs to one thread.
-
-    What was read last is given again while files and device nodes are those that were looked at.
+    """The specs of some directories. Every creation with a grant needs them while the runtime
+    waits, so the result is cached while files and device nodes are unchanged. Belongs to one
+    thread.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ def _listing(directory: Path) -> object:
 
 
 def _seen(status: Stat, path: str) -> object:
-    """What tells whether a file or device node is still the one that was looked at."""
+    """Return a value that changes when the file or device node is replaced or modified."""
     try:
         found = status(path)
     except OSError as error:
@@ -82,13 +81,13 @@ def _seen(status: Stat, path: str) -> object:
 
 
 class SpecError(Exception):
-    """One spec or device is not as the format says; the text names the field."""
+    """One spec or device violates the format; the text names the field."""
 
 
 def load(directories: Iterable[Path], kind: str = names.CDI_KIND, status: Stat = os.stat) -> Specs:
-    """Every device of `kind`. Reads files: call it from a worker thread.
+    """Return every device of `kind`. Reads files: call it from a worker thread.
 
-    status: looks at a device node of the host, where the spec leaves its numbers out.
+    status: stat function for the host's device nodes, for numbers that the spec omits.
     """
     devices: dict[str, CdiDevice] = {}
     problems: list[str] = []
@@ -122,13 +121,13 @@ def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
 
 
 def state(found: os.stat_result) -> tuple[int, ...]:
-    """Of a file, what tells whether it is still the one that was read."""
+    """Return a value that changes when the file is replaced or modified."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @lru_cache(maxsize=64)
 def _parse(path: Path, _as_of: tuple[int, ...]) -> Any:
-    """The document as it stood then: nvidia-ctk's YAML is long, and every container asks."""
+    """Parse and cache: nvidia-ctk's YAML is long, and every container with a grant needs it."""
     data = path.read_bytes()
     parsed = json.loads(data) if path.suffix == ".json" else _from_yaml(data)
     if _expands_over(_MAX_BYTES, parsed):
@@ -139,12 +138,12 @@ def _parse(path: Path, _as_of: tuple[int, ...]) -> Any:
 def _from_yaml(data: bytes) -> Any:
     try:
         return yaml.load(data, Loader=_YAML)
-    except Exception as error:  # of a tagged scalar, whatever PyYAML's parsing of it meets
+    except Exception as error:  # PyYAML's parsing of a tagged scalar may raise anything
         raise SpecError(f"not YAML: {error!r}") from error
 
 
 def _expands_over(most: int, parsed: object) -> bool:
-    """Whether it is larger than its file may be: an alias is short, and may stand for anything."""
+    """Whether the document exceeds the size limit: YAML aliases are short and may expand."""
     left = [parsed]
     while left:
         value = left.pop()
@@ -159,7 +158,7 @@ def _expands_over(most: int, parsed: object) -> bool:
 
 
 def document(path: Path) -> Any:
-    """What a spec file holds. Raises SpecError, OSError, ValueError or RecursionError."""
+    """Return a spec file's content. Raises SpecError, OSError, ValueError or RecursionError."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
         raise SpecError(f"not a file of at most {_MAX_BYTES} bytes")
@@ -183,7 +182,7 @@ def _read_spec(path: Path, kind: str, status: Stat) -> Sequence[CdiDevice]:
 
 
 def _try_edits(parent: _Object, status: Stat) -> tuple[Edits, str | None]:
-    """The edits, or why they cannot be used; one broken GPU leaves the others usable."""
+    """Return the edits, or why they are unusable; one broken GPU leaves the others usable."""
     try:
         raw = parent.raw.get("containerEdits")
         edits = _Object(parent.at("containerEdits"), {} if raw is None else raw)
@@ -211,7 +210,7 @@ def _device(node: _Object, status: Stat) -> Device:
     path, raw = node.path("path"), node.raw
     major, minor = node.whole("major"), node.whole("minor")
     if not raw.get("type") or major is None or minor is None:
-        # nvidia-ctk writes the path alone: the numbers are those of the host's node, today.
+        # nvidia-ctk writes only the path: the numbers are those of the host's node, now.
         kind, major, minor = _numbers(node.where, str(raw.get("hostPath") or path), status)
     else:
         kind = node.text("type")
@@ -253,8 +252,8 @@ def _shown(raw: object) -> str:
 
 
 class _Object:
-    """A JSON object of a spec, and where it is. Its methods read one field; they raise SpecError
-    for another type than they say."""
+    """A JSON object of a spec, and its location. Each method reads one field, and raises SpecError
+    for a value of another type."""
 
     def __init__(self, where: str, raw: object) -> None:
         if not isinstance(raw, dict):

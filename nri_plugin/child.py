@@ -1,8 +1,8 @@
-"""A question to the driver, put by a child process under a deadline.
+"""Queries the driver in a child process, under a deadline.
 
-A driver in trouble lets calls sleep in the kernel where no signal reaches them; so the event loop
-never makes one, and neither does a thread that it would have to wait for at exit. One child at a
-time: one that hangs is killed, and not followed by a second before it is gone.
+With a failing driver a call may block in the kernel where no signal reaches it. Therefore neither
+the event loop nor a thread that must be joined at exit makes such calls. Invariant: one child at a
+time; a child that hangs is killed, and the next one starts only after it has exited.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CLOSE_S: Final = 1.0
 
 
 class Child:
-    """Asks by running `command`; `whom` is for people."""
+    """Runs `command` for each query. `whom` names the child in messages."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Child:
         deadline_s: float,
         whom: str,
     ) -> None:
-        # The child finds what this process found, wherever it was started.
+        # The child imports what this process imports, whatever its working directory.
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self._environment = {**environment, "PYTHONPATH": path}
         self.whom = whom
@@ -40,7 +40,7 @@ class Child:
         self.lingering: asyncio.subprocess.Process | None = None
 
     async def ask(self) -> bytes:
-        """What it prints, if it ends well; else ChildError with the last line of its complaint."""
+        """Return the child's output. On failure, ChildError has the last line of its stderr."""
         child = await self.start(asyncio.subprocess.DEVNULL)
         try:
             async with asyncio.timeout(self.deadline_s):
@@ -54,7 +54,7 @@ class Child:
         return reply
 
     async def start(self, stdin: int) -> asyncio.subprocess.Process:
-        """Run the command; ChildError where it cannot be, or where an earlier one still hangs."""
+        """Run the command; ChildError if that fails, or if an earlier child still hangs."""
         if self.lingering is not None and self.lingering.returncode is None:
             raise ChildError(
                 f"an earlier look at {self.whom} still hangs in the driver"
@@ -73,7 +73,7 @@ class Child:
             raise ChildError(f"{self.command[0]}: {error.strerror}") from error
 
     def leave(self, child: asyncio.subprocess.Process) -> None:
-        """Kill it, if it has not ended; nothing waits for it."""
+        """Kill the child if it has not exited; do not wait for it."""
         if child.returncode is None:
             self.lingering = child
             with contextlib.suppress(ProcessLookupError):
@@ -84,15 +84,15 @@ class Child:
 
 
 class _EndedError(ChildError):
-    """The child exited, instead of answering."""
+    """The child exited instead of answering."""
 
 
 class Server:
-    """A child that stays: it writes one line for each that it reads.
+    """A long-running child: it writes one line for each line that it reads.
 
-    It is started by the first question, and again where one that had answered before exits; one
-    that did not answer is not started again before `min_interval_s` has passed. Questions come one
-    at a time. now: a monotonic clock in seconds.
+    The first query starts it, and a query after it has exited restarts it. After a failed query no
+    child is started for `min_interval_s`. Queries must not overlap. now: a monotonic clock in
+    seconds.
     """
 
     def __init__(self, child: Child, *, min_interval_s: float, now: Callable[[], float]) -> None:
@@ -104,7 +104,7 @@ class Server:
         self._not_before_s = now()
 
     async def ask(self) -> bytes:
-        """The next line that it writes; ChildError where there is none in time."""
+        """Return the next line of output; ChildError if none arrives in time."""
         if self._process is None and self._now() < self._not_before_s:
             raise ChildError(self._ended)
         try:
@@ -119,7 +119,7 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """End the child, as the end of its input does; one that hangs is killed. It may be asked
+        """Close the child's input, which ends it; kill it if it hangs. `ask` may be called
         again."""
         process, self._process = self._process, None
         if process is None:

@@ -1,8 +1,8 @@
-"""The agent's side towards the API server: connects, and keeps its parts at work.
+"""The agent's connection to the API server: connects and runs the parts that need it.
 
-Optional, and never in the way: containers are served by what the runtime tells, whether the API
-server answers or not. What fails here is said, and tried again; a fault of ours ends this side for
-a while, and nothing else. Loaded only where there is a cluster, since its libraries take memory.
+Optional: containers are served with the runtime's data, whether the API server answers or not. A
+failure is logged and retried. A bug in this part stops only this part, for a while. Imported only
+if there is a cluster, because its libraries take memory.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _AGAIN_S: Final = 10.0
 _TICK_S: Final = 1.0
 _LOOK_S: Final = 0.5
 _PAGE: Final = 100
-"""A page of pods is in memory at once."""
+"""Pods per page of a list; one page is in memory at a time."""
 
 
 class Cluster:
-    """holds: what containers that live hold. bounds: to be told of the node's pods.
-    notices: what is to be written into events."""
+    """holds: what running containers hold. bounds: receives the node's pods. notices: events to
+    write."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Cluster:
         )
 
     async def run(self) -> None:
-        """Until cancelled; then the Lease says that nobody is here any more."""
+        """Run until cancelled; then the Lease reports that the agent is gone."""
         while True:
             try:
                 await self._connected()
@@ -81,7 +81,7 @@ class Cluster:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _connected(self) -> None:
-        """Until there is reason to connect anew."""
+        """Run until there is a reason to reconnect."""
         try:
             found = await asyncio.to_thread(self._load)
             async with Kube(found, self._load, user_agent="gpuslice-agent") as kube:
@@ -162,7 +162,7 @@ class Cluster:
             raise
 
     async def _verify(self, heard: Callable[[], bool], requests: PodRequests) -> None:
-        """Judged is always, by what is known; asked and removed while the watch is connected."""
+        """Check grants always, with what is known; look up and delete only while connected."""
         verification, self._bounds.ask = self._verification, requests.ask
         try:
             async with asyncio.TaskGroup() as group:
@@ -178,13 +178,13 @@ class Cluster:
             self._bounds.ask = None
 
     def _tell_of_failed_gpus(self) -> None:
-        """Until NVML has answered once, nothing is known of any GPU."""
+        """Report failed GPUs. Before NVML's first answer nothing is known of any GPU."""
         if self._inventory.seen or self._inventory.problem is None:
             for notice in totals.failed_gpu_notices(self._holds(), self._inventory.seen):
                 self._notices.add(notice)
 
     async def _tell(self, followers: Mapping[str, Follower]) -> None:
-        """Of what is known of the API server, in the metrics; in the log where it changes."""
+        """Report the connection's state: in the metrics, and in the log when it changes."""
         while True:
             found = {name: f.problem for name, f in followers.items() if f.problem}
             self._metrics.api_up.set(not found)
@@ -200,7 +200,7 @@ class Cluster:
 
 
 class _Pods:
-    """The sink of this node's pods."""
+    """The watch's sink for this node's pods."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.follower: Follower | None = None

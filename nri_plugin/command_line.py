@@ -1,7 +1,7 @@
-"""Settings as people write them: flags, the environment, and the text of --help.
+"""Settings from flags and the environment, and the text of --help.
 
-Called by __main__ and the doctor alone; no other module reads arguments or environment. Each flag
-has a variable, `--run-dir` has GPUSLICE_AGENT_RUN_DIR; a flag outranks it.
+Only __main__ and the doctor call it; no other module reads arguments or environment. Each flag has
+a variable, e.g. GPUSLICE_AGENT_RUN_DIR for `--run-dir`; the flag takes precedence.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Exits, as argparse does, where the arguments are wrong or ask for help."""
+    """Return the settings. Exits, as argparse does, for invalid arguments and for --help."""
     known = parser()
     return of(parse(known, arguments, environment), environment)
 
@@ -82,7 +82,7 @@ def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 def parse(
     known: argparse.ArgumentParser, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> argparse.Namespace:
-    """What is set, by flags or else by the environment. Exits where it is wrong."""
+    """Return the values of flags, or else of the environment. Exits if a value is invalid."""
     lists: dict[str, object] = {}
     for action in known._actions:
         variable = variable_of(action)
@@ -94,7 +94,7 @@ def parse(
         except (argparse.ArgumentTypeError, ValueError) as error:
             known.error(f"environment {variable}: {error}")
         if isinstance(action, argparse._AppendAction):
-            lists[action.dest] = value  # a default would be added to by flags, not replaced
+            lists[action.dest] = value  # flags would append to a default, not replace it
         else:
             action.default, action.required = value, False
     given = known.parse_args(arguments)
@@ -109,7 +109,7 @@ def parse(
 
 
 def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
-    """Most flags have a setting's name and value; the others are translated."""
+    """Convert to Settings: most flags have a setting's name and value; the others are mapped."""
     known = {field.name for field in fields(Settings)}
     settings = {name: value for name, value in vars(given).items() if name in known}
     handlers = (*Rules().runtime_handlers, *given.runtime_handler)
@@ -126,12 +126,12 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
 
 
 def _extended(defaults: Sequence[Path], given: Sequence[Path]) -> Sequence[Path]:
-    """A list that is given adds to its defaults: to leave one out by accident is worse."""
+    """Append given values to the defaults, so that no default can be omitted by accident."""
     return (*(path for path in defaults if path not in given), *dict.fromkeys(given))
 
 
 def variable_of(action: argparse.Action) -> str | None:
-    """The environment's name of a setting; None: it has none, such as --help."""
+    """Return the environment variable of a setting; None if it has none, such as --help."""
     if action.dest in {argparse.SUPPRESS, "help"} or not action.option_strings:
         return None
     return _ENVIRONMENT_PREFIX + action.dest.upper()
@@ -152,7 +152,7 @@ def _from_text(action: argparse.Action, text: str) -> object:
 
 
 def absolute(text: str) -> Path:
-    """Mount sources and what containerd tells back are compared as text: absolute and plain."""
+    """Normalize to an absolute path: mount sources are compared with containerd's as text."""
     path = Path(text)
     if not path.is_absolute() or ".." in path.parts:
         raise argparse.ArgumentTypeError(f"{text!r} is not an absolute path without '..'")
@@ -172,7 +172,7 @@ def _address(text: str) -> Address | None:
 
 
 def _capabilities(text: str) -> AbstractSet[str]:
-    """Also of the environment: a list with commas."""
+    """Parse a comma-separated list, as the environment has it."""
     chosen = {each.strip() for each in text.split(",") if each.strip()}
     unknown = chosen - {*CAPABILITIES, ALL}
     if unknown:
@@ -206,7 +206,7 @@ def _command(text: str) -> Sequence[str]:
 
 
 def _node_name(text: str) -> str:
-    """It becomes a part of paths and selectors."""
+    """Validate the name: it becomes a part of paths and selectors."""
     if not re.fullmatch("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", text):
         raise argparse.ArgumentTypeError(f"{text!r}, expected a node's name in lower case")
     return text
@@ -223,7 +223,7 @@ def _value(what: str, convert: Any, metavar: str | None, default: Any = None, **
 
 
 def _choice(what: str, *choices: str) -> _Flag:
-    """The first is the default."""
+    """Return a flag with these choices; the first is the default."""
     return what, {"choices": choices, "default": choices[0]}
 
 
@@ -342,4 +342,4 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
     ),
     "--verbose": _switch("log what is routine, too"),
 }
-"""What each flag is for, and how argparse reads it. Texts are read as its type; so are defaults."""
+"""Help text and argparse options of each flag. Texts, defaults too, are converted by its type."""

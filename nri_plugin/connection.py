@@ -1,13 +1,12 @@
-"""One NRI session over a socket: pumps bytes, and keeps the time of the session as a whole.
+"""One NRI session over a socket: transfers bytes and enforces the session's deadlines.
 
-Everything the protocol says is in protocol/, which has neither clock nor socket; what becomes of a
-request is in answers.py; everything the answers mean is in the handler (service.py). agent.py
-connects, and again when `serve` returns.
+protocol/ implements the protocol without clock or socket, answers.py handles each request, and the
+handler (service.py) decides. agent.py connects, and reconnects when `serve` returns.
 
-Registration has a deadline: the runtime accepts plugins one at a time, and an idle client before us
-holds the line for five seconds, so we wait 30. Between registration and Synchronize there is none:
-the runtime may hold it back while a pod with a long grace period stops. While the runtime does not
-read, nothing is read from it, so that no more answers fall due than what is open.
+Registration has a deadline of 30 s: the runtime accepts plugins one at a time, and an idle client
+before us blocks it for five seconds. There is no deadline between registration and Synchronize,
+because the runtime may delay it while a pod with a long grace period stops. While the runtime does
+not read, nothing is read from it, so that the number of pending answers stays bounded.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ logger = logging.getLogger(__name__)
 REGISTRATION_TIMEOUT_S: Final = 30.0
 CLOSING_TIMEOUT_S: Final = 2.0
 QUIET_S: Final = 0.1
-"""Nothing asked for so long: a moment to leave. What was just created is validated right after."""
+"""Time without requests before leaving: the runtime validates a container right after creation."""
 
 
 class RegistrationTimedOut(NriError):
-    """Nobody at the socket took our registration in time; connect again."""
+    """The runtime did not accept our registration in time; reconnect."""
 
 
 class RuntimeRefused(NriError):
-    """We do not serve this runtime; to connect again helps only after an upgrade of it."""
+    """We do not serve this runtime; reconnecting helps only after the runtime is upgraded."""
 
 
 async def serve(
@@ -57,14 +56,14 @@ async def serve(
     leaving: asyncio.Event | None = None,
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
 ) -> None:
-    """Be the plugin `index`-`name` on a connected Unix socket, until the runtime ends it.
+    """Serve as plugin `index`-`name` on a connected Unix socket until the session ends.
 
-    Returns when the runtime stopped, or dropped us; and when `leaving` is set and what was asked
-    until then is answered (NRI has no farewell; the end of the connection is it). Raises an
-    NriError (the tree is in protocol/errors.py) or the socket's OSError otherwise. In every case
-    the socket is closed and the handler's work has been cancelled, and given CLOSING_TIMEOUT_S to
-    end, before it returns; reconnect after a pause that grows and varies. `on_ready` is called
-    once, when the answer to Synchronize has been sent; `on_decision` after every answer.
+    Returns when the runtime stopped or dropped us, or when `leaving` is set and the requests
+    received by then are answered (NRI has no message for that; we close the connection). Otherwise
+    raises an NriError (the tree is in protocol/errors.py) or the socket's OSError. In every case
+    the socket is closed, and the handler's work was cancelled and given CLOSING_TIMEOUT_S to end,
+    before it returns; reconnect with backoff and jitter. `on_ready` is called once, when the answer
+    to Synchronize has been sent; `on_decision` after every answer.
     """
     session = Session(
         name=name,
@@ -81,7 +80,7 @@ async def serve(
 
 
 async def connected(path: Path) -> socket.socket:
-    """A socket for `serve`."""
+    """Return a connected socket for `serve`."""
     unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unix.setblocking(False)
     try:
@@ -108,10 +107,10 @@ class _Connection(asyncio.Protocol):
         self._registration_timeout_s = registration_timeout_s
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[Exception | None] = loop.create_future()
-        """How the session ended; None: in peace."""
+        """How the session ended; None: without an error."""
         self._lost: asyncio.Future[None] = loop.create_future()
 
-    # --- what the event loop says --------------------------------------------------------------
+    # --- callbacks of the event loop -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -150,14 +149,14 @@ class _Connection(asyncio.Protocol):
         self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        # To write to a runtime that has left is how one may learn of it.
+        # A write may be what reveals that the runtime has closed the connection.
         self._end(None if isinstance(error, BrokenPipeError | ConnectionResetError) else error)
         self._lost.set_result(None)
 
-    # --- the session's course ------------------------------------------------------------------
+    # --- the session's lifecycle ---------------------------------------------------------------
 
     async def until_left(self, leaving: asyncio.Event) -> None:
-        """Until the session is over, or the first quiet moment after `leaving`."""
+        """Wait until the session is over, or for the first quiet moment after `leaving`."""
         first = asyncio.FIRST_COMPLETED
         signal = asyncio.create_task(leaving.wait(), name="leaving")
         either: set[asyncio.Future[Any]] = {self._over, signal}
@@ -176,15 +175,15 @@ class _Connection(asyncio.Protocol):
             raise error
 
     async def close(self) -> None:
-        """End the handler's work and the socket, neither waited for without a bound."""
+        """End the handler's work and close the socket, both within a bounded time."""
         self._end()
         await self._answers.end(CLOSING_TIMEOUT_S)
         _, stuck = await asyncio.wait({self._lost}, timeout=CLOSING_TIMEOUT_S)
-        if stuck:  # the runtime does not read what is left
+        if stuck:  # the runtime does not read the remaining bytes
             self._transport.abort()
 
     def _end(self, error: Exception | None = None) -> None:
-        """Read nothing more, and answer nothing more; what was sent may still be read."""
+        """Stop reading and answering; bytes already sent may still be read."""
         self._session.receive_eof()
         self._registration.cancel()
         self._transport.close()
@@ -204,9 +203,9 @@ class _Connection(asyncio.Protocol):
             self._on_ready(self._session.runtime)
 
     def _nobody_waits(self) -> bool:
-        """Whether the runtime has left, though not all is read of what it said.
+        """Whether the runtime has closed the connection although unread data remains.
 
-        It was asked of a process that hung: the runtime has decided without us, and dropped us.
+        Happens after this process hung: the runtime timed out and dropped us.
         """
         return self._session.closed or bool(self._poll.poll(0))
 

@@ -1,8 +1,8 @@
-"""What a CUDA context takes of each GPU by itself, for grants: learned once per GPU, in a child.
+"""GPU memory that a CUDA context takes by itself, for grants: measured once per GPU, in a child.
 
-A child process makes a context and measures it (gpu/context_size.py). What is known stays known.
-What could not be learned is logged once and tried again later; meanwhile grants say
-CONTEXT_BYTES_ASSUMED. No container ever waits for this, nor fails by it.
+The child process creates a context and measures it (gpu/context_size.py). A known size is kept. A
+failure is logged once and retried later; meanwhile grants contain CONTEXT_BYTES_ASSUMED. No
+container waits for a measurement, or fails because of it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Contexts:
-    """The sizes, kept; each GPU is asked at most once in `min_interval_s`, until it has answered.
+    """The known sizes. Each unknown GPU is measured at most once per `min_interval_s`.
 
-    deadline_s: of one look; the agent waits for it at its start. now: a monotonic clock in seconds.
+    deadline_s: of one measurement; the agent waits for it at its start. now: a monotonic clock in
+    seconds.
     """
 
     def __init__(
@@ -50,11 +51,11 @@ class Contexts:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes by GPU, of those that are known."""
+        """Return the known sizes in bytes, by GPU."""
         return self._sizes
 
     def look(self, uuids: Iterable[str]) -> None:
-        """Begin to learn what is unknown of these GPUs; returns at once."""
+        """Start to measure those of these GPUs that are unknown; returns at once."""
         self._looks = {uuid: look for uuid, look in self._looks.items() if not look.done()}
         for uuid in uuids:
             asked_at = self._asked_at.get(uuid)
@@ -65,11 +66,11 @@ class Contexts:
             self._looks[uuid] = asyncio.create_task(self._look(uuid), name=f"context of {uuid}")
 
     async def settled(self) -> None:
-        """When the looks under way have ended, each by its deadline."""
+        """Wait until the running measurements have ended, each within its deadline."""
         await asyncio.gather(*self._under_way(), return_exceptions=True)
 
     async def close(self) -> None:
-        """End the looks that are under way."""
+        """Cancel the running measurements."""
         for task in self._under_way():
             task.cancel()
         await self.settled()

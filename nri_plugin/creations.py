@@ -1,7 +1,7 @@
-"""What is done at CreateContainer: the container gets its share, with its files, or a reason.
+"""Handles CreateContainer: returns the adjustment with the share, after creating its files.
 
-Each step runs in the worker or a child, under a deadline. The share is held before the files are
-made, and given back where they are not.
+Each step runs in the worker or a child, under a deadline. The share is entered in the ledger before
+the files are created, and released if that fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOG: Final = logging.getLogger(__name__)
 _INVENTORY_MAY_TELL: Final = frozenset(
     {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
-"""Refusals that a look at the GPUs may turn: a GPU was replaced, or the driver came late."""
+"""Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
 
 
 class Creations:
@@ -64,7 +64,7 @@ class Creations:
         self._worker = worker
 
     async def create(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
-        """The container's adjustment; None: it needs none."""
+        """Return the container's adjustment; None: no adjustment is needed."""
         if container.cdi_names:
             look = self._node.brought(container.cdi_names)
             found = (await in_time("read the CDI specs", look)).cdi_gpus
@@ -97,8 +97,8 @@ class Creations:
     async def _share(
         self, pod: Pod, container: Container, claimed: Claim
     ) -> nri.CreateContainerResponse:
-        """Hold the share, then look at the host and make the container's files, in one job; the
-        share is given back where that fails, or is cancelled."""
+        """Enter the share in the ledger, then inspect the host and create the container's files, in
+        one job. Releases the share if that fails or is cancelled."""
         if self._bounds.ask is not None and self._bounds.unknown(pod):
             await self._bounds.ask(pod)
         key = policy.grant_key(pod, container, claimed.shared)
@@ -152,7 +152,7 @@ class Creations:
 
 
 def _own_preloads(wanted: Adjustment) -> Sequence[str]:
-    """The preload lists of a container that shares its grant, which are its own."""
+    """Return the container's own preload lists, which it has if it shares its grant."""
     return [
         posixpath.basename(mount.source)
         for mount in wanted.mounts

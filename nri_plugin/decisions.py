@@ -1,6 +1,6 @@
-"""What became of one request of the runtime: the value that answers.py makes of every answer.
+"""The outcome of one request of the runtime; answers.py creates one for every answer.
 
-Plain data, no behaviour; read by observer.py, which counts it and writes it down.
+Plain data, no behaviour. observer.py counts and logs it.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ class Outcome(StrEnum):
     """How a request was answered; values are the metric's label and the log's field."""
 
     ADJUSTED = "adjusted"
-    """With an adjustment of ours."""
+    """With an adjustment."""
     PASSED = "passed"
-    """With nothing to say against it, or to add."""
+    """Without an adjustment or objection."""
     REFUSED = "refused"
-    """With an error, on purpose: a reason is given."""
+    """With an error by decision; a reason is given."""
     LATE = "late"
-    """With an error in place of an answer that was not there in time."""
+    """With an error, because the handler did not finish in time."""
     ERROR = "error"
-    """With an error, by a fault of this agent: a bug, its traceback is logged."""
+    """With an error caused by a bug in this agent; its traceback is logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One answer. Names are the tenant's and unchecked; empty where the request has none."""
+    """One answer. Names are the tenant's and unchecked; "" if the request has none."""
 
     request: str
     outcome: Outcome
     duration_s: float
-    """From the request's arrival to the answer's last byte."""
+    """From the request's arrival to the last byte of the answer."""
     namespace: str = ""
     pod: str = ""
     uid: str = ""
     container: str = ""
     container_id: str = ""
     reason: str = ""
-    """Name in errors.Reason; empty unless refused."""
+    """Name in errors.Reason; "" unless refused."""
     text: str = ""
-    """What the runtime was told where it was told an error."""
+    """The error text sent to the runtime, if any."""
     error: BaseException | None = None
     pods: int | None = None
     containers: int | None = None
-    """Of a Synchronize: how many it brought."""
+    """For Synchronize: the number of containers in it."""

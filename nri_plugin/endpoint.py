@@ -1,9 +1,9 @@
-"""The agent over HTTP, in a thread of its own: /healthz, /readyz, /metrics for probes and people.
+"""HTTP endpoint in its own thread: /healthz, /readyz and /metrics.
 
-The agent's event loop and this thread's do not wait for each other, so /healthz also answers while
-the agent's loop hangs. aiohttp speaks HTTP; the number of connections is bounded, and a new one
-closes the oldest. Clients read, and change nothing. While another process has the address, the
-thread tries again; containers get their share whether or not the endpoint is served.
+The agent's event loop and this thread's do not block each other, so /healthz answers even if the
+agent's loop hangs. aiohttp implements HTTP. The number of connections is bounded; a new one closes
+the oldest. Read-only. While another process has the address, the thread retries; containers get
+their share whether or not the endpoint is served.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Address = Path | tuple[str, int]
 
 _CONNECTIONS: Final = 128
 _BACKLOG: Final = 64
-"""Waiting to be accepted; fewer than connections, so that a client that has sent its request when
-it connects is answered before a flood of others replaces it."""
+"""Connections waiting to be accepted. Fewer than the connection limit, so that a client which sends
+its request immediately is answered before a flood of other connections replaces it."""
 _RETRY_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Endpoint:
-    """Serves from `start` on, until the process ends or `close`."""
+    """Serves from `start` until `close` or the end of the process."""
 
     def __init__(self, address: Address, readiness: Readiness, metrics: Metrics) -> None:
         self._address = address
@@ -65,11 +65,11 @@ class Endpoint:
 
     @property
     def served(self) -> str | None:
-        """Where it is served, with the port that was chosen where 0 was asked for; None: not."""
+        """Return the address served, with the actual port if 0 was requested; None: not served."""
         return self._served
 
     def answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
-        """Status, content type and body of a page."""
+        """Return status, content type and body of a page."""
         if path == "/metrics":
             return HTTPStatus.OK, CONTENT_TYPE_LATEST, self._metrics.render()
         if path == "/healthz":
@@ -108,7 +108,7 @@ class Endpoint:
 
         def connected() -> asyncio.Protocol:
             if len(latest) == _CONNECTIONS:
-                latest.popleft().force_close()  # nothing, where it has ended
+                latest.popleft().force_close()  # no effect on a closed connection
             client = server()
             latest.append(client)
             return client
@@ -136,7 +136,7 @@ def _written(address: Address) -> str:
 
 
 def _listener(address: Address) -> socket.socket:
-    """Raises OSError where it cannot be had."""
+    """Return a listening socket. Raises OSError if the address is not available."""
     if isinstance(address, Path):
         return _unix_listener(address)
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -144,7 +144,7 @@ def _listener(address: Address) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)  # a port that another one listens at is told only here
+        listener.listen(_BACKLOG)  # only here does the kernel report a port in use
     except BaseException:
         listener.close()
         raise
@@ -152,7 +152,7 @@ def _listener(address: Address) -> socket.socket:
 
 
 def _unix_listener(path: Path) -> socket.socket:
-    """A file that a dead agent left is replaced; so is a living one's, whose turn ends."""
+    """Replace the socket file of an earlier agent, whether it has exited or is about to."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     aside.unlink(missing_ok=True)

@@ -1,12 +1,12 @@
-"""The program that a container will start with, found as the runtime and the kernel will find it.
+"""Finds the program that a container will start, as the runtime and the kernel resolve it.
 
-A name is looked for on the container's own PATH, a script leads to its interpreter, links lead
-to where they lead inside; all of it through the root of the container's process, with its volumes
-and mounts. Says why no limit reaches the program, or that one does. Programs that are started
-later, by it or by `kubectl exec`, are not seen.
+A name is searched on the container's PATH, a script leads to its interpreter, and links resolve
+inside the container; all through the root of the container's process, with its volumes and mounts.
+Reports why no limit can be enforced in that program, or that it can. Programs started later, by it
+or by `kubectl exec`, are not examined.
 
-Of a file are read an ELF's headers or the line of a script, as much of them as Linux looks at;
-garbage is never an error, only no program. Blocks: see inside.py, which opens what is opened here.
+Reads only an ELF file's headers or a script's first line, as much as Linux reads. Malformed content
+is not an error; the file then is no program. Blocks: see inside.py, which opens the files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 from nri_plugin import inside
 
 _SCRIPTS_MAX: Final = 6
-"""Linux follows fewer scripts that are read by scripts."""
+"""Linux follows fewer nested scripts than this."""
 _PATH_PARTS_MAX: Final = 256
 _READ_MOST: Final = 1 << 62
 
@@ -33,10 +33,10 @@ Read = Callable[[int, int], bytes]
 """Read(offset, size): at most `size` bytes of the file, fewer at its end."""
 
 MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-"""ELF's number of a machine, by the kernel's name of it."""
+"""Kernel's machine name -> ELF machine number."""
 
 _LINE_BYTES: Final = 256
-"""The kernel looks at no more of a script."""
+"""The kernel reads no more of a script's first line."""
 _HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _WIDE: Final = 2
@@ -50,7 +50,7 @@ _MUSL: Final = re.compile(r"ld-musl-.*")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An ELF program; interpreter: its dynamic loader, None where it names none."""
+    """An ELF program. interpreter: its dynamic loader; None if it names none."""
 
     wide: bool
     machine: int
@@ -59,14 +59,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A text that names the program that reads it."""
+    """A text file that names its interpreter."""
 
     interpreter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What the runtime will start: from the bundle's configuration, NRI's adjustments included."""
+    """What the runtime will start, from the bundle's configuration with NRI's adjustments."""
 
     args: Sequence[str]
     env: Mapping[str, str]
@@ -74,10 +74,10 @@ class Process:
 
 
 def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> str:
-    """Why no limit reaches the entry point, for people; empty where one does.
+    """Return why no limit can be enforced in the entry point; "": one can.
 
-    root: descriptor of the process's own root. machine: as MACHINES. forwarded: strict mode.
-    What cannot be found or read is out of reach: nothing is known of it.
+    root: descriptor of the process's own root. machine: as MACHINES. forwarded: strict mode. A
+    program that cannot be found or read counts as not enforceable.
     """
     if not process.args:
         return "nothing says what is started"
@@ -104,7 +104,7 @@ def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> 
 
 
 def _loader(root: int, process: Process, program: Program) -> str:
-    """The name of the program's dynamic loader, behind all links."""
+    """Return the file name of the program's dynamic loader, with all links resolved."""
     if program.interpreter is None:
         return ""
     with inside.found(root, _from(process.cwd, program.interpreter)) as descriptor:
@@ -121,7 +121,7 @@ def _parse(descriptor: int) -> Program | Script | None:
 
 
 def _place(root: int, process: Process, name: str) -> str:
-    """Where the program lies; a name without a slash is looked for on PATH, as execvp does."""
+    """Return the program's path; a name without a slash is searched on PATH, as execvp does."""
     if "/" in name:
         return _from(process.cwd, name)
     for directory in process.env.get("PATH", "").split(":")[:_PATH_PARTS_MAX]:
@@ -143,7 +143,7 @@ def _from(cwd: str, path: str) -> str:
 
 
 def parse(read: Read) -> Program | Script | None:
-    """What the kernel would take the file for; None: nothing that it starts by itself."""
+    """Return what the kernel would execute; None: a file that it does not execute by itself."""
     start = read(0, _LINE_BYTES)
     if start[:2] == b"#!":
         named = re.match(rb"[ \t]*([^ \t\n\0]*)", start[2:])
@@ -171,15 +171,16 @@ def parse(read: Read) -> Program | Script | None:
 def program_out_of_reach(
     program: Program, name: str, loader: str, machine: int, forwarded: bool
 ) -> str:
-    """Why no limit of ours reaches the program; empty where one does.
+    """Return why our limit cannot be enforced in the program; "": it can.
 
-    name: the program's file; loader: its dynamic loader's file behind all links; machine: that of
-    our library; forwarded: the driver's libraries are forwarders, which any dynamic program meets.
+    name: the program's file. loader: its dynamic loader's file with all links resolved. machine:
+    our library's. forwarded: the driver's libraries are forwarders, which any dynamic program
+    loads.
     """
     if not program.wide or program.machine != machine:
         return "is built for another machine than the library, which is not loaded into it"
     if program.interpreter is None:
-        # glibc's loader, run as a program, does what it does for others.
+        # glibc's loader, run as a program, reads the preload file as it does for others.
         own = _GLIBC.fullmatch(posixpath.basename(name))
         return "" if own else "is statically linked, and loads no library before it starts"
     names = {posixpath.basename(program.interpreter), posixpath.basename(loader)}

@@ -1,13 +1,13 @@
-"""Everything that the node agent refuses or fails with, once.
+"""The node agent's errors and the reasons for its refusals.
 
     AgentError
-      Refused           a container may not be made or started as asked; carries a Refusal
+      Refused           a container may not be created or started as requested; has a Refusal
       FilesError        the run directory cannot be prepared (this host's fault)
       StoreError        the library cannot be published (this host's fault)
-      ChildError        NVML, CUDA or nvidia-ctk gave no answer of use (this host's, retryable)
+      ChildError        NVML, CUDA or nvidia-ctk gave no usable answer (this host's, retryable)
 
-A reason's value is its text for people; the fields in braces are filled where it is used. The
-texts name the field, the value and what is allowed, and are what `kubectl describe pod` shows.
+A reason's value is its text; the fields in braces are filled in where it is raised. The texts name
+the field, the value and the allowed values. `kubectl describe pod` shows them.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A reason, with its fields filled."""
+    """A reason with its fields filled in."""
 
     reason: Reason
     fields: Mapping[str, object] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class AgentError(Exception):
 
 
 class Refused(AgentError):
-    """Raised where a refusal ends the work at hand."""
+    """Ends the current operation with a refusal."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -177,12 +177,12 @@ def refused(reason: Reason, **fields: object) -> Refused:
 
 
 class FilesError(AgentError):
-    """The run directory cannot be prepared or cleaned; the text says what failed."""
+    """The run directory cannot be prepared or cleaned; the text states the cause."""
 
 
 class StoreError(AgentError):
-    """The library cannot be published; the text says what is missing."""
+    """The library cannot be published; the text states what is missing."""
 
 
 class ChildError(AgentError):
-    """A child that asks the driver ended badly, or not in time, or gave no answer of use."""
+    """A child that queries the driver failed, timed out, or gave no usable answer."""

@@ -1,9 +1,9 @@
-"""Writes events of pods: why one is removed, and what its author should know of it; of the node,
-where the API server does not have the pod.
+"""Writes Kubernetes Events: for a pod, why it is deleted or what its author should check; for the
+node, if the API server does not have the pod.
 
-What fails is said in the log; whether it is tried again is the caller's to decide. The text is
-printable and short, whoever wrote what it quotes. An event's name is made of what it says, so that
-an agent that was killed before it knew that it had written one does not write another.
+Failures are logged; the caller decides whether to retry. The text is printable and short, whatever
+it quotes. An event's name is derived from its content, so that an agent that restarts before it
+recorded its write does not create a duplicate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Events:
         self._failed = metrics.api_writes.labels("event", "failed")
 
     async def run(self, notices: Notices) -> None:
-        """Write what waits, until cancelled."""
+        """Write pending notices until cancelled."""
         while True:
             notice = notices.first()
             if notice is None:
@@ -52,7 +52,8 @@ class Events:
                 await asyncio.sleep(_AGAIN_S)
 
     async def write(self, notice: Notice) -> bool:
-        """Whether it is written, or never can be: the namespace goes, or the server refuses it."""
+        """Write it. False: retry. True: written, or it never can be: the namespace is being
+        deleted, or the server rejects it."""
         pod, reason = notice.pod, notice.reason
         at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         said = (self._node_name, pod.uid, notice.container, reason, notice.action)

@@ -1,20 +1,19 @@
 """The files of containers on this host: one small tmpfs per grant, under the run directory.
 
-    RUN/KEY/           its own tmpfs, capped: no tenant fills another's, nor the host's /run
-      preload          the line that /etc/ld.so.preload shows, and the image's own behind it
+    RUN/KEY/           its own tmpfs with a size limit: no tenant can fill another's, or /run
+      preload          content of /etc/ld.so.preload: our line, then the image's own
       preload-nix      the same for Nix' loader, which reads another file
-      preload.NAME     the same of one container, where several share the grant; preload-nix.NAME
-      libvgpu.so       empty: the place where the store's file is mounted
-      mounts           what the container was to have mounted, so that a later release judges it
-                       by that; mounts.NAME of one container, where several share the grant
-      driver/SONAME    empty: where strict mode mounts the driver's real libraries
-      region           writable by everybody inside; its blocks are there from the start, so that
-                       no store into the mapping meets a full file system
+      preload.NAME     the same for one container, if several share the grant; preload-nix.NAME
+      libvgpu.so       empty: mount point for the store's file
+      mounts           what the container must have mounted, so that a later release checks it
+                       against that; mounts.NAME for one container, if several share the grant
+      driver/SONAME    empty: mount point for the driver's real libraries in strict mode
+      region           writable by all users in the container; its blocks are allocated at once,
+                       so that no store into the mapping hits a full file system
       grant            written last: a directory with a valid grant is complete
 
-Holds no policy. All calls block, and belong to one worker thread, which keeps them in order. Killed
-at any moment it leaves at worst a directory that no container uses;
-sweep.py removes it.
+Makes no decisions. All calls block and must run in one worker thread, which keeps them in order. A
+crash at any point leaves at most a directory that no container uses; sweep.py removes it.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ _PRELOAD: Final = f"{names.CONTAINER_LIBRARY}\n".encode()
 _MAX_INODES: Final = 256
 _PAGE: Final = 4096
 _SLACK_BYTES: Final = 128 * _PAGE
-"""For the file system's own records, and three files of each container that shares it; what a
-tenant could add to its region, and no more."""
+"""For the file system's metadata and three files of each container that shares it; also the most
+that a tenant can add to its region."""
 _MOUNTS: Final = "mounts"
 
 
 class RunDirectory:
-    """The run directory; `new_grant_id` is the only source of chance. now_ns: CLOCK_MONOTONIC."""
+    """The run directory. `new_grant_id`: the only source of randomness. now_ns: CLOCK_MONOTONIC."""
 
     def __init__(
         self,
@@ -67,10 +66,10 @@ class RunDirectory:
         floor: Floor = _FLOOR,
         preloads: Iterable[str] = (),
     ) -> None:
-        """Make the files of `key`, or find them as they should be.
+        """Create the files of `key`, or verify existing ones.
 
-        shared: other containers may be using them already; then they stay as they are, and shares
-        that differ from theirs are an error. preloads: files of a container's own, made anew.
+        shared: other containers may be using them already; they are then kept, and shares that
+        differ from theirs are an error. preloads: files of one container, always created anew.
         Raises FilesError, and leaves nothing behind.
         """
         path = self._root / key
@@ -98,12 +97,12 @@ class RunDirectory:
         preloads: Mapping[str, Sequence[bytes]],
         files: Mapping[str, str] = names.CONTAINER_PRELOADS,
     ) -> None:
-        """Put the image's own libraries behind ours, by the place of the preload file.
+        """Append the image's own libraries to ours, by the path of the preload file.
 
-        files: what is mounted at each place.
+        files: what is mounted at each path.
 
-        In place, since the file is mounted, and before anything runs that reads it; again gives
-        the same. Raises FilesError, and Refused where they are too many.
+        Writes in place, because the file is mounted, and before any program reads it. Idempotent.
+        Raises FilesError, and Refused if there are too many libraries.
         """
         for place, entries in preloads.items():
             path = self._root / key / files[place]
@@ -125,8 +124,8 @@ class RunDirectory:
                 raise FilesError(f"{path}: {error.strerror}") from error
 
     def record(self, key: str, container: str, mounts: Iterable[Mount]) -> None:
-        """Keep what a container was to have mounted. container: its name, where others share the
-        files of `key`; else "". Raises FilesError."""
+        """Record what a container must have mounted. container: its name if others share the files
+        of `key`; else "". Raises FilesError."""
         path = self._root / key / _record(container)
         try:
             path.write_text(json.dumps({mount.destination: mount.source for mount in mounts}))
@@ -134,7 +133,7 @@ class RunDirectory:
             raise FilesError(f"{path}: {error.strerror}") from error
 
     def recorded(self, key: str, container: str) -> Mapping[str, str] | None:
-        """By place, what the container was to have mounted; None: there is no record."""
+        """Return what the container must have mounted, by path; None: there is no record."""
         for name in (_record(container), _MOUNTS):
             try:
                 found = json.loads((self._root / key / name).read_bytes())
@@ -145,7 +144,7 @@ class RunDirectory:
         return None
 
     def remove(self, key: str) -> None:
-        """Take the files of `key` away; nothing to do is fine. Containers keep what they mapped."""
+        """Remove the files of `key`; idempotent. Containers keep what they mapped."""
         path = self._root / key
         try:
             tmpfs.clear(path)
@@ -153,7 +152,7 @@ class RunDirectory:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
     def grants(self, keys: Iterable[str]) -> Mapping[str, grant_file.Grant]:
-        """The grants of those of `keys` that are complete directories."""
+        """Return the grants of those of `keys` that are complete directories."""
         found = {}
         for key in keys:
             try:
@@ -166,7 +165,7 @@ class RunDirectory:
         return found
 
     def keys(self) -> AbstractSet[str]:
-        """Of every directory that is there; what begins with a dot is the agent's own."""
+        """Return the keys of all directories; names that begin with a dot are the agent's own."""
         try:
             with os.scandir(self._root) as found:
                 return {
@@ -209,14 +208,14 @@ def _record(container: str) -> str:
 
 
 def _size_bytes(gpu_count: int) -> int:
-    """Of the whole file system, for that many GPUs."""
+    """Return the size of the whole file system for that many GPUs."""
     region = region_file.Geometry(gpu_count).file_bytes
     files = (region, grant_file.FILE_BYTES, *(len(_PRELOAD) for _ in names.CONTAINER_PRELOADS))
     return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
 
 
 def _write(path: Path, mode: int, data: bytes, size_bytes: int = 0) -> None:
-    """A new file. size_bytes: of which the blocks are there, zeros behind `data`."""
+    """Create a file. size_bytes: allocate that many bytes; zeros follow `data`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
@@ -246,7 +245,7 @@ def _gpus(shares: Sequence[Share], floor: Floor) -> Sequence[grant_file.Gpu]:
 
 
 def _begin_lists(path: Path, preloads: Iterable[str]) -> None:
-    """Ours alone in each: what an earlier container of the name added is none of the next one's."""
+    """Write our line only: an earlier container's additions must not reach its successor."""
     for name in preloads:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         with os.fdopen(os.open(path / name, flags, 0o444), "wb", buffering=0) as file:
@@ -256,7 +255,7 @@ def _begin_lists(path: Path, preloads: Iterable[str]) -> None:
 
 
 def _read_grant(path: Path) -> grant_file.Grant | None:
-    """The grant of a complete directory, or None; only this agent can write the file."""
+    """Return the grant of a complete directory, or None; only this agent can write the file."""
     if not os.path.ismount(path):
         return None
     try:

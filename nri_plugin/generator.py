@@ -1,10 +1,10 @@
-"""CDI specs for GPUs that have none: asked from nvidia-ctk, written for this agent.
+"""Generates CDI specs with nvidia-ctk for GPUs that have none, for this agent's use.
 
-nvidia-ctk runs in a child under a deadline, and only for GPUs that no other spec describes. What
-it answers is read like any other spec before it is kept; of it remain the missing GPUs' devices,
-under their UUIDs, in one file that appears whole or not at all. Where the file lies decides who can
-use it: a directory of our own is read by nobody else, so that the GPU comes with our adjustment
-alone; only where the runtime is asked by name must it lie where the runtime looks.
+nvidia-ctk runs in a child under a deadline, and only for GPUs that no other spec describes. Its
+output is parsed like any other spec before it is stored; only the missing GPUs' devices are kept,
+under their UUIDs, in one file that is replaced atomically. The file's directory decides which
+programs can use it: only this agent reads its own directory, so the GPU is injected only with our
+adjustment. If the runtime injects the device by name, the file must be in a directory it reads.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _LOG: Final = logging.getLogger(__name__)
 
 FILE: Final = "gpuslice-generated.json"
 OPTIONS: Final = ("cdi", "generate", "--format=json", "--device-name-strategy=uuid")
-"""Without --output the spec goes to standard output; by default devices would be named by index."""
+"""Without --output the spec goes to standard output. The default names devices by index."""
 
 
 class Generator:
-    """Makes `directory`/FILE; at most one attempt in `min_interval_s`.
+    """Creates `directory`/FILE; at most one attempt per `min_interval_s`.
 
-    command: nvidia-ctk, and what must stand before it to run it on this host. deadline_s: the agent
-    waits for it at its start if a spec is missing. now: a monotonic clock in seconds. `present`,
-    `write` and `discard` block: they belong in a worker thread.
+    command: nvidia-ctk, with a prefix if this host needs one to run it. deadline_s: the agent waits
+    for it at its start if a spec is missing. now: a monotonic clock in seconds. `present`, `write`
+    and `discard` block: run them in a worker thread.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class Generator:
         self._now = now
         self._asked_at: float | None = None
         self.problem: str | None = None
-        """Why the last attempt failed, or which GPUs it left out; None if neither."""
+        """Why the last attempt failed, or which GPUs it omitted; None if neither."""
 
     @property
     def due(self) -> bool:
         return self._asked_at is None or self._now() - self._asked_at >= self._min_interval_s
 
     async def ask(self, uuids: Iterable[str]) -> str | None:
-        """The text of a spec for those of these GPUs that nvidia-ctk describes. `problem` says
-        what is missing; None: it describes none of them."""
+        """Return a spec's text for those of these GPUs that nvidia-ctk describes; None: it
+        describes none of them. `problem` lists what is missing."""
         self._asked_at = self._now()
         wanted = sorted(uuids)
         try:
@@ -79,12 +79,12 @@ class Generator:
         return text
 
     def present(self) -> Sequence[str]:
-        """The GPUs that the file describes; raises OSError."""
+        """Return the GPUs that the file describes. Raises OSError."""
         described = cdi.load([self.file.parent]).devices.values()
         return [device.name for device in described if device.file == str(self.file)]
 
     def discard(self) -> bool:
-        """Take the file away; False: there was none. Raises OSError."""
+        """Remove the file; False: there was none. Raises OSError."""
         try:
             self.file.unlink()
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class Generator:
         return True
 
     def write(self, text: str) -> None:
-        """Put it in place, synced, by a rename, unless it is there. Raises OSError."""
+        """Write the file, with fsync and rename, unless it has this content. Raises OSError."""
         directory = self.file.parent
         with contextlib.suppress(FileNotFoundError):
             if self.file.read_text() == text:
@@ -113,9 +113,9 @@ class Generator:
 
 
 def render(reply: bytes, uuids: Sequence[str]) -> tuple[str, str]:
-    """Of nvidia-ctk's answer the devices of these GPUs, and what is missing of them; "": nothing.
+    """Return the devices of these GPUs from nvidia-ctk's output, and which are missing; "": none.
 
-    A GPU without a device costs the others nothing. Raises ChildError where none has one.
+    A GPU without a device does not affect the others. Raises ChildError if no GPU has one.
     """
     found: list[str] = []
     best: Mapping[str, Any] = {}
@@ -142,7 +142,7 @@ def _is_named(device: object) -> bool:
 
 
 def _documents(reply: bytes) -> Iterable[Mapping[str, Any]]:
-    """One spec after the other: newer releases may print several."""
+    """Yield the specs: newer releases may print several."""
     text, at = reply.decode(errors="replace").strip(), 0
     while at < len(text):
         try:

@@ -1,7 +1,7 @@
-"""How a GPU looks that somebody else gave to a container: device nodes, variables, CDI names.
+"""Detects GPUs that another program gave to a container: device nodes, variables, CDI names.
 
-Pure. Source: NVIDIA's driver (major 195 for GPUs and their control node; the others are dynamic,
-and useless without one of these) and NVIDIA's container toolkit.
+Pure. Source: NVIDIA's driver (major 195 for GPUs and their control node; the other nodes have
+dynamic majors and are useless without one of these) and NVIDIA's container toolkit.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
 
 
 def is_node(path: str, major: int) -> bool:
-    """Whether a device node opens a GPU, or helps to."""
+    """Whether a device node gives access to a GPU, or is needed for it."""
     return major == _MAJOR or _NODE.fullmatch(path) is not None
 
 
 def is_driver(path: str) -> bool:
-    """Whether a file is the driver's library, without which no program asks for a GPU."""
+    """Whether a file is the driver's library, without which no program can use a GPU."""
     return path.rpartition("/")[2].startswith(_LIBRARY)
 
 
 def may_be_node(text: str) -> bool:
-    """A quick no to nearly all paths of nodes and requests, written in whatever way."""
+    """Fast filter: False for nearly all paths of nodes and requests, in any notation."""
     return "/nvidia" in text and "dev" in text
 
 
 def names_gpus(variable: str, value: str) -> bool:
-    """Whether NVIDIA's container runtime would bring a GPU because of it."""
+    """Whether NVIDIA's container runtime would inject a GPU because of this variable."""
     return variable == names.ENV_VISIBLE_DEVICES and value not in _NO_GPUS
 
 
 def is_request(path: str) -> bool:
-    """Whether a mount there asks NVIDIA's container runtime for the GPU of its name."""
+    """Whether a mount there requests the GPU of its name from NVIDIA's container runtime."""
     return path.startswith("/var/run/nvidia-container-devices/")
 
 
@@ -52,7 +52,7 @@ def is_of_vendor(cdi_name: str) -> bool:
 
 
 def driver_majors(devices: str) -> AbstractSet[int]:
-    """The major numbers of the driver's nodes, by the text of /proc/devices."""
+    """Return the major numbers of the driver's nodes, from the text of /proc/devices."""
     lines = (line.split() for line in devices.splitlines())
     return {_MAJOR} | {
         int(words[0])

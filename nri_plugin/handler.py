@@ -1,6 +1,6 @@
-"""What the connection asks of whoever decides: one method per request of the runtime.
+"""Interface of the request handler: one method per request of the runtime.
 
-Held by service.py; asked by answers.py, which has the deadlines.
+service.py implements it; answers.py calls it and enforces the deadlines.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from nri_plugin.messages import nri_pb2 as nri
 _T = TypeVar("_T")
 
 Answer: TypeAlias = _T | Coroutine[Any, Any, _T]
-"""At once, where nothing has to be waited for, which saves a task; else later."""
+"""The result itself if there is nothing to wait for, which saves a task; else a coroutine."""
 
 
 class Handler(Protocol):
-    """What serves the events. One method is called per request; what it has to wait for is a task.
+    """Handles the events. One method is called per request; a coroutine runs as a task.
 
-    Raise Refused to give the runtime a reason in the words meant for people; any other exception is
-    a bug, logged with its traceback and answered as an error too. What outlives its deadline is
-    answered for and cancelled. Never wait for anything that may hang (NVML, a tenant's file, the
-    API server): every container of the node waits behind the answer.
+    Raise Refused to send the runtime a reason that users read; any other exception is a bug, logged
+    with its traceback and answered as an error too. Work that exceeds its deadline is answered with
+    an error and cancelled. Never wait for anything that may hang (NVML, a tenant's file, the API
+    server): the answer delays every container of the node.
     """
 
     def synchronize(
@@ -33,30 +33,30 @@ class Handler(Protocol):
     def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> Answer[nri.CreateContainerResponse | None]:
-        """Return the reply, None for an empty one; raise Refused and the container is not created.
+        """Return the reply, None for an empty one. On Refused the container is not created.
 
-        Must be idempotent, and leave nothing that stop and remove do not undo: the runtime sends
-        these for a container whose creation failed, here or in a plugin after us.
+        Must be idempotent, and must leave nothing that stop and remove do not undo: the runtime
+        sends these for a container whose creation failed, here or in a later plugin.
         """
 
     def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        """Raise Refused and the container, created and with its rootfs mounted, does not start."""
+        """The container is created and its rootfs mounted. On Refused it does not start."""
 
     def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        """The container has ended. What is raised is only logged by the runtime."""
+        """The container has stopped. The runtime only logs exceptions."""
 
     def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        """The container is forgotten. What is raised is only logged by the runtime."""
+        """The container was removed. The runtime only logs exceptions."""
 
     def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
-        """Look at what all plugins made together; raise Refused to reject the container.
+        """Check the combined adjustment of all plugins; raise Refused to reject the container.
 
-        Every creation is validated: what needs no look at the host is answered at once.
+        Every creation is validated; answer directly if the host need not be inspected.
         """
 
 
 class Refused(Exception):
-    """A request denied on purpose; `reason` reaches the user through the runtime, word for word.
+    """A request denied on purpose. The runtime passes `reason` to the user verbatim.
 
     code: the reason's short name, for counting.
     """

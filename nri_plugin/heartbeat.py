@@ -1,8 +1,9 @@
-"""The agent's sign of life at the API server: a Lease, renewed every ten seconds, and at once when
-the agent becomes ready or ceases to be.
+"""The agent's Lease at the API server.
 
-What it says is what /readyz says. A Lease that nobody renews any more says it too: the scheduler
-leaves out a node whose Lease has not moved. Writes nothing else; what fails is tried again.
+Renewed every ten seconds, and at once when the agent becomes ready or not ready.
+
+It reports the same as /readyz. An expired Lease means not ready, too: the scheduler excludes a node
+whose Lease was not renewed. Writes nothing else; failures are retried.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Heartbeat:
         self._said = ""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         loop = asyncio.get_running_loop()
         told, due_s = "", 0.0
         while True:
@@ -63,7 +64,7 @@ class Heartbeat:
             await asyncio.sleep(_LOOK_S)
 
     async def farewell(self) -> None:
-        """Nobody shall be sent here in the seconds that a Lease is believed for."""
+        """Mark the Lease not ready, so that no pod is bound here before the Lease expires."""
         await self._say(STOPPED, _FAREWELL_S)
 
     async def _say(self, ready: str, within_s: float) -> bool:

@@ -1,10 +1,10 @@
-"""What a container with a grant is brought: the GPU by its CDI edits, and the limit.
+"""The adjustment for a container with a grant: the GPU by its CDI edits, and the limit.
 
-Pure, and part of the policy: policy.py says who gets how much, this module what that means in
-mounts, devices, environment and hooks, and what may not stand in its way.
+Pure, and part of the policy: policy.py decides the amounts; this module converts them to mounts,
+devices, environment and hooks, and detects conflicts.
 
-We apply the CDI spec ourselves instead of asking the runtime to: on every containerd the GPU then
-comes in one answer with its limit, or not at all.
+We apply the CDI spec ourselves instead of having the runtime do it: on every containerd the GPU is
+then injected in the same answer as its limit, or not at all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PLACES: Final = (
     *names.CONTAINER_PRELOADS,
     names.CONTAINER_LIBRARY_VISIBLE,
 )
-"""Where ours may lie."""
+"""Destinations that our mounts may have."""
 
 _T = TypeVar("_T")
 
@@ -56,7 +56,7 @@ def adjustment(
     specs: Specs,
     paths: Paths,
 ) -> Adjustment:
-    """The whole adjustment; raises Refused where something stands in its way."""
+    """Return the whole adjustment; raises Refused for a conflict."""
     held = capabilities.held(container.env, paths.bringing.capabilities)
     devices = tuple(_device(share.uuid, specs) for share in shares)
     files = tuple(paths.forwarders.items())
@@ -84,7 +84,7 @@ def adjustment(
 
 
 def check_by_name(edits: Edits, bringing: Bringing) -> None:
-    """Refuse what the runtime would not bring, or bring beyond what is allowed."""
+    """Refuse edits that the runtime would not apply, or that exceed the allowed capabilities."""
     problem = bringing.by_name_problem
     beyond = capabilities.beyond(edits, bringing.capabilities)
     if problem is None and beyond:
@@ -97,9 +97,9 @@ def check_by_name(edits: Edits, bringing: Bringing) -> None:
 
 
 def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
-    """Refuse a container that holds one of our keys twice.
+    """Refuse a container that has one of our variables twice.
 
-    The runtime replaces the first of them in place; the program sees the second one.
+    The runtime replaces the first in place; the program reads the second.
     """
     present = [line.partition("=")[0] for line in container.env]
     for key, _ in env:
@@ -109,9 +109,9 @@ def check_env(container: Container, env: Sequence[tuple[str, str]]) -> None:
 
 
 def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
-    """Ours, in the order in which they are stacked; the library's placeholder lies in the first.
+    """Return our mounts in mount order; the library's mount point is in the first.
 
-    Containers that share a grant have preload lists of their own, to which their images add.
+    Containers that share a grant have their own preload lists, to which their images append.
     """
     directory = f"{paths.run_dir}/{key}"
     library = paths.library or ""
@@ -129,8 +129,8 @@ def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> S
         Mount(place, f"{directory}/{name}{of_its_own}", _READ_ONLY_DATA)
         for place, name in names.CONTAINER_PRELOADS.items()
     ]
-    # A courtesy to people who look where HAMi puts it. Nothing depends on it, so it gives way to
-    # a volume of the pod's own, into which the runtime would otherwise have to write a mount point.
+    # For users of HAMi's path. Nothing depends on it, so it is omitted if a volume of the
+    # pod covers it; the runtime would otherwise have to create a mount point in that volume.
     visible = Mount(names.CONTAINER_LIBRARY_VISIBLE, library, _READ_ONLY)
     place = _Places([visible.destination])
     if all(place.hidden_by(mount) is None for mount in container.mounts):
@@ -140,9 +140,9 @@ def _our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> S
 
 @dataclass(frozen=True, slots=True)
 class _Brought:
-    """What GPUs bring to every container that has them.
+    """What GPUs add to every container that has them.
 
-    in_the_way: those of the driver's mounts that may meet one of ours.
+    in_the_way: those of the driver's mounts that may conflict with ours.
     """
 
     edits: Edits
@@ -157,9 +157,9 @@ def _brought(
     given: AbstractSet[str] | None,
     files: Sequence[tuple[str, str]],
 ) -> _Brought:
-    """given: the capabilities to which the files are held; None: the runtime applies the spec.
+    """given: the capabilities to which files are restricted; None: the runtime applies the spec.
 
-    The same devices are asked for again and again, and the runtime waits for the answer.
+    Cached: the same devices are requested repeatedly, and the runtime waits for the answer.
     """
     edits = _edits(devices)
     if given is not None:
@@ -173,10 +173,10 @@ def _brought(
 def _forwarded(
     mounts: Sequence[Mount], files: Mapping[str, str]
 ) -> tuple[Sequence[Mount], Sequence[Mount]]:
-    """The CDI specs' mounts as they stay, and ours in the place of the driver's libraries.
+    """Return the CDI specs' mounts that stay, and ours that replace the driver's libraries.
 
-    A forwarder lies wherever a file of the library would; the file itself lies where the forwarder
-    looks for it. Of several, the longest name is the file that others are links to.
+    Each path of a driver library gets a forwarder; the file itself is mounted where the forwarder
+    loads it from. Of several files, the one with the longest name is the target of the links.
     """
     places: dict[str, list[Mount]] = {soname: [] for soname in files}
     for mount in mounts:
@@ -195,7 +195,7 @@ def _forwarded(
 
 
 def _soname_of(destination: str) -> str | None:
-    """The driver library whose file that is, by its name: libcuda.so, .so.1, .so.580.65.06."""
+    """Return the driver library of that file name: libcuda.so, .so.1, .so.580.65.06."""
     for soname in names.DRIVER_SONAMES:
         stem = soname.removesuffix(".1")
         name = posixpath.basename(destination)
@@ -211,13 +211,13 @@ def _check_collision(mount: Mount, places: _Places) -> None:
 
 
 class _Places:
-    """Destinations of ours, for many mounts to be compared with."""
+    """Our mount destinations, for comparison with many mounts."""
 
     def __init__(self, destinations: Iterable[str]) -> None:
         self._prefixes = [(place, _prefix(place)) for place in destinations]
 
     def hidden_by(self, mount: Mount) -> str | None:
-        """The first of them that `mount` would lie over, under or inside."""
+        """Return the first of them that `mount` would be over, under or inside."""
         there = normal(mount.destination)
         prefix = _prefix(there)
         for place, below in self._prefixes:
@@ -227,7 +227,7 @@ class _Places:
 
 
 def collision(mount: Mount, ours: Sequence[Mount]) -> str | None:
-    """Which of ours `mount` would lie over, under or inside; None: it is out of the way."""
+    """Return which of ours `mount` would be over, under or inside; None: no conflict."""
     return _Places(our.destination for our in ours).hidden_by(mount)
 
 
@@ -253,12 +253,12 @@ def _prefix(directory: str) -> str:
 def _environment(
     shares: Sequence[Share], driver_capabilities: str, cdi: Sequence[tuple[str, str]]
 ) -> Sequence[tuple[str, str]]:
-    """Ours, then what the CDI specs add; ours win, as nvidia-ctk's specs set some of the keys.
+    """Return our variables, then those of the CDI specs. Ours override nvidia-ctk's.
 
-    HAMi-core takes the N in a key for the driver's number of the GPU, which follows the minors.
+    HAMi-core reads the N in a key as the driver's GPU number, which follows the minors.
     """
     shares = sorted(shares, key=lambda share: share.minor)
-    # HAMi-core reads 0 percent as no limit; the grant file says the exact value.
+    # HAMi-core reads 0 percent as no limit; the grant file has the exact value.
     percents = [str(max(share.core_percent, 1)) for share in shares]
     ours = {
         names.ENV_VISIBLE_DEVICES: ",".join(share.uuid for share in shares),
@@ -273,7 +273,7 @@ def _environment(
 
 
 def _edits(devices: Sequence[CdiDevice]) -> Edits:
-    """The edits of the GPUs' devices and of their specs, each thing once."""
+    """Return the edits of the GPUs' devices and of their specs, without duplicates."""
     parts = [part for device in devices for part in (device.common, device.own)]
     return Edits(
         env=_unique("environment", (e for p in parts for e in p.env), lambda e: e[0]),

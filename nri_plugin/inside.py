@@ -1,12 +1,12 @@
-"""Opens what an image or a container holds, from the host: never beyond its root, never for long.
+"""Opens files of an image or a container from the host, never outside its root.
 
-The one place where a path that a tenant chose meets the kernel. openat2 resolves it with the
-container's root as the root, so that links, absolute ones too, lead to what the container would
-see; links of /proc, which lead anywhere, are refused. A file is looked at before it is opened for
-reading: a FIFO, a device or a socket is never opened. What is read is capped.
+The only module that passes a path chosen by a tenant to the kernel. openat2 resolves it relative to
+the container's root, so that links, absolute ones too, resolve as in the container; magic links of
+/proc, which lead anywhere, are refused. The file type is checked before it is opened for reading: a
+FIFO, a device or a socket is never opened. The amount read is limited.
 
-Blocks, and may hang on a broken disk: belongs in a thread of its own, under a deadline. openat2
-is of Linux 5.6; before it, or where a sandbox forbids it, everything here raises OSError (ENOSYS).
+Blocks, and may hang on a broken disk: run it in its own thread, under a deadline. openat2 requires
+Linux 5.6; on older kernels, or if a sandbox forbids it, all functions raise OSError (ENOSYS).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from typing import Final
 
 _OPENAT2: Final = 437
-"""Its number on every architecture."""
+"""openat2's system call number on every architecture."""
 _HOW: Final = struct.Struct("QQQ")
 _NO_MAGIC_LINKS: Final = 0x02
 _IN_ROOT: Final = 0x10
 _ATTEMPTS: Final = 16
-"""While somebody renames directories on the way, the kernel asks to be asked again."""
+"""openat2 returns EAGAIN while a directory on the path is renamed; then it is retried."""
 
 _SYSCALL: Final = ctypes.CDLL(None, use_errno=True).syscall
 _SYSCALL.restype = ctypes.c_long
@@ -35,7 +35,7 @@ _SYSCALL.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char
 
 @contextmanager
 def found(root: int, path: str) -> Iterator[int]:
-    """A descriptor of what `path` means under `root`, behind all links; to look at, not to read."""
+    """Yield an O_PATH descriptor of `path` under `root`, with all links resolved."""
     descriptor = _open(root, path, os.O_PATH | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -45,7 +45,7 @@ def found(root: int, path: str) -> Iterator[int]:
 
 @contextmanager
 def readable(looked_at: int) -> Iterator[int]:
-    """The regular file of such a descriptor, open for reading; OSError for anything else."""
+    """Yield that descriptor's regular file, open for reading; OSError for other types."""
     mode = os.fstat(looked_at).st_mode
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, f"it is {kind(mode)}")
@@ -59,7 +59,7 @@ def readable(looked_at: int) -> Iterator[int]:
 
 
 def read_all(looked_at: int, at_most: int) -> bytes:
-    """The whole file; OSError where it has more than `at_most` bytes."""
+    """Return the whole file; OSError if it has more than `at_most` bytes."""
     with readable(looked_at) as descriptor:
         data = os.pread(descriptor, at_most + 1, 0)
     if len(data) > at_most:
@@ -68,7 +68,7 @@ def read_all(looked_at: int, at_most: int) -> bytes:
 
 
 def name_of(looked_at: int) -> str:
-    """The last part of the file's own path, behind all links."""
+    """Return the last component of the file's own path, with all links resolved."""
     return os.path.basename(os.readlink(f"/proc/self/fd/{looked_at}"))
 
 

@@ -1,7 +1,7 @@
-"""The GPUs of this node, as NVML tells them: asked in a child process, under a deadline.
+"""The GPUs of this node, queried from NVML in a child process, under a deadline.
 
-What the child does is in nvml.py. A GPU on which the driver reported one of XIDS is in trouble
-until the agent starts again: NVML does not say when the cause is gone.
+nvml.py is the child. A GPU for which the driver reported one of XIDS counts as failed until the
+agent restarts, because NVML does not report when the cause is gone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from nri_plugin.model import Gpu
 _LOG: Final = logging.getLogger(__name__)
 
 _REST: Final = 20
-"""Times what a look took, before the next one that nobody is in need of: NVML's own start takes
-seconds where persistence mode is off, and wakes the GPUs."""
+"""Minimum pause between background queries, as a multiple of the last one's duration: initializing
+NVML takes seconds if persistence mode is off, and wakes the GPUs."""
 
 XIDS: Final[Mapping[int, str]] = {
     48: "double-bit ECC error",
@@ -36,18 +36,18 @@ XIDS: Final[Mapping[int, str]] = {
     94: "contained memory error",
     95: "uncontained memory error",
 }
-"""Errors of the GPU itself, of NVIDIA's list; the others are the programs' own."""
+"""Errors of the GPU itself, from NVIDIA's list; programs cause the others."""
 
 
 def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
-    """From one look to the next, so that looks have no more than a twentieth of the time."""
+    """Return the interval between queries, so that they take at most a twentieth of the time."""
     return min(longest_s, max(shortest_s, _REST * took_s))
 
 
 class Inventory:
-    """The GPUs, kept; asked anew on demand, at most once in `min_interval_s`.
+    """The cached GPUs; queried again on demand, at most once per `min_interval_s`.
 
-    deadline_s: NVML takes seconds where persistence mode is off. now: a monotonic clock in seconds.
+    deadline_s: NVML takes seconds if persistence mode is off. now: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -68,46 +68,46 @@ class Inventory:
         self._xids: dict[str, int] = {}
         self._silent: Sequence[str] = ()
         self.driver = ""
-        """The driver's version; "" until the first look succeeded."""
+        """The driver's version; "" until the first query succeeded."""
         self._asked_at: float | None = None
         self.took_s = 0.0
-        """The last look, from its beginning to its answer, or to its failure."""
+        """Duration of the last query, until its answer or failure."""
         self._refreshing: asyncio.Task[None] | None = None
         self._problem: str | None = "the GPUs have not been asked for yet"
 
     @property
     def gpus(self) -> Sequence[Gpu]:
-        """What the last successful look found, without the GPUs that are in trouble."""
+        """Return the last successful query's result without failed GPUs."""
         return self._gpus
 
     @property
     def seen(self) -> Sequence[Gpu]:
-        """What it found, those in trouble too."""
+        """Return the last successful query's result including failed GPUs."""
         return self._seen
 
     @property
     def problem(self) -> str | None:
-        """Why the last look failed; None if it did not."""
+        """Return why the last query failed; None if it did not."""
         return self._problem
 
     async def refresh(self) -> None:
-        """Look again, unless it was done just now; on failure the GPUs stay, and it is logged.
+        """Query again unless that was done just now. A failure is logged and keeps the GPUs.
 
-        Callers may be cancelled; the look goes on and serves the next one.
+        A cancelled caller does not cancel the query; it serves the next caller.
         """
         self.look(self._min_interval_s)
         if self._refreshing is not None:
             await asyncio.shield(self._refreshing)
 
     def look(self, max_age_s: float) -> None:
-        """Begin a look, unless one was begun in the last `max_age_s`; returns at once."""
+        """Start a query unless one started within `max_age_s`; returns at once."""
         due = self._asked_at is None or self._now() - self._asked_at >= max_age_s
         if due and (self._refreshing is None or self._refreshing.done()):
             self._asked_at = self._now()
             self._refreshing = asyncio.create_task(self._refresh(), name="inventory")
 
     async def close(self) -> None:
-        """End a look that is under way, and the child."""
+        """Cancel a running query, and end the child."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -154,7 +154,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the child says. silent: why GPUs do not even give their names."""
+    """The child's answer. silent: why GPUs do not return even their UUIDs."""
 
     driver: str
     gpus: Sequence[Gpu]
@@ -163,7 +163,7 @@ class Answer:
 
 
 def decode(reply: bytes) -> Answer:
-    """The child's line, where GPUs have GPU's fields; raises ChildError for anything else."""
+    """Parse the child's line, whose GPUs have Gpu's fields; raises ChildError for other data."""
     try:
         told = json.loads(reply)
         gpus = tuple(Gpu(**gpu) for gpu in told["gpus"])

@@ -1,18 +1,18 @@
-"""What the containers that live hold of this node's GPUs, and whether one more has room.
+"""Which container holds how much of which GPU on this node, and whether a new hold fits.
 
-Pure: events in, shortages out. An annotation says what a pod was granted, but anybody who may write
-pods can write one; a GPU cannot be granted twice, whoever says so. Nor can a pod's allocation:
-its init containers may each have all of it, since each has ended before the next container begins,
-but which they are is told by nothing else than what lives. Nothing here asks the API server.
+Pure: events in, shortages out. Every user with write access to pods can write an annotation, so
+this ledger prevents that a GPU, or a pod's allocation, is granted twice. A pod's init containers
+may each have all of its allocation, because each ends before the next container starts; only the
+set of running containers shows which they are. Nothing here queries the API server.
 
-How it is counted: by the key of the grant's files, so that containers which share a grant hold it
-once, and every other container its own. A container holds from before its creation is answered
-until it stops, or is removed, or its creation is undone; dead and not yet removed it holds nothing.
-A container takes the place of the one that had its name in its pod: Kubernetes restarts a container
-only when its predecessor is dead. Bytes and percent are exact; a share without a cap on compute
-holds no compute, as Koordinator counts it.
+Counting is by key of the grant's files: containers that share a grant hold it once, every other
+container its own. A container holds its share from before its creation is answered until it stops,
+is removed, or its creation is undone; an exited container that is not yet removed holds nothing. A
+container replaces the one that had its name in its pod, because Kubernetes restarts a container
+only after its predecessor has exited. Bytes and percent are exact. A share without a compute limit
+holds no compute, as in Koordinator.
 
-Rebuilt by `adopt` from what runs, at every Synchronize; nothing is kept on disk.
+`adopt` rebuilds it from the running containers at every Synchronize; nothing is stored on disk.
 """
 
 from __future__ import annotations
@@ -55,30 +55,30 @@ class Hold:
     pod_uid: str
     container: str
     whose: str
-    """For people: NAMESPACE/POD/CONTAINER, or NAMESPACE/POD where the pod shares a grant."""
+    """For messages: NAMESPACE/POD/CONTAINER, or NAMESPACE/POD if the pod shares a grant."""
     parts: Mapping[str, Part]
     """By GPU."""
     pod: Pod
     minors: Mapping[str, int] = field(default_factory=dict)
-    """By GPU, its number when the grant was made."""
+    """By GPU: its minor when the grant was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The first of memory and core, of the first GPU, of which not enough is left."""
+    """The first resource (memory or core) of the first GPU with insufficient capacity."""
 
     reason: Reason
     """What is short: the GPU, or the pod's allocation of it."""
     container: str
-    """Who asks."""
+    """The requesting container."""
     uuid: str
     what: str
     asked: int
     total: int
     left: int
-    """Below zero where more is granted already than there is."""
+    """Free capacity; negative if the GPU is overcommitted."""
     held: Sequence[tuple[str, int]]
-    """Who holds how much of it, the largest first."""
+    """The holders and their amounts, the largest first."""
 
     def refusal(self) -> Refusal:
         named = [f"{whose} {amount}" for whose, amount in self.held[:_NAMED_AT_MOST]]
@@ -99,7 +99,7 @@ class Shortage:
 def hold(
     container_id: str, key: str, shared: bool, pod: Pod, container: str, shares: Iterable[Share]
 ) -> Hold:
-    """The hold of a container, from its shares."""
+    """Return the hold of a container with these shares."""
     whose = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
     held = tuple(shares)
     minors = {share.uuid: share.minor for share in held}
@@ -107,7 +107,7 @@ def hold(
 
 
 def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
-    """By GPU, what the shares take of it."""
+    """Return what the shares take, by GPU."""
     return {
         share.uuid: Part(share.memory_bytes, 0 if share.uncapped else share.core_percent)
         for share in shares
@@ -124,16 +124,16 @@ class Ledger:
     def take(
         self, wanted: Hold, gpus: Iterable[Gpu], allocated: Mapping[str, Part]
     ) -> Shortage | None:
-        """Enter `wanted` if its GPUs have room for it, and its pod's allocation of them, which is
-        `allocated`; else say what is short, and change nothing.
+        """Enter `wanted` if it fits its GPUs and its pod's allocation of them (`allocated`).
+        Otherwise return the shortage and change nothing.
 
-        To ask again for what is held already is fine, and takes no more.
+        Idempotent: a hold that exists already takes no more.
         """
         others = [other for other in self._holds.values() if not _succeeds(wanted, other)]
         grants = _by_key(others)
         if wanted.key in grants:
-            # Its files are there, and say what is in force; whether it is what is wanted now is
-            # decided where they are read.
+            # The existing files define what is in force. Code that reads them decides whether that
+            # is what is wanted now.
             there = grants[wanted.key]
             wanted = replace(wanted, parts=there.parts, minors=there.minors)
         else:
@@ -149,17 +149,18 @@ class Ledger:
         return None
 
     def drop(self, container_id: str) -> None:
-        """The container has ended, or never was; to say so twice is fine."""
+        """The container has stopped, or was never created; idempotent."""
         self._holds.pop(container_id, None)
         self._unheard.discard(container_id)
 
     def heard_of(self, container_id: str) -> None:
-        """The runtime has told of the container since: it is no rumour."""
+        """The runtime has reported the container since `adopt`, so it exists."""
         self._unheard.discard(container_id)
 
     def adopt(self, running: Iterable[Hold], in_the_making: AbstractSet[str]) -> AbstractSet[str]:
-        """Forget everything but what runs, and what was answered a moment ago and may not be listed
-        yet; returns the latter. What is still unheard of after a while is to be given to `doubt`.
+        """Replace all holds by those of running containers, and of containers answered just before,
+        which the runtime may not list yet. Returns the latter; those that the runtime has not
+        reported after a while must be passed to `doubt`.
         """
         kept = {i: held for i, held in self._holds.items() if i in in_the_making}
         self._holds = {held.container_id: held for held in running}
@@ -169,12 +170,12 @@ class Ledger:
         return frozenset(unheard)
 
     def doubt(self, container_ids: AbstractSet[str]) -> None:
-        """Drop those of them that nothing was heard of since `adopt`."""
+        """Drop those of them that the runtime has not reported since `adopt`."""
         for container_id in container_ids & self._unheard:
             self.drop(container_id)
 
     def granted(self) -> Mapping[str, Part]:
-        """By GPU, what all that live hold of it."""
+        """Return the sum of all holds, by GPU."""
         total: dict[str, Part] = {}
         for held in _by_key(self._holds.values()).values():
             for uuid, part in held.parts.items():
@@ -186,7 +187,7 @@ class Ledger:
 
 
 def _succeeds(wanted: Hold, other: Hold) -> bool:
-    """Whether `other` is the container itself, or the one whose place it takes."""
+    """Whether `other` is the container itself, or the one that it replaces."""
     same_name = wanted.container == other.container and _of_one_pod(wanted, other)
     return wanted.container_id == other.container_id or same_name
 
@@ -200,14 +201,14 @@ def _by_key(holds: Iterable[Hold]) -> Mapping[str, Hold]:
 
 
 def whole(gpus: Iterable[Gpu]) -> Mapping[str, Part]:
-    """All that there is to hold."""
+    """Return the whole capacity."""
     return {gpu.uuid: Part(gpu.most_bytes, _WHOLE_CORE_PERCENT) for gpu in gpus}
 
 
 def short(
     reason: Reason, wanted: Hold, held: Iterable[Hold], totals: Mapping[str, Part]
 ) -> Shortage | None:
-    """Where `wanted`, beside what is `held`, exceeds `totals`, which are by GPU."""
+    """Return where `wanted` plus `held` exceeds `totals` (by GPU)."""
     others = list(held)
     for uuid, part in wanted.parts.items():
         for what in _UNITS:

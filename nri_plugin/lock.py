@@ -1,10 +1,10 @@
-"""One agent at a time: a file in the run directory that whoever serves has locked (flock).
+"""Ensures one agent at a time: the serving agent holds a flock on a file in the run directory.
 
-Two live NRI plugins of one name contradict each other, and every container of the node fails. In a
-rolling update, or where somebody starts a second agent by hand, the newcomer waits here until the
-kernel has taken the lock from the old one, which it does with the process, however it ends. The
-file says who that is. It lies in the run directory because that is the host's, whoever mounts it.
-The directory is closed to other users before the lock is taken.
+Two NRI plugins of one name contradict each other, and every container of the node fails. In a
+rolling update, or if an operator starts a second agent, the new agent waits here until the kernel
+releases the old one's lock, which happens when that process ends, for any reason. The file
+identifies the holder. It is in the run directory because that belongs to the host, whatever pod
+mounts it. The directory is closed to other users before the lock is taken.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OTHERS: Final = 0o077
 
 
 class Lock:
-    """Of the agents that share a run directory. identity: of this process, for the others to tell.
+    """The lock of agents that share a run directory. identity: of this process, for the others.
 
-    Local files only, a few bytes: quick enough for the event loop.
+    Accesses only small local files: fast enough for the event loop.
     """
 
     def __init__(self, run_dir: Path, identity: str) -> None:
@@ -35,7 +35,7 @@ class Lock:
         self._descriptor: int | None = None
 
     async def acquire(self, say: Callable[[str], None]) -> None:
-        """Return when it is ours. `say` is told in the meantime why it is not, again and again."""
+        """Return when the lock is held. Until then call `say` repeatedly with the reason."""
         while (why := self._try()) is not None:
             say(why)
             await asyncio.sleep(_ASK_EVERY_S)
@@ -46,7 +46,7 @@ class Lock:
             self._descriptor = None
 
     def _try(self) -> str | None:
-        """None: it is ours; else why not."""
+        """Return None if the lock is held; else why not."""
         try:
             problem = _secure(self._path.parent)
             if problem is not None:
@@ -58,7 +58,7 @@ class Lock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
-                raise FileNotFoundError  # removed by somebody between open and lock: not this one
+                raise FileNotFoundError  # replaced between open and lock: the lock is not valid
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{self._identity}\n".encode(), 0)
         except BlockingIOError:
@@ -73,8 +73,8 @@ class Lock:
 
 
 def _secure(run_dir: Path) -> str | None:
-    """Make the directory, or close it to others: the regions in it are open to every user, and a
-    kubelet that makes it (hostPath DirectoryOrCreate) lets them in. None: it is so."""
+    """Create the directory, or close it to others: the regions in it are open to every user, and a
+    kubelet that creates it (hostPath DirectoryOrCreate) lets them in. Returns None on success."""
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

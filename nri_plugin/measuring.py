@@ -1,11 +1,10 @@
-"""Measures once a second what the driver itself holds for containers, and writes it into grants.
+"""Measures each container's overhead once a second, and writes it into the grant.
 
-NVML says what every process holds of a GPU, the processes' control groups say whose they are, and
-regions say what is charged; the rest is the driver's (contract/overhead.py). NVML is asked by a
-child, which runs while containers hold GPUs and for a minute after the last one; files and /proc
-are read in a thread of its own.
-A container never waits for this. Where there is no figure (MPS, some MIG drivers, a driver that
-does not answer), what the grant says stands.
+NVML reports the GPU memory of each process, control groups map processes to containers, and regions
+contain the charges; the difference is the overhead (contract/overhead.py). A child queries NVML; it
+runs while containers hold GPUs and for a minute afterwards. Another thread reads files and /proc.
+No container waits for this. Without a value from NVML (MPS, some MIG drivers, a driver that does
+not answer), the grant stays unchanged.
 """
 
 from __future__ import annotations
@@ -36,20 +35,19 @@ _LOG: Final = logging.getLogger(__name__)
 
 COMMAND: Final = (sys.executable, "-m", "gpu.processes")
 _IDLE_SAMPLES_MOST: Final = 60
-"""Without a container that holds a GPU, before the child ends: pods that come and go would start
-one each second."""
+"""Samples without a container that holds a GPU, before the child ends; short-lived pods would
+otherwise start one child each second."""
 
 _SEPARATORS: Final = re.compile("[/:.-]")
 
 _Found = Mapping[str, Mapping[str, int | None]]
-"""By key and GPU UUID: the overhead in bytes, None where NVML has no figure; nothing for a key
-whose files cannot be read."""
+"""Key -> GPU UUID -> overhead in bytes. None: NVML has no value for it. A key is missing if its
+files cannot be read."""
 
 
 class Measuring:
-    """root: the run directory. holds: what containers that live hold. deadline_s: for NVML's list,
-    and for files. min_interval_s: how long NVML is let alone after it did not answer. proc: where
-    /proc is."""
+    """root: the run directory. holds: what running containers hold. deadline_s: for NVML's list,
+    and for files. min_interval_s: pause after NVML did not answer. proc: path of /proc."""
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class Measuring:
         self._idle_samples = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         try:
             while True:
                 await self.sample()
@@ -87,7 +85,7 @@ class Measuring:
             await self._server.close()
 
     async def sample(self) -> None:
-        """Take one sample; a failure is logged once and leaves the grants as they are."""
+        """Take one sample. A failure is logged once and leaves the grants as they are."""
         keys = {hold.container_id: hold.key for hold in self._holds()}
         self._measured = {key: self._measured.get(key, Measured()) for key in keys.values()}
         self._idle_samples = 0 if keys else self._idle_samples + 1
@@ -111,7 +109,7 @@ class Measuring:
         self._show(found)
 
     def _missing(self, found: _Found) -> str:
-        """A process that has just started is in no list of NVML's: that passes within a sample."""
+        """Report a missing value after WINDOW samples: NVML lists a new process one sample late."""
         keys = sorted(key for key, known in found.items() if None in known.values())
         self._without_figure = self._without_figure + 1 if keys else 0
         if self._without_figure < WINDOW:
@@ -138,7 +136,7 @@ class Measuring:
 
 
 class _Look:
-    """One sample's work on files, which blocks. keys: by container ID. measured: by key."""
+    """One sample's blocking work on files. keys: by container ID. measured: by key."""
 
     def __init__(
         self, root: Path, proc: Path, keys: Mapping[str, str], measured: Mapping[str, Measured]
@@ -151,7 +149,7 @@ class _Look:
         self._begun: dict[str, tuple[Account, Sequence[int]]] = {}
 
     def begin(self) -> None:
-        """Read what is charged, before NVML is asked."""
+        """Read the charges, before the NVML query."""
         for key in self._measured:
             try:
                 account = self._files.enter_context(Account(self._root / key))
@@ -160,7 +158,7 @@ class _Look:
                 _LOG.debug(Line("not measured", key=key, error=error))
 
     def end(self, usage: processes.Usage) -> _Found:
-        """Read what is charged now, and write what that and NVML make known."""
+        """Read the charges again, and write the overheads that follow from NVML's result."""
         pids = self._pids(usage)
         found: dict[str, Mapping[str, int | None]] = {key: {} for key in self._measured}
         for key, (account, before) in self._begun.items():
@@ -174,7 +172,7 @@ class _Look:
         self._files.close()
 
     def _pids(self, usage: processes.Usage) -> Mapping[str, set[int]]:
-        """By key, those of NVML's processes that are in its containers."""
+        """Return those of NVML's processes that are in each key's containers."""
         found: dict[str, set[int]] = defaultdict(set)
         for pid in {pid for listed in usage.values() if listed for pid in listed}:
             try:
@@ -188,12 +186,12 @@ class _Look:
 
 
 def container_of(cgroup: str, known: Container[str]) -> str | None:
-    """Which container a process is in. cgroup: the text of its /proc/PID/cgroup. known: container
-    IDs, of which one is returned.
+    """Return the ID of the container that a process runs in. cgroup: the text of its
+    /proc/PID/cgroup. known: container IDs, one of which is returned.
 
-    Runtimes name the group of a container by the container's ID: `ID` (cgroupfs),
-    `cri-containerd-ID.scope` (systemd), `SLICE:cri-containerd:ID` (systemd names, made by
-    cgroupfs). Programs may make groups below it. Version 1 has a line per hierarchy, version 2 one.
+    Runtimes name a container's group by its ID: `ID` (cgroupfs), `cri-containerd-ID.scope`
+    (systemd), `SLICE:cri-containerd:ID` (systemd names, made by cgroupfs). Programs may create
+    groups below it. Version 1 has a line per hierarchy, version 2 one line.
     """
     for line in cgroup.splitlines():
         path = line.split(":", 2)[-1]

@@ -1,7 +1,7 @@
-"""All that the agent counts, in one registry: names by Prometheus' conventions, help that teaches.
+"""The agent's Prometheus metrics, in one registry.
 
-Holds numbers only; whoever knows a fact sets it, endpoint.py shows them. docs/operations.md has the
-same table, and a test compares the two.
+Holds only numbers. Other modules set them; endpoint.py serves them. docs/operations.md has the same
+table, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LATENCY_BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0),
 )
-"""Up to the runtime's default patience of 2 s; at 1.5 s the agent answers an error by itself."""
+"""Up to the runtime's default timeout of 2 s; after 1.5 s the agent answers an error."""
 
 
 class Metrics:
@@ -159,5 +159,5 @@ class Metrics:
         self.ready = gauge("gpuslice_ready", "1 while /readyz says ok.")
 
     def render(self) -> bytes:
-        """The text format; called from the endpoint's threads."""
+        """Return the text format; called from the endpoint's threads."""
         return generate_latest(self.registry)

@@ -1,7 +1,7 @@
-"""The node agent's nouns: what a pod asks, what a GPU is, what an adjustment holds.
+"""The node agent's data types: pod, container, GPU, share, adjustment.
 
-Plain values, no behaviour and no I/O, so that the policy can be decided and tested without a
-runtime. The protobuf messages of NRI are turned into these, and back, in translate.py alone.
+Plain values without behaviour or I/O, so that the policy can be tested without a runtime. Only
+translate.py converts NRI's protobuf messages to these types and back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contract import overhead
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod sandbox, as the runtime tells it."""
+    """A pod sandbox, as the runtime reports it."""
 
     uid: str
     namespace: str
@@ -37,12 +37,12 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A physical GPU of this node, as NVML tells it.
+    """A physical GPU of this node, as NVML reports it.
 
-    memory_bytes: what can be allocated; reserved_bytes: what the driver keeps for itself beside it.
-    numa, root: where it is on the board; None and "" where nobody says. link: GPUs of equal links
-    reach each other by NVLink; "": it reaches none. problem: why it cannot be used; then its memory
-    may be told as 0. bus_id: its PCI address, as in 0000:3b:00.0; "" where it is not known.
+    memory_bytes: allocatable memory; reserved_bytes: what the driver reserves in addition. numa,
+    root: its position on the board; None and "" if not reported. link: GPUs with equal links are
+    connected by NVLink; "": not connected. problem: why it cannot be used; its memory may then be
+    reported as 0. bus_id: its PCI address, as in 0000:3b:00.0; "" if not known.
     """
 
     uuid: str
@@ -57,15 +57,15 @@ class Gpu:
 
     @property
     def most_bytes(self) -> int:
-        """A share that was granted before the driver reserved as much stays valid."""
+        """Upper bound of a share: one granted before the driver reserved memory stays valid."""
         return self.memory_bytes + self.reserved_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's part of one GPU: what its grant file will say.
+    """A container's part of one GPU: the content of its grant file.
 
-    uncapped: no compute was asked for. core_percent is 100, and nothing of the GPU's is granted.
+    uncapped: no compute was requested. core_percent is 100, and no compute of the GPU is granted.
     """
 
     uuid: str
@@ -77,10 +77,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a process is charged at once, beside what it allocates.
+    """What a process is charged at once, in addition to its allocations.
 
-    context_bytes: for a context, by GPU UUID, as far as it is known. code_bytes: for code, with
-    its first context. managed_free: managed memory is not charged.
+    context_bytes: for a context, by GPU UUID, if known. code_bytes: for code, with its first
+    context. managed_free: managed memory is not charged.
     """
 
     context_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -90,10 +90,10 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a container was granted; no shares: no GPU. shared: its pod's containers have one.
+    """What a container was granted; no shares: no GPU. shared: the pod's containers share a grant.
 
-    allocated: what the pod was of the same GPUs, which its containers that live hold together at
-    most. warning: why a container that seems to expect a GPU has none.
+    allocated: the pod's allocation of the same GPUs, the upper bound for its running containers
+    together. warning: why a container that appears to expect a GPU has none.
     """
 
     shares: Sequence[Share] = ()
@@ -117,10 +117,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container about to be created; `env` are its "KEY=VALUE" lines, doubles included.
+    """A container about to be created; `env` has its "KEY=VALUE" lines, duplicates included.
 
-    devices, cdi_names: what it has been given before us, by device plugins and the runtime; of CDI
-    names, only those that bring a GPU are left when it is decided (brought.py).
+    devices, cdi_names: what device plugins and the runtime gave it before us; brought.py reduces
+    the CDI names to those that inject a GPU before the policy decides.
     privileged: it may use every device of the host.
     """
 
@@ -135,11 +135,11 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the operator decides.
+    """What the operator allows.
 
-    runtime_handlers: those under which a container may hold a GPU: they run it on this kernel,
-    where our mounts hold. "" is the runtime's default. capabilities: that a container with a GPU
-    may have, though it can take its limit away with them.
+    runtime_handlers: those under which a container may hold a GPU, because they run it on this
+    kernel, where our mounts are effective. "" is the runtime's default. capabilities: those that a
+    container with a GPU may have although they let it remove its limit.
     """
 
     runtime_handlers: Sequence[str] = ("", "runc", "crun", "nvidia", "nvidia-cdi", "nvidia-legacy")
@@ -180,9 +180,9 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class CdiDevice:
-    """A GPU's CDI device: its own edits, and those that its spec makes for any of its devices.
+    """A GPU's CDI device: its own edits, and those that its spec applies to all its devices.
 
-    problem: why the device cannot be used as described, for people; None if it can.
+    problem: why the device cannot be used as described; None if it can.
     """
 
     name: str
@@ -194,7 +194,7 @@ class CdiDevice:
 
 @dataclass(frozen=True, slots=True)
 class Specs:
-    """The CDI devices of our kind, by name, and what could not be read on the way."""
+    """The CDI devices of our kind by name, and what could not be read."""
 
     devices: Mapping[str, CdiDevice] = field(default_factory=dict)
     problems: Sequence[str] = ()
@@ -202,11 +202,11 @@ class Specs:
 
 @dataclass(frozen=True, slots=True)
 class Bringing:
-    """How the operator wants GPUs to be brought.
+    """How GPUs are injected, by the operator's settings.
 
-    capabilities: of the driver, that containers may ask for beyond compute and utility. by_name:
-    the runtime is asked for the CDI device, instead of our applying its spec; where it cannot do
-    that, `by_name_problem` says why.
+    capabilities: of the driver, those that containers may request beyond compute and utility.
+    by_name: the runtime injects the CDI device, instead of our applying its spec; if the runtime
+    cannot do that, `by_name_problem` states why.
     """
 
     capabilities: Set[str] = frozenset()
@@ -216,9 +216,9 @@ class Bringing:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where the host keeps what containers mount, and how they are brought it.
+    """Host paths of what containers mount, and how GPUs are injected.
 
-    library: the store's file; None where there is none, and then `library_problem` says why.
+    library: the store's file; None if there is none, and then `library_problem` states why.
     forwarders: by soname, what strict mode mounts over the driver's libraries; empty: not strict.
     """
 
@@ -233,10 +233,10 @@ class Paths:
 class Adjustment:
     """What a container gets. `key` names its directory under the run directory; None: no GPU.
 
-    shared: the directory belongs to the pod, and its other containers use it too. cdi_devices: what
-    the runtime is asked for by name. cut: driver capabilities that were asked for and not given.
+    shared: the directory belongs to the pod, and its other containers use it too. cdi_devices:
+    names that the runtime must inject. cut: driver capabilities that were requested and not given.
     allocated: the pod's shares, of which `shares` are this container's part. warning: why a
-    container that seems to expect a GPU has none.
+    container that appears to expect a GPU has none.
     """
 
     env: Sequence[tuple[str, str]]
@@ -254,9 +254,9 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class Untouched:
-    """Not ours: no GPU, no limit, no edit.
+    """No GPU, limit or edit from this agent.
 
-    given: the GPU that somebody else gave to a container of a pod of ours; empty: none.
+    given: the GPU that another program gave to a container of a pod with a grant; "": none.
     """
 
     given: str = ""

@@ -1,7 +1,7 @@
-"""What a container's mounts show of the host's files of limits, beside what we mounted ourselves.
+"""Detects container mounts, other than ours, that expose the host's grants or the library.
 
-Pure: the text of /proc/PID/mountinfo in. A path in a pod's manifest says little of where it leads
-on the host, through links, subPaths and other mounts; what the kernel mounted for it says all.
+Pure: takes the text of /proc/PID/mountinfo. A path in a pod's manifest does not show where it leads
+on the host, because of links, subPaths and other mounts; the kernel's mount table does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPTIONAL_FIELDS_END: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or directory as all mounts of its file system know it. root: as in Line."""
+    """A file or directory, in a form common to all mounts of its file system. root: as in Line."""
 
     device: str
     root: str
@@ -41,9 +41,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where the host keeps what limits are made of, and is asked for them; None: not known.
+    """Host locations of the grants, the library and NRI's socket; None: not known.
 
-    socket: where NRI's plugins connect. Whoever does can undo any adjustment.
+    socket: where NRI's plugins connect. A program that connects can undo any adjustment.
     """
 
     run_dir: Place | None
@@ -52,7 +52,7 @@ class Limits:
 
 
 def parse(text: str) -> Iterator[Line]:
-    """Its lines; one that is not of the kernel's form is left out."""
+    """Yield its lines; malformed ones are skipped."""
     for line in text.splitlines():
         fields = line.split(" ")
         try:
@@ -66,7 +66,7 @@ def parse(text: str) -> Iterator[Line]:
 
 
 def place_of(lines: Sequence[Line], path: str) -> Place | None:
-    """Where a path lies, by the mounts of who says it; no part of it is a link."""
+    """Locate a path by the mount table of the process that uses it; no component is a link."""
     held = None
     for line in lines:
         deepest = held is None or len(line.point) >= len(held.point)
@@ -78,10 +78,10 @@ def place_of(lines: Sequence[Line], path: str) -> Place | None:
 
 
 def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:
-    """Where in the container grants or the library can be reached past our mounts; empty: nowhere.
+    """Return a mount other than ours that exposes grants or the library; "": none.
 
-    ours: our own places. Grants lie on file systems that carry our name, and those of tomorrow may
-    appear wherever the run directory is seen; the store must not be writable anywhere.
+    ours: our own mount points. The file systems of grants have our name, and future ones may appear
+    wherever the run directory is visible. The store must not be writable anywhere.
     """
     for line in lines:
         if line.point not in ours and _shows_limits(line, limits):
@@ -100,7 +100,7 @@ def _shows_limits(line: Line, limits: Limits) -> bool:
 
 
 def _shows(line: Line, place: Place | None) -> bool:
-    """Whether the place, or a part of it, is seen there."""
+    """Whether the mount shows the place or a part of it."""
     if place is None or line.device != place.device:
         return False
     return (

@@ -1,7 +1,7 @@
-"""What the agent knows of the node it runs on, now: its GPUs, their CDI specs, the library.
+"""The node's current state: its GPUs, their CDI specs, and the library.
 
-Asked for every container with a grant, and by the watch (watch.py). Everything that may block goes
-through the worker or a child, under a deadline. Where a GPU has no CDI spec, one is generated.
+Queried for every container with a grant, and by the watch (watch.py). Blocking work runs in the
+worker or a child, under a deadline. A CDI spec is generated for a GPU that has none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 class Node:
-    """Its methods raise TimeoutError where the node takes too long."""
+    """Its methods raise TimeoutError if the node does not answer in time."""
 
     def __init__(
         self, settings: Settings, inventory: Inventory, store: Store, worker: Worker
@@ -53,13 +53,13 @@ class Node:
         self._renewed_for: str | None = None
         """The driver's version for which specs were generated; None: an earlier agent's."""
         self.unprotected = ""
-        """Why containers without a share may get GPUs without a limit; empty: none is known."""
+        """Why containers without a share may get GPUs without a limit; "": no cause is known."""
         self.runtime: RuntimeInfo | None = None
-        """Who asks us; set when its session is ready."""
+        """The connected runtime; set when its session is ready."""
 
     def collect_releases(self, mounts: Iterable[str]) -> None:
-        """Have releases of the library removed that no container has mounted; returns at once.
-        mounts: the sources of all containers' mounts."""
+        """Remove releases of the library that no container has mounted; returns at once. mounts:
+        the sources of all containers' mounts."""
         store = self._settings.store_dir
         in_use = {Path(source).parent.name for source in mounts if is_below(source, str(store))}
 
@@ -73,16 +73,16 @@ class Node:
         return await self._work(self.look_now)
 
     async def brought(self, cdi_names: Sequence[str]) -> Host:
-        """Of CDI names that others use, and of the driver, what tells whether they bring a GPU."""
+        """Return the facts that show whether other programs' CDI names inject a GPU."""
         directories = self._settings.cdi_dirs
         return await self._work(
             lambda: Host(brought.by_name(directories, cdi_names), brought.majors())
         )
 
     async def generate_specs(self, uuids: Sequence[str]) -> bool:
-        """Have CDI specs made for these GPUs, unless it was tried just now; False: none new.
+        """Generate CDI specs for these GPUs, unless that was tried just now; False: none is new.
 
-        Raises OSError where they cannot be written.
+        Raises OSError if they cannot be written.
         """
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
@@ -92,9 +92,9 @@ class Node:
         return text is not None
 
     async def renew_specs(self) -> None:
-        """Generate again what was generated for another driver, or by an earlier agent.
+        """Generate again the specs made for another driver version, or by an earlier agent.
 
-        Until it is done the earlier ones stay; if it fails, they go. Raises OSError.
+        The earlier specs stay until that succeeds, and are removed if it fails. Raises OSError.
         """
         driver = self.inventory.driver
         if driver == self._renewed_for:
@@ -105,11 +105,11 @@ class Node:
             await self.discard_specs()
 
     async def discard_specs(self) -> bool:
-        """Take away what was generated; False: there was nothing. Raises OSError."""
+        """Remove the generated specs; False: there were none. Raises OSError."""
         return await self._work(self.generator.discard)
 
     def look_now(self) -> Look:
-        """CDI specs and library as they are now; runs in the worker."""
+        """Read the current CDI specs and library; runs in the worker."""
         chosen = self._settings
         run_dir, bringing = str(chosen.run_dir), self._bringing()
         specs = self._specs.load()
@@ -138,12 +138,12 @@ class Node:
 
 
 def cdi_by_name_problem(runtime: str, version: str) -> str | None:
-    """Why this runtime cannot be asked for a CDI device by its name; None: it can.
+    """Return why this runtime cannot inject a CDI device by name; None: it can.
 
     The operator may choose that instead of applying the spec, for nodes whose default validator
-    rejects the OCI hooks of NVIDIA's specs. Then the runtime applies the spec whole, of its own
-    directories. Runtimes before these drop the request and say nothing, so that a container would
-    run without its GPU; there it is refused.
+    rejects the OCI hooks of NVIDIA's specs. The runtime then applies the whole spec, from its own
+    directories. Older runtimes drop the request silently, so that a container would run without its
+    GPU; on those it is refused.
     """
     if runtimes.parse(version) is None:
         return f"the version of {runtime}, {version!r}, is not understood"

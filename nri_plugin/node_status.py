@@ -1,12 +1,12 @@
-"""Keeps what the API server says of this node true: its Device, its totals, its label.
+"""Reconciles the node's API objects: its Device, its capacity, its label.
 
-Compares what is there, which a watch tells, with what shall be, and writes the difference, whatever
-changed it: the kubelet sets totals to zero when it starts. Writes nothing while it does not know
-all that goes in. Decides nothing: totals.py has the rules.
+Compares the watched objects with the desired state and writes the difference, whatever caused it
+(the kubelet sets extended resources to zero when it starts). Writes nothing until all inputs are
+known. Makes no decisions: totals.py has the rules.
 
-Two programs that each put right what the other wrote load the API server without end, and the
-node's totals mean nothing meanwhile. So the agent counts how often what it wrote was taken back,
-and stops writing for a while.
+Two programs that keep overwriting each other load the API server without end, and the node's totals
+are meaningless meanwhile. Therefore the agent counts how often its writes are reverted, and stops
+writing for a while.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ NODES: Final = "/api/v1/nodes"
 DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _TICK_S: Final = 1.0
 _BETWEEN_S: Final = 0.5
-"""After a write, until the watch has told of it."""
+"""Pause after a write, until the watch has reported it."""
 _FAILED_S: Final = 5.0
 
 CONTEST_WRITES: Final = 5
-"""More than a kubelet does, which sets totals to zero when it starts."""
+"""More than a kubelet causes, which sets totals to zero when it starts."""
 CONTEST_S: Final = 600.0
-"""In which so many are a contest; for as long the agent then writes nothing."""
+"""Period in which so many writes are a contest, and for which the agent then stops writing."""
 _MANAGER: Final = "gpuslice-agent"
 """The agent's name in managedFields: the first part of its user agent."""
 _FIELDS: Final = re.compile("f:devices|f:koordinator.sh/gpu")
 
 
 class NodeStatus:
-    """holds: what containers that live hold. readiness: the agent's; told of a contest. look_s: how
-    old what NVML said may be. Its `node` and `device` are the watches' sinks. now: a monotonic
-    clock in seconds.
+    """holds: what running containers hold. readiness: the agent's; receives contests. look_s:
+    maximum age of NVML's result. `node` and `device` are the watches' sinks. now: a monotonic clock
+    in seconds.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class NodeStatus:
         self._changed = asyncio.Event()
         self._said = ""
         self._conditions = True
-        """Whether the API server keeps conditions; older definitions of a Device have none."""
+        """Whether the API server stores conditions; older CRDs of Device have none."""
         self._contests = {"Device": Contest(now), "node": Contest(now)}
         self._listed: Sequence[Entry] = ()
-        """What the Device was to list: it may be deleted, and a dead GPU tells nothing anew."""
+        """The Device's last desired entries: it may be deleted, and a failed GPU is silent."""
         self.node = One(node_name, self._changed)
         self.device = One(node_name, self._changed)
 
@@ -95,7 +95,7 @@ class NodeStatus:
         return objects.node(self.node.raw).uid if self.node.raw else ""
 
     async def run(self, known: Callable[[], bool]) -> None:
-        """Until cancelled. known: whether node, Device and pods have been listed."""
+        """Run until cancelled. known: whether node, Device and pods have been listed."""
         while True:
             self._inventory.look(self._look_s())
             pause_s = 0.0
@@ -112,7 +112,7 @@ class NodeStatus:
             await self._wake()
 
     async def _wake(self) -> None:
-        """At the next change, or after a while: GPUs and pods have no event."""
+        """Wait for the next change, or a timeout, because GPUs and pods trigger no event."""
         try:
             async with asyncio.timeout(_TICK_S):
                 await self._changed.wait()
@@ -121,7 +121,7 @@ class NodeStatus:
         self._changed.clear()
 
     async def _mend(self) -> bool:
-        """Whether anything was written."""
+        """Write the differences. Returns whether anything was written."""
         if not self.node.raw:
             self._say(f"there is no node {self._node_name}: is --node-name its name?")
             return False
@@ -131,7 +131,7 @@ class NodeStatus:
         holds = self._holds()
         granted = {uuid for hold in holds for uuid in hold.parts} | self._bounds.granted(before)
         told = granted_gpus(holds, self._bounds.allocated())
-        # Until NVML has answered once, what is listed is all that is known.
+        # Before NVML's first answer, only what the Device lists is known.
         known = self._inventory.problem is None or self._inventory.seen
         listed = entries(self._gpus(), before, granted, told) if known else now
         self._listed = listed if known else before
@@ -145,7 +145,7 @@ class NodeStatus:
         return await self._write_node(wanted, facts) or written
 
     def _gpus(self) -> Sequence[Gpu]:
-        """What NVML shows, with what keeps a GPU from being brought to containers."""
+        """Return NVML's GPUs, with the problems that prevent their injection into containers."""
         unusable = self._readiness.unusable
         return [
             replace(gpu, problem=gpu.problem or unusable.get(gpu.uuid, ""))
@@ -164,7 +164,7 @@ class NodeStatus:
         return None
 
     async def _write_device(self, device: Json, listed: Sequence[Entry]) -> bool:
-        """Whether it was written."""
+        """Return whether it was written."""
         raw = self.device.raw
         if not self._contests["Device"].may_write(listed, _version(raw)):
             return False
@@ -191,7 +191,7 @@ class NodeStatus:
         return told or label
 
     async def _write(self, what: str, work: Any) -> Json:
-        """The object as it is stored."""
+        """Return the object as it is stored."""
         try:
             stored: Json = await work
         except KubeError:
@@ -212,7 +212,7 @@ def _version(raw: Json) -> str:
 
 
 class One:
-    """A watch's sink for one object. raw: as it is; empty where there is none."""
+    """A watch's sink for one object. raw: its current state; empty if it does not exist."""
 
     def __init__(self, name: str, changed: asyncio.Event) -> None:
         self.raw: Json = {}
@@ -239,7 +239,7 @@ class One:
 
 
 class Contest:
-    """Whether another program writes the same fields of one object. now: a monotonic clock in
+    """Detects another program that writes the same fields of one object. now: a monotonic clock in
     seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -250,7 +250,7 @@ class Contest:
         self._silent_until = self._over_at = now()
 
     def may_write(self, wanted: object, version: str) -> bool:
-        """Called where the object differs from what is wanted. version: its resourceVersion."""
+        """Called if the object differs from `wanted`. version: its resourceVersion."""
         now = self._now()
         if now < self._silent_until:
             return False
@@ -268,12 +268,12 @@ class Contest:
 
     @property
     def lasts(self) -> bool:
-        """Whether there was a contest, and nothing tells yet that it is over."""
+        """Whether a contest occurred and is not known to be over."""
         return self._now() < self._over_at
 
 
 def other_writer(raw: Json) -> str:
-    """By managedFields, which program beside the agent wrote the object last; "": not known."""
+    """Return the other program that wrote the object last, from managedFields; "": not known."""
     others = [
         (str(entry.get("time", "")), str(entry.get("manager", "")))
         for entry in raw.get("metadata", {}).get("managedFields") or ()

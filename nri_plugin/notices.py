@@ -1,8 +1,8 @@
-"""What a pod's author should read in an event: kept until it is written, once for each container.
+"""Pending Events for pod authors: kept until written, at most one per container and cause.
 
-Plain state: filled on the event loop by the parts that find something, emptied by events.py, where
-there is an API server. What was told is remembered while its pod's containers live, however many
-there are: a driver that fails is found again in every round, for every pod of the node.
+Plain state. Modules on the event loop add notices; events.py writes them if there is an API server.
+A written notice is remembered while its pod's containers run, however many there are, because a
+failing driver is detected again in every cycle, for every pod of the node.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 from nri_plugin.model import Pod
 
 _MOST: Final = 128
-"""Beyond so many, those of pods that are no more are forgotten."""
+"""Above this number, notices of pods that no longer run are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """reason: one word of contract.names. of_node: the node's event, since the API server does not
-    have the pod. action: what the container was about."""
+    """reason: one of contract.names. of_node: the event is the node's, because the API server does
+    not have the pod. action: the container's operation."""
 
     pod: Pod
     container: str
@@ -32,7 +32,7 @@ class Notice:
 
 
 class Notices:
-    """live: the UIDs of pods of which a container lives."""
+    """live: the UIDs of pods that have a running container."""
 
     def __init__(self, live: Callable[[], Container[str]] = frozenset) -> None:
         self._live = live
@@ -41,7 +41,7 @@ class Notices:
         self._look_at = _MOST
 
     def add(self, notice: Notice) -> bool:
-        """Whether it is news."""
+        """Add it. Returns False if it is already known."""
         key = (notice.pod.uid, notice.container, notice.reason)
         if key in self._told:
             return False
@@ -61,6 +61,6 @@ class Notices:
         self._look_at = _MOST + 2 * len(self._told)
 
     def done(self, notice: Notice) -> None:
-        """It is written, or will never be."""
+        """It is written, or cannot be."""
         if notice in self._waiting:
             self._waiting.remove(notice)

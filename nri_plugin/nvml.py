@@ -1,10 +1,10 @@
-"""What NVML says of this node's GPUs: the child that the inventory asks (inventory.py).
+"""Queries NVML about this node's GPUs: the child process of inventory.py.
 
-Run as `python -m nri_plugin.nvml`; writes one line of JSON for each line that it reads, and exits
-at the end of its input. It keeps NVML initialised, so that a look neither starts a process nor
-wakes a GPU, and so that the driver reports XID errors to it. It exits where NVML fails as a whole:
-only a new process loads the driver's library again. Where a GPU is on its board, Linux says: sysfs,
-which answers from memory.
+`python -m nri_plugin.nvml` writes one line of JSON for each line that it reads, and exits at the
+end of its input. It keeps NVML initialized, so that a query neither starts a process nor wakes a
+GPU, and so that the driver reports XID errors to it. It exits if NVML fails as a whole, because
+only a new process loads the driver's library again. The GPU's position on the board comes from
+sysfs, which answers from memory.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import pynvml
 
 _AT_ONCE_MS: Final = 0
 _EVENTS_MOST: Final = 1000
-"""Of one look: a GPU in trouble may report more than can be read."""
+"""Maximum per query: a failing GPU may report events faster than they can be read."""
 _FIRST_OF_REMAPPED: Final = 2
 _SYSFS: Final = Path("/sys")
 _DOMAIN_DIGITS: Final = 4
-"""NVML writes the PCI domain with eight digits, Linux with four, or more where it needs them."""
+"""NVML writes the PCI domain with eight digits; Linux with four, or more if needed."""
 
 
 class Gpus:
-    """NVML, initialised; its errors are pynvml.NVMLError."""
+    """NVML, initialized. Raises pynvml.NVMLError."""
 
     def __init__(self) -> None:
         pynvml.nvmlInit()
@@ -38,12 +38,12 @@ class Gpus:
         self._incomplete = False
 
     def look(self) -> Mapping[str, Any]:
-        """The driver's version, every GPU, and the XID errors since the last look.
+        """Return the driver's version, every GPU, and the XID errors since the last call.
 
-        silent: why a GPU does not even give its name.
+        silent: why a GPU does not return even its UUID.
         """
         xids = self._xids()
-        if self._incomplete:  # NVML finds a GPU that came back only when it is initialised again
+        if self._incomplete:  # NVML finds a GPU that reappeared only when it is initialized again
             pynvml.nvmlShutdown()
             pynvml.nvmlInit()
             self._events, self._names = None, {}
@@ -63,7 +63,7 @@ class Gpus:
         return {"driver": driver, "gpus": gpus, "xids": xids, "silent": silent}
 
     def _listen(self, handles: Sequence[Any], uuids: Sequence[str]) -> None:
-        """Have XID errors of these GPUs reported, once; not every GPU and driver can."""
+        """Subscribe to XID errors of these GPUs, once; not all GPUs and drivers support it."""
         if self._events is not None:
             return
         try:
@@ -79,7 +79,7 @@ class Gpus:
                 continue
 
     def _xids(self) -> Sequence[tuple[str, int]]:
-        """UUID and XID of each error that was reported since; the driver keeps them meanwhile."""
+        """Return UUID and XID of each new error; the driver queues them in between."""
         found: list[tuple[str, int]] = []
         while self._names and len(found) < _EVENTS_MOST:
             try:
@@ -111,21 +111,21 @@ def _gpu(handle: object) -> dict[str, Any]:
         gpu["problem"] = problem
     try:
         bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
-    except pynvml.NVMLError:  # a GPU in trouble may not say where it is
+    except pynvml.NVMLError:  # a failing GPU may not report its position
         return gpu
     return {**gpu, **place(bus_id), "bus_id": pci_address(bus_id)}
 
 
 def pci_address(bus_id: str | bytes) -> str:
-    """As Linux writes that bus id of NVML's: 0000:3b:00.0."""
+    """Convert NVML's bus id to Linux's form: 0000:3b:00.0."""
     text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id
     domain, _, rest = text.lower().partition(":")
     return f"{domain.lstrip('0').rjust(_DOMAIN_DIGITS, '0')}:{rest}"
 
 
 def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
-    """Of the GPU with that bus id, as NVML writes it: numa, None where the board has one node or
-    does not say; root, as in pci0000:3a."""
+    """Return the position of the GPU with that bus id (NVML's form): numa, None if the board has
+    one node or does not report it; root, as in pci0000:3a."""
     try:
         device = (sysfs / "bus/pci/devices" / pci_address(bus_id)).resolve(strict=True)
         numa = int((device / "numa_node").read_text())
@@ -136,8 +136,8 @@ def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
 
 
 def links(gpus: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
-    """For each GPU the name of its group: those that reach each other by NVLink, by way of others
-    too; "" where it reaches none."""
+    """Return for each GPU the name of its group: GPUs connected by NVLink, directly or through
+    others; "" if it is not connected."""
     group = list(range(gpus))
     for one, other in linked:
         old, new = max(group[one], group[other]), min(group[one], group[other])
@@ -146,17 +146,17 @@ def links(gpus: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
 
 
 def _memory(handle: object) -> Mapping[str, int]:
-    """What can be allocated; beside it, what the driver keeps of the GPU's memory for itself."""
+    """Return the allocatable memory, and the memory that the driver reserves in addition."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError:  # drivers before 510 do not say it
+    except pynvml.NVMLError:  # drivers before 510 do not report it
         return {"memory_bytes": pynvml.nvmlDeviceGetMemoryInfo(handle).total}
     allocatable = memory.total - memory.reserved
     return {"memory_bytes": allocatable, "reserved_bytes": memory.reserved}
 
 
 def _problem(handle: object) -> str:
-    """Why shares of this GPU cannot be given, though it answers; "": they can."""
+    """Return why this GPU cannot be shared although it answers; "": it can."""
     try:
         if pynvml.nvmlDeviceGetMigMode(handle)[0]:
             return "MIG mode is enabled: must be disabled for shares (nvidia-smi -mig 0)"
@@ -179,13 +179,13 @@ def _linked(handles: Sequence[object]) -> Sequence[tuple[int, int]]:
 def _by_nvlink(one: object, other: object) -> bool:
     try:
         status = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-    except pynvml.NVMLError:  # older drivers and small GPUs do not know the question
+    except pynvml.NVMLError:  # older drivers and small GPUs do not support the query
         return False
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
 def main() -> int:
-    """The child's whole work; the last line on stderr says why there is no answer."""
+    """Run the child. On failure the last line on stderr states the cause."""
     try:
         gpus = Gpus()
         for _ in sys.stdin:

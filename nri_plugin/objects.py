@@ -1,7 +1,9 @@
-"""Between the API server's JSON and the agent's nouns: nodes, Devices, Leases, pods, Events.
+"""Converts between the API server's JSON and the agent's types.
 
-Pure; the only module of the agent that knows Kubernetes' field paths. What others wrote is read
-tolerantly: what cannot be read is as if it were not there. What is written is what the scheduler
+Covers nodes, Devices, Leases, pods and Events.
+
+Pure; the only module of the agent that contains Kubernetes' field paths. Reads other programs'
+objects tolerantly: an unreadable value counts as missing. Writes the fields that the scheduler
 reads.
 """
 
@@ -24,21 +26,21 @@ _NOTHING: Final[Json] = {}
 _UNKNOWN: Final = -1
 _OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
 _AT_SOME_TIME: Final = "9999"
-"""Behind every time that is told."""
+"""Sorts after every known time."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTE_MOST: Final = 1000
 _HEALTHY: Final = "Healthy"
 """Type of a condition."""
 _INSTANCE_MOST: Final = 128
 _NO_NAMESPACE: Final = "default"
-"""Where the API server wants events of what has none."""
+"""Namespace for events of cluster-scoped objects, as the API server requires."""
 LEASE_S: Final = 40
-"""After which a Lease that is not renewed is nobody's."""
+"""A Lease that is not renewed for this time has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """isolates: the label says that this node can isolate."""
+    """isolates: the label that announces that this node can isolate."""
 
     uid: str
     isolates: bool
@@ -51,9 +53,9 @@ class NodeFacts:
 class Bound:
     """A pod of this node, as the API server has it.
 
-    pod: with no labels and annotations but those that say what it was granted. scheduled: when it
-    was bound, RFC 3339; "": nobody bound it. leaving: it is being deleted already. asks_us: its
-    scheduler is to be ours, by the name that nobody else has. writer: who bound it, as it says.
+    pod: contains only the labels and annotations of its grant. scheduled: when it was bound, RFC
+    3339; "": not by a Binding. leaving: its deletion has begun. asks_us: its schedulerName is
+    ours, which no other scheduler uses. writer: the scheduler process named in its annotation.
     """
 
     pod: Pod
@@ -65,7 +67,7 @@ class Bound:
     writer: str = ""
 
 
-# --- what is read --------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 def node(raw: Json) -> NodeFacts:
@@ -82,7 +84,7 @@ def node(raw: Json) -> NodeFacts:
 
 
 def entries(device: Json) -> Sequence[Entry]:
-    """The GPUs that it lists, those that can be read."""
+    """Return the GPUs that the Device lists, without unreadable ones."""
     found = []
     for raw in _list(_at(device, "spec"), "devices"):
         uuid, minor = raw.get("id"), raw.get("minor")
@@ -131,18 +133,18 @@ def bound(raw: Json) -> Bound:
 
 
 def node_of(pod: Json) -> str:
-    """The node that it is bound to; "": none."""
+    """Return the node that the pod is bound to; "": none."""
     return str(_at(pod, "spec").get("nodeName") or "")
 
 
 def is_mirror(pod: Json) -> bool:
-    """Whether it shows a static pod, which has another UID and is made by its node's kubelet."""
+    """Whether it is a static pod's mirror, which has another UID and is created by the kubelet."""
     return names.ANNOTATION_MIRROR in _texts(_at(pod, "metadata"), "annotations")
 
 
 def _asked(spec: Json) -> Mapping[str, int]:
-    """By resource, what the kubelet counts of a pod: its containers and sidecars together, or an
-    init container with the sidecars that were started before it, whichever is more."""
+    """Return what the kubelet counts for a pod, by resource: the sum of its containers and
+    sidecars, or an init container plus the sidecars started before it, whichever is more."""
     lasting = dict.fromkeys(RESOURCES, 0)
     peak = dict.fromkeys(RESOURCES, 0)
     for raw, role in _containers(spec):
@@ -169,13 +171,13 @@ def _requests(container: Json) -> Json:
     return _at(_at(container, "resources"), "requests")
 
 
-# --- what is written -----------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------
 
 
 def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
-    """The patch of nodes/status that makes the node have these totals; None: it has them.
+    """Return the patch of nodes/status that sets these totals; None: they are set.
 
-    The kubelet makes allocatable from capacity, but not at once.
+    The kubelet derives allocatable from capacity, with a delay.
     """
     changes = {
         where: {
@@ -190,7 +192,7 @@ def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
 
 
 def isolates() -> Json:
-    """The patch of a node that makes it say that it can isolate."""
+    """Return the patch of a node that sets the label for isolation."""
     return {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}}}
 
 
@@ -201,11 +203,11 @@ def device(
     current: Json = _NOTHING,
     at: str = "",
 ) -> Json | None:
-    """The Device as it shall be; None: it is so. current: as it is; empty where there is none. at:
-    now, RFC 3339; "": without conditions, which older definitions of a Device do not have.
+    """Return the desired Device; None: it is current. current: the existing one; empty if there is
+    none. at: now, RFC 3339; "": write no conditions, which older CRDs of Device do not have.
 
-    Entries of other kinds, which Koordinator's agent writes, stay. So does the version, so that
-    what was changed meanwhile is not overwritten.
+    Entries of other types, which Koordinator's agent writes, are kept. So is the resourceVersion,
+    so that concurrent changes are not overwritten.
     """
     owner = _node(node_name, node_uid)
     metadata = _at(current, "metadata")
@@ -233,12 +235,12 @@ def device(
 
 
 def has_conditions(device: Json) -> bool:
-    """Whether the API server kept them."""
+    """Whether the API server stored the conditions."""
     return any(map(_health, _list(_at(device, "spec"), "devices")))
 
 
 def _health(entry: Json) -> Json:
-    """The condition that tells why a GPU is not healthy, as it was written."""
+    """Return the stored condition that states why a GPU is unhealthy."""
     found = [c for c in _list(entry, "conditions") if c.get("type") == _HEALTHY]
     return found[0] if found else _NOTHING
 
@@ -279,8 +281,8 @@ def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
 
 
 def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
-    """The agent's sign of life, gone with its node. renewed: RFC 3339 with microseconds. ready:
-    "true", or why not."""
+    """Return the agent's Lease, owned by its node. renewed: RFC 3339 with microseconds. ready:
+    "true", or the reason why not."""
     owner = _node(node_name, node_uid)
     return {
         "apiVersion": "coordination.k8s.io/v1",
@@ -300,8 +302,8 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
 
 
 def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, at: str) -> Json:
-    """events.k8s.io/v1, of the notice's pod or of the node. text: the notice's, printable. at: RFC
-    3339 with microseconds."""
+    """Return an events.k8s.io/v1 Event of the notice's pod or of the node. text: the notice's,
+    printable. at: RFC 3339 with microseconds."""
     of = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -333,7 +335,7 @@ def _node(name: str, uid: str) -> Json:
 
 
 def deletion(pod: Pod) -> Json:
-    """Of just that pod."""
+    """Return delete options that match only this pod's UID."""
     return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
 
 
@@ -355,6 +357,6 @@ def _texts(raw: Json, key: str) -> Mapping[str, str]:
 
 
 def _amounts(raw: Json) -> Mapping[str, int]:
-    """Of our resources, what can be read."""
+    """Return our resources' readable amounts."""
     found = {key: quantity.parse(raw.get(key)) for key in RESOURCES}
     return {key: each.amount for key, each in found.items() if isinstance(each, quantity.Value)}

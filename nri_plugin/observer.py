@@ -1,8 +1,8 @@
-"""What happens, made visible: every decision and every session as one log line and in the metrics.
+"""Logs every decision and session, one line each, and counts them in the metrics.
 
-Decides nothing. Called from the event loop and costs it microseconds; the words are logs.py's, the
-numbers metrics.py's. What is routine (requests of containers that have no share of a GPU) is
-logged at level debug, and counted like the rest.
+Makes no decisions. Called on the event loop, and takes microseconds. logs.py has the log format,
+metrics.py the numbers. Routine requests (of containers without a share) are logged at level debug,
+and counted like the rest.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Observer:
         write(decision)
 
     def waiting(self, why: str) -> None:
-        """It is not our turn to serve; the same words are logged once."""
+        """Another agent serves the node. The same text is logged once."""
         self._readiness.session = why
         if self._said != why:
             self._said = why
             _LOG.warning(Line("waiting", why=why))
 
     def connected(self, place: str) -> None:
-        """Somebody listens; no container is adjusted yet."""
+        """A runtime accepted the connection; no container is adjusted yet."""
         self._readiness.session = f"connected to {place}, not registered and synchronized yet"
 
     def ready(self, runtime: RuntimeInfo) -> None:
-        """A session has come so far that containers are adjusted."""
+        """The session is synchronized; containers are adjusted from now on."""
         self._readiness.session = None
         self._said = None
         self._metrics.session_up.set(1)
@@ -75,7 +75,7 @@ class Observer:
         )
 
     def lost(self, cause: str, why: str) -> None:
-        """There is no session; `cause` is the metric's label. The same words are logged once."""
+        """There is no session. cause: the metric's label. The same text is logged once."""
         self._readiness.session = why
         self._metrics.session_up.set(0)
         self._metrics.connections_lost.labels(cause).inc()
@@ -85,7 +85,7 @@ class Observer:
 
 
 def write(decision: Decision) -> None:
-    """One line for one decision."""
+    """Log one line for one decision."""
     level = _LEVELS[decision.outcome]
     if not _LOG.isEnabledFor(level):
         return

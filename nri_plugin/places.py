@@ -1,7 +1,7 @@
-"""Where in a container the limit lies, and by what it must be there for the limit to hold.
+"""Which files must be mounted where in a container for its limit to be enforced.
 
-Pure. Read from the container's own mounts, which the runtime keeps, so that an agent that has just
-been started knows as much as the one that made them; rootfs.py compares it with what is there.
+Pure. Derived from the container's own mounts, which the runtime keeps, so that a restarted agent
+obtains the same result. rootfs.py compares it with the mounts that the container really has.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def in_place(
     store_dir: str,
     recorded: Mapping[str, str] | None = None,
 ) -> Sequence[Mount] | None:
-    """What must be in place inside a container for its limit to hold, by its mounts; None: it is
-    not all mounted.
+    """Return what must be mounted in a container to enforce its limit; None: its own mounts lack a
+    part of that.
 
-    directory: the container's own, under the run directory. recorded: by place, what was to be
-    mounted when the container was made; a later release may mount more. None: no record, as of
-    releases that wrote none, and then what every release mounts is asked for. With the mounts comes
-    the grant, which is only a file in one of them, but one that another mount could hide.
+    directory: the container's own, under the run directory. recorded: by path, what had to be
+    mounted when the container was created, since a later release may mount more. None: no record
+    (releases that wrote none); then what every release mounts is required. The grant needs no entry
+    of its own: it is a file in one of these mounts, but one that another mount could hide.
     """
     mounted = {mount.destination: mount.source for mount in mounts}
     mounted[_GRANT] = f"{directory}/{names.FILE_GRANT}"
@@ -47,7 +47,7 @@ def in_place(
         f"{names.CONTAINER_DIR}/{names.FILE_REGION}": f"{directory}/{names.FILE_REGION}",
         **preloads,
     }
-    # The library, and in strict mode the forwarders and what they forward to.
+    # The library, and in strict mode the forwarders and the libraries that they load.
     stored = {
         mount.destination: mount.source
         for mount in mounts
@@ -60,5 +60,5 @@ def in_place(
 
 
 def _list_of(mounted: str, shared: str) -> str:
-    """The preload list that must be there: the container's own, where its grant is its pod's."""
+    """Return the required preload list: the container's own if its grant is shared by its pod."""
     return mounted if mounted.startswith(f"{shared}.") else shared

@@ -1,10 +1,10 @@
-"""The agent's requests about single pods: looks up those that the watch has not reported, and
-deletes those that were bound to a GPU that was full, where the operator wants that.
+"""Requests about single pods: looks up pods that the watch has not reported, and deletes pods that
+were bound to a full GPU, if the operator enabled that.
 
-Few at once, and each again at longer and longer intervals until it is answered. A creation waits
-for its lookup half a second at most. A deletion is no eviction: a disruption budget protects the
-placed pod, and no other pod's GPU. An Event says first why the pod is deleted; an agent that
-replaces a killed one writes the same Event.
+Few run at once, and each is retried with exponential backoff until it is answered. A creation waits
+half a second at most for its lookup. A deletion is not an eviction, because a disruption budget
+would protect this pod, and not the pods whose GPU it overcommits. An Event with the reason is
+written before the deletion; an agent that restarts in between writes the same Event.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from nri_plugin.notices import Notice
 _LOG: Final = logging.getLogger(__name__)
 
 _ASK_S: Final = 0.5
-"""A container waits for it."""
+"""A container's creation waits for the lookup."""
 _DELETE_S: Final = 4.0
 _AT_ONCE: Final = 8
 
 
 class _Attempts:
-    """Which pods have their turn. longest_s: between two attempts for one pod; each interval is
-    twice the one before."""
+    """Schedules retries per pod. longest_s: upper bound of the interval between two attempts; each
+    interval is twice the one before."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._first_s = first_s
         self._longest_s = longest_s
         self._running: set[str] = set()
         self._again: dict[str, tuple[float, float]] = {}
-        """By UID: not before when, and how long to wait after that."""
+        """By UID: earliest time of the next attempt, and the interval after it."""
 
     def begin(
         self,
@@ -51,7 +51,7 @@ class _Attempts:
         uids: Iterable[str],
         work: Callable[[str], Coroutine[Any, Any, None]],
     ) -> None:
-        """Start the work of those whose turn it is. uids: all that wait; others are forgotten."""
+        """Start the work that is due. uids: all pending pods; state of others is dropped."""
         now_s, wanted = asyncio.get_running_loop().time(), tuple(uids)
         self._again = {uid: self._again[uid] for uid in wanted if uid in self._again}
         for uid in wanted:
@@ -89,10 +89,10 @@ class PodRequests:
         self._lookups = _Attempts(first_s=0.5, longest_s=30.0)
         self._deletions = _Attempts(first_s=1.0, longest_s=60.0)
         self._told: set[str] = set()
-        """Of which pods to be deleted the Event is written."""
+        """UIDs of pods to delete whose Event is written."""
 
     async def ask(self, pod: Pod) -> None:
-        """Look the pod up, and have bounds.py know what is answered; without an answer, nothing."""
+        """Look the pod up and pass the answer to bounds.py; without an answer, do nothing."""
         if self._silent():
             return
         try:
@@ -117,7 +117,7 @@ class PodRequests:
         self._lookups.begin(group, unknown, lambda uid: self.ask(unknown[uid]))
 
     def delete(self, group: asyncio.TaskGroup, over: Mapping[str, Refusal]) -> None:
-        """Returns at once. over: by UID, all pods that were bound to a GPU that was full."""
+        """Returns at once. over: by UID, all pods that were bound to a full GPU."""
         self._told &= over.keys()
         found = {uid: self._bounds.pod(uid) for uid in over}
         pods = {uid: bound.pod for uid, bound in found.items() if bound and not bound.leaving}
@@ -130,7 +130,7 @@ class PodRequests:
         try:
             await self._kube.delete(_path(pod), objects.deletion(pod), timeout_s=_DELETE_S)
         except KubeError as error:
-            if error.status not in (404, 409):  # gone, or another pod of that name
+            if error.status not in (404, 409):  # deleted, or another pod of that name
                 writes.labels("pod", "failed").inc()
                 _LOG.warning(
                     Line("pod not removed", namespace=pod.namespace, pod=pod.name, error=error)

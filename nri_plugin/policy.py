@@ -1,12 +1,12 @@
-"""The policy: (pod, container, this node's GPUs) -> adjustment, refusal, or leave it alone.
+"""The policy: (pod, container, this node's GPUs) -> adjustment, refusal, or no change.
 
-Pure: no clock, file, socket or protobuf; the same inputs give the same answer, so that the answer
-can be computed again when the runtime asks whether an adjustment still stands.
+Pure: no clock, file, socket or protobuf. The same inputs give the same result, so that it can be
+computed again when the runtime validates an adjustment.
 
-Absent, valid and invalid are three different things. A pod without a grant is left as it is. In a
-pod that has one, a container that it does not name starts without a GPU, in whatever state the
-GPUs are. A grant that cannot be read, or does not add up, refuses the containers that it is for: a
-container never runs without the limit it was granted.
+Absent, valid and invalid grants are distinct. A pod without a grant is not changed. In a pod with a
+grant, a container that the grant does not name starts without a GPU, whatever the state of the
+GPUs. An unreadable or inconsistent grant refuses the containers that it names.
+Invariant: a container never runs without the limit it was granted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Decision = Adjustment | Refusal | Untouched
 
 POD_KEY_PREFIX: Final = "pod-"
 _DEFAULT_CORE_PERCENT: Final = 100
-"""Koordinator leaves gpu-core out where the pod asked for memory alone: no cap on compute."""
+"""Koordinator omits gpu-core if the pod requested only memory: compute is not limited."""
 
 _RULES: Final = Rules()
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
@@ -58,7 +58,7 @@ def decide(
     paths: Paths,
     rules: Rules = _RULES,
 ) -> Decision:
-    """What becomes of `container`; never raises."""
+    """Return the result for `container`; never raises."""
     try:
         return _decide(pod, container, gpus, specs, paths, rules)
     except Refused as error:
@@ -66,7 +66,7 @@ def decide(
 
 
 def wants_gpu(pod: Pod) -> bool:
-    """Whether the pod says anything that concerns us; the rest is answered without a look."""
+    """Whether the pod has a GPU label or annotation; other pods are answered at once."""
     return (
         names.LABEL_ISOLATION_PROVIDER in pod.labels
         or names.ANNOTATION_DEVICE_ALLOCATED in pod.annotations
@@ -75,8 +75,8 @@ def wants_gpu(pod: Pod) -> bool:
 
 
 def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
-    """What the container was granted; None where its pod asks for nothing. Raises Refused where
-    the container's own grant cannot be had."""
+    """Return what the container was granted; None if its pod requests nothing. Raises Refused if
+    the container's own grant cannot be fulfilled."""
     granted = _grants(pod)
     if granted is not None:
         listed = granted.get(container_name, ())
@@ -89,7 +89,7 @@ def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
 
 
 def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
-    """The GPUs of a pod's allocation; an annotation that cannot be read names none."""
+    """Return the GPUs of a pod's allocation; none if the annotation is unreadable."""
     text = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     try:
         return _allocation(text).gpus if text is not None else ()
@@ -98,8 +98,8 @@ def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
 
 
 def allocated(pod: Pod, gpus: Sequence[Gpu]) -> Sequence[Share]:
-    """What the pod's containers hold together at most. Raises Refused where one of them cannot
-    have its share."""
+    """Return what the pod's containers may hold together. Raises Refused if one of them cannot have
+    its share."""
     pool = _resolve(_entries(pod), gpus)
     for name, listed in (_grants(pod) or {}).items():
         _shares(name, listed, pool)
@@ -112,7 +112,7 @@ def _of_container(
     entries = _sharable(pod, _entries(pod))
     if not entries:
         raise refused(Reason.GRANTS_ALONE)
-    # Another GPU of the pod may have failed: that is for the containers that have a part of it.
+    # A failure of another GPU of the pod concerns only the containers with a part of that GPU.
     used = [
         (index, entry)
         for index, entry in enumerate(entries)
@@ -123,7 +123,7 @@ def _of_container(
 
 
 def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
-    """Whether the pod's allocation leaves the GPU's compute out; needs to know no GPUs."""
+    """Whether the pod's allocation omits the GPU's compute; independent of the node's GPUs."""
     try:
         entries = _entries(pod)
     except Refused:
@@ -153,7 +153,7 @@ def _decide(
 
 
 def without_share(container: Container, claimed: Claim | None) -> Adjustment | Untouched:
-    """What becomes of a container that was granted nothing; claimed: None where its pod asks for
+    """Return the result for a container without a share. claimed: None if its pod requests
     nothing."""
     if claimed is None:
         return Untouched()
@@ -166,7 +166,7 @@ def without_share(container: Container, claimed: Claim | None) -> Adjustment | U
 def with_share(
     pod: Pod, container: Container, claimed: Claim, specs: Specs, paths: Paths, rules: Rules
 ) -> Adjustment:
-    """How the container gets its share. Raises Refused."""
+    """Return the adjustment for a container with a share. Raises Refused."""
     beforehand.check_volumes(container, paths)
     beforehand.check_grant(pod, container, rules)
     if paths.library is None:
@@ -177,7 +177,7 @@ def with_share(
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
-    """The GPUs of the pod's allocation; none where it has devices of other types alone."""
+    """Return the GPUs of the pod's allocation; none if it has only devices of other types."""
     text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     if text is None:
         return ()
@@ -193,7 +193,7 @@ def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
 def _sharable(
     pod: Pod, entries: Sequence[allocation.DeviceEntry]
 ) -> Sequence[allocation.DeviceEntry]:
-    """The entries, if another provider than ours is not named to isolate them."""
+    """Return the entries, unless the pod names another isolation provider."""
     label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER)
     if entries and label is not None and label.lower() != names.ISOLATION_PROVIDER:
         raise refused(Reason.PROVIDER_UNKNOWN, value=label)
@@ -215,13 +215,13 @@ def _grants(pod: Pod) -> grants.Grants | None:
         raise refused(Reason.GRANTS_MALFORMED, problem=error) from error
 
 
-# Reading them costs more than deciding; a node's pods are compared with their grants all along.
+# Cached: parsing costs more than deciding, and a node's pods are checked against grants often.
 _allocation: Final = lru_cache(maxsize=256)(allocation.decode)
 _granted: Final = lru_cache(maxsize=256)(grants.decode)
 
 
 def _resolve(entries: Sequence[allocation.DeviceEntry], gpus: Sequence[Gpu]) -> Sequence[Share]:
-    """The allocation in exact bytes and percent of GPUs that this node has."""
+    """Return the allocation in exact bytes and percent of this node's GPUs."""
     return _resolve_each(list(enumerate(entries)), gpus)
 
 
@@ -240,7 +240,7 @@ def _resolve_each(
 
 
 def _find(where: str, gpus: Sequence[Gpu], uuid: str | None, minor: int) -> Gpu:
-    """By id where there is one, else by minor, as Koordinator's older writers left it."""
+    """Find the GPU by id, or by minor if there is no id, as in Koordinator's older writers."""
     for gpu in gpus:
         if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
             if gpu.minor != minor:
@@ -277,10 +277,10 @@ def _core(where: str, entry: allocation.DeviceEntry) -> int:
 
 
 def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share]) -> Sequence[Share]:
-    """A container's grant as shares, after checking that it fits the pod's allocation.
+    """Return a container's grant as shares, after checking that it fits the pod's allocation.
 
-    Not the sum of all: init containers end before others begin, and hold nothing by then. What
-    lives at the same time is the ledger's to count.
+    The sum over all containers is not checked here: init containers end before others start, and
+    hold nothing by then. The ledger counts the containers that run at the same time.
     """
     by_uuid = {share.uuid: share for share in pool}
     for index, gpu in enumerate(listed):
@@ -309,7 +309,7 @@ def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share])
 
 
 def grant_key(pod: Pod, container: Container, shared: bool) -> str:
-    """The directory of the grant's files. Raises Refused where it cannot be a file's name."""
+    """Return the directory name of the grant's files. Raises Refused if it is not a valid name."""
     used = {"pod uid": pod.uid, "container name": container.name}
     for what, name in (used if shared else {"container id": container.id}).items():
         if not _FILE_NAME.fullmatch(name):

@@ -1,13 +1,13 @@
-"""Once a container's program runs: is what was put in place what it meets? Said, not refused.
+"""Verifies, once a container's program runs, that it sees the files that enforce its limit.
 
-NRI takes no start back, so what is found here is an error in the log and in the metrics. The look
-before the start (rootfs.py) is the one that refuses. Since then hooks of the runtime may have run,
-and where the agent was away nothing has looked: containers with a share that run at Synchronize are
-looked at, too. No container is stopped for it.
+NRI cannot undo a start, so a failure is only reported, in the log and in the metrics; the check
+before the start (rootfs.py) can refuse. Hooks of the runtime may have run since then. Containers
+with a share that run at Synchronize are checked too, because they may have started while the agent
+was not connected. No container is stopped.
 
-One container after another, each look in a thread of its own and under a deadline. A look that
-hangs, on a dead NFS server for one, says nothing of its container, and delays no other look.
-Belongs to the event loop, and never waits for it in an answer.
+Containers are checked one after another, each in a separate thread and under a deadline. A check
+that hangs, e.g. on an unreachable NFS server, says nothing about its container, and does not delay
+other checks. Runs on the event loop; no answer to the runtime waits for it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from nri_plugin.threads import Crew
 _LOG: Final = logging.getLogger(__name__)
 
 _PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
-"""Before each look; a start that takes longer than all of them has failed."""
+"""Delay before each check; a start that takes longer than all of them has failed."""
 _AT_ONCE: Final = 64
 _OF_A_POD: Final = 4
 _BREATH_S: Final = 0.01
-"""Between two containers: at Synchronize there may be two hundred, and others wait for answers."""
+"""Pause between two containers: Synchronize may bring 200, and other requests need answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container with a grant. standing: what must be in place; None: it is not all mounted.
+    """A container with a grant. standing: what must be mounted; None: its own mounts lack a part.
 
     waits_in: as in rootfs.Found; None: it has been started.
     """
@@ -56,8 +56,8 @@ class Started:
 
 
 class Proofs:
-    """deadline_s: of a single look. allowed: capabilities, as in rootfs.examine. notices: what the
-    pods' authors should read."""
+    """deadline_s: of a single check. allowed: capabilities, as in rootfs.examine. notices: events
+    for the pods' authors."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Proofs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, one: Started) -> None:
-        """Have it looked at as soon as its program runs; returns at once."""
+        """Check the container as soon as its program runs; returns at once."""
         task = asyncio.create_task(self._prove(one), name=f"proof of {one.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -89,7 +89,7 @@ class Proofs:
             task.cancel()
 
     async def settled(self) -> None:
-        """When what was begun has ended."""
+        """Wait until all started checks have ended."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

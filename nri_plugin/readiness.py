@@ -1,13 +1,13 @@
-"""Whether this agent can bring containers their share now, and if not, why: in words for people.
+"""Whether this agent can give containers their share now, and if not, why.
 
-Plain state, set by the event loop (observer.py, watch.py, node_status.py, verification.py), read by
-the endpoint's threads; each field is replaced whole, never changed in place. Ready means all of:
+Plain state. The event loop sets it (observer.py, watch.py, node_status.py, verification.py), the
+endpoint's threads read it; each field is replaced as a whole, never modified. Ready means all of:
 registered with the runtime and synchronized, GPUs known, one of them usable, and the library
-there. A GPU that cannot be used is unhealthy in the Device object, and the node stays ready.
+present. An unusable GPU is unhealthy in the Device object, and the node stays ready.
 
-The watchdog ends the process where its event loop has been silent for too long: an agent that hangs
-keeps the lock (lock.py), and no other can serve the node. The liveness probe has it killed sooner;
-this is for nodes without one.
+The watchdog ends the process if its event loop has not run for too long, because an agent that
+hangs keeps the lock (lock.py), and no other agent can serve the node. The liveness probe reacts
+earlier; the watchdog is for nodes without one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 BEAT_S: Final = 1.0
-"""How often the event loop says that it lives."""
+"""Interval of the event loop's heartbeat."""
 BEAT_LATE_S: Final = 10.0
-"""Silent for longer, it is taken to hang."""
+"""After this time without a heartbeat the event loop counts as hung."""
 _STDERR: Final = 2
 
 
 class Readiness:
-    """now: a monotonic clock in seconds, readable from any thread. alive: told at every beat."""
+    """now: a monotonic clock in seconds, readable from any thread. alive: called at every beat."""
 
     def __init__(self, now: Callable[[], float], alive: Callable[[], None] = lambda: None) -> None:
         self._now = now
@@ -39,9 +39,9 @@ class Readiness:
         self.cluster: str | None = None
         """Why the agent does not write its objects at the API server; None: it does."""
         self.unusable: Mapping[str, str] = {}
-        """By UUID, why a GPU cannot be brought to containers, though the driver shows it."""
+        """By UUID, why a GPU cannot be injected into containers although the driver lists it."""
         self.grants: Sequence[str] = ()
-        """What people should know of grants."""
+        """Notes about grants for the operator."""
 
     def beat(self) -> None:
         self._beat_at = self._now()
@@ -49,7 +49,7 @@ class Readiness:
 
     @property
     def hang(self) -> str | None:
-        """Why the event loop is taken to hang; None: it lives."""
+        """Return why the event loop counts as hung; None: it runs."""
         silent_s = self._now() - self._beat_at
         if silent_s <= BEAT_LATE_S:
             return None
@@ -57,21 +57,21 @@ class Readiness:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Everything that keeps the agent from being ready; empty: it is."""
+        """Return all reasons why the agent is not ready; empty: it is."""
         found = (self.hang, self.session, *self.node, self.cluster)
         return [problem for problem in found if problem is not None]
 
     @property
     def notes(self) -> Sequence[str]:
-        """What people should know of an agent that is ready all the same."""
+        """Return notes that apply although the agent is ready."""
         return (*self.unusable.values(), *self.grants)
 
 
 class Watchdog:
-    """From the first `feed` on, until `close`. Says where the loop hangs.
+    """Active from the first `feed` until `close`. Reports where the event loop hangs.
 
-    Python's faulthandler waits in a thread of C, which needs neither the event loop nor the
-    interpreter. A process that was stopped (SIGSTOP) is beyond it.
+    Python's faulthandler uses a C thread, which needs neither the event loop nor the interpreter.
+    It does not cover a stopped process (SIGSTOP).
     """
 
     def __init__(self, silent_s: float) -> None:
@@ -79,7 +79,7 @@ class Watchdog:
         self._out = _open_stderr()
 
     def feed(self) -> None:
-        """The event loop lives."""
+        """The event loop runs; restart the timer."""
         faulthandler.dump_traceback_later(self._silent_s, exit=True, file=self._out)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Watchdog:
 
 
 def _open_stderr() -> int:
-    """One that never blocks: a reader of the log that hangs may be why we do."""
+    """Open stderr non-blocking: a log reader that hangs may be what blocks us."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.suppress(OSError):
         return os.open(f"/proc/self/fd/{_STDERR}", flags)

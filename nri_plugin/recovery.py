@@ -1,10 +1,10 @@
-"""What to know again after a restart, of ours or the runtime's: from what it says is there.
+"""Rebuilds the agent's state after its own or the runtime's restart, from the running containers.
 
-Pure: the runtime's list and the grants read from this host's files go in; users of files, holds of
-GPUs, and containers that are not as this agent makes them, come out.
+Pure. Inputs: the runtime's list, and the grants read from this host's files. Outputs: users of
+files, holds of GPUs, and containers that differ from what this agent creates.
 
-A grant file outranks the pod's annotations: it is what is in force. Where it is gone, they say what
-the container was to have, so that no GPU is granted twice on its account.
+A grant file overrides the pod's annotations, because it is what is in force. If it is missing, the
+annotations give the container's share, so that the GPU is not granted twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nri_plugin.model import Claim, Gpu, Pod, Share
 
 
 class Stray(StrEnum):
-    """What is wrong with a container that runs; values are the metric's label."""
+    """What is wrong with a running container; values are the metric's label."""
 
     NOT_ADJUSTED = "not_adjusted"
     FILES_LOST = "files_lost"
@@ -42,7 +42,7 @@ ADVICE: Mapping[Stray, str] = {
 @dataclass(frozen=True, slots=True)
 class Running:
     """A container that the runtime lists. key: the files of ours that it has mounted, if any.
-    waiting: made, and not started."""
+    waiting: created, and not started."""
 
     id: str
     name: str
@@ -56,7 +56,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the node looks like. users: container ids by the key of the files that they mount."""
+    """The node's state. users: container ids by the key of the files that they mount."""
 
     users: Mapping[str, AbstractSet[str]]
     holds: Sequence[Hold]
@@ -66,7 +66,7 @@ class Found:
 def survey(
     running: Iterable[Running], grants: Mapping[str, grant_file.Grant], gpus: Sequence[Gpu]
 ) -> Found:
-    """grants: by key, of those files that are there and valid."""
+    """grants: by key, those whose files exist and are valid."""
     users: dict[str, set[str]] = {}
     holds, strays = [], []
     listed = list(running)
@@ -93,13 +93,14 @@ def survey(
 
 
 def _place(one: Running) -> tuple[str, str]:
-    """What one container at a time has. A runtime that is killed between a container's creation and
-    its start goes on listing it as created; the kubelet never starts it, and makes another."""
+    """Return what only one container has at a time. A runtime that was killed between a container's
+    creation and its start still lists it as created; the kubelet never starts it, but creates
+    another."""
     return one.pod.uid, one.name
 
 
 def _claim(one: Running, gpus: Sequence[Gpu]) -> Claim | None:
-    """What the annotations give it, which may be nothing; None where they refuse it."""
+    """Return the share by the annotations, possibly empty; None if they refuse the container."""
     try:
         return policy.claim(one.pod, one.name, gpus) or Claim((), shared=False)
     except Refused:

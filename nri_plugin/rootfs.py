@@ -1,14 +1,14 @@
-"""Looks at a container that stands but has not run: is the limit really what it will meet?
+"""Checks, before a container runs, that its program will see the files that enforce the limit.
 
-From the host's side, at the image: its own preload files are read, since ours lie over them, and a
-symbolic link on the way could be removed from inside, and our file with it. Then from the
-process's side, through /proc/PID/root: each of our places must show the very file that we mounted,
-whatever images, volumes and other plugins have stacked since; and the program that is about to
-start is looked at (entrypoint.py).
+First the image is read from the host: its own preload files, because ours cover them, and symbolic
+links in our paths, because a program inside could remove them and thereby our file. Then the
+process's view, through /proc/PID/root: each of our mount points must show exactly the file that we
+mounted, whatever images, volumes and other plugins have mounted since. The program that is about to
+start is checked too (entrypoint.py).
 
-To our own places every path component is opened without following links; where links must be
-followed, inside.py does it. Nothing in an image leads the look astray.
-Blocks, and may hang on a broken disk: belongs in a thread of its own, under a deadline.
+Paths to our own mount points are opened component by component, without following links; if links
+must be followed, inside.py does it. An image therefore cannot redirect the check.
+Blocks, and may hang on a broken disk: run it in its own thread, under a deadline.
 Source: containerd's bundle layout (bundle.py).
 """
 
@@ -45,11 +45,11 @@ File = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the look brought to light, of a container that meets our mounts.
+    """Results for a container that sees our mounts.
 
-    preloads: by the place of a preload file, what the image's own names. out_of_reach: why no limit
-    reaches the entry point; empty where one does. waits_in: the runtime's program that will become
-    the entry point.
+    preloads: by the path of a preload file, the names in the image's own. out_of_reach: why no
+    limit can be enforced in the entry point; "" if one can. waits_in: the runtime's program, which
+    will exec the entry point.
     """
 
     preloads: Mapping[str, Sequence[bytes]]
@@ -59,7 +59,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where the host keeps what limits are made of."""
+    """Host locations of the grants and the library."""
 
     run_dir: Path
     store_dir: Path
@@ -74,10 +74,10 @@ def examine(
     forwarded: bool,
     allowed: AbstractSet[str] = frozenset(),
 ) -> Found:
-    """Raise Refused unless the container will meet our `mounts`; `container_id` is a file name.
+    """Raise Refused unless the container will see our `mounts`; `container_id` is a file name.
 
     forwarded: the driver's libraries are forwarders, as in strict mode. allowed: capabilities that
-    the operator allows though they loosen the limit.
+    the operator allows although they endanger the limit.
     """
     place = bundle.of(containerd_state, container_id)
     try:
@@ -99,15 +99,15 @@ def examine(
 def strong_beside(
     containerd_state: Path, container_id: str, allowed: AbstractSet[str] = frozenset()
 ) -> str:
-    """The capability with which a container without a share takes away the limits of containers
-    whose processes it sees; empty: none. Raises OSError."""
+    """Return the capability by which a container without a share can remove the limits of
+    containers whose processes it sees; "": none. Raises OSError."""
     place = bundle.of(containerd_state, container_id)
     config = bundle.config(place)
     return _loosening(config, bundle.init(place), allowed) if config.sees_others else ""
 
 
 class Proof(Enum):
-    """Of a container that was told to start; values are what the log says of it."""
+    """State of a container that was started; values are the log's text."""
 
     WAITS = "its program does not run yet"
     HOLDS = "limit in place"
@@ -122,15 +122,15 @@ def prove(
     waits_in: File | None,
     allowed: AbstractSet[str] = frozenset(),
 ) -> Proof:
-    """Raise Refused or OSError where what the container's program meets is not our `mounts`, or it
-    can take them away.
+    """Raise Refused or OSError if the container's program does not see our `mounts`, or can remove
+    them.
 
     waits_in: what its process ran before its start, as in Found; None: it has been started.
     """
     place = bundle.of(containerd_state, container_id)
     with ExitStack() as stack:
         try:
-            # Held open, the process's directory never becomes that of another one of its number.
+            # While this descriptor is open, a reused PID cannot refer to another process.
             init = bundle.init(place)
             process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
             if _runs(process) == waits_in:
@@ -151,10 +151,10 @@ def prove(
 
 
 def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
-    """What the image's own preload files name, by their place; raises Refused.
+    """Return the names in the image's own preload files, by path; raises Refused.
 
-    `root`: descriptor of the image's root on the host, where our mounts are not to be seen. An
-    empty regular file is what the runtime itself makes to mount on.
+    `root`: descriptor of the image's root on the host, where our mounts are not visible. An empty
+    regular file is the mount point that the runtime itself creates.
     """
     preloads = {place: _own_preload(root, place) for place in names.CONTAINER_PRELOADS}
     with _at(root, names.CONTAINER_DIR) as found:
@@ -179,8 +179,8 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
 def check_view(root: int, mounts: Sequence[Mount]) -> None:
     """`root`: descriptor of the process's own root; sources are the host's.
 
-    Outside of places of our own, where strict mode's forwarders lie, an image's links are followed:
-    what counts is what a program finds there.
+    Outside our own directory, where strict mode mounts forwarders, an image's links are followed,
+    because the file that a program opens is what counts.
     """
     for mount in mounts:
         ours = os.stat(mount.source)
@@ -198,7 +198,7 @@ def check_view(root: int, mounts: Sequence[Mount]) -> None:
 def check_capabilities(
     config: bundle.Config, process: Path, allowed: AbstractSet[str] = frozenset()
 ) -> None:
-    """Raise Refused where a program in the container could take a limit away."""
+    """Raise Refused if a program in the container could remove a limit."""
     name = _loosening(config, process, allowed)
     if name:
         raise refused(Reason.CAPABILITY, name=name, does=bundle.LOOSENING[name])
@@ -210,7 +210,7 @@ def _loosening(config: bundle.Config, process: Path, allowed: AbstractSet[str]) 
 
 
 def check_volumes(process: Path, ours: AbstractSet[str], kept: Kept) -> None:
-    """Raise Refused where a mount of the process shows the host's limits, beside `ours`."""
+    """Raise Refused if a mount of the process other than `ours` exposes the host's grants."""
     point = mountinfo.shown(_mounts(process), ours, _limits(kept))
     if point:
         raise refused(Reason.HOST_VOLUME, mount=point, source="limits", place=str(kept.run_dir))
@@ -252,7 +252,7 @@ def _behind(root: int, path: str) -> Iterator[int | None]:
 
 @contextmanager
 def _directory(path: Path) -> Iterator[int]:
-    # Without O_NOFOLLOW: /proc/PID/root is a link, to follow; the other path is the runtime's own.
+    # Without O_NOFOLLOW: /proc/PID/root is a link to follow; the other path is the runtime's own.
     descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -262,9 +262,10 @@ def _directory(path: Path) -> Iterator[int]:
 
 @contextmanager
 def _at(root: int, path: str) -> Iterator[int | None]:
-    """A descriptor of `path` itself under `root`, for looking; None if it is not there.
+    """Yield an O_PATH descriptor of `path` itself under `root`; None if it does not exist.
 
-    A link on the way refuses; where the path ends in one, the descriptor is the link's.
+    A link among the parents raises Refused; if the path ends in a link, the descriptor is the
+    link's.
     """
     *parents, name = path.strip("/").split("/")
     current = os.dup(root)

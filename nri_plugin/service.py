@@ -1,9 +1,9 @@
-"""The node agent at work: answers NRI's requests with what the policy decides.
+"""The request handler of the node agent: answers NRI's requests according to the policy.
 
-What is known of the containers is in tenants.py, and of the host in node.py; creations.py has their
-creation, and starts.py their start. The event loop never waits for a disk, a driver or a tenant;
-that work is done in threads and a child, under deadlines, and where it is late a container with a
-share is refused. A pod without a grant is answered at once, whatever the state of the node.
+tenants.py has the containers' state, node.py the host's; creations.py handles CreateContainer,
+starts.py StartContainer. The event loop never blocks on a disk, a driver or a tenant: that work
+runs in threads and a child, under deadlines. On a timeout a container with a share is refused.
+A pod without a grant is answered at once, whatever the state of the node.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ EVENTS: Final = (
     | EventMask.REMOVE_CONTAINER
     | EventMask.VALIDATE_CONTAINER_ADJUSTMENT
 )
-"""No more: the failure policy makes every event that we ask for one that we can hold up."""
+"""Only these: by the failure policy, the agent can delay every event that it subscribes to."""
 
 _MAX_TEXT_CHARS: Final = 2000
-"""Refusals quote what the tenant wrote; events and logs stay readable."""
+"""Refusals quote the tenant's text; the limit keeps events and logs readable."""
 
 
 class Service:
-    """The handler of one runtime's requests; outlives connections."""
+    """The handler of one runtime's requests; used for consecutive connections."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Service:
         )
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more work."""
         if self._collecting is not None:
             self._collecting.cancel()
         self._tenants.sweeper.stop()
@@ -110,7 +110,7 @@ class Service:
         for told, one in zip(containers, running, strict=True):
             if told.state == nri.CONTAINER_RUNNING and one.key is not None:
                 await self._starts.running(one.pod, told, one.key)
-        # What an agent before this one answered may be in the making, and not listed yet.
+        # A container that an earlier agent answered may be in creation, and not listed yet.
         mounts = [mount.source for one in containers for mount in one.mounts]
         loop = asyncio.get_running_loop()
         if self._collecting is not None:
@@ -145,7 +145,7 @@ class Service:
         return _worded(self._start(of, container), pod, container)
 
     def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        """It holds nothing of a GPU any more; what it has mounted stays until it is removed."""
+        """Release its GPU share; its mounts stay until it is removed."""
         self._tenants.ended(container.id)
 
     async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
@@ -183,7 +183,7 @@ class Service:
         await self._starts.without_share(pod, container)
 
     def _count_foreign(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
-        """A GPU that another plugin gives to a container without a share is not refused."""
+        """Count a GPU that another plugin gives to a container without a share; it is allowed."""
         adjust = request.adjust
         if not (adjust.linux.devices or adjust.cdi_devices or adjust.mounts or adjust.env):
             return
@@ -193,7 +193,7 @@ class Service:
             self._metrics.unlimited.labels("nri_plugin").inc()
 
     async def _look_closer(self, merged: verdict.Merged, cdi_names: Sequence[str]) -> None:
-        """Another plugin asks for more than its words say: the host knows what that brings."""
+        """Resolve other plugins' CDI names on the host, then check for GPUs."""
         host = await in_time("look at what plugins bring", self.node.brought(cdi_names))
         self._check_gpus(merged, host)
 
@@ -204,10 +204,10 @@ class Service:
             raise Refused(refuse(Reason.GPU_FOREIGN, plugin=plugin, what=gpu.what))
 
     def _gets_gpu(self, pod: Pod, container_name: str) -> bool:
-        """Whether the container may only run with an adjustment of ours, or not at all.
+        """Whether the container must not run without our adjustment.
 
-        A container of the pod that was granted nothing is adjusted too; but without it, it has no
-        GPU either.
+        A container of the pod without a share is adjusted too; without the adjustment it has no GPU
+        either.
         """
         try:
             claimed = policy.claim(pod, container_name, self._inventory.gpus)
@@ -217,7 +217,7 @@ class Service:
 
     @property
     def holds(self) -> Sequence[Hold]:
-        """What containers that live hold."""
+        """Return what running containers hold."""
         return self._tenants.ledger.holds()
 
     @property
@@ -234,7 +234,7 @@ async def _worded(
 
 @contextmanager
 def _for_people(pod: nri.PodSandbox, container: nri.Container) -> Iterator[None]:
-    """Within, a refusal is put in the words that the pod's author reads in an event."""
+    """Convert a refusal in the context to the text of the event that the pod's author reads."""
     try:
         yield
     except Refused as refused:

@@ -1,10 +1,10 @@
-"""What is done at StartContainer: the container stands, its root file system mounted, and waits.
+"""Handles StartContainer: the container is created, its root file system mounted, not yet running.
 
-A container with a share is looked at, gets the image's own preloads behind ours, and is proven once
-it runs; Refused is raised where it must not start. One without, in the same pod, always starts.
-Holds nothing of any container: what must be in place is read from its mounts, which the runtime
-keeps, and from the record beside its grant, so that an agent that has just been started knows as
-much.
+A container with a share is checked, the image's own preloads are appended to ours, and once it runs
+it is verified; Refused is raised if it must not start. A container without a share in the same pod
+always starts.
+Keeps no state per container: what must be mounted is read from its mounts, which the runtime keeps,
+and from the record beside its grant, so that a restarted agent obtains the same result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 _LOOKS_AT_ONCE: Final = 64
 _LOOKS_OF_A_POD: Final = 4
-"""Inspections that hang keep their places: each retry of a pod whose volume hangs takes one."""
+"""Hung inspections occupy a slot: each retry of a pod whose volume hangs takes another one."""
 
 
 class Starts:
@@ -63,11 +63,11 @@ class Starts:
         )
 
     def close(self) -> None:
-        """Prove nothing more."""
+        """Stop the verification of running containers."""
         self._proofs.stop()
 
     async def settled(self) -> None:
-        """When all that was to be proven is."""
+        """Wait until all started verifications have ended."""
         await self._proofs.settled()
 
     async def with_share(self, pod: Pod, container: nri.Container, key: str) -> None:
@@ -82,14 +82,14 @@ class Starts:
         self._proofs.begin(Started(pod, container.name, container.id, standing, found.waits_in))
 
     async def without_share(self, pod: Pod, container: nri.Container) -> None:
-        """In a pod with a grant, a container that the grant does not name. It starts, and an event
-        reports what it can do to the limits of the others."""
+        """Start a container that its pod's grant does not name. An event reports what it can do to
+        the limits of the other containers."""
         settings = self._settings
         state, allowed = settings.containerd_state, settings.rules.capabilities
         job = partial(rootfs.strong_beside, state, container.id, allowed)
         try:
             name = await self._looks.run(job, settings.work_deadline_s, pod.uid)
-        except (OSError, ValueError) as error:  # TimeoutError is one
+        except (OSError, ValueError) as error:  # includes TimeoutError
             self._warn("container without a share not inspected", pod, container, repr(error))
             return
         if name:
@@ -100,16 +100,16 @@ class Starts:
             self._not_enforceable(pod, container, problem)
 
     async def running(self, pod: Pod, container: nri.Container, key: str) -> None:
-        """One with a share that was started before this session."""
+        """Verify a container with a share that was started before this session."""
         try:
             standing = await self._standing(container, key)
-        except TimeoutError:  # nothing is known of it, and so nothing is said
+        except TimeoutError:  # its state is unknown, so nothing is reported
             return
         self._proofs.begin(Started(pod, container.name, container.id, standing))
 
     async def _standing(self, container: nri.Container, key: str) -> Sequence[Mount] | None:
-        """What must be in place in a container for its limit to hold; None: not all is mounted.
-        Raises TimeoutError."""
+        """Return what must be mounted in a container to enforce its limit; None: its own mounts
+        lack a part. Raises TimeoutError."""
         directory, store_dir = f"{self._settings.run_dir}/{key}", str(self._settings.store_dir)
         job = partial(self._files.recorded, key, container.name)
         recorded = await self._worker.run(job, self._settings.work_deadline_s)
@@ -125,7 +125,7 @@ class Starts:
     async def _add_preloads(
         self, key: str, preloads: Mapping[str, Sequence[bytes]], standing: Sequence[Mount]
     ) -> None:
-        """The image's own preloaded libraries go behind ours, in the container's own lists."""
+        """Append the image's own preloaded libraries to ours, in the container's own lists."""
         if preloads:
             files = {mount.destination: posixpath.basename(mount.source) for mount in standing}
             job = partial(self._files.add_preloads, key, preloads, files)

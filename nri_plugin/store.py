@@ -1,10 +1,9 @@
-"""The library on this host: `STORE/SHA256/libvgpu.so`, published once and never changed; beside it,
-for strict mode, the forwarders of the driver's libraries.
+"""The library on this host: `STORE/SHA256/libvgpu.so`, and the forwarders for strict mode.
 
-Containers map the store's file for their whole life. A file under its own hash is complete or
-absent (written aside, synced, linked into place); an upgrade adds a directory beside the old ones,
-and one that no container uses any more is removed.
-Blocks: belongs in a worker thread.
+A published file never changes, because containers map it as long as they run. A file under its own
+hash is complete or absent (written to a temporary file, synced, linked). An upgrade adds a
+directory; a directory that no container uses any more is removed.
+Blocks: run it in a worker thread.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 
 
 class Store:
-    """Publishes `library` on demand, so that a file that comes late is found without a restart."""
+    """Publishes `library` on demand, so that a file installed late needs no restart."""
 
     def __init__(self, directory: Path, library: Path) -> None:
         self._directory = directory
@@ -33,17 +32,17 @@ class Store:
         self._forwarders: Mapping[str, Path] = {}
 
     def current(self) -> Path:
-        """The published file; raises StoreError where there is nothing to publish.
+        """Return the published file; raises StoreError if there is nothing to publish.
 
-        The release is what lay in the library's place when this agent first published it: later
-        containers of this agent get the same one.
+        The release is the one that this agent first published; all its later containers get the
+        same.
         """
         if self._published is None or not self._published.is_file():
             self._published = publish(self._library, self._directory)
         return self._published
 
     def forwarders(self) -> Mapping[str, Path]:
-        """By soname; published like the library, and as lasting. Raises StoreError."""
+        """Return forwarders by soname, published like the library. Raises StoreError."""
         present = self._forwarders.values()
         if not present or not all(path.is_file() for path in present):
             template = self._library.with_name(forwarder.TEMPLATE)
@@ -52,7 +51,7 @@ class Store:
 
     def collect(self, in_use: Container[str]) -> Sequence[str]:
         """Remove the directories of releases that neither a container of `in_use` nor this agent
-        uses; returns their names. What cannot be removed stays, and is tried at the next call."""
+        uses; return their names. A directory that cannot be removed is retried at the next call."""
         published = (self._published, *self._forwarders.values())
         ours = {path.parent.name for path in published if path is not None}
         removed = []
@@ -73,12 +72,12 @@ class Store:
 
 
 def publish(library: Path, directory: Path) -> Path:
-    """Put a copy of `library` into the store, unless it is there; returns the store's path."""
+    """Copy `library` into the store unless it exists there; return the store's path."""
     return _publish(read(library), names.FILE_LIBRARY, directory)
 
 
 def publish_forwarders(template: Path, directory: Path) -> Mapping[str, Path]:
-    """Fill the template in for each library of the driver, as containers see them."""
+    """Fill in the template for each driver library, with the paths in containers."""
     data = read(template)
     published = {}
     for soname in names.DRIVER_SONAMES:
@@ -102,7 +101,7 @@ def read(library: Path) -> bytes:
 
 
 def place(data: bytes, name: str, directory: Path) -> Path:
-    """Where the store has a file of this content."""
+    """Write a file with this content into the store; return its path."""
     return directory / hashlib.sha256(data).hexdigest() / name
 
 

@@ -1,8 +1,8 @@
-"""Removes the directories that no container uses, one after the other, between the requests.
+"""Removes the directories that no container uses, one at a time, between requests.
 
-After a crash there may be a thousand, and the kernel takes milliseconds for each: the worker that
-makes containers' files removes them one by one, so that a container waits for one at most.
-Belongs to the event loop; the users may change between two removals, and are asked before each.
+After a crash there may be a thousand, and the kernel takes milliseconds for each. The worker that
+creates containers' files removes them one by one, so that a container waits for at most one.
+Runs on the event loop; the users may change between two removals, and are checked before each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """users: the keys in use now. worker: the one that also makes directories, in order."""
+    """users: the keys in use now. worker: the one that also creates directories, in order."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Sweep from the start, in a task of its own; returns at once."""
+        """Start a new sweep in a separate task; returns at once."""
         self.stop()
         self._task = asyncio.create_task(self._sweep(), name="sweep")
 
@@ -48,7 +48,7 @@ class Sweeper:
             self._task = None
 
     async def settled(self) -> None:
-        """When the sweep that was begun has ended."""
+        """Wait until the current sweep has ended."""
         if self._task is not None:
             await asyncio.wait({self._task})
 

@@ -1,9 +1,8 @@
-"""The containers of this node, as far as the agent must know them: whom it answered what, who uses
-which files, and what of the GPUs is held.
+"""The state of this node's containers: the answers sent, the users of files, the holds of GPUs.
 
-Nothing here that the runtime could not tell again: `take_over` rebuilds it at every Synchronize.
-Files are made, read and removed by the one worker, in the order in which it is asked; everything
-else happens on the event loop, each change in one step.
+The runtime can supply all of it: `take_over` rebuilds it at every Synchronize. One worker creates,
+reads and removes the files, in the order of the requests. Everything else happens on the event
+loop, each change in one step.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a container gets, and how that was told the runtime."""
+    """What a container gets, and the reply that was sent to the runtime."""
 
     wanted: Adjustment
     sent: nri.CreateContainerResponse
 
 
 class Tenants:
-    """worker: the one that does all work on `files`. bounds: what the API server says."""
+    """worker: the one that does all work on `files`. bounds: the API server's state."""
 
     def __init__(
         self,
@@ -61,19 +60,19 @@ class Tenants:
         self._answers: dict[str, Answered] = {}
         self._users: dict[str, set[str]] = {}
         self._rumours: dict[str, str] = {}
-        """Containers that an earlier session was answered for, and that the runtime has not told of
-        since; with the key of their files."""
+        """Containers that an earlier session answered and that the runtime has not reported since,
+        with the key of their files."""
         self.ledger = Ledger()
         self.sweeper = Sweeper(files, worker, settings.work_deadline_s, lambda: self._users)
 
     async def take_over(self, running: Sequence[Running], gpus: Sequence[Gpu]) -> None:
-        """Know what runs, and nothing else; TimeoutError where the files cannot be read in time."""
+        """Replace the state by what runs. TimeoutError if the files cannot be read in time."""
         keys = {one.key for one in running if one.key is not None}
         job = partial(self._files.grants, keys)
         grants = await self._worker.run(job, self._settings.work_deadline_s)
         found = recovery.survey(running, grants, gpus)
         self._users = {key: set(ids) for key, ids in found.users.items()}
-        # What was answered just now may be in the making, and not listed yet: it stays a while.
+        # A container answered just now may be in creation and not listed yet: keep it for a while.
         listed = {one.id for one in running}
         self._rumours = {
             container_id: answer.wanted.key
@@ -91,7 +90,7 @@ class Tenants:
         self.sweeper.begin()
 
     def answer_of(self, container_id: str) -> Answered | None:
-        """What was answered for a container that is being made."""
+        """Return the answer for a container that is being created."""
         return self._answers.get(container_id)
 
     def answered(self, container_id: str, answer: Answered) -> None:
@@ -105,11 +104,11 @@ class Tenants:
         key: str,
         gpus: Sequence[Gpu],
     ) -> None:
-        """Give it its part of the GPUs; raises Refused where they, or its pod's allocation of
-        them, do not have as much left, or the API server is known to say otherwise.
+        """Enter its share in the ledger. Raises Refused if its GPUs, or its pod's allocation of
+        them, lack free capacity, or the API server is known to contradict the grant.
 
-        From here on it uses the files of `key`, until it is removed, whatever comes of it: work on
-        them that nobody waits for any more goes on, and the removal comes behind it.
+        From now until it is removed it uses the files of `key`, even if the creation fails: work on
+        them continues after a timeout, and the removal runs after that work.
         """
         holding = frozenset(hold.pod_uid for hold in self.ledger.holds())
         objection = self._bounds.objection(pod, gpus, holding)
@@ -123,8 +122,8 @@ class Tenants:
         self._users.setdefault(key, set()).add(container.id)
 
     def _doubt(self, container_ids: AbstractSet[str]) -> None:
-        """They hold nothing and use no files, but for those that the runtime has told of since. A
-        runtime that was killed tells of no removal of a container that did not start before."""
+        """Drop those of them that the runtime has not reported since. A runtime that was killed
+        does not report the removal of a container that had not started."""
         self.ledger.doubt(container_ids)
         doubtful = container_ids & self._rumours.keys()
         for container_id in doubtful:
@@ -133,7 +132,7 @@ class Tenants:
             self.sweeper.begin()
 
     def _leaves(self, container_id: str, key: str) -> bool:
-        """It uses the files of `key` no more; whether nobody does."""
+        """It uses the files of `key` no more. Returns whether the files have no user left."""
         users = self._users.get(key, set())
         users.discard(container_id)
         if not users:
@@ -141,17 +140,17 @@ class Tenants:
         return not users
 
     def starts(self, container_id: str) -> Answered | None:
-        """It is made; returns what it was answered, if that was to this session."""
+        """It is created; return its answer, if this session sent it."""
         self.ledger.heard_of(container_id)
         self._rumours.pop(container_id, None)
         return self._answers.pop(container_id, None)
 
     def ended(self, container_id: str) -> None:
-        """It is dead, or never came to be: it holds nothing, and its files stay."""
+        """It exited, or was never created: it holds nothing, and its files stay."""
         self.ledger.drop(container_id)
 
     async def removed(self, container_id: str, mounted: str | None) -> None:
-        """It is gone, and its files with their last user. mounted: the key of those it has."""
+        """It is removed, and its files with their last user. mounted: the key of its files."""
         self.ended(container_id)
         self._rumours.pop(container_id, None)
         answer = self._answers.pop(container_id, None)
@@ -162,8 +161,8 @@ class Tenants:
                 await self._worker.run(job, self._settings.work_deadline_s)
 
     def not_made(self, container_id: str, key: str) -> None:
-        """Its creation failed: it holds nothing. The work on its files may still be under way;
-        their removal comes behind it."""
+        """Its creation failed: it holds nothing. Work on its files may still be running; their
+        removal runs after it."""
         self.ended(container_id)
         if self._leaves(container_id, key):
             self._worker.post(partial(self._remove, key))

@@ -1,7 +1,7 @@
-"""Blocking work beside the event loop, in daemon threads: whatever hangs in the kernel delays
-neither an answer beyond its deadline nor the process's end.
+"""Blocking work in daemon threads: a job that hangs in the kernel delays neither an answer beyond
+its deadline nor the end of the process.
 
-A caller that stops waiting does not stop the work: it goes on, and a worker's order is kept.
+A caller that stops waiting does not stop the job: it continues, and a worker's order is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 async def in_time(what: str, work: Awaitable[_T]) -> _T:
-    """`work`, which has a deadline; to miss it is to be refused. what: it does, for people."""
+    """Await `work`; on TimeoutError raise Refused. what: the operation, for the message."""
     try:
         return await work
     except TimeoutError as error:
@@ -37,14 +37,14 @@ class Worker:
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     async def run(self, job: Callable[[], _T], deadline_s: float) -> _T:
-        """The job's result or exception; TimeoutError where it is not there in time."""
+        """Return the job's result or raise its exception; TimeoutError after `deadline_s`."""
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._jobs.put((job, future))
         async with asyncio.timeout(deadline_s):
             return await future
 
     def post(self, job: Callable[[], None]) -> None:
-        """Have it done in its turn; nothing waits for it."""
+        """Enqueue a job without waiting for it."""
         self._jobs.put((job, asyncio.get_running_loop().create_future()))
 
     def _serve(self) -> None:
@@ -56,7 +56,7 @@ class Worker:
 class Crew:
     """A thread per job, at most `size` at a time and `each` for one owner.
 
-    A job that hangs keeps its thread and its place, and delays no other owner's jobs.
+    A job that hangs keeps its thread and its slot, and does not delay other owners' jobs.
     """
 
     def __init__(self, name: str, size: int, each: int) -> None:
@@ -67,7 +67,7 @@ class Crew:
         self._held: Counter[str] = Counter()
 
     async def run(self, job: Callable[[], _T], deadline_s: float, owner: str) -> _T:
-        """As Worker.run; TimeoutError at once where no place is free for the owner."""
+        """As Worker.run; TimeoutError at once if no slot is free for the owner."""
         if not self._take(owner):
             raise TimeoutError
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
@@ -81,7 +81,7 @@ class Crew:
         target = partial(_perform, holding_a_place, future)
         try:
             threading.Thread(target=target, name=self._name, daemon=True).start()
-        except RuntimeError:  # the process may have no more threads
+        except RuntimeError:  # the process has reached its limit of threads
             self._give_back(owner)
             raise
         async with asyncio.timeout(deadline_s):
@@ -118,6 +118,6 @@ def _perform(job: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         else:
             future.set_exception(error)
 
-    # A loop that has been closed meanwhile has nobody waiting.
+    # On a closed loop no task waits for the result.
     with contextlib.suppress(RuntimeError):
         future.get_loop().call_soon_threadsafe(settle)

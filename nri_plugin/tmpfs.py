@@ -1,4 +1,4 @@
-"""Small file systems in memory: mount and clear, by mount(2) and umount2(2)."""
+"""Mounts and removes small tmpfs file systems, by mount(2) and umount2(2)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LIBC.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 
 
 def mount(path: Path, size_bytes: int, inodes: int) -> None:
-    """A new one over the directory `path`. Raises OSError."""
+    """Mount a new one over the directory `path`. Raises OSError."""
     options = f"mode={_MODE},size={size_bytes},nr_inodes={inodes}".encode()
     source, target = names.PLUGIN_NAME.encode(), os.fsencode(path)
     _check(_LIBC.mount(source, target, b"tmpfs", _NOSUID | _NODEV, options), path)
 
 
 def clear(path: Path) -> None:
-    """Unmount and remove `path`. Never deletes a file: ours lie on the tmpfs and go with it."""
+    """Unmount and remove `path`. Deletes no files: ours are on the tmpfs and vanish with it."""
     for _ in range(_MAX_STACKED):
         if not os.path.ismount(path):
             break

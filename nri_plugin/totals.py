@@ -1,9 +1,10 @@
-"""What this node says it has: the GPUs of its Device object, the totals in its capacity, and the
-pods that hold a share of a failed GPU.
+"""What this node reports: the GPUs of its Device object, the totals in its capacity, and the pods
+that hold a share of a failed GPU.
 
-Pure. The kubelet admits running pods anew when it restarts, against the totals: were they to shrink
-with a GPU that fails, tenants on the other GPUs would be thrown out. So a GPU counts while it is
-healthy or somebody holds a share of it, and no total is ever below what the node's pods ask for.
+Pure. When the kubelet restarts, it admits running pods again, against the totals. If a failed GPU
+reduced them, the kubelet would reject pods on other GPUs. Therefore a GPU counts while it is
+healthy or a pod holds a share of it, and no total is ever below the sum of the node's pods'
+requests.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from nri_plugin.model import Gpu
 from nri_plugin.notices import Notice
 
 PERCENT: Final = 100
-"""Of one GPU, of each resource that is a part of it; also how many may share one."""
+"""Of one GPU, for each percentage resource; also the maximum number of shares of one GPU."""
 
 GONE: Final = "NVML does not list it"
-"""What is said of a GPU that is no more."""
+"""Problem of a GPU that no longer exists."""
 
 RESOURCES: Final = (
     names.RESOURCE_GPU,
@@ -36,7 +37,7 @@ RESOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A GPU in the Device object; where it is not healthy, its problem says why."""
+    """A GPU in the Device object; if it is not healthy, its problem is the reason."""
 
     gpu: Gpu
     healthy: bool
@@ -48,13 +49,13 @@ def entries(
     granted: AbstractSet[str],
     told: Iterable[Gpu] = (),
 ) -> Sequence[Entry]:
-    """What the Device shall list. seen: as NVML tells, those in trouble too; before: what it lists
-    now, or did; granted: the GPUs that somebody holds a share of; told: as the grants tell of them
-    (`granted_gpus`).
+    """Return the Device's desired entries. seen: NVML's GPUs, failed ones too. before: the current
+    or previous entries. granted: the GPUs of which a share is held. told: GPUs reconstructed from
+    grants (`granted_gpus`).
 
-    A GPU in trouble is listed with the memory that it has or had, and never with less than is
-    granted of it. One that is gone is listed, unhealthy, while it is granted: its size is needed to
-    give the node totals. One whose memory is not known cannot be written.
+    A failed GPU is listed with its current or last known memory, and never with less than is
+    granted of it. A GPU that disappeared stays listed as unhealthy while it is granted, because the
+    node's totals need its size. A GPU of unknown memory cannot be listed.
     """
     known = {entry.gpu.uuid: entry.gpu for entry in before}
     for gpu in told:
@@ -69,7 +70,7 @@ def entries(
             before_bytes = known[gpu.uuid].memory_bytes if gpu.uuid in known else 0
             memory_bytes = max(gpu.memory_bytes, before_bytes)
             found[gpu.uuid] = Entry(replace(gpu, memory_bytes=memory_bytes), healthy=False)
-    # The scheduler reads so many: of GPUs that are no more, none takes the place of one that is.
+    # The scheduler reads at most MAX_GPUS; a GPU that is gone must not displace an existing one.
     gone = [uuid for uuid in known if uuid in granted and uuid not in found]
     for uuid in gone[: max(0, names.MAX_GPUS - len(found))]:
         found[uuid] = Entry(replace(known[uuid], problem=GONE), healthy=False)
@@ -82,8 +83,8 @@ def totals(
     excluded: AbstractSet[str],
     asked: Mapping[str, int],
 ) -> Mapping[str, int]:
-    """By resource. excluded: GPUs that the operator keeps from us. asked: by resource, what all
-    pods of the node ask for together."""
+    """Return the totals by resource. excluded: GPUs that the operator withholds. asked: the sum of
+    the requests of the node's pods, by resource."""
     counted = [
         entry.gpu
         for entry in listed
@@ -97,12 +98,13 @@ def totals(
 def granted_gpus(
     holds: Iterable[Hold], allocated: Mapping[str, Sequence[allocation.DeviceEntry]]
 ) -> Sequence[Gpu]:
-    """GPUs as their grants tell of them: all that is known of one that neither NVML nor a Device
-    lists any more. holds: of the containers that live. allocated: by UID, what pods were granted,
-    also those of which no container lives; a pod's containers hold no more than it was granted.
+    """Return GPUs as described by their grants, which is all that is known of one that neither NVML
+    nor a Device lists any more. holds: of running containers. allocated: allocations by UID, also
+    of pods without a running container; a pod's containers hold no more than its allocation.
 
-    The memory is what is granted: the GPU had that much at least, and more would be room on a GPU
-    that is not there. A GPU whose share is given in percent alone, and not held, is left out.
+    The memory is the granted amount: the GPU had at least that much, and more would be free
+    capacity on a GPU that does not exist. A GPU whose share is only in percent, and not held, is
+    omitted.
     """
     minors: dict[str, int] = {}
     of_pods: Counter[tuple[str, str]] = Counter()
@@ -123,8 +125,8 @@ def granted_gpus(
 
 
 def failed_gpu_notices(holds: Iterable[Hold], seen: Sequence[Gpu]) -> Iterator[Notice]:
-    """For each pod and failed GPU of which it holds a share: its programs fail, and nothing else
-    tells why. What it holds stays counted. seen: all that NVML tells, those in trouble too."""
+    """Yield a notice for each pod and failed GPU of which it holds a share: its programs fail, and
+    nothing else reports why. Its hold still counts. seen: all of NVML's GPUs, failed ones too."""
     gpus = {gpu.uuid: gpu for gpu in seen}
     for hold in holds:
         for uuid in hold.parts:

@@ -1,6 +1,6 @@
-"""Between NRI's protobuf messages and the model; the only module that knows both.
+"""Converts between NRI's protobuf messages and the model; the only module that uses both.
 
-Pure. Reads what the runtime tells about pods and containers, writes adjustments.
+Pure. Reads the runtime's pods and containers, writes adjustments.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def container(message: nri.Container) -> Container:
 
 
 def _cdi_names(message: nri.Container) -> Iterator[str]:
-    """Given by field since NRI 0.10; by annotation where a device plugin prefers it."""
+    """Yield names from the field (NRI 0.10 and later) and from device plugins' annotations."""
     yield from (device.name for device in message.cdi_devices)
     for key, value in message.annotations.items():
         if key.startswith("cdi.k8s.io/"):
@@ -58,7 +58,7 @@ def _cdi_names(message: nri.Container) -> Iterator[str]:
 
 
 def _is_everything(rule: nri.LinuxDeviceCgroup) -> bool:
-    """The rule that the runtime gives to privileged containers alone."""
+    """Whether this is the rule that the runtime gives only to privileged containers."""
     narrowed = rule.type not in ("", "a") or rule.HasField("major") or rule.HasField("minor")
     return rule.allow and not narrowed
 
@@ -68,7 +68,7 @@ def mounts(messages: Iterable[nri.Mount]) -> Sequence[Mount]:
 
 
 def devices(messages: Iterable[nri.LinuxDevice]) -> Sequence[Device]:
-    """Without the removals, which have a leading "-"."""
+    """Return the devices without removals, which have a leading "-"."""
     return tuple(
         Device(m.path, m.type, m.major, m.minor) for m in messages if not m.path.startswith("-")
     )
@@ -79,7 +79,7 @@ def _owned(fields: nri.FieldOwners, number: int) -> Mapping[str, str]:
 
 
 def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
-    """What is to be judged, of the adjustment and of who made it."""
+    """Return the parts of the adjustment that must be judged, and their owners."""
     adjust = request.adjust
     fields = request.owners.owners[request.container.id]
     owned = partial(_owned, fields)
@@ -99,7 +99,7 @@ def merged(request: nri.ValidateContainerAdjustmentRequest) -> Merged:
             mounts=owned(nri.FIELD_MOUNTS),
             devices=owned(nri.FIELD_DEVICES),
             cdi_names=owned(nri.FIELD_CDI_DEVICES),
-            # Hooks of several plugins add up, and so do their owners.
+            # Hooks of several plugins are concatenated, and so are their owners.
             hooks=tuple(fields.simple.get(nri.FIELD_OCI_HOOKS, "").split(",")),
         ),
     )
@@ -118,10 +118,10 @@ def _timeout(hook: nri.Hook) -> int | None:
 
 
 def key_of(message: nri.Container, run_dir: str) -> str | None:
-    """The directory under `run_dir` that the container has mounted; None: it has none of ours.
+    """Return the directory under `run_dir` that the container has mounted; None: none of ours.
 
-    Read from the container's own mounts, which the runtime keeps, so that an agent that has just
-    been started knows as much as the one that made them.
+    Derived from the container's own mounts, which the runtime keeps, so that a restarted agent
+    obtains the same result.
     """
     for mount in message.mounts:
         if mount.destination == names.CONTAINER_DIR:
@@ -132,7 +132,7 @@ def key_of(message: nri.Container, run_dir: str) -> str | None:
 
 
 def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
-    """A container of Synchronize's list, which leaves pods out whose state is unknown."""
+    """Convert a container of Synchronize's list, which omits pods whose state is unknown."""
     labels = message.labels
     unknown = Pod(
         uid=labels.get("io.kubernetes.pod.uid", ""),
@@ -151,7 +151,7 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
 
 
 def reply(wanted: Adjustment) -> nri.CreateContainerResponse:
-    """The adjustment, where it is sent: to put a message into another is to copy it."""
+    """Build the adjustment in the reply itself, because assigning a message copies it."""
     response = nri.CreateContainerResponse()
     message = response.adjust
     for mount in wanted.mounts:

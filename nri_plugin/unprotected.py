@@ -1,9 +1,9 @@
-"""Whether NVIDIA's runtime gives every GPU of the node to containers that have no share.
+"""Detects whether NVIDIA's runtime gives every GPU of the node to containers without a share.
 
-Where it is containerd's default runtime, an image with NVIDIA_VISIBLE_DEVICES=all gets all GPUs,
-without a limit, and NRI does not show it. containerd writes the OCI runtime's program into the
-bundle of each sandbox, so the sandbox of any pod without a RuntimeClass shows the default. Blocks:
-belongs in a thread.
+If it is containerd's default runtime, an image with NVIDIA_VISIBLE_DEVICES=all gets all GPUs
+without a limit, and NRI does not report it. containerd writes the OCI runtime's program into the
+bundle of each sandbox, so the sandbox of any pod without a RuntimeClass shows the default.
+Blocks: run it in a thread.
 Source: containerd's cmd/containerd-shim-runc-v2/runc (WriteRuntime), NVIDIA's container toolkit.
 """
 
@@ -18,9 +18,9 @@ from typing import Final
 from nri_plugin import bundle, gpus
 
 HOST_ROOT: Final = Path("/proc/1/root")
-"""The host's file system, as an agent in the host's PID namespace sees it."""
+"""The host's file system, as seen by an agent in the host's PID namespace."""
 HANDLERS: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
-"""Runtime handlers that lead to NVIDIA's runtime whatever the default is."""
+"""Runtime handlers that select NVIDIA's runtime whatever the default is."""
 
 _PROGRAM: Final = "nvidia-container-runtime"
 _CONFIG: Final = "nvidia-container-runtime/config.toml"
@@ -28,7 +28,7 @@ _ACCEPT: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 
 def problem(containerd_state: Path, sandbox_ids: Iterable[str], host: Path = HOST_ROOT) -> str:
-    """Why this node cannot hold shares; empty: it can, or no sandbox shows the default runtime.
+    """Return why this node cannot hold shares; "": it can, or no sandbox shows the default runtime.
 
     sandbox_ids: of pods with the default runtime handler.
     """
@@ -64,7 +64,7 @@ def _program(containerd_state: Path, sandbox_id: str) -> str:
 
 
 def _config(program: str, host: Path) -> Path:
-    """GPU Operator's toolkit has its configuration beside the program."""
+    """Return the configuration's path; GPU Operator's toolkit has it beside the program."""
     beside = host / program.rpartition("/")[0].lstrip("/") / ".config" / _CONFIG
     return beside if os.path.isfile(beside) else host / "etc" / _CONFIG
 

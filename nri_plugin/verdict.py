@@ -1,11 +1,11 @@
-"""The verdict on what all NRI plugins together make of a container, before it is made.
+"""Judges the combined adjustment of all NRI plugins, before the container is created.
 
-Pure, and by owner: the runtime tells which plugin set each mount, variable and device. What we
-answered must be there, as we answered it, and ours; a plugin that puts the same value in our place
-could as well put another one there next time, and is told so now.
+Pure. The runtime reports which plugin set each mount, variable and device. Our adjustment must be
+complete, unchanged, and owned by us: a plugin that replaces our value by the same value could
+replace it by another one next time, and is rejected now.
 
-A container with a share gets GPUs from this agent alone, since a GPU of another plugin has no
-limit. What other plugins give to containers without a share is theirs to decide, and is counted.
+A container with a share gets GPUs only from this agent, because a GPU of another plugin has no
+limit. GPUs that other plugins give to containers without a share are permitted, and counted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nri_plugin.injection import collision, normal
 from nri_plugin.model import Adjustment, Device, Hook, Mount
 
 Owned = Mapping[str, str]
-"""Owner by key; an owner is a plugin's index and name, `50-gpuslice`."""
+"""Key -> owner. An owner is a plugin's index and name, `50-gpuslice`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Who set what. A key or destination with a leading "-" is a removal."""
+    """The plugin that set each item. A key or destination with a leading "-" is a removal."""
 
     env: Owned = field(default_factory=dict)
     mounts: Owned = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class CgroupRule:
-    """Of the devices that a container may open, beside its nodes; None: any number.
+    """Devices that a container may open without a device node of its own; None: any number.
 
-    The runtime does not tell which plugin wrote it.
+    The runtime does not report which plugin wrote it.
     """
 
     type: str
@@ -64,14 +64,14 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class ForeignGpu:
-    """A GPU, or what brings one, that is not ours. plugin: empty where the runtime knows none."""
+    """A GPU, or what injects one, that is not ours. plugin: "" if the runtime reports none."""
 
     plugin: str
     what: str
 
 
 def lost(wanted: Adjustment, merged: Merged, me: str) -> str | None:
-    """What of ours is gone, changed, hidden, or another plugin's now; None if all of it stands."""
+    """Return what of ours is missing, changed, hidden or owned by another plugin; None: nothing."""
     checks = (_lost_env, _lost_mounts, _lost_devices, _lost_hooks)
     return next(chain.from_iterable(check(wanted, merged, me) for check in checks), None)
 
@@ -130,21 +130,21 @@ def _not_mine(what: str, owner: str | None, me: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the host says of what other plugins bring. cdi_gpus: of their CDI names, those that
-    bring a GPU; majors: the numbers of the driver's nodes."""
+    """Facts of the host about other plugins' adjustments. cdi_gpus: those of their CDI names that
+    inject a GPU; majors: the major numbers of the driver's nodes."""
 
     cdi_gpus: AbstractSet[str] = frozenset()
     majors: AbstractSet[int] = frozenset()
 
 
 def asks_host(merged: Merged, me: str) -> Sequence[str] | None:
-    """The CDI names of other plugins; None: nothing there needs a look at the host to be judged."""
+    """Return other plugins' CDI names to resolve on the host; None: the host is not needed."""
     asked = [name for name in merged.cdi_names if merged.owners.cdi_names.get(name) != me]
     return asked if asked or merged.cgroup_rules else None
 
 
 def foreign_gpu(merged: Merged, me: str, host: Host = Host()) -> ForeignGpu | None:
-    """The first GPU that another plugin brings."""
+    """Return the first GPU that another plugin injects."""
     for owner, what in _gpus(merged, host):
         if owner != me:
             return ForeignGpu(owner, what)
@@ -174,6 +174,6 @@ def _gpus(merged: Merged, host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _opens_gpus(rule: CgroupRule, majors: AbstractSet[int]) -> bool:
-    """A rule to make nodes alone (m) opens none; the runtime's own has it for everybody."""
+    """Exclude a rule that only allows mknod (m), which the runtime adds for every container."""
     opens = not rule.access or not {"r", "w"}.isdisjoint(rule.access)
     return opens and rule.type in ("", "a", "c") and (rule.major is None or rule.major in majors)

@@ -1,9 +1,9 @@
-"""Compares each running grant with what the API server has for its pod, twice a second.
+"""Compares each running grant with the API server's pod, twice a second.
 
-No I/O but the log: what is known comes from bounds.py, what runs from the ledger. A grant that is
-refuted goes on, and shows in a metric, the log and an event; its next container is refused at
-creation. pod_requests.py asks about pods that the watch has not reported. What is not known refutes
-nothing.
+Its only I/O is the log: bounds.py has the API server's state, the ledger the running containers. A
+refuted grant keeps running, and is reported in a metric, the log and an event; the pod's next
+container is refused at creation. pod_requests.py looks up pods that the watch has not reported.
+Missing information never refutes a grant.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from nri_plugin.readiness import Readiness
 _LOG: Final = logging.getLogger(__name__)
 
 WITHIN_S: Final = 2.0
-"""After which it is said that nobody has confirmed a grant."""
+"""Time after which an unconfirmed grant is reported."""
 _ENDING_S: Final = 60.0
-"""For a pod whose object was removed by force while its containers go."""
+"""For a pod whose object was force-deleted while its containers still stop."""
 _NAMED_AT_MOST: Final = 4
 _ABSENT: Final = "container whose pod the API server does not have: find out who made it"
 
 
 class Standing(StrEnum):
-    """Of a running grant; values are the metric's label."""
+    """Result for a running grant; values are the metric's label."""
 
     CONFIRMED = "confirmed"
     REFUTED = "refuted"
-    """The API server's pod was not granted it."""
+    """The API server's pod does not have this grant."""
     ABSENT = "absent"
-    """The API server has no such pod here: nothing can be removed there."""
+    """The API server has no such pod on this node, so there is no object to delete."""
     UNHEARD = "unheard"
-    """It has not answered."""
+    """The API server has not answered."""
 
 
 class Verification:
@@ -69,12 +69,12 @@ class Verification:
         """By container, when its pod was first found to be unknown."""
         self._said = False
         self.over: Mapping[str, Refusal] = {}
-        """By UID, the pods that were bound to a GPU that was full."""
+        """By UID, the pods that were bound to a full GPU."""
         self.unknown: Sequence[Pod] = ()
-        """Pods with running grants that somebody should ask about."""
+        """Pods with running grants that must be looked up."""
 
     def look(self) -> None:
-        """Judge all that runs, by what is known now."""
+        """Judge all running grants by the current state."""
         holds, gpus, now_s = self._holds(), self._gpus(), self._clock()
         holding = frozenset(hold.pod_uid for hold in holds)
         self.over = self._bounds.over(gpus, holding)
@@ -83,7 +83,7 @@ class Verification:
         for hold in holds:
             refusal = refuted.get(hold.pod_uid) or self._bounds.doubt(hold, gpus)
             standings[hold.container_id] = self._standing(hold, refusal)
-            if refusal is not None:  # it goes on: nothing is stopped for it
+            if refusal is not None:  # reported only: the container keeps running
                 text = f'container "{hold.container}" runs with a GPU share, but {refusal.text}'
                 self._say("grant refuted", names.EVENT_GRANT_REFUSED, hold, text, refusal.text)
         self._note(holds, standings, now_s)
@@ -114,7 +114,7 @@ class Verification:
                 self._say(_ABSENT, names.EVENT_GRANT_UNCONFIRMED, hold, text, problem)
 
     def _is_due(self, hold: Hold, now_s: float) -> bool:
-        """Whose object has just gone is asked about when its containers should have gone, too."""
+        """Delay the lookup of a pod just deleted until its containers should have stopped."""
         gone = self._bounds.gone(hold.pod_uid)
         return not gone or now_s - self._since[hold.container_id] >= _ENDING_S
 
@@ -131,7 +131,7 @@ class Verification:
         self._said = bool(late)
 
     def _say(self, said: str, reason: str, hold: Hold, text: str, problem: str) -> None:
-        """Once, in the log and in an event; of the node's, where the pod is not there."""
+        """Report once, in the log and in an event; in the node's if the pod does not exist."""
         of_node = reason == names.EVENT_GRANT_UNCONFIRMED
         action = "Start" if of_node else "Run"
         if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, of_node, action)):

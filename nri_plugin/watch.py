@@ -1,8 +1,8 @@
-"""Looks at the node every few seconds, beside the requests, and repairs what it can.
+"""Checks the node every few seconds, independently of requests, and repairs what it can.
 
-Without it a driver that comes late, a library that is put in place later or a CDI spec that is
-missing would be noticed only when a container is refused for it. Fills in readiness.py. Runs on
-the event loop; everything that may block goes through the node's worker and children.
+Without it, a driver loaded late, a library installed later or a missing CDI spec would be noticed
+only when a container is refused. Updates readiness.py. Runs on the event loop; blocking work uses
+the node's worker and children.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LOOK_EVERY_BEATS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """lacks: what keeps the whole node from sharing, in words. unusable: by UUID, what keeps one
-    GPU from it."""
+    """lacks: what prevents the whole node from sharing GPUs, as text. unusable: by UUID, what
+    prevents it for one GPU."""
 
     lacks: Sequence[str] = ()
     unusable: Mapping[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Found:
 async def watch(
     node: Node, count_grants: Callable[[], int], readiness: Readiness, metrics: Metrics
 ) -> None:
-    """Until cancelled. Says in the log when the agent becomes ready, and when it ceases to be."""
+    """Run until cancelled. Logs when the agent becomes ready, and when it is no longer ready."""
     beats, asked_by = 0, node.runtime
     looking: asyncio.Task[Found] | None = None
     said: Sequence[str] | None = None
@@ -76,7 +76,7 @@ def tell(found: Found, readiness: Readiness) -> None:
 
 
 async def look(node: Node) -> Found:
-    """What the node lacks, after what could be repaired was."""
+    """Repair what can be repaired, then return what the node lacks."""
     if node.inventory.problem is not None or not node.inventory.gpus:
         await node.inventory.refresh()
     if node.inventory.problem is not None:
@@ -92,12 +92,12 @@ async def look(node: Node) -> Found:
         await node.renew_specs()
         specs, paths = await node.look_at_host()
         found = [specs.devices.get(gpu.uuid) for gpu in node.inventory.gpus]
-        # Somebody may have described the GPU since we did, in the same directory: then neither
-        # description counts, and ours gives way.
+        # Another program may have described the GPU since, in the same directory. Neither
+        # description is then valid, so ours is removed.
         if any(device and device.problem for device in found) and await node.discard_specs():
             specs, paths = await node.look_at_host()
         missing = {gpu.uuid for gpu in node.inventory.gpus} - specs.devices.keys()
-        # One file has them all, so those that it describes already are generated with the others.
+        # One file has all GPUs, so those that it describes already are generated again, too.
         ours = {
             uuid
             for uuid, device in specs.devices.items()
@@ -119,7 +119,7 @@ async def look(node: Node) -> Found:
 def judge(
     gpus: Sequence[Gpu], specs: Specs, paths: Paths, generator_problem: str | None = None
 ) -> Found:
-    """Pure: library and CDI devices of these GPUs."""
+    """Judge the library and the CDI devices of these GPUs. Pure."""
     lacks = []
     if paths.bringing.by_name_problem is not None:
         lacks.append(f"CDI devices are asked for by name, but {paths.bringing.by_name_problem}")

@@ -1,6 +1,6 @@
-"""`python -m nri_plugin doctor`: looks at this node and says, line by line, what to change.
+"""`python -m nri_plugin doctor`: checks this node and prints what to change, one line per check.
 
-It reads, and changes nothing: facts.py has what was found, as plain values; host.py and
-containerd.py find it; checks.py and runtime_checks.py judge it, purely; command.py is the
-command. A look that fails is a fact, too.
+Read-only. facts.py defines the collected facts as plain values; host.py and containerd.py collect
+them; checks.py and runtime_checks.py evaluate them and are pure; command.py is the command. A fact
+that cannot be collected is recorded with its cause.
 """

@@ -1,6 +1,6 @@
-"""What the node itself must be: driver, CDI specs, library, neighbours, kernel. Pure.
+"""Checks of the node itself: driver, CDI specs, library, other device plugins, kernel. Pure.
 
-CHECKS is the whole list, in the order in which it is printed; docs/operations.md has it too.
+CHECKS lists all checks in the order of output; docs/operations.md has the same list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
 _ROOM_BYTES: Final = 8 << 20
 _ROOM_INODES: Final = 1000
 _OURS: Final = ("nvidia.com/", "koordinator.sh/gpu")
-"""Resources of device plugins that hand out NVIDIA's GPUs."""
+"""Resources of device plugins that allocate NVIDIA GPUs."""
 _ACCEPT_ENV: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _ACCEPT_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 
@@ -100,7 +100,7 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
 
 
 def nvidia_runtime(facts: Facts) -> Answer:
-    """A GPU by an environment variable alone comes without a limit."""
+    """A GPU that an environment variable alone injects has no limit."""
     known = runtime_checks.handlers(facts.runtime)
     theirs = [name for name, table in known.items() if "nvidia" in str(table).lower()]
     default = runtime_checks.default_handler(facts.runtime)
@@ -113,7 +113,7 @@ def nvidia_runtime(facts: Facts) -> Answer:
         return warn(found, do)
     if not theirs:
         return ok("no runtime handler is NVIDIA's")
-    # What is not said is the toolkit's default.
+    # A missing value means the toolkit's default.
     said = toolkit.config or {}
     open_ways = [
         key
@@ -168,7 +168,7 @@ def device_plugins(facts: Facts) -> Answer:
 
 
 def _names_a_gpu(ids: Sequence[str], uuids: Sequence[str]) -> bool:
-    """Time slices and MPS shares are a GPU's UUID with more behind it."""
+    """Whether an id names a GPU; time slices and MPS shares append a suffix to its UUID."""
     return any(each.startswith(uuid) for each in ids for uuid in uuids)
 
 
@@ -206,7 +206,7 @@ def kernel(facts: Facts) -> Answer:
 
 
 def agent(facts: Facts) -> Answer:
-    """What it says of itself, where it runs."""
+    """Evaluate the running agent's own report."""
     seen = facts.agent
     if seen.ready is None:
         do = "start it: python -m nri_plugin"
@@ -233,7 +233,7 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 
 def examine(facts: Facts) -> Sequence[Finding]:
-    """Every check's finding, in order."""
+    """Return every check's finding, in order."""
     found: list[Finding] = []
     for name, check in CHECKS.items():
         result = check(facts)

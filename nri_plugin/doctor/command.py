@@ -1,4 +1,4 @@
-"""The command: its flags, and what it prints: a line per check, or JSON; 1 where one fails."""
+"""The command: flags and output. One line per check, or JSON; exit status 1 if a check fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     known = parser()
     given = command_line.parse(known, arguments, environment)
     library = given.library
-    given.library = library or Path("/")  # read by nobody: the look is told of its absence
+    given.library = library or Path("/")  # unused: `look` receives `library` itself, None too
     places = host.Places(given.containerd_config, given.nvidia_config, given.kubelet)
     findings = examine(host.look(command_line.of(given, environment), library, places))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
@@ -80,7 +80,7 @@ def as_text(findings: Sequence[Finding]) -> str:
         found = printable(finding.found)
         lines.append(f"{finding.level:<5} {finding.check}: {found}")
         if finding.do:
-            # Lines to be written are printed as lines; what was found is one.
+            # Multi-line instructions are printed as lines; the finding is a single line.
             first, *rest = (printable(line) for line in finding.do.splitlines())
             lines.append(f"{_INDENT}do: {first}")
             lines += [f"{_INDENT}    {line}" for line in rest]

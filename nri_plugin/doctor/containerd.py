@@ -1,8 +1,8 @@
-"""Who listens at the NRI socket, which version, with which configuration.
+"""Identifies the program that listens at the NRI socket, its version and its configuration.
 
-Nothing is connected to: an idle client on that socket holds up the registration of every plugin for
-five seconds. The kernel's list of sockets says who listens; that program is asked for its version
-and its whole configuration by its own commands, under its own root, which change nothing.
+It does not connect, because an idle client on that socket delays the registration of every plugin
+by five seconds. The kernel's list of sockets identifies the listener. Its version and complete
+configuration come from the program's own read-only commands, run under its own root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMMAND_S: Final = 15.0
 _ACCEPTS: Final = 0x10000
 """Flag of a listening socket in /proc/net/unix."""
 _NAMES: Final = {"crio": "cri-o"}
-"""Programs that give NRI another name than their own."""
+"""Programs whose name in NRI differs from their own."""
 _DEFAULT_CONFIG: Final = "/etc/containerd/config.toml"
 
 
@@ -51,7 +51,7 @@ def look_at_socket(path: Path) -> Socket:
 
 
 def look_at_runtime(socket: Path, config: Path | None) -> Runtime:
-    """config: its file, where it is not the one that its command line or its default names."""
+    """config: its file, if neither the command line nor the default names it."""
     process = _listener(socket)
     if process is None:
         named = str(config or _DEFAULT_CONFIG)
@@ -74,7 +74,7 @@ def look_at_runtime(socket: Path, config: Path | None) -> Runtime:
 
 
 def _without_process(file: Path, problem: str) -> Runtime:
-    """The configuration as its file has it, without defaults and imports."""
+    """Read the configuration from its file, without defaults and imports."""
     known = Runtime(config_file=str(file), problem=problem)
     try:
         return replace(known, config=tomllib.loads(file.read_text()))
@@ -83,9 +83,9 @@ def _without_process(file: Path, problem: str) -> Runtime:
 
 
 def _inode(socket: Path) -> str | None:
-    """The kernel's number of the socket that listens at this path.
+    """Return the kernel's inode of the socket that listens at this path.
 
-    Looked for in our network namespace and, where we see it, in that of the host's first process.
+    Searches our network namespace and, if visible, that of the host's first process.
     """
     wanted = os.path.realpath(socket)
     for table in ("/proc/net/unix", "/proc/1/net/unix"):
@@ -98,7 +98,7 @@ def _inode(socket: Path) -> str | None:
 
 
 def _listening(fields: Sequence[str]) -> tuple[str, str]:
-    """Number and path of a row, empty unless it is of a socket that listens at a path."""
+    """Return number and path of a row; empty unless it is a socket that listens at a path."""
     if len(fields) < 8 or not int(fields[3], 16) & _ACCEPTS:
         return "", ""
     return fields[6], fields[7]
@@ -135,14 +135,14 @@ def config_of(argv: Sequence[str]) -> str:
 
 
 class _AskError(Exception):
-    """The program did not answer; the text says how."""
+    """The program did not answer; the text states the cause."""
 
 
 def _ask(process: _Process, *arguments: str) -> str:
-    """What the listener's own program prints, run under the listener's root."""
+    """Return the output of the listener's own program, run under the listener's root."""
     root, program = f"/proc/{process.pid}/root", f"/proc/{process.pid}/exe"
     executable: str | None = program
-    command = [process.argv[0], *arguments]  # some are many programs in one, told apart by it
+    command = [process.argv[0], *arguments]  # a multi-call binary needs its argv[0]
     try:
         if not os.path.samefile(root, "/"):
             command, executable = ["chroot", root, os.readlink(program), *arguments], None

@@ -1,4 +1,4 @@
-"""What was found on a node, as plain values; made by host.py, judged by the checks. No I/O."""
+"""Facts about a node as plain values. host.py collects them; the checks evaluate them. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nri_plugin.settings import Settings
 
 
 class Level(StrEnum):
-    """How a check ended. Only a failure makes the command fail."""
+    """Result of a check. Only a failure makes the command fail."""
 
     OK = "ok"
     WARN = "warn"
@@ -21,7 +21,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was found, and where it is not well, what to do."""
+    """One line: what was found and, if it is not in order, what to do."""
 
     check: str
     level: Level
@@ -30,7 +30,7 @@ class Finding:
 
 
 Answer = tuple[Level, str, str]
-"""A check's: level, what was found, and what to do."""
+"""A check's result: level, what was found, and what to do."""
 
 
 def ok(found: str) -> Answer:
@@ -47,19 +47,19 @@ def fail(found: str, do: str) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Socket:
-    """The runtime's NRI socket, as the file system and the kernel's list of sockets have it."""
+    """The runtime's NRI socket, from the file system and the kernel's list of sockets."""
 
     present: bool
     listening: bool
     problem: str | None = None
-    """Why the path could not be looked at."""
+    """Why the path could not be inspected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Who listens at the socket. None: not known, and `problem` says why.
+    """The program that listens at the socket. None: not known, and `problem` states the cause.
 
-    config: its whole configuration, defaults included, as TOML gives it.
+    config: its complete configuration including defaults, parsed from TOML.
     """
 
     name: str | None = None
@@ -69,7 +69,7 @@ class Runtime:
     problem: str | None = None
 
     def section(self, *plugins: str) -> Mapping[str, Any]:
-        """The first of these plugins' tables that is there; empty where none is."""
+        """Return the table of the first of these plugins that has one; empty if none has."""
         known = (self.config or {}).get("plugins", {})
         return next((known[each] for each in plugins if each in known), {})
 
@@ -79,7 +79,7 @@ class Runtime:
 
     @property
     def cri(self) -> Mapping[str, Any]:
-        """containerd 2 and later, and before."""
+        """Return the CRI plugin's table, of containerd 2 and later or of older versions."""
         return self.section("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 
 
@@ -94,7 +94,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class NvidiaRuntime:
-    """config.toml of NVIDIA's container toolkit; None: it is not there."""
+    """config.toml of NVIDIA's container toolkit; None: it does not exist."""
 
     config: Mapping[str, Any] | None = None
     file: str = "/etc/nvidia-container-runtime/config.toml"
@@ -103,7 +103,7 @@ class NvidiaRuntime:
 
 @dataclass(frozen=True, slots=True)
 class DevicePlugins:
-    """Who else hands out GPUs, by the kubelet's directories.
+    """Other device plugins that allocate GPUs, from the kubelet's directories.
 
     registered: device ids by resource; allocated: (pod uid, container, resource).
     """
@@ -116,19 +116,19 @@ class DevicePlugins:
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """The run directory's file system, or that of the nearest directory above it."""
+    """The file system of the run directory, or of its nearest existing parent."""
 
     tmpfs: bool
     free_bytes: int
     free_inodes: int
     problem: str | None = None
     open_to: str = ""
-    """Why others than the agent may reach what is in it; "": they may not."""
+    """Why users other than the agent may access it; "": they may not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """lacks: features that this kernel does not offer, by name, with what needs them."""
+    """lacks: missing features of this kernel by name, with what needs them."""
 
     release: str
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """What the agent says of itself. None: it does not answer, and `problem` says how."""
+    """The agent's own report. None: it does not answer, and `problem` states the cause."""
 
     ready: bool | None
     text: str = ""
@@ -146,7 +146,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The whole look. missing: by GPU, files that its CDI device names and this host lacks."""
+    """All facts. missing: by GPU, files that its CDI device names and this host lacks."""
 
     settings: Settings
     root: bool
@@ -163,4 +163,4 @@ class Facts:
     kernel: Kernel
     agent: Agent
     in_trouble: Sequence[Gpu] = ()
-    """GPUs that NVML shows and that cannot be shared."""
+    """GPUs that NVML lists and that cannot be shared."""

@@ -1,8 +1,8 @@
-"""The look itself: everything that the checks want to know of this host, once.
+"""Collects all facts about this host that the checks need, once.
 
-Reads files and the kernel, asks the driver in a child and the agent over HTTP. Changes nothing.
-NVIDIA's runtime, other device plugins and DRA drivers could inject GPUs too: the toolkit's
-configuration, the kubelet's sockets and its checkpoint tell which do.
+Read-only: reads files and the kernel, queries the driver in a child and the agent over HTTP.
+NVIDIA's runtime, other device plugins and DRA drivers can inject GPUs too; the toolkit's
+configuration, the kubelet's sockets and its checkpoint show which of them do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from nri_plugin.settings import Settings
 _AGENT_S: Final = 5.0
 _TMPFS_MAGIC: Final = 0x01021994
 _HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""Inode of /proc/self/ns/pid in the first PID namespace, whatever the machine."""
+"""Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
 _MADV_WIPEONFORK: Final = 18
 _CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
 _KUBELETS_OWN: Final = "kubelet.sock"
@@ -50,7 +50,7 @@ _KUBELETS_OWN: Final = "kubelet.sock"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the host keeps files of others. containerd_config: None: as the running one says."""
+    """Host paths of other programs' files. containerd_config: None: the running one's own."""
 
     containerd_config: Path | None
     nvidia_config: Path
@@ -58,7 +58,7 @@ class Places:
 
 
 def look(settings: Settings, library: Path | None, places: Places) -> Facts:
-    """library: None where nobody said which."""
+    """Collect the facts. library: None if it is not configured."""
     root = host_root()
     inventory = _inventory(settings)
     gpus = inventory.gpus
@@ -83,7 +83,7 @@ def look(settings: Settings, library: Path | None, places: Places) -> Facts:
 
 
 def host_root() -> Path:
-    """The host's root directory as it is seen here: in a pod with hostPID, that of process 1."""
+    """Return the host's root directory as seen here: in a pod with hostPID, process 1's."""
     of_first = Path("/proc/1/root")
     with contextlib.suppress(OSError):
         if _in_hosts_pids() and not os.path.samefile(of_first, "/"):
@@ -107,7 +107,7 @@ def _inventory(settings: Settings) -> Inventory:
 
 
 def missing(gpu: Gpu, specs: Specs, root: Path) -> Sequence[str]:
-    """Files and hooks that the GPU's device names, and the host does not have."""
+    """Return files and hooks that the GPU's CDI device names and the host does not have."""
     device = specs.devices.get(gpu.uuid)
     if device is None or device.problem is not None:
         return ()
@@ -117,7 +117,7 @@ def missing(gpu: Gpu, specs: Specs, root: Path) -> Sequence[str]:
 
 
 def _exists(root: Path, path: str) -> bool:
-    """Also behind links, which mean what they mean under that root."""
+    """Whether the path exists; links are resolved relative to that root."""
     if root == Path("/"):
         return os.path.exists(path)
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY)
@@ -142,7 +142,7 @@ def _library(settings: Settings, library: Path | None) -> Library:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest one above it that is there."""
+    """Return the path, or its nearest existing parent."""
     return next(each for each in (path, *path.parents) if each.exists())
 
 
@@ -161,7 +161,7 @@ def _run_dir(path: Path) -> RunDir:
 
 
 def _file_system(path: Path) -> int:
-    """The magic number that statfs tells, its first word; Python's statvfs leaves it out."""
+    """Return statfs' f_type, its first word, which Python's statvfs omits."""
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = (ctypes.c_long * 64)()
     if libc.statfs(os.fsencode(path), buffer) != 0:
@@ -192,7 +192,7 @@ def _kernel() -> Kernel:
 
 
 def _agent(settings: Settings) -> Agent:
-    """What /readyz says."""
+    """Return the content of /readyz."""
     address = settings.http
     if address is None:
         return Agent(None, problem="its endpoint is off")
@@ -214,7 +214,7 @@ def _agent(settings: Settings) -> Agent:
 
 
 def look_at_nvidia(root: Path, file: Path) -> NvidiaRuntime:
-    """root: the host's, as it is seen here."""
+    """root: the host's, as seen here."""
     try:
         return NvidiaRuntime(tomllib.loads(_under(root, file).read_text()), str(file))
     except FileNotFoundError:
@@ -224,7 +224,7 @@ def look_at_nvidia(root: Path, file: Path) -> NvidiaRuntime:
 
 
 def look_at_device_plugins(root: Path, directory: Path) -> DevicePlugins:
-    """root: the host's, as it is seen here; directory: the kubelet's."""
+    """root: the host's, as seen here; directory: the kubelet's."""
     kubelet = _under(root, directory)
     if not (kubelet / "device-plugins").is_dir():
         return DevicePlugins(problem=f"{directory}/device-plugins is not there, or not seen")
@@ -264,7 +264,7 @@ def _entry(raw: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _sockets(directory: Path) -> Sequence[Path]:
-    """Plugins' sockets; the kubelet's own is none."""
+    """Return the plugins' sockets, without the kubelet's own."""
     try:
         return [
             path

@@ -1,4 +1,4 @@
-"""What the container runtime must be and be told: its socket, version, NRI, validator. Pure."""
+"""Checks of the container runtime: its socket, version, NRI configuration and validator. Pure."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def validator(facts: Facts) -> Answer:
 
 
 def cdi_by_name(facts: Facts) -> Answer:
-    """Only where it is chosen."""
+    """Checked only if the option is set."""
     settings, runtime = facts.settings, facts.runtime
     if not settings.cdi_by_name:
         return ok("not chosen: the agent applies the specs itself")
@@ -124,7 +124,7 @@ def cdi_by_name(facts: Facts) -> Answer:
             f"CDI is off in {runtime.config_file}", _lines(runtime, table, "enable_cdi = true")
         )
     directories = runtime.cri.get("cdi_spec_dirs")
-    # Where the GPUs' devices lie, and where the agent would generate one.
+    # The directories of the GPUs' CDI devices, and the one for generated specs.
     files = (device.file for device in facts.specs.devices.values())
     ours = {str(settings.generated_cdi_dir), *map(posixpath.dirname, files)}
     if directories is not None and not {str(each) for each in directories} >= ours:
@@ -148,13 +148,13 @@ def _turn_on(runtime: Runtime) -> str:
 
 
 def _lines(runtime: Runtime, table: str, *settings: str) -> str:
-    """What to write, and where: the same table in every version of the file that we run on."""
+    """Return lines to add and their table, which is the same in every supported version."""
     written = "\n".join((table, *(f"  {each}" for each in settings)))
     return f"in {runtime.config_file}, then restart containerd:\n{written}"
 
 
 def _at_least(runtime: Runtime, first: Version) -> bool:
-    """A version that is not known is taken for a new one: its configuration is there to be read."""
+    """Treat an unknown version as new, because its configuration can be read."""
     found = runtimes.parse(runtime.version or "")
     return found is None or found >= first
 
@@ -165,7 +165,7 @@ def _has_hooks(facts: Facts, uuid: str) -> bool:
 
 
 def handlers(runtime: Runtime) -> Mapping[str, Mapping[str, Any]]:
-    """Runtime handlers by name, as containerd has them."""
+    """Return containerd's runtime handlers by name."""
     found = runtime.cri.get("containerd", {}).get("runtimes", {})
     return found if isinstance(found, Mapping) else {}
 
@@ -175,7 +175,7 @@ def default_handler(runtime: Runtime) -> str:
 
 
 def state(facts: Facts) -> Answer:
-    """Where the agent looks for containers, and where containerd has them."""
+    """Compare the agent's containerd state directory with containerd's."""
     path, config = str(facts.settings.containerd_state), facts.runtime.config
     if config is None:
         return _unread(facts.runtime)

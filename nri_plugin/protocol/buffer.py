@@ -1,9 +1,9 @@
-"""A parser that can wait: bytes are fed as they come, values come out as they are complete.
+"""An incremental parser: takes bytes as they arrive and returns values as they are complete.
 
-A subclass writes its grammar as a generator that asks for bytes with `yield from`, and reads like
-prose; `feed` runs it until it lacks some. Memory is bounded by construction: whatever is fed is
-consumed at once, but for a piece shorter than what the grammar last asked for, and every request
-states its limit. Knows no format; mux.py and ttrpc.py do.
+A subclass writes its grammar as a generator that requests bytes with `yield from`; `feed` runs it
+until bytes are missing.
+Invariant: memory is bounded. Input is consumed at once, except for a piece shorter than the
+grammar's last request, and every request states its limit. mux.py and ttrpc.py define the formats.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Steps = Generator[None, None, R]
-"""A piece of grammar: suspends while bytes are missing, returns an R."""
+"""A part of a grammar: suspends while bytes are missing, returns an R."""
 
 
 class Parser(ABC, Generic[T]):
-    """Turns a byte stream into values of type T."""
+    """Converts a byte stream to values of type T."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -31,9 +31,9 @@ class Parser(ABC, Generic[T]):
         self._broken = False
 
     def feed(self, data: bytes) -> list[T]:
-        """Take `data`, cut anywhere, and return what is complete with it.
+        """Take `data`, split anywhere, and return the values that it completes.
 
-        Raises RemoteProtocolError for bytes outside the grammar; the parser is then of no more use.
+        Raises RemoteProtocolError for bytes that violate the grammar; the parser is then unusable.
         """
         if self._broken:
             raise LocalProtocolError(
@@ -56,7 +56,7 @@ class Parser(ABC, Generic[T]):
         self._parsed.append(value)
 
     def _exactly(self, count: int, limit: int) -> Steps[bytes]:
-        """The next `count` bytes. `limit` is for safety: a peer's number never sizes memory."""
+        """Read `count` bytes. `limit`: a peer's number must never determine the memory used."""
         if count > limit:
             raise RemoteProtocolError(f"a piece of {count} bytes where at most {limit} are allowed")
         while len(self._buffer) < count:
@@ -64,7 +64,7 @@ class Parser(ABC, Generic[T]):
         return self._cut(count)
 
     def _at_most(self, count: int) -> Steps[bytes]:
-        """Some of the next `count` bytes: as many as are there, at least one."""
+        """Read 1 to `count` bytes: as many as are available."""
         while not self._buffer:
             yield
         return self._cut(count)

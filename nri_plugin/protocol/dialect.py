@@ -1,7 +1,6 @@
-"""What runtimes speak, by version: the Plugin service's methods, StateChange, the known events.
+"""Tables of NRI by version: the Plugin service's methods, StateChange, the known events.
 
-Tables, and the one lookup that needs a version, of which runtimes.py knows more; session.py reads
-them.
+session.py uses them. The one lookup that needs a version uses runtimes.py.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 
 NRI_VERSION: Final = "v0.12.5"
-"""The level that we implement; the runtime logs it."""
+"""The version that we implement; the runtime logs it."""
 
 EventMaker = Callable[[int, int, Any], events.Request]
-"""(request id, budget in ms, the decoded request) to the event."""
+"""(request id, budget in ms, decoded request) -> event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of the Plugin service. `event` is None where there is nothing to decide."""
+    """One method of the Plugin service. `event` is None if there is nothing to decide."""
 
     request: type[Message]
     response: type[Message]
@@ -88,12 +87,12 @@ STATE_CHANGES: Final[Mapping[int, EventMaker]] = {
     nri.START_CONTAINER: _of_container(events.StartContainer),
     nri.REMOVE_CONTAINER: _of_container(events.RemoveContainer),
 }
-"""The notifications we serve that NRI 0.11 and before sends as StateChange. The other events that
-we serve have had methods of their own from the start."""
+"""The notifications we serve that NRI 0.11 and earlier send as StateChange. The other events that
+we serve have always had their own methods."""
 
 
 def known_events(runtime: events.RuntimeInfo) -> EventMask:
-    """The events that this runtime knows; it refuses a plugin that asks for one more."""
+    """Return the events that this runtime knows; it rejects a plugin that subscribes to others."""
     nri_version = runtimes.nri_of(runtime)
     if nri_version is not None and nri_version >= runtimes.VALIDATION:
         return events.EVENTS_SINCE_0_10

@@ -1,32 +1,32 @@
-"""What can go wrong, by who is guilty.
+"""Errors of the protocol, by the side that caused them.
 
     NriError
     ├── ProtocolError           never raised itself
     │   ├── LocalProtocolError  our side misused the API: a bug here
-    │   └── RemoteProtocolError the runtime sent what NRI does not allow: the connection must end
+    │   └── RemoteProtocolError the runtime violated NRI: the connection must be closed
     │       └── RegistrationRejected  the runtime refused our name, index or version
-    └── (nri_plugin.connection adds what only a shell with a clock can see)
+    └── (nri_plugin.connection adds errors that require a clock)
 
-Feeding bytes raises RemoteProtocolError and nothing else; whatever else escapes is a bug.
+Feeding bytes raises only RemoteProtocolError; any other exception is a bug.
 """
 
 from __future__ import annotations
 
 
 class NriError(Exception):
-    """Base of everything that ends a session with the runtime, except the socket's own OSError."""
+    """Base of all errors that end a session with the runtime, except the socket's own OSError."""
 
 
 class ProtocolError(NriError):
-    """Base of the two sides' errors."""
+    """Base of both sides' errors."""
 
 
 class LocalProtocolError(ProtocolError):
-    """A call that the state of the session does not allow; nothing was sent."""
+    """The session's state does not permit the call; nothing was sent."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """Bytes that break the protocol; close the connection, its state is unknown."""
+    """Bytes that violate the protocol. Close the connection; its state is unknown."""
 
 
 class RegistrationRejected(RemoteProtocolError):

@@ -1,8 +1,9 @@
-"""The vocabulary between the dialogue and whoever serves it: what the runtime asks, as values.
+"""The events of an NRI session: the runtime's requests as values.
 
-Holds no behaviour and no bytes; made by session.py, read by nri_plugin.connection. Pods and
-containers are the protobuf messages themselves. A Request must be answered exactly once, by its
-`request_id`, within `budget_ms`, or the runtime takes us for dead.
+No behaviour and no bytes. session.py creates them; nri_plugin.connection handles them. Pods and
+containers are the protobuf messages themselves.
+Invariant: a Request must be answered exactly once, by its `request_id`, within `budget_ms`;
+otherwise the runtime drops the plugin.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class EventMask(enum.IntFlag):
 
 
 EVENTS_BEFORE_0_10: Final = EventMask(0x7FF)
-"""What NRI 0.2 to 0.9 knows; one bit more and the runtime refuses the plugin."""
+"""The events of NRI 0.2 to 0.9; with any other bit the runtime rejects the plugin."""
 
 EVENTS_SINCE_0_10: Final = EventMask(0x3FFF)
 
@@ -46,8 +47,8 @@ SERVED_EVENTS: Final = (
     | EventMask.REMOVE_CONTAINER
     | EventMask.VALIDATE_CONTAINER_ADJUSTMENT
 )
-"""The events that a session can hand on; any other is answered empty, and should not be asked for:
-the failure policy covers every subscribed event."""
+"""The events that a session can pass on. Others are answered empty and should not be subscribed to,
+because the failure policy covers every subscribed event."""
 
 
 class Code(enum.IntEnum):
@@ -63,25 +64,25 @@ class Code(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuntimeInfo:
-    """Who is at the other end, from Configure."""
+    """The runtime's identity, from Configure."""
 
     name: str
     version: str
     nri_version: str
-    """Empty where the runtime does not tell: NRI 0.11 and before."""
+    """Empty if the runtime does not report it: NRI 0.11 and earlier."""
     registration_timeout_ms: int
     request_timeout_ms: int
-    """The runtime waits this long for each answer, for all chunks of a Synchronize together."""
+    """The runtime's timeout for each answer; for Synchronize, for all chunks together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The runtime took our name and index. May come after Configured."""
+    """The runtime accepted our name and index. May arrive after Configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The runtime told who it is, and was told our subscription."""
+    """The runtime sent its identity, and we sent our subscription."""
 
     runtime: RuntimeInfo
     events: EventMask
@@ -89,23 +90,23 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """The runtime said good-bye; the session is closed once the answer is sent."""
+    """The runtime shuts down; the session is closed once the answer is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Base of what must be answered."""
+    """Base of events that must be answered."""
 
     request_id: int
     budget_ms: int
-    """The runtime's patience, from the arrival of the request; answer well before."""
+    """The runtime's timeout, from the request's arrival; answer well before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronize(Request):
-    """Everything the runtime runs, all chunks joined. Answered well, events start to flow.
+    """All pods and containers of the runtime, chunks joined. After a success, events follow.
 
-    Stopped containers and pods in an unknown state are not in it.
+    Stopped containers and pods in an unknown state are not included.
     """
 
     pods: Sequence[nri.PodSandbox]
@@ -114,7 +115,7 @@ class Synchronize(Request):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest(Request):
-    """Base of what concerns one container."""
+    """Base of events about one container."""
 
     pod: nri.PodSandbox
     container: nri.Container
@@ -127,22 +128,22 @@ class CreateContainer(ContainerRequest):
 
 @dataclass(frozen=True, slots=True)
 class StartContainer(ContainerRequest):
-    """The container stands, its rootfs mounted, and has not run yet. An error fails its start."""
+    """The container is created and its rootfs mounted. An error fails its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopContainer(ContainerRequest):
-    """The container has ended, by itself or killed; also sent to undo a failed creation."""
+    """The container exited or was killed; also sent to undo a failed creation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveContainer(ContainerRequest):
-    """The container is forgotten."""
+    """The container was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validate(Request):
-    """What all plugins together make of a container; an error rejects it."""
+    """The combined adjustment of all plugins; an error rejects the container."""
 
     request: nri.ValidateContainerAdjustmentRequest
 

@@ -1,13 +1,13 @@
 """Several connections in one socket: `[connection u32][length u32][payload]`, big endian.
 
-NRI opens two connections by convention and never more: on PLUGIN the runtime calls us, on RUNTIME
-we call it. There is no handshake and no flow control. Frames have no meaning beyond carrying bytes:
-the reader here joins them into one stream per connection, whatever their cut.
+NRI always has two connections: on PLUGIN the runtime calls us, on RUNTIME we call it. There is no
+handshake and no flow control. Frame boundaries have no meaning: the reader joins the frames of each
+connection into one stream.
 
-The writer's cut does matter. A Go runtime reads through a buffer of 4096 bytes, and its connection
-is lost (ENOMEM) when a frame that carries the start of a ttrpc message is larger than that; the
-rest of the message may come in one piece. So a message is written as its first 4096 bytes and the
-rest. Neither may it come in many small pieces: the reader queues 256 frames and breaks at the next.
+The writer must choose them with care. A Go runtime reads through a buffer of 4096 bytes, and loses
+its connection (ENOMEM) if a frame with the start of a ttrpc message is larger; the rest of the
+message may be one piece. So a message is written as its first 4096 bytes and the rest. Many small
+pieces are not possible either: the reader queues 256 frames and fails at the next one.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ RUNTIME: Final = 2
 
 FIRST_FRAME_BYTES: Final = 4096
 FRAME_LIMIT_BYTES: Final = (4 << 20) + 10
-"""One ttrpc message of the largest size, the most that any runtime writes at once; from NRI 0.12.5
-on it breaks off at more."""
+"""One ttrpc message of the largest size, the most that any runtime writes at once. NRI 0.12.5 and
+later close the connection at a larger one."""
 
 HEADER: Final = struct.Struct(">II")
 
 
 def frames(connection: int, message: bytes) -> bytes:
-    """One whole ttrpc message, framed for `connection`."""
+    """Return one whole ttrpc message, framed for `connection`."""
     parts = (message[:FIRST_FRAME_BYTES], message[FIRST_FRAME_BYTES:])
     return b"".join(HEADER.pack(connection, len(part)) + part for part in parts if part)
 
 
 class Demultiplexer(Parser[tuple[int, bytes]]):
-    """Yields (connection, bytes), the bytes as soon as they come: no frame is ever held.
+    """Yields (connection, bytes), the bytes as soon as they arrive: no frame is buffered.
 
-    What connections nobody opened carry is handed on too; dropping it is for the caller.
+    Data of unknown connections is returned too; the caller must drop it.
     """
 
     def _grammar(self) -> Steps[None]:

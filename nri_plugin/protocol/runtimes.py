@@ -1,7 +1,7 @@
-"""The container runtimes that carry NRI: which release has which NRI, and which we refuse.
+"""The container runtimes that implement NRI: the NRI version of each release, and which we refuse.
 
-Pure: a table and what follows from it; dialect.py, session.py, node.py and the doctor ask it
-about a runtime, docs/runtimes.md shows it to people. A new release changes this file or none.
+Pure: a table and functions of it, used by dialect.py, session.py, node.py and the doctor.
+docs/runtimes.md documents it. A new release changes at most this file.
 Source: the releases' go.mod, and pkg/api/version.go of github.com/containerd/nri.
 """
 
@@ -17,25 +17,25 @@ from nri_plugin.protocol.events import RuntimeInfo
 Version = tuple[int, int, int]
 
 CHUNKS: Final[Version] = (0, 7, 0)
-"""A Synchronize larger than one message comes in pieces; the runtime tells its deadlines."""
+"""A Synchronize larger than one message is split; the runtime reports its deadlines."""
 VALIDATION: Final[Version] = (0, 10, 0)
 """Plugins may validate, NRI has a default validator, pods can require plugins."""
 METHODS: Final[Version] = (0, 12, 0)
-"""A method per event instead of StateChange; the runtime tells its version of NRI."""
+"""One method per event instead of StateChange; the runtime reports its NRI version."""
 FAILURE_POLICY: Final[Version] = (0, 12, 4)
-"""A plugin may ask that requests fail which it does not answer."""
+"""A plugin may request that requests without an answer fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Releases of one runtime from `since` on, until the next line. refused: why, or None."""
+    """Releases of one runtime from `since` up to the next row. refused: the reason, or None."""
 
     runtime: str
-    """As Configure names it, in lower case."""
+    """The name in Configure, in lower case."""
     since: Version
     nri: Version
     carries_cdi: bool = True
-    """Whether CDI devices that a plugin names come into the container."""
+    """Whether the runtime injects CDI devices that a plugin names."""
     refused: str | None = None
 
     @property
@@ -65,15 +65,15 @@ RELEASES: Final[Sequence[Release]] = (
     Release("containerd", (2, 3, 0), (0, 12, 0)),
     Release("containerd", (2, 4, 0), (0, 12, 3)),
 )
-"""In ascending order. A runtime that tells its NRI (0.12 and later) is believed, whatever stands
-here."""
+"""In ascending order. For a runtime that reports its NRI version (0.12 and later), that version
+takes precedence over this table."""
 
 SERVED: Final = "containerd"
 """The agent reads its bundles: with any other runtime it would refuse every start with a share."""
 
 
 def nri_of(runtime: RuntimeInfo) -> Version | None:
-    """The NRI that it speaks, as it tells or as its version says; None where neither is known."""
+    """Return the runtime's NRI version, as reported or from its own version; None: not known."""
     told = parse(runtime.nri_version)
     if told is not None:
         return told
@@ -82,9 +82,9 @@ def nri_of(runtime: RuntimeInfo) -> Version | None:
 
 
 def refusal(runtime: RuntimeInfo) -> str | None:
-    """Why this runtime is not served, for people; None: it is.
+    """Return why this runtime is not served; None: it is.
 
-    Every release of containerd that is not known to lack something is.
+    Every release of containerd is served unless it is known to lack something.
     """
     if runtime.name.lower() != SERVED:
         return (
@@ -98,7 +98,7 @@ def refusal(runtime: RuntimeInfo) -> str | None:
 
 
 def find(name: str, version: str) -> Release | None:
-    """The line of the table; a release newer than all lines has the last one's NRI at least."""
+    """Return the table's row. A release newer than all rows has at least the last row's NRI."""
     parsed = parse(version)
     lines = [line for line in RELEASES if line.runtime == name.lower()]
     if parsed is None:
@@ -107,7 +107,7 @@ def find(name: str, version: str) -> Release | None:
 
 
 def parse(version: str) -> Version | None:
-    """`v1.7.24~ds1` is (1, 7, 24); a missing patch is 0."""
+    """Parse `v1.7.24~ds1` as (1, 7, 24); a missing patch is 0."""
     match = re.match(r"v?(\d{1,9})\.(\d{1,9})(?!\d)(?:\.(\d{1,9})(?!\d))?", version, re.ASCII)
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 

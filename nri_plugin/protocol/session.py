@@ -1,13 +1,13 @@
-"""The dialogue of NRI, the plugin's side: register, be configured, take over what runs, serve.
+"""The plugin's side of an NRI session: register, be configured, synchronize, serve.
 
-Rule 1: whether a message is allowed now, and where it leads, is TRANSITIONS, nothing else.
+Rule 1: TRANSITIONS alone decides whether a message is allowed now, and the next state.
 Rule 2: every request is answered exactly once: at once if it needs no decision, else by the caller.
-Rule 3: out of turn, unknown or undecodable is answered with an error status, and the session stays.
-To the runtime an error fails the request; a lost connection lets the container run without us.
+Rule 3: a request that is out of turn, unknown or undecodable gets an error status; the session
+continues. An error fails the request; a lost connection would let the container run without us.
 
-Fed by nri_plugin.connection, which owns socket and clock. After every call here it must send what
-data_to_send() returns. Two runtimes' habits are one to the reader of our events: NRI 0.12 calls a
-method per event, older ones send the plain notifications as StateChange.
+nri_plugin.connection owns socket and clock. After every call it must send what data_to_send()
+returns. Events are the same for all runtimes: NRI 0.12 calls a method per event, older versions
+send the plain notifications as StateChange.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from nri_plugin.protocol.errors import LocalProtocolError, RegistrationRejected
 from nri_plugin.protocol.events import Code, EventMask
 
 SYNCHRONIZE_LIMIT_BYTES: Final = 256 << 20
-"""Of all chunks together. Three hundred full containers are 7 MB; more than this is no node."""
+"""Limit of all chunks together. 300 full containers are 7 MB; no node needs more than this."""
 
 DEFAULT_REGISTRATION_TIMEOUT_MS: Final = 5000
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 2000
-"""What a runtime that does not tell (NRI before 0.7) waits."""
+"""Timeout of a runtime that does not report it (NRI before 0.7)."""
 
 FAILURE_POLICY: Final = nri.FailurePolicy(fail_request=True, keep_connected=False)
-"""Always sent; older runtimes ignore it. A request that we do not answer in time fails, and we are
-dropped: pods that need no GPU go on without us, pods with a grant require us by annotation, and no
-GPU comes to either."""
+"""Always sent; older runtimes ignore it. A request that we do not answer in time fails, and the
+runtime drops us: pods without a GPU continue without us, pods with a grant require us by
+annotation, and neither gets a GPU."""
 
 
 class State(enum.Enum):
-    """Where the runtime stands with us. The reply to RegisterPlugin may come at any time: apart."""
+    """Where the session stands. The reply to RegisterPlugin may arrive at any time, so it is
+    separate."""
 
     UNCONFIGURED = enum.auto()
     CONFIGURED = enum.auto()
     COLLECTING = enum.auto()
-    """Chunks of Synchronize come in."""
+    """Chunks of Synchronize are arriving."""
     ADOPTING = enum.auto()
     """Synchronize is complete, and unanswered."""
     SERVING = enum.auto()
@@ -53,7 +54,7 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What moves the dialogue: the runtime's requests, our verdict on Synchronize, the end."""
+    """Inputs of the state machine: the runtime's requests, our result of Synchronize, the end."""
 
     CONFIGURE = enum.auto()
     CHUNK = enum.auto()
@@ -84,14 +85,14 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A request that the caller owes an answer to."""
+    """A request that the caller must still answer."""
 
     response: type[Message]
     is_synchronize: bool = False
 
 
 class Session:
-    """One connection's dialogue, from registration to end. To reconnect is to make a new one."""
+    """One connection's session, from registration to end. A reconnect needs a new Session."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Session:
         self._registered = False
         self._runtime: events.RuntimeInfo | None = None
         self.refusal: str | None = None
-        """Why this runtime is not served, and the session closed; None: it is, or is not known."""
+        """Why this runtime is not served and the session closed; None: it is, or is not known."""
         self._open: dict[int, _Open] = {}
         self._pods: list[nri.PodSandbox] = []
         self._containers: list[nri.Container] = []
@@ -129,28 +130,28 @@ class Session:
 
     @property
     def state(self) -> State:
-        """Where the dialogue stands."""
+        """The current state."""
         return self._state
 
     @property
     def closed(self) -> bool:
-        """True when nothing more is read or answered: send what is left, and close."""
+        """True when nothing more is read or answered: send the remaining bytes, and close."""
         return self._state is State.CLOSED
 
     @property
     def introduced(self) -> bool:
-        """True when the runtime has taken our name and told us its own."""
+        """True when the runtime has accepted our name and sent its own."""
         return self._registered and self._runtime is not None
 
     @property
     def runtime(self) -> events.RuntimeInfo:
-        """Who the runtime is; known since Configured."""
+        """The runtime's identity; known since Configured."""
         if self._runtime is None:
             raise LocalProtocolError("the runtime has not told who it is yet")
         return self._runtime
 
     def register(self) -> None:
-        """Open the dialogue; call it first, and once."""
+        """Start the session; call it first, and once."""
         if self._registering:
             raise LocalProtocolError("a session registers once")
         self._registering = True
@@ -162,11 +163,11 @@ class Session:
         )
 
     def receive_data(self, data: bytes) -> list[events.Event]:
-        """Take bytes from the runtime, cut anywhere; return what they mean, in order.
+        """Take bytes from the runtime, split anywhere; return the events, in order.
 
-        Every Request among it must be answered by respond() or fail(). Raises RemoteProtocolError,
-        and closes the session, if the bytes cannot be NRI's. In a closed session bytes mean
-        nothing.
+        Every Request among them must be answered by respond() or fail(). Raises
+        RemoteProtocolError, and closes the session, if the bytes cannot be NRI's. A closed session
+        ignores bytes.
         """
         heard: list[events.Event] = []
         if self.closed:
@@ -185,11 +186,11 @@ class Session:
         return heard
 
     def receive_eof(self) -> None:
-        """The connection is at its end; what is open will never be answered."""
+        """The connection has ended; open requests will not be answered."""
         self._advance(Input.END)
 
     def data_to_send(self) -> bytes:
-        """The bytes to send to the runtime now; they are handed over, and gone."""
+        """Return the bytes to send to the runtime now, and clear them."""
         return b"".join(
             mux.frames(connection, message)
             for connection, side in ((mux.RUNTIME, self._client), (mux.PLUGIN, self._server))
@@ -197,10 +198,10 @@ class Session:
         )
 
     def respond(self, request_id: int, reply: Message | None = None) -> bool:
-        """Answer a Request well; None is its empty reply.
+        """Answer a Request with success; None is its empty reply.
 
-        False when the reply was larger than ttrpc carries: the runtime is sent an error instead,
-        which does not let the container through.
+        False if the reply exceeds ttrpc's limit: the runtime is sent an error instead, which does
+        not let the container through.
         """
         request = self._open.get(request_id)
         if request is not None and reply is not None and not isinstance(reply, request.response):
@@ -214,7 +215,7 @@ class Session:
         """Answer a Request with an error, which fails it. For Synchronize that ends the session."""
         request = self._close_request(request_id, Input.NOT_ADOPTED)
         if request.response is nri.ValidateContainerAdjustmentResponse:
-            # A validator's word is in its reply; an error status would read as a broken plugin.
+            # A validator rejects by its reply; an error status would mean a broken plugin.
             verdict = nri.ValidateContainerAdjustmentResponse(
                 reject=True, reason=ttrpc.sendable(text)
             )
@@ -233,14 +234,14 @@ class Session:
         return request
 
     def _advance(self, step: Input) -> bool:
-        """Follow the table; False, and nowhere, if it has no such way."""
+        """Apply a transition; return False and keep the state if the table has none."""
         state = TRANSITIONS.get((self._state, step))
         if state is None:
             return False
         self._state = state
         return True
 
-    # --- what the runtime says -----------------------------------------------------------------
+    # --- requests of the runtime ---------------------------------------------------------------
 
     def _heed_registration(self, reply: ttrpc.Reply, heard: list[events.Event]) -> None:
         if reply.code:
@@ -340,7 +341,7 @@ class Session:
             heard.append(event(call.stream, self._budget_ms(call), message))
 
     def _in_turn(self, call: ttrpc.Call, step: Input) -> bool:
-        """Advance by `step`, or answer that the call comes out of turn."""
+        """Advance by `step`, or answer that the call is out of turn."""
         if self._advance(step):
             return True
         text = f"{call.method} comes out of turn: the session is {self._state.name.lower()}"
@@ -348,7 +349,7 @@ class Session:
         return False
 
     def _budget_ms(self, call: ttrpc.Call) -> int:
-        """The call's own deadline where it states one; Synchronize's shrinks chunk by chunk."""
+        """Return the call's own deadline, if any; that of Synchronize shrinks with each chunk."""
         budget_ms = self.runtime.request_timeout_ms
         return min(budget_ms, call.timeout_ns // 1_000_000) if call.timeout_ns else budget_ms
 
@@ -359,4 +360,4 @@ _HANDLERS: Final[Mapping[str, Callable[[Session, ttrpc.Call, Any, list[events.Ev
     "Shutdown": Session._heed_shutdown,
     "StateChange": Session._heed_state_change,
 }
-"""The methods that the session itself has a part in; every other is an event, or answered empty."""
+"""The methods that the session handles itself; every other is an event, or answered empty."""

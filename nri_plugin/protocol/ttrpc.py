@@ -1,13 +1,13 @@
 """Calls over one byte stream: `[length u32][stream u32][type u8][flags u8]`, then protobuf.
 
 Big endian. Both roles, unary calls only, as NRI uses it. Client streams are odd, ascending and
-never used twice; a response carries its request's number. Message types and flags that we do not
-know are passed over, as in the Go implementation, so that a later ttrpc may add some. Knows no NRI;
-the payloads are bytes.
+never reused; a response has its request's number. Unknown message types and flags are ignored, as
+in the Go implementation, so that a later ttrpc may add some. Independent of NRI: payloads are
+bytes.
 
-A request that breaks a rule but came in a whole frame is answered with a status, and the stream of
-bytes goes on: to the runtime an error means that its request fails, which is what we want, and a
-lost connection that it goes on without us, which is not.
+A request that violates a rule but arrived in a whole frame is answered with an error status, and
+the byte stream continues. To the runtime an error means that its request fails, which is intended;
+after a lost connection it would continue without us.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MAX_STREAM: Final = (1 << 32) - 1
 MAX_PENDING: Final = 64
 """Calls open at once. A runtime has one, by its locks; validators may add one per container."""
 STATUS_LIMIT_BYTES: Final = 16 << 10
-"""Of an error's text: the runtime repeats it in its log and in the pod's events."""
+"""Limit of an error's text: the runtime repeats it in its log and in the pod's events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message off the wire; `data` is None when it was over the limit and passed over."""
+    """One message from the wire; `data` is None if it exceeded the limit and was skipped."""
 
     stream: int
     type: int
@@ -46,19 +46,19 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to us, to be answered by its stream number."""
+    """A request to us; its stream number identifies it in the answer."""
 
     stream: int
     service: str
     method: str
     payload: bytes
     timeout_ns: int
-    """What is left of the caller's deadline; 0 when it has none."""
+    """The caller's remaining deadline; 0 if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a call of ours; `code` 0 is success."""
+    """The answer to our call; `code` 0 is success."""
 
     stream: int
     code: int
@@ -67,12 +67,12 @@ class Reply:
 
 
 def encode(stream: int, kind: int, data: bytes) -> bytes:
-    """A whole message with its header; `data` must be within the limit."""
+    """Return a whole message with its header; `data` must be within the limit."""
     return HEADER.pack(len(data), stream, kind, 0) + data
 
 
 def sendable(text: str) -> str:
-    """`text`, cut to what an error may hold; what UTF-8 cannot express (in a path) is replaced."""
+    """Truncate `text` to the limit of an error; replace what UTF-8 cannot encode (in a path)."""
     return text.encode("utf-8", "replace")[:STATUS_LIMIT_BYTES].decode("utf-8", "ignore")
 
 
@@ -105,18 +105,18 @@ class Server:
     def receive_data(self, data: bytes) -> list[Call]:
         """Take bytes; return the calls they complete. Each must be answered by reply() or fail().
 
-        What cannot be a call is answered here; take messages_to_send() afterwards in any case.
+        Invalid calls are answered here; always send messages_to_send() afterwards.
         """
         calls = (self._call(frame) for frame in self._parser.feed(data))
         return [call for call in calls if call is not None]
 
     def messages_to_send(self) -> list[bytes]:
-        """What to send now, one ttrpc message per item; they are handed over, and gone."""
+        """Return the messages to send now, one ttrpc message per item, and clear them."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     def reply(self, stream: int, payload: bytes) -> bool:
-        """Answer a call. False when the reply was too large, and an error sent instead."""
+        """Answer a call. False if the reply was too large and an error was sent instead."""
         self._settle(stream)
         data = ttrpc_pb2.Response(payload=payload).SerializeToString()
         if len(data) <= DATA_LIMIT_BYTES:
@@ -191,7 +191,7 @@ class Client:
         self._outgoing: list[bytes] = []
 
     def call(self, service: str, method: str, payload: bytes, timeout_ns: int) -> int:
-        """Start a call and return its stream; the Reply that comes back carries it."""
+        """Start a call and return its stream, which its Reply will contain."""
         if self._next_stream > MAX_STREAM:
             raise LocalProtocolError("this connection has no stream numbers left")
         data = ttrpc_pb2.Request(
@@ -213,7 +213,7 @@ class Client:
         return [reply for reply in replies if reply is not None]
 
     def messages_to_send(self) -> list[bytes]:
-        """What to send now, one ttrpc message per item; they are handed over, and gone."""
+        """Return the messages to send now, one ttrpc message per item, and clear them."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
