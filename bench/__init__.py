@@ -1,7 +1,7 @@
-"""Measurements side by side in one run: what a part costs beside its rivals and beside nothing.
+"""Benchmarks that measure, in one run, a component beside its rivals and beside nothing.
 
-Never part of the tests: a figure here may miss its goal and nothing is broken. Each module has
-run(quick) and is named in __main__'s table.
+Not part of the tests: a figure that misses its goal is no failure. Each module has run(quick) and
+is listed in __main__'s table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Result:
-    """Figures by name (the unit in the name), the goals that some have, and rows for people."""
+    """Figures by name (with the unit in the name), goals of some of them, and table rows."""
 
     figures: Mapping[str, float]
     at_most: Mapping[str, float]
@@ -27,7 +27,7 @@ class Result:
 
     @property
     def goals(self) -> Mapping[str, str]:
-        """By figure; of one that has two, both."""
+        """By figure; both goals of a figure that has two."""
         said = {name: [f"<= {goal}"] for name, goal in self.at_most.items()}
         for name, goal in self.at_least.items():
             said.setdefault(name, []).append(f">= {goal}")

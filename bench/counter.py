@@ -1,6 +1,7 @@
-"""What the library adds to an allocation: one reserve and one refund, uncontended.
+"""The cost that the library adds to an allocation: one reserve and one refund, uncontended.
 
-Feeds on vgpu-core-bench (tests/shim/c/core_bench.c), which measures all rows in one process.
+Reads the output of vgpu-core-bench (tests/shim/c/core_bench.c), which measures all rows in one
+process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ ROWS = {
     "reserve_refund": "vgpu_reserve and vgpu_refund",
 }
 AT_MOST = {"reserve_refund_per_robust_mutex": 4.0}
-"""A ratio, not a time: what the kernel's own answer to a dying holder costs is the yardstick."""
+"""A ratio, not a time: the reference is the cost of the kernel's robust mutex, its own mechanism
+for an exiting lock holder."""
 
 
 def run(quick: bool) -> Result:

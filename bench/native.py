@@ -1,4 +1,4 @@
-"""What the measuring programs of bench/c need: to be built, and a grant to run under."""
+"""Builds the measuring programs of bench/c, and provides a grant to run them with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def built(*targets: str) -> Sequence[Path]:
 
 @contextmanager
 def granted(driver: str = "null") -> Iterator[Mapping[str, str]]:
-    """An environment with that driver of ours on the library path and a grant of its one GPU."""
+    """An environment with that driver of simgpu on the library path and a grant of its one GPU."""
     with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as name:
         region.create(Path(name), [grant_file.Gpu(_NULL_GPU, _LIMIT_BYTES, 100, 0)])
         yield {

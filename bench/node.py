@@ -1,9 +1,10 @@
-"""The node agent on a real containerd: a thousand containers in sequence, and what it takes.
+"""The node agent on a real containerd: latency and resource use over a thousand containers in
+sequence.
 
-Each container holds a share of a GPU, is created, started and removed again. A timeout of NRI's
-would show as a refused container or as a new session of the agent; both are counted. Then fifty
-containers run at once, and nothing else happens: the agent's memory and processor time, its
-children included, are the kernel's own figures (psutil).
+Each container holds a share of a GPU, and is created, started and removed. An NRI timeout would
+appear as a refused container or as a new session of the agent; both are counted. Then fifty
+containers run while the node is otherwise idle. Memory and processor time of the agent and its
+children are the kernel's own figures (psutil).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _AT_MOST: Final = {
 
 
 def _in_sequence(lab: Lab, count: int) -> tuple[Sequence[float], int]:
-    """Milliseconds of each CRI CreateContainer, and how many failed."""
+    """Milliseconds of each CRI CreateContainer, and the number of failures."""
     taken, failed = [], 0
     with lab.pod("many", lab.share({"main": [(0, _GIB, 1)]})) as pod:
         for _ in range(count):
@@ -53,7 +54,7 @@ def _in_sequence(lab: Lab, count: int) -> tuple[Sequence[float], int]:
 
 
 def _hook_ms(lab: Lab) -> Sequence[float]:
-    """How long the agent took for each creation, by its own log."""
+    """The agent's processing time for each creation, from its log."""
     lines = re.findall(
         r"request=CreateContainer outcome=adjusted duration_ms=([\d.]+)", lab.agent_log.read_text()
     )

@@ -1,13 +1,13 @@
-"""What the node agent adds to a container's creation, beside no plugin and beside plugins in Go.
+"""The latency that the node agent adds to a container's creation, beside no plugin and plugins in
+Go.
 
-The runtime's side is NRI's own adaptation, which containerd runs, in a program of ours in Go
-(go/bench-nri). It calls the lanes by turns, so that what the machine does meanwhile meets all of
-them. The rival in Go sends the adjustment that the agent sent, taken from the wire, and lets every
-validation pass; it makes no files and reads no specs, so that it is the price of NRI itself.
-A container without a share is created and started, beside a plugin in Go that sets one variable,
-with few and with many mounts on the host: what it costs must not depend on them.
-The calibration loop is a fixed piece of work in the runtime's process: what it takes when the
-machine is busy is what being scheduled takes.
+The runtime's side is NRI's own adaptation, the code that containerd runs, in a Go program
+(go/bench-nri). It calls the lanes alternately, so that other load on the machine affects all of
+them. The rival in Go sends the agent's adjustment, recorded from the wire, and accepts every
+validation; it creates no files and reads no specs, so it measures NRI itself. A container without a
+share is created and started beside a Go plugin that sets one variable, with few and with many
+mounts on the host; its latency must not depend on them. The calibration loop is a fixed piece of
+work in the runtime's process: its time on a busy machine is the cost of scheduling delays.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _HARNESS: Final = Path(__file__).parent / "go" / "bench-nri"
 _MOUNTS: Final = 40
 _MEMORY_BYTES: Final = 20 << 30
 _PAUSE_US: Final = 3000
-"""Between two creations. A real runtime takes fifty milliseconds and more for a container."""
+"""Between two creations. A real runtime takes fifty milliseconds or more per container."""
 _WARM_UP: Final = 50
 _WAIT_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Lane:
-    """socket: whose adaptation; plugins that must be there; annotated: the pod holds a grant;
-    started: what is measured is creation and start."""
+    """socket: the adaptation's. plugins: the number required. annotated: the pod holds a grant.
+    started: measures creation and start."""
 
     about: str
     socket: str
@@ -126,7 +126,7 @@ class Stage:
     def __exit__(self, *_error: object) -> None:
         self._runtime.kill()
         self._runtime.communicate()
-        # All at once: the end of the namespace would run a program for each.
+        # All mounts at once: the end of the namespace would run a program for each.
         self._namespace.run(["umount", "--lazy", self._mounts])
 
     def measure(self, lanes: Sequence[str], count: int, save: bool = False) -> Times:
@@ -142,7 +142,7 @@ class Stage:
         return times
 
     def mount(self, count: int) -> None:
-        """So that the host has that many; none is taken away."""
+        """Adds mounts until the host has that many; removes none."""
         if not self._mounts.exists():
             self._mounts.mkdir()
             self._namespace.run(["mount", "-t", "tmpfs", "mounts", self._mounts])
@@ -196,7 +196,7 @@ class Stage:
         specs.mkdir()
         (spec,) = (sim / "cdi").iterdir()
         (specs / "nvidia.yaml").write_text(_with_mounts(json.loads(spec.read_text()), _MOUNTS))
-        # As on a node, where it lies under /run.
+        # As on a node, where it is under /run.
         run_dir = self._directory / "run"
         run_dir.mkdir()
         self._namespace.run(["mount", "-t", "tmpfs", "run", run_dir])
@@ -219,7 +219,7 @@ class Stage:
 
 
 def _with_mounts(spec: dict[str, Any], count: int) -> str:
-    """simgpu's spec as nvidia-ctk writes them: YAML, and a mount for each of many libraries."""
+    """simgpu's spec as nvidia-ctk writes it: YAML, with a mount for each of many libraries."""
     mounts = spec["containerEdits"].setdefault("mounts", [])
     for number in range(len(mounts), count):
         path = f"/usr/lib/x86_64-linux-gnu/libnvidia-part-{number}.so.580.65.06"
@@ -231,7 +231,7 @@ def _with_mounts(spec: dict[str, Any], count: int) -> str:
 
 @contextmanager
 def _busy() -> Iterator[None]:
-    """Every processor has something else to do."""
+    """Keeps every processor busy with other work."""
     loops = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
         for _ in range(os.cpu_count() or 1)
@@ -250,7 +250,7 @@ def _p99(times: Sequence[int]) -> float:
 
 
 def result(runs: Mapping[str, Times], bystanders: Mapping[int, Times]) -> Result:
-    """runs: what was measured, by what the machine did meanwhile; bystanders: by mounts."""
+    """runs: the times, by the machine's load; bystanders: by number of mounts."""
     figures: dict[str, float] = {}
     rows: list[Sequence[str]] = []
     abouts = {name: lane.about for name, lane in LANES.items()}

@@ -1,8 +1,8 @@
-"""What the library adds to what PyTorch asks of the driver, over a driver that answers at once.
+"""The time that the library adds to PyTorch's driver calls, over a driver that answers at once.
 
-The calls are those of recordings (docs/traces.md): a training step that runs eagerly and one that
-is compiled, a burst of cuBLASLt in which functions get an attribute, and the replay of a graph.
-tests/traces/cost.py says how they are measured.
+The calls are those of recordings (docs/traces.md): a training step run eagerly and one compiled, a
+burst of cuBLASLt in which functions get an attribute, and the replay of a graph.
+tests/traces/cost.py describes the measurement.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ROWS: Final[Mapping[str, Row]] = {
 
 
 def measured(quick: bool) -> Iterator[Figure]:
-    """What the rows take, each the median of several processes."""
+    """The times of the rows, each the median of several processes."""
     built("trace-replay", "trace_recorded_driver")
     with tempfile.TemporaryDirectory() as name:
         for letter in sorted({row.letter for row in ROWS.values()}):

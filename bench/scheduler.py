@@ -1,8 +1,8 @@
-"""The scheduler: kube-scheduler with it, without it and as it comes, what it writes, its verbs over
-HTTP, and its memory.
+"""The scheduler: throughput of kube-scheduler with the extender, without it and with its default
+profile; writes to the API server; the verbs over HTTP; and memory.
 
-The goals are for a quiet machine of two cores, and for the figures as they were measured. The
-calibration loop before and after each round says how fast the machine was, and corrects nothing.
+The goals are for an idle machine of two cores, and for figures as measured. The calibration loop
+before and after each round reports the machine's speed and corrects nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _runs(figures: Figures, nodes: int, runs: Runs) -> None:
             f"{where}: {what} per pod",
             "",
             runs.written(what),
-            # A pod whose GPU was filled meanwhile is tried again, with an event.
+            # A pod whose GPU was filled meanwhile is retried, with an event.
             at_most=1.02,
             at_least=0.99,
         )

@@ -1,11 +1,11 @@
-"""What the library costs a program: its driver calls and its start, beside the same without it.
+"""The library's cost for a program: driver calls and program start, beside the same without it.
 
-Over drivers that answer at once, so that what is left is the library. Each pair of figures is taken
-by turns, in several processes. Of calls the fastest process counts: a neighbour on the core's other
-thread slows every call of a process by up to 1.6, and no neighbour makes one faster. Of starts the
-median counts. `machine` is how much slower a calibration loop beside the calls, which no library
-can touch, was with the library than without. What recorded programs ask for (a training step, a
-graph's replay) is measured as bench/recorded.py says.
+Uses drivers that answer at once, so that only the library's time remains. Each pair of figures is
+measured alternately, in several processes. For calls the fastest process counts: load on the core's
+other thread slows all calls of a process by up to 1.6, and nothing makes one faster. For starts the
+median counts. `machine` is the ratio of a calibration loop's times, with and without the library,
+which cannot affect it. Recorded programs (a training step, a graph's replay) are measured as
+bench/recorded.py describes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
 
 @dataclass(frozen=True)
 class Row:
-    """One pair of figures: how people call it, its unit, what it may add at most."""
+    """One pair of figures: its name in the table, its unit, and the limit of what the library may
+    add."""
 
     about: str
     unit: str
@@ -48,7 +49,8 @@ ROWS: Final[Mapping[str, Row]] = {
 }
 _FLAT: Final = {"alloc_free_live": "alloc_free", "async_live": "async"}
 _GROWTH_PERCENT_AT_MOST: Final = 20.0
-"""What a million live ones may add to the library's own part, of the whole pair with none."""
+"""Limit of what a million live allocations may add to the library's own time, in percent of the
+whole pair with none."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Pair:
     without: float
     with_it: float
     machine: float
-    """The calibration loop's time with the library per its time without."""
+    """Ratio of the calibration loop's time with the library to its time without."""
 
 
 def _calls(program: Path, environment: Mapping[str, str], quick: bool) -> Mapping[str, Pair]:
@@ -133,7 +135,7 @@ def result(measured: Mapping[str, Pair]) -> Result:
 
 
 def _with_recorded(own: Result, quick: bool) -> Result:
-    """The rows of recorded programs behind our own."""
+    """The rows of recorded programs after this module's own."""
     figures, at_most, table = dict(own.figures), dict(own.at_most), list(own.rows)
     for each in recorded.measured(quick):
         figures[each.key] = round(each.added_ns, 1)

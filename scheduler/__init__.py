@@ -1,7 +1,7 @@
-"""The scheduler's side: which GPU of the placed node, how much of it, in one write.
+"""The scheduler: chooses the GPUs of a pod and writes them in the pod's Binding.
 
-`core` decides (pure numpy: fleet, fit, score, place); `translate`, with `dialects` and `hints`,
-knows Kubernetes' fields and what is asked in which dialect; `state` keeps what is held; `written`
-is what the Binding carries. The extender stands around them. It imports `contract` and, where it
-speaks to the API server, `kube`, and nothing else of ours.
+`core` decides (pure numpy: fleet, fit, score, place). `translate`, `requests` and `dialects` read
+Kubernetes objects and the pods' requests. `state` holds allocations and reservations. `binding` is
+the content of the Binding. The extender serves them to kube-scheduler. The package imports
+`contract`, `kube` where it calls the API server, and no other package of this repository.
 """

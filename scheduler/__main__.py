@@ -1,4 +1,4 @@
-"""`python -m scheduler`: flags and environment in; a service, an answer or a manifest out."""
+"""Entry point of `python -m scheduler`."""
 
 from __future__ import annotations
 

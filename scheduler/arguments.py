@@ -1,9 +1,9 @@
-"""What kube-scheduler asks: ExtenderArgs, ExtenderPreemptionArgs and ExtenderBindingArgs of
-k8s.io/kube-scheduler, which has no JSON tags, so that fields are called as in Go.
+"""Reads kube-scheduler's calls: ExtenderArgs, ExtenderPreemptionArgs and ExtenderBindingArgs of
+k8s.io/kube-scheduler. The Go types have no JSON tags, so fields are named as in Go.
 
-Pure. The pod comes to `filter` and then to `prioritize`, and is read once. The names of the nodes
-come in another order with nearly every call, since goroutines collect them: they are not known
-again by their bytes.
+Pure. kube-scheduler sends the same pod to `filter` and then to `prioritize`; it is parsed once.
+Node names arrive in another order with nearly every call, because goroutines collect them, so they
+are not cached by their bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from scheduler.requests import Pending
 Json = Mapping[str, Any]
 
 _BETWEEN: Final = b',"Nodes":null,"NodeNames":'
-"""What Go writes between the pod and the names."""
+"""Bytes that Go writes between the pod and the node names."""
 
 
 class ArgumentsError(Exception):
-    """Not what kube-scheduler sends to an extender that is configured as ours has to be."""
+    """The body is not what kube-scheduler sends to a correctly configured extender."""
 
 
 class BindingArguments(NamedTuple):
@@ -36,30 +36,30 @@ class BindingArguments(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the pod, at the API server."""
+        """The pod's path at the API server."""
         namespace, name = quote(self.namespace, safe=""), quote(self.name, safe="")
         return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """uids: pods of one node, which would be deleted. said: that, as it came."""
+    """uids: pods of one node that preemption would delete. said: the same, as received."""
 
     uids: Sequence[str]
     said: Json
 
 
 class Reader:
-    """Remembers the last pod, by the bytes it stood in."""
+    """Parses calls; caches the last pod by its bytes."""
 
     def __init__(self) -> None:
         self._last: tuple[bytes, Pending] | None = None
 
     def arguments(self, body: bytes) -> tuple[Pending, Sequence[str]]:
-        """The pod, and the names of the nodes in question. Raises ArgumentsError.
+        """The pod, and the names of the candidate nodes. Raises ArgumentsError.
 
-        With its last members cut off and closed again, the body is the same object without them:
-        if that and the names are JSON, so was the whole.
+        The body without its last two members, closed again, is the same object without them. If
+        that object and the names are valid JSON, so is the whole body.
         """
         at = body.rfind(_BETWEEN)
         if at < 0 or body[-1:] != b"}":
@@ -68,14 +68,14 @@ class Reader:
         return self._pending(body[:at]), _names(_load(body[at + len(_BETWEEN) : -1]))
 
     def _pending(self, head: bytes) -> Pending:
-        """Of an object that is open yet."""
+        """head: a JSON object without its closing brace."""
         if self._last is None or self._last[0] != head:
             self._last = head, _read(_decode(head + b"}"))
         return self._last[1]
 
 
 def preemption(body: bytes) -> tuple[Pending, Mapping[str, Victims]]:
-    """The pod, and by node who would make way for it. Raises ArgumentsError."""
+    """The pod, and its potential victims by node. Raises ArgumentsError."""
     said = _decode(body)
     found = said.get("NodeNameToMetaVictims")
     if not isinstance(found, dict):

@@ -1,12 +1,12 @@
-"""Binds: chooses the GPUs, holds them, and makes one write, of which it then knows the outcome.
+"""Binds pods: chooses and reserves the GPUs, POSTs one Binding, and determines its outcome.
 
-Chosen and held in one step, without an await. What is held is given back only when the Binding can
-not be done any more: the API server says that the pod is gone, or bound elsewhere, or has changed
-since the version that the Binding names. An answer that does not come, and one that says conflict,
-which the API server says of its store's failures too, decide nothing; then the pod is read. Nothing
-is given back because time has passed. See docs/adr/0019.
+Choice and reservation are one step without an await. A reservation ends only when the Binding can
+no longer be applied: the API server reports that the pod is gone, is bound to another node, or has
+changed since the version that the Binding names. A missing answer decides nothing; nor does a
+conflict, which the API server also reports for failures of its store. The binder then reads the
+pod. A timeout alone ends no reservation. See docs/adr/0019.
 
-One event loop; beside the cache the only one that changes State.
+Runs on one event loop. Apart from the cache, the binder alone changes State.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from scheduler.state import State
 from scheduler.verbs import Verbs
 
 WORK_S: Final = 8.0
-"""Nothing is begun for a bind that came longer ago, so its answer comes POST_S later at most. What
-kube-scheduler waits must be more than both, and the time that the call waited for the Lease."""
+"""A bind starts no new operation after this time, so its answer comes at most POST_S later.
+kube-scheduler's timeout must exceed the sum of both and of the wait for the Lease."""
 GET_S: Final = 3.0
 UNSEEN_S: Final = 30.0
-"""A pod that is held for so long and was not seen bound is asked for."""
+"""A pod that is assumed for this long without being observed as bound is read from the API
+server."""
 
 _Task = asyncio.Task[str]
 _Work = Coroutine[Any, Any, str]
@@ -47,7 +48,7 @@ _SHUT: Final = KubeError(0, "NotOurs", "another process may write")
 
 
 class Client(Protocol):
-    """What is needed of `kube.Kube`."""
+    """The methods of `kube.Kube` that the binder uses."""
 
     async def get(self, path: str, *, timeout_s: float = ...) -> Any: ...
     async def post(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
@@ -55,8 +56,8 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class _Attempt:
-    """placement, request: None for a pod without a share. version: what the Binding is held to; ""
-    for a pod that holds nothing."""
+    """placement, request: None for a pod without a share. version: the resourceVersion that the
+    Binding requires; "" for a pod without a share."""
 
     wanted: BindingArguments
     request: Request | None
@@ -66,7 +67,8 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A Binding that may have been done, or may be yet, while the pod has one of these versions."""
+    """A Binding that may have been applied, or may still be, while the pod has one of these
+    versions."""
 
     wanted: BindingArguments
     versions: frozenset[str]
@@ -74,14 +76,14 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """wanted: of a bind."""
+    """wanted: the arguments of a bind; None for a check."""
 
     wanted: BindingArguments | None
     task: _Task
 
 
 class Binder:
-    """See the module. clock: the one that State is told."""
+    """See the module. clock: the same as State's."""
 
     def __init__(
         self,
@@ -101,12 +103,12 @@ class Binder:
 
     @property
     def under_way(self) -> int:
-        """Pods of which the outcome is being found out."""
+        """Number of pods whose outcome is being determined."""
         return len(self._jobs)
 
     async def bind(self, wanted: BindingArguments) -> str:
-        """ "": the pod is bound to that node. Else why not, or that it is not known yet. Goes on
-        where the caller does not wait for it."""
+        """Returns "" if the pod is bound to that node; else the reason, or that the outcome is
+        unknown. Continues if the caller stops waiting."""
         until_s = self._clock() + WORK_S
         while (job := self._jobs.get(wanted.uid)) is not None:
             if job.wanted == wanted:
@@ -119,19 +121,19 @@ class Binder:
         return await asyncio.shield(self._begin(wanted, self._bind(wanted, chosen, until_s)))
 
     async def tend(self) -> None:
-        """To be called every few seconds. What was sent long ago and was not seen bound is looked
-        at: its pod may be gone, or its Binding not have been done."""
+        """Checks Bindings that were sent long ago and not observed: the pod may be gone, or the
+        Binding not applied. Call every few seconds."""
         for uid in [uid for uid in self._sent if self._state.assumed(uid) is None]:
             if uid not in self._jobs:
                 del self._sent[uid]
         for uid in self._state.overdue(self._clock()):
             sent = self._sent.get(uid)
             if sent is None or uid in self._jobs:
-                continue  # settled while another was asked for, or about to be
+                continue  # settled during an earlier check, or in progress
             if await self._begin(sent.wanted, self._check(sent), of_bind=False):
-                return  # no answer; nor would the others have one
+                return  # no answer; the others would get none either
 
-    # --- jobs: one a pod, for as long as something is asked or sent for it
+    # --- jobs: at most one per pod
 
     def _begin(self, wanted: BindingArguments, work: _Work, of_bind: bool = True) -> _Task:
         task = asyncio.create_task(self._run(wanted.uid, work))
@@ -163,7 +165,7 @@ class Binder:
         return await self._write(attempt, until_s)
 
     async def _write(self, attempt: _Attempt, until_s: float) -> str:
-        """Sends until the outcome is known, or it is too late."""
+        """POSTs until the outcome is known or the time is over."""
         wanted, uid, pause = attempt.wanted, attempt.wanted.uid, Backoff()
         while True:
             if attempt.placement is not None and self._state.assumed(uid) != attempt.placement:
@@ -196,7 +198,8 @@ class Binder:
             await asyncio.sleep(min(wait_s, left_s))
 
     async def _check(self, sent: _Sent) -> str:
-        """ "": it is clear what became of it, or is to be waited for again; else why it is not."""
+        """Returns "" if the outcome is known or still awaited; else why it could not be
+        determined."""
         wanted = sent.wanted
         seen = await self._look(wanted, self._clock())
         if isinstance(seen, str):
@@ -210,8 +213,8 @@ class Binder:
     # --- steps
 
     def _choose(self, wanted: BindingArguments, asked: Pending) -> _Attempt | str | None:
-        """What to send, held from here on; a text: why nothing; None: it must be asked first what
-        became of what was sent for another node. Awaits nothing."""
+        """Chooses and reserves what to send. A str is the reason for sending nothing. None: the
+        outcome of an earlier Binding must be determined first. Awaits nothing."""
         uid, state = wanted.uid, self._state
         if state.is_bound(uid):
             return _at(state.node_of(uid), wanted)
@@ -231,7 +234,8 @@ class Binder:
         return _Attempt(wanted, asked.request, placement, asked.version)
 
     def _place(self, wanted: BindingArguments, asked: Pending, request: Request) -> Placement | str:
-        """Where `prioritize` saw it, if it comes to that node; a text: why it has no room there."""
+        """The placement nominated by `prioritize` if it was for this node, else a new one; a str is
+        the reason why the pod does not fit."""
         state = self._state
         reserved = state.reservations.placement(wanted.uid, request, wanted.node)
         if reserved is not None:
@@ -272,7 +276,7 @@ class Binder:
                 except KubeError as error:
                     if verdict(error) is Verdict.UNKNOWN:
                         raise
-                    # It was not done.
+                    # The Binding was not applied.
                     if before is None:
                         self._sent.pop(uid, None)
                     else:
@@ -283,7 +287,8 @@ class Binder:
         return None
 
     async def _look(self, wanted: BindingArguments, until_s: float) -> Seen | str:
-        """The pod as it is; a text: why that could not be found out in time."""
+        """The pod as the API server has it; a str is the reason why it could not be read in
+        time."""
         pause = Backoff()
         while True:
             if self._clock() > until_s:
@@ -299,7 +304,7 @@ class Binder:
                 await asyncio.sleep(min(pause.next_s(), left_s))
 
     def _learn(self, wanted: BindingArguments, seen: Seen) -> str | None:
-        """What follows for what is held; the verb's answer, None: the pod can be bound."""
+        """Applies what was read to State. Returns the verb's answer; None: the pod can be bound."""
         uid, held, sent = wanted.uid, self._state.assumed(wanted.uid), self._sent.get(wanted.uid)
         if seen.gone or (seen.deleting and not seen.node):
             self._forget(uid)
@@ -322,14 +327,14 @@ class Binder:
         self._state.forget(uid)
 
     def _overtaken(self, wanted: BindingArguments) -> str:
-        """The watch has told what became of the pod."""
+        """The answer when the watch has already reported the outcome."""
         self._sent.pop(wanted.uid, None)
         if self._state.is_bound(wanted.uid):
             return _at(self._state.node_of(wanted.uid), wanted)
         return "the pod is gone"
 
     def _in_doubt(self, uid: str, why: str) -> str:
-        """The answer where nothing more is done for now."""
+        """The answer when no further operation is tried for now."""
         if uid not in self._sent:
             return why
         held = self._state.assumed(uid)

@@ -1,6 +1,6 @@
-"""The Binding: what it carries, and what the API server's answers about it mean.
+"""The Binding: its content, and the meaning of the API server's answers to it.
 
-Pure. The formats are `contract`'s; what follows from an answer, the binder decides.
+Pure. The formats are defined in `contract`; the binder acts on the verdicts.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from scheduler.requests import Json, Pending
 _RETRYABLE: Final = frozenset({401, 429})
 _UNDECIDED: Final = frozenset({408, 409})
 _REMEMBERED: Final = 256
-"""Placements: from when one is sent until the watch tells it."""
+"""Number of placements cached from the POST until the watch reports them."""
 
 
 @lru_cache(_REMEMBERED)
 def annotations_of(placement: Placement) -> Mapping[str, str]:
-    """All that is written onto the pod in the write that binds it.
+    """All annotations of the Binding.
 
-    A grant's core is 100 where none was asked for: the allocation leaves the key out there, which
-    is what says that nothing of the GPU's compute is held.
+    A grant's core is 100 where the pod did not request compute. The allocation then omits the key,
+    which marks that no compute of the GPU is reserved.
     """
     granted: dict[str, list[grants.GpuGrant]] = {}
     for share in placement.shares:
@@ -67,11 +67,11 @@ def binding(
     writer: str = "",
     version: str = "",
 ) -> Json:
-    """The Binding of a pod to a node; None: a pod that asks for no share.
+    """The Binding of a pod to a node; placement None: the pod requests no share.
 
-    The UID makes the API server refuse it where another pod has taken the name; writer, of
-    `scheduler.leader`, where another process may write by now; version, the pod's resourceVersion,
-    where the pod has changed since.
+    The API server refuses it by UID if another pod has the name; by writer (see `scheduler.leader`)
+    if another process may write by then; by version (the resourceVersion) if the pod has changed
+    since.
     """
     metadata: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}
     if version:
@@ -88,11 +88,11 @@ def binding(
     }
 
 
-# --- its outcome ---------------------------------------------------------------------------------
+# --- outcome -------------------------------------------------------------------------------------
 
 
 class Verdict(Enum):
-    """Of a Binding that was not answered with success."""
+    """Meaning of an error answer to a Binding."""
 
     REFUSED = "was not done and will not be"
     NOT_DONE = "was not done, and may be if it is sent again"
@@ -100,8 +100,8 @@ class Verdict(Enum):
 
 
 def verdict(error: KubeError) -> Verdict:
-    """409 is what the API server says of a pod that is bound or has changed, and of every failure
-    of its store that it has no word for, a time-out after the write among them."""
+    """The API server returns 409 for a pod that is bound or has changed, and also for every store
+    failure without a code of its own, a timeout after the write among them."""
     if error.reason == UNREACHABLE or error.status in _RETRYABLE:
         return Verdict.NOT_DONE
     if 400 <= error.status < 500 and error.status not in _UNDECIDED:
@@ -111,7 +111,7 @@ def verdict(error: KubeError) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The pod as the API server has it now. gone: there is none of that UID."""
+    """The pod as the API server has it now. gone: no pod has that UID."""
 
     gone: bool
     deleting: bool
@@ -120,7 +120,7 @@ class Seen:
 
 
 def seen(raw: Json, uid: str) -> Seen:
-    """raw: the pod of that name; {} where there is none."""
+    """raw: the pod of that name; {} if there is none."""
     metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
     return Seen(
         gone=metadata.get("uid") != uid,

@@ -1,9 +1,8 @@
-"""Brings what the API server knows to `scheduler.state`: pods, nodes, devices, agents' Leases.
+"""Updates `scheduler.state` from watches of pods, nodes, devices and the agents' Leases.
 
-The only writer of State beside the binder, on the same event loop. Keeps facts and no JSON; of a
-pod, beside what State has, a number that tells whether anything has changed that we read. What a
-pod asks for that is not bound yet is not kept: kube-scheduler brings it with each verb. Why so: see
-docs/adr/0023.
+Apart from the binder, the cache alone changes State, on the same event loop. It stores facts and no
+JSON; per pod it adds only a hash of the fields that are read, to detect changes. It does not store
+the requests of unbound pods: kube-scheduler sends them with each verb. See docs/adr/0023.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 
 _UNFINISHED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-"""A pod that has finished is, to us, gone: so the server tells it."""
+"""A finished pod counts as deleted; the server reports it so with this selector."""
 _TICK_S: Final = 1.0
 
 
 class Cache:
-    """See the module. After this somebody must `run` it. clock: the one that State is told. wall:
-    seconds since the epoch."""
+    """See the module. The creator must run `run`. clock: the same as State's. wall: seconds since
+    the epoch."""
 
     def __init__(
         self,
@@ -74,8 +73,8 @@ class Cache:
         }
 
     async def run(self) -> None:
-        """Until cancelled. What an object can do wrong is in State's problems; what raises here is
-        a fault of ours, and nobody may go on as if State were kept."""
+        """Runs until cancelled. Errors in objects appear in State's problems; an exception here is
+        a defect of this program, after which State must not be used."""
         async with asyncio.TaskGroup() as group:
             for name, follower in self._followers.items():
                 group.create_task(follower.run(), name=f"watch {name}")
@@ -83,19 +82,19 @@ class Cache:
 
     @property
     def synced(self) -> bool:
-        """All has been listed once. Before that nothing may be decided."""
+        """Every kind has been listed once. No decision may be made before that."""
         return all(follower.synced for follower in self._followers.values())
 
     async def wait_synced(self) -> None:
         await asyncio.gather(*(each.wait_synced() for each in self._followers.values()))
 
     async def relist(self) -> None:
-        """Returns once State has been told fresh lists of all, begun after this call."""
+        """Returns once State has received lists of all kinds, each started after this call."""
         await asyncio.gather(*(each.relist() for each in self._followers.values()))
 
     def ages(self) -> Mapping[str, float]:
-        """By kind, seconds since the API server last said something; inf: never. Where all is well
-        at most about a minute: its bookmarks come that often."""
+        """By kind, seconds since the API server last sent anything; inf: never. Normally at most
+        about a minute, the interval of its bookmarks."""
         now_s = self._clock()
         return {
             name: float("inf") if each.heard_s is None else now_s - each.heard_s
@@ -103,12 +102,12 @@ class Cache:
         }
 
     def lists(self) -> Mapping[str, int]:
-        """By kind, how often all of it was listed."""
+        """By kind, the number of full lists."""
         return {name: each.lists for name, each in self._followers.items()}
 
     def problems(self) -> Sequence[str]:
-        """Of which kinds it is not known what happens now, and why; and credentials that cannot be
-        read again."""
+        """Kinds whose watch is broken, with the reason; and credentials that cannot be read
+        again."""
         found = [
             f"{name}: {each.problem}" for name, each in self._followers.items() if each.problem
         ]
@@ -121,8 +120,8 @@ class Cache:
 
 
 class _Objects:
-    """Objects of one kind, but pods. read: their facts, which have a name; None for one that is
-    nobody's business. see, lose: State's."""
+    """Objects of one kind other than pods. read: returns facts with a name; None for an object to
+    ignore. see, lose: State's methods."""
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class _Objects:
 
 
 class _Pods:
-    """marks: by UID, translate.mark of it as it was seen last."""
+    """marks: by UID, translate.mark of the pod as last observed."""
 
     def __init__(self, state: State, retries: RetryQueue) -> None:
         self._state = state
@@ -174,7 +173,7 @@ class _Pods:
         self._marks[uid] = mark
         if mark == translate.UNBOUND:
             if requests.was_refused(raw):
-                # By kube-scheduler while another process was its extender.
+                # Bound by kube-scheduler while another process was its extender.
                 self._retries.restore(requests.pending(raw))
             return uid
         self._retries.forget(uid)
@@ -189,8 +188,8 @@ class _Pods:
         self._forget(translate.uid(raw))
 
     def listed(self, keys: set[str]) -> None:
-        """Those that we have heard of and the list lacks are gone, whatever was assumed of them:
-        it is newer than all that was heard. State keeps what was assumed for others."""
+        """Removes known pods that the list lacks, whatever was assumed for them: the list is newer
+        than all earlier events. State keeps other assumed pods."""
         for uid in self._marks.keys() - keys:
             self._forget(uid)
         self._state.keep_pods(keys)

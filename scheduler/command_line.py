@@ -1,6 +1,6 @@
-"""The commands as people write them: flags, the environment, and the text of --help.
+"""The command line: flags, environment and the text of --help.
 
-Each flag has a variable, `--state-dir` has GPUSLICE_SCHEDULER_STATE_DIR; a flag outranks it. No
+Each flag has a variable (`--state-dir`: GPUSLICE_SCHEDULER_STATE_DIR); the flag has precedence. No
 other module reads arguments or environment.
 """
 
@@ -105,7 +105,7 @@ Kubeconfig = Annotated[
 
 
 def _installation() -> str:
-    """By default: of the namespace that the pod runs in."""
+    """The default installation name, derived from the pod's namespace."""
     with contextlib.suppress(OSError):
         return _NAMESPACE_FILE.read_text().strip() or Settings().installation
     return Settings().installation
@@ -167,14 +167,14 @@ def serve(
     ] = Format.LOGFMT,
     verbose: Annotated[bool, _option("verbose", "Log what is routine, too.")] = False,
 ) -> None:
-    """Serve kube-scheduler, until SIGTERM.
+    """Serve kube-scheduler until SIGTERM.
 
-    Several replicas may run: the one whose kube-scheduler leads takes the Lease
-    gpuslice-system/gpuslice-scheduler, and binds; the others are warm, and ready. Told to stop, it
-    finishes what is under way and gives the Lease back. The log goes to standard error.
+    Several replicas may run. The replica whose kube-scheduler leads takes the Lease
+    gpuslice-system/gpuslice-scheduler and binds; the others are ready standbys. On SIGTERM it
+    finishes pending work and gives the Lease back. The log goes to standard error.
 
-    Its lines on standard output: "extender: http://...", where kube-scheduler calls;
-    "serving: http://...", what --http asks for; and "ready: ...", once all was read.
+    Its lines on standard output: "extender: http://...", the address for kube-scheduler; "serving:
+    http://...", the address of --http; and "ready: ...", once the cluster's state was read.
     """
     settings = Settings(
         kubeconfig=kubeconfig,
@@ -197,7 +197,7 @@ def serve(
         _LOG.error(Line("cannot serve", error=error))
         raise typer.Exit(1) from None
     except Exception:
-        # A fault of ours. Nobody may go on as if all were kept; whoever started us starts us again.
+        # A defect of this program: State is not reliable. The kubelet restarts the process.
         _LOG.exception("failed")
         raise typer.Exit(1) from None
     _LOG.info("stopped")
@@ -210,7 +210,7 @@ async def _serve(settings: Settings) -> None:
     assert task is not None
 
     def leave() -> None:
-        """Told once, it finishes what is open; told again, it stops."""
+        """The first signal finishes pending work; the second one stops at once."""
         if leaving.is_set():
             task.cancel()
         leaving.set()
@@ -227,7 +227,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def announce(line: str) -> None:
-    # Whoever started us may have stopped reading; that is no reason to stop serving.
+    # The parent may have closed the pipe; that must not stop the service.
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
@@ -254,7 +254,7 @@ def profiles(
     ] = False,
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Print kube-scheduler's configuration, and the policy of the names it serves, to be applied.
+    """Print kube-scheduler's configuration and the policy for the schedulerNames that it serves.
 
     `python -m scheduler profiles | kubectl apply -f -`, then restart the scheduler's Deployment.
     """

@@ -1,10 +1,9 @@
-"""The dialects in which containers ask for shares: each a reader in a table.
+"""The dialects in which containers request shares, as a table of readers.
 
-Pure. A dialect gets the pod's annotations and its containers, and says what each asks for, by
-itself: Koordinator's own scheduler sums a pod's containers, and we do not. Koordinator's hints on
-which GPUs will do are read beside them, as the core's selector and scope.
-A request that is not allowed is refused as it is read: the text names the field, its value and what
-is allowed.
+Pure. A dialect reads the pod's annotations and containers and returns each container's request by
+itself; Koordinator's own scheduler sums a pod's containers, this one does not. Koordinator's hints
+on acceptable GPUs become the core's selector and scope. An invalid request is refused when it is
+read; the text names the field, its value and the allowed values.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from scheduler.core.request import WHOLE_PERCENT, Ask, Phase, Requirement, Scope
 
 
 class RequestError(ValueError):
-    """The pod asks for something that cannot be granted as written, on any node."""
+    """The request is invalid as written, on any node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """resources: as written, under canonical names; a request, or else the limit."""
+    """resources: under canonical names; the request, or else the limit."""
 
     name: str
     phase: Phase
@@ -34,7 +33,7 @@ class Container:
 
 
 Dialect = Callable[[Mapping[str, str], Sequence[Container]], Sequence[Ask]]
-"""(the pod's annotations, its containers) -> what they ask for in this dialect."""
+"""(the pod's annotations, its containers) -> their requests in this dialect."""
 
 _GPU: Final = names.RESOURCE_GPU
 _CORE: Final = names.RESOURCE_CORE
@@ -43,7 +42,7 @@ _RATIO: Final = names.RESOURCE_MEMORY_RATIO
 _SHARED: Final = names.RESOURCE_SHARED
 
 RESOURCES: Final = frozenset({_GPU, _CORE, _MEMORY, _RATIO, _SHARED})
-"""By which shares are asked for, in any dialect."""
+"""Resources by which shares are requested, in any dialect."""
 
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
@@ -54,9 +53,9 @@ _ALLOWED: Final = (
 
 
 def misnamed(resource: str) -> str:
-    """What is wrong with the name of a resource that is to be of GPUs; "" if nothing is. No node
-    has one of another name, and a pod that asked for it would wait for ever: Koordinator's own
-    scheduler writes new names for old before it schedules, the stock one does not."""
+    """The error in the name of a GPU resource; "" if it is valid. No node has a resource of another
+    name, so the pod would wait for ever: Koordinator's scheduler translates old names before it
+    schedules, the stock scheduler does not."""
     if resource in RESOURCES or not resource.lower().startswith(_OF_GPUS):
         return ""
     new = names.DEPRECATED_RESOURCES.get(resource)
@@ -67,7 +66,7 @@ def misnamed(resource: str) -> str:
 
 def koordinator(annotations: Mapping[str, str], containers: Sequence[Container]) -> Sequence[Ask]:
     """Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go, devicehandler_gpu.go), and
-    its mutating webhook where that makes a request fit which would not without."""
+    its mutating webhook where that makes an otherwise unsatisfiable request fit."""
     asks = []
     for container in containers:
         asked = _amounts(container)
@@ -77,7 +76,7 @@ def koordinator(annotations: Mapping[str, str], containers: Sequence[Container])
 
 
 def _amounts(container: Container) -> Mapping[str, int]:
-    """What is asked for of ours; what is zero is not asked for, as in Kubernetes."""
+    """The requested amounts of share resources; zero is no request, as in Kubernetes."""
     amounts = {}
     for name in (_GPU, _CORE, _MEMORY, _RATIO, _SHARED):
         read = quantity.parse(container.resources.get(name))
@@ -110,8 +109,8 @@ def _koordinator_ask(container: Container, asked: Mapping[str, int]) -> Ask:
 
 
 def _gpus(asked: Mapping[str, int]) -> int:
-    """Over how many GPUs the amounts are spread. Core alone tells where no ratio does, as
-    Koordinator's webhook has it: without, 200 percent of core would be asked of one GPU."""
+    """Number of GPUs over which the amounts are divided. Without a ratio, core alone decides, as in
+    Koordinator's webhook; else 200 percent of core would be requested of one GPU."""
     if _SHARED in asked:
         return asked[_SHARED]
     telling = asked.get(_GPU) or asked.get(_RATIO) or asked.get(_CORE) or 0
@@ -120,7 +119,8 @@ def _gpus(asked: Mapping[str, int]) -> int:
 
 
 def _percent(who: str, name: str, total: int, gpus: int, even: bool) -> int:
-    """Of each GPU. even: gpu.shared says over how many, and the total must divide by that."""
+    """The percent per GPU. even: gpu.shared gives the number of GPUs, which must divide the
+    total."""
     if even and total % gpus:
         allowed = f"with {_SHARED}: {gpus} a multiple of {gpus}"
         raise RequestError(f"{who}: {name}: {total}; allowed is {allowed}")
@@ -144,9 +144,9 @@ DIALECTS: Final[Mapping[str, Dialect]] = {"Koordinator": koordinator}
 
 
 def read(annotations: Mapping[str, str], containers: Sequence[Container]) -> Sequence[Ask]:
-    """What the containers ask for, in whichever dialect; empty: for no share.
+    """The containers' requests, in whichever dialect; empty: no share.
 
-    Raises RequestError, also where two dialects are mixed.
+    Raises RequestError, also where a pod mixes two dialects.
     """
     found = {
         name: asks for name, read in DIALECTS.items() if (asks := read(annotations, containers))
@@ -171,7 +171,7 @@ _NOT_HONOURED: Final = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTIT
 def read_hints(
     annotations: Mapping[str, str], asks: Sequence[Ask]
 ) -> tuple[Sequence[Requirement], Scope]:
-    """The selector and the scope that the pod's GPUs must be in. Raises RequestError.
+    """The selector and the scope for the pod's GPUs. Raises RequestError.
 
     Source: koordinator apis/extension/device_share.go.
     """
@@ -240,8 +240,8 @@ def _expression(where: str, raw: object) -> Requirement:
 
 
 def _object(where: str, raw: object, *honoured: str) -> Mapping[str, Any]:
-    """With no other keys than those honoured, where some are named; what is empty asks for nothing,
-    and is let through."""
+    """Accepts only the keys in `honoured`, if any are given. An empty value requests nothing and is
+    accepted."""
     if raw is None:
         return {}
     if not isinstance(raw, dict):

@@ -1,13 +1,13 @@
-"""Who may bind: one process of all, decided from what the Lease says and from our own clock.
+"""Leader election: decides which process may bind, from the Lease and a local clock.
 
-Pure: told what was asked, read and written, and when; says what to do next. `leader` does it.
-Seconds are of one clock of this host that never jumps and goes on while the host sleeps; clocks of
-two hosts are never compared, only that they run equally fast, within a few percent.
+Pure. The caller reports reads, writes and their times; the result is the next action, which
+`leader` performs. Seconds are of one monotonic clock of this host that includes suspend. Clocks of
+two hosts are never compared; they must run equally fast within a few percent.
 
-A holder may write for `window_s` from the moment in which it *sent* its last renewal that
-succeeded. Another takes the Lease when it has seen it unmoved for `lease_s`, and then waits for
-`wait_s` before it writes. What the holder began to send within its window is over 2 * POST_S later,
-at the client and at the server (docs/adr/0018). Hence the law of Terms.
+A holder may write for `window_s` after the moment at which it *sent* its last successful renewal.
+Another process takes the Lease after observing it unchanged for `lease_s`, and waits another
+`wait_s` before it writes. A POST that the holder started within its window ends within 2 * POST_S,
+at the client and at the server (docs/adr/0018). From this follows the invariant of Terms.
 """
 
 from __future__ import annotations
@@ -20,55 +20,56 @@ from typing import Final
 from scheduler.lease import Campaign, Record, given_back
 
 POST_S: Final = 4.0
-"""A POST of a Binding is over by then, at the client and, as its query `timeout`, at the server."""
+"""Timeout of a Binding's POST at the client and, as its query `timeout`, at the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """lease_s + wait_s > window_s + 2 * POST_S, by a margin for clocks that run unequally fast."""
+    """Invariant: lease_s + wait_s > window_s + 2 * POST_S, with a margin for the clocks' rate
+    difference."""
 
     lease_s: float = 8.0
-    """Unmoved for so long, the Lease may be taken."""
+    """The Lease may be taken after it was unchanged for this long."""
     window_s: float = 5.5
-    """A renewal is good for so long."""
+    """How long a renewal permits writes."""
     wait_s: float = 6.5
-    """From the taking of an expired Lease to the first write."""
+    """Wait between taking an expired Lease and the first write."""
     renew_s: float = 1.5
     look_s: float = 2.0
-    """How often a standby that nobody asks looks at the Lease."""
+    """Poll interval of a standby that receives no calls."""
     want_s: float = 0.4
-    """How often one that is asked does."""
+    """Poll interval of a standby that receives calls."""
     asked_s: float = 15.0
-    """Asked within so long, it wants the Lease: kube-scheduler's pause between two tries of a pod
-    is 10 s at most."""
+    """A process that received a call within this time wants the Lease. kube-scheduler retries a pod
+    after at most 10 s."""
     campaign_s: float = 2.0
-    """How often it says so."""
+    """Interval of its campaign updates."""
     fresh_s: float = 6.0
-    """A campaign that has not moved for longer is over."""
+    """A campaign that is unchanged for longer is over."""
     quiet_s: float = 3.0
-    """A holder that was not asked for so long yields to a replica that is."""
+    """A holder without calls for this long yields to a replica that receives calls."""
     rival_quiet_s: float = 360.0
-    """And to another installation after this: kube-scheduler tries each pending pod at least every
-    5 minutes, so one that still lives asks sooner."""
+    """The same for another installation. kube-scheduler retries each pending pod at least every 5
+    minutes, so a running one sends a call sooner."""
     dead_wait_s: float = POST_S + 1.0
-    """In place of wait_s where the holder is known to be dead: it has sent what it will send."""
+    """Replaces wait_s if the holder's process is known to have exited: it sends nothing more."""
 
 
 MARGIN: Final = 0.05
-"""By so much clocks of two hosts may run unequally fast; it is a thousand times what they do."""
+"""Tolerated rate difference between two hosts' clocks, a thousand times the real one."""
 
 
 class Role(Enum):
     STANDBY = "standby"
     TAKING = "taking"
-    """Holds the Lease; waits, or lists afresh, before its first write."""
+    """Holds the Lease; waits or relists before its first write."""
     HOLDING = "holding"
     YIELDING = "yielding"
-    """Holds it, writes nothing new, finishes what is under way."""
+    """Holds the Lease, starts no new write, finishes pending ones."""
 
 
 class Do(Enum):
-    """What to do next with the Lease, if anything."""
+    """The next operation on the Lease."""
 
     LOOK = "look"
     TAKE = "take"
@@ -79,8 +80,8 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """identity: of this process and of no other ever. dead: identities whose processes are
-    certainly dead."""
+    """identity: unique to this process for all time. dead: identities of processes that are known
+    to have exited."""
 
     identity: str
     installation: str
@@ -88,20 +89,20 @@ class Candidate:
 
 
 class Election:
-    """See the module. After `step` you must do what it says, and tell `saw` or `wrote`."""
+    """See the module. After `step`, perform the action and report `saw` or `wrote`."""
 
     def __init__(self, me: Candidate, terms: Terms | None = None) -> None:
         self.me = me
         self.terms = terms or Terms()
         self.role = Role.STANDBY
         self.record: Record | None = None
-        """The Lease, as it was seen last; None: it is not there."""
+        """The Lease as last read; None: it does not exist."""
         self.leaving = False
-        """Set once: gives the Lease back, and takes it never again."""
+        """Set once: gives the Lease back and never takes it again."""
         self._seen = False
         self._uid = ""
         self._replaced_s = float("-inf")
-        """When the Lease was seen to be gone, or another of its name."""
+        """When the Lease was observed to be deleted or recreated."""
         self._moved_s = 0.0
         self._valid_until_s = 0.0
         self._ready_s = 0.0
@@ -110,14 +111,14 @@ class Election:
         self._count = 0
         self._campaigns: dict[str, tuple[Campaign, float]] = {}
 
-    # --- what was
+    # --- observations
 
     def asked(self, now_s: float) -> None:
-        """Our own kube-scheduler has asked something."""
+        """This process's kube-scheduler has sent a call."""
         self._asked_s = now_s
 
     def saw(self, record: Record | None, now_s: float) -> None:
-        """The Lease was read; now_s: when the answer had come. None: it is not there."""
+        """The Lease was read. now_s: when the answer arrived. record None: it does not exist."""
         if not self._seen or _beat(record) != _beat(self.record):
             self._moved_s = now_s
         uid = record.uid if record else ""
@@ -139,13 +140,14 @@ class Election:
         }
 
     def wrote(self, do: Do, record: Record, sent_s: float, now_s: float) -> None:
-        """TAKE, RENEW or GIVE_BACK succeeded; record: the answer. sent_s: before it was sent."""
+        """TAKE, RENEW or GIVE_BACK succeeded. record: the answer. sent_s: before the request was
+        sent."""
         before, moved_s = self.record, self._moved_s
         self.saw(record, now_s)
         if do is Do.GIVE_BACK:
             self.role = Role.STANDBY
             self._campaigns.clear()
-            # It was given to somebody: to be had again it takes a new question.
+            # Taking it again requires a new call.
             self._asked_s = float("-inf")
             return
         self._valid_until_s = sent_s + self.terms.window_s
@@ -159,11 +161,11 @@ class Election:
         self._count += 1
 
     def listed(self) -> None:
-        """All that is there was listed afresh, begun when `must_list` was already so."""
+        """All objects were relisted, in a list started when `must_list` was already true."""
         if self.role is Role.TAKING:
             self.role = Role.HOLDING
 
-    # --- what is
+    # --- queries
 
     @property
     def holds(self) -> bool:
@@ -173,7 +175,7 @@ class Election:
         return self.role is Role.HOLDING and now_s < self._valid_until_s
 
     def is_silent(self, now_s: float) -> bool:
-        """Whether we hold the Lease by name, and could not renew it in time."""
+        """Whether this process is the recorded holder but could not renew in time."""
         return self.holds and now_s >= self._valid_until_s
 
     def must_list(self, now_s: float) -> bool:
@@ -183,24 +185,24 @@ class Election:
         return now_s - self._asked_s <= self.terms.asked_s and not self.leaving
 
     def is_rivals(self, now_s: float) -> bool:
-        """Whether a process of another installation holds the Lease, and lives: there is no use
-        in waiting for it."""
+        """Whether a process of another installation holds an unexpired Lease, so that waiting is
+        useless."""
         record = self.record
         if record is None or not record.holder or self.holds:
             return False
         return record.installation != self.me.installation and not self._is_expired(now_s)
 
     def quiet_s(self, now_s: float) -> float:
-        """For how long the holder has not moved."""
+        """Seconds since the holder's record last changed."""
         return now_s - self._moved_s
 
     def campaign(self) -> Campaign:
         return Campaign(self.me.identity, self.me.installation, self._count)
 
-    # --- what next
+    # --- next action
 
     def step(self, now_s: float, under_way: bool = False) -> Do:
-        """What to do now. under_way: a write may still be on its way."""
+        """The next action. under_way: a write may still be pending."""
         if not self._seen:
             return Do.LOOK
         if self.holds:
@@ -216,7 +218,7 @@ class Election:
         return Do.LOOK
 
     def settle(self, now_s: float) -> None:
-        """To be called before `step`: whether to yield, by what is known now."""
+        """Decides whether to yield. Call before `step`."""
         clean = self.role is Role.HOLDING or self.must_list(now_s)
         if not clean:
             return
@@ -224,7 +226,7 @@ class Election:
             self.role = Role.YIELDING
 
     def pause_s(self, now_s: float) -> float:
-        """From one step to the next, where nothing happens."""
+        """Seconds until the next step if no event occurs."""
         if self.holds:
             pause_s = self.terms.renew_s
             if self.role is Role.TAKING and self._ready_s > now_s:
@@ -233,7 +235,7 @@ class Election:
         return self.terms.want_s if self.wants(now_s) else self.terms.look_s
 
     def record_for(self, do: Do, at: str) -> Record:
-        """What to write. at: the time, for people."""
+        """The record to write. at: the time, for people."""
         seen = self.record
         if do is Do.TAKE:
             return Record(
@@ -251,7 +253,7 @@ class Election:
         renewed = replace(seen, renewed=at, duration_s=self.terms.lease_s, waits=waits)
         return given_back(renewed) if do is Do.GIVE_BACK else renewed
 
-    # --- inside
+    # --- internals
 
     def _is_ours(self, record: Record | None) -> bool:
         known = self.record
@@ -266,11 +268,12 @@ class Election:
         return self._is_dead(record) or self._is_expired(now_s)
 
     def _is_given_back(self, record: Record) -> bool:
-        """Not so where it was deleted from under its holder, and made anew, as by the manifests."""
+        """False if the Lease was deleted while held and then recreated, as by applying the
+        manifests."""
         return not record.holder and (record.term > 0 or self._replaced_s == float("-inf"))
 
     def _is_dead(self, record: Record) -> bool:
-        """Whether the holder has sent all that it will, and whoever was before it, too."""
+        """Whether the holder, and every holder before it, has sent its last write."""
         return record.holder in self.me.dead and not record.waits
 
     def _is_expired(self, now_s: float) -> bool:
@@ -279,10 +282,10 @@ class Election:
         return self.quiet_s(now_s) >= max(self.terms.lease_s, record.duration_s)
 
     def _over_s(self, before: Record | None, moved_s: float, sent_s: float) -> float:
-        """When all that the one before us may have sent is over."""
+        """The time by which every write of earlier holders has ended."""
         terms = self.terms
         if before is None:
-            # Somebody has deleted it, perhaps from under a holder that has just renewed it.
+            # The Lease was deleted, perhaps just after its holder renewed it.
             return sent_s + terms.lease_s + terms.wait_s
         if self._is_given_back(before):
             return sent_s
@@ -293,7 +296,7 @@ class Election:
         return moved_s + max(terms.lease_s, before.duration_s) + terms.wait_s
 
     def _has_heir(self, now_s: float) -> bool:
-        """Whether another is asked, and we are not."""
+        """Whether another process receives calls and this one does not."""
         unasked_s = now_s - self._asked_s
         for campaign, at_s in self._campaigns.values():
             if now_s - at_s > self.terms.fresh_s:

@@ -1,9 +1,9 @@
-"""What is told to probes, Prometheus and people: GET /livez, /readyz, /metrics, /debug/fleet.
+"""The HTTP endpoint for probes, Prometheus and people: GET /livez, /readyz, /metrics, /debug/fleet.
 
-On the same event loop as everything else: that /livez is answered is what it says. Nothing can be
-changed through it. It needs no authentication; so /debug/fleet, with the names of pods and what
-they hold, is for connections from the pod itself alone, as `kubectl port-forward` makes them, and
-the numbers of /metrics are read at most once a second.
+Runs on the main event loop, so an answer to /livez shows that the loop runs. Read-only and without
+authentication. /debug/fleet shows pod names and allocations, so it serves only connections from the
+pod itself, as `kubectl port-forward` makes them. The numbers of /metrics are computed at most once
+a second.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ PAGES: Final = ("/livez", "/readyz", "/metrics", "/debug/fleet")
 LEAVE_S: Final = 1.0
 _RETRY_S: Final = 5.0
 _FRESH_S: Final = 1.0
-"""To read the numbers of 5,000 nodes takes 30 ms of the loop."""
+"""Computing the numbers for 5,000 nodes blocks the loop for 30 ms."""
 _AT_ONCE: Final = 50
-"""Nodes between two turns of whoever else waits for the loop."""
+"""Nodes processed before yielding the event loop."""
 _LAG_S: Final = 150.0
 """The API server sends a bookmark about every minute."""
 
 
 class Source(Protocol):
-    """What is needed of `cache.Cache`."""
+    """The methods of `cache.Cache` that the endpoint uses."""
 
     @property
     def synced(self) -> bool: ...
@@ -49,7 +49,7 @@ class Source(Protocol):
 
 
 class Endpoint:
-    """standing: who may bind, and what we do about it, as one line."""
+    """standing: the election state as one line."""
 
     def __init__(
         self, state: State, source: Source, metrics: Metrics, standing: Callable[[], str]
@@ -61,11 +61,12 @@ class Endpoint:
         self._listed: dict[str, int] = {}
         self._refreshed_s = float("-inf")
         self._fleet_lock = asyncio.Lock()
-        """One at a time: a page of 5,000 nodes takes half a second of the loop, in small pieces."""
+        """One request at a time: a page of 5,000 nodes takes half a second of the loop, in small
+        slices."""
 
     async def run(self, address: Address, served: Callable[[str], None]) -> None:
-        """Until cancelled. The address is tried again while another process has it: pods are bound
-        whether or not it is served. served: told where, once it is."""
+        """Runs until cancelled. Retries the address while another process has it: pods are bound
+        whether or not the endpoint is served. served: called with the address once it is served."""
         app = web.Application()
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
@@ -84,7 +85,7 @@ class Endpoint:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Why not ready; empty: ready."""
+        """Reasons for not being ready; empty: ready."""
         found = list(self._source.problems())
         for kind, age_s in self._source.ages().items():
             if _LAG_S < age_s < float("inf"):
@@ -110,7 +111,7 @@ class Endpoint:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _fleet(self, request: web.Request) -> web.StreamResponse:
-        """A JSON object, written node by node: a large one must not halt the scheduler."""
+        """A JSON object, written node by node so that a large one does not block the scheduler."""
         if not is_local(request.remote):
             text = "/debug/fleet is served to the pod itself alone: use kubectl port-forward\n"
             return web.Response(text=text, status=403)
@@ -137,7 +138,7 @@ class Endpoint:
         return web.Response(text=f"there are {', '.join(PAGES)}\n", status=404)
 
     def refresh(self) -> None:
-        """Numbers that are read off, not counted as things happen."""
+        """Updates the gauges, which are computed rather than counted."""
         metrics = self._metrics
         view.measure(self._state, metrics)
         metrics.ready.set(not self.problems)

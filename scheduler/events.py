@@ -1,9 +1,9 @@
-"""Kubernetes Events of what a person should look at: the state's problems, and little else.
+"""Kubernetes Events for State's problems.
 
-kube-scheduler writes `Scheduled` of each pod that it had us bind, and `FailedScheduling` with our
-words where nothing fits; we write no second one. Written by the one that may bind, or each replica
-would. The same is told once an hour at most, and no more in all than a bucket gives: a cluster full
-of problems must not drown in events of them. Events are for people: one that fails is not written.
+kube-scheduler writes `Scheduled` for each pod that the extender binds, and `FailedScheduling` with
+the extender's text; no second one is written. Only the process that may bind writes Events, or each
+replica would. The same Event is written at most once an hour, and a token bucket bounds the total
+rate. A failed write is dropped.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from scheduler.metrics import Metrics
 
 Json = Mapping[str, Any]
 Regarding = tuple[str, str, str, str, str]
-"""An object's API version, kind, namespace, name and UID."""
+"""API version, kind, namespace, name and UID of an object."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 AGAIN_S: Final = 3600.0
 BURST: Final = 25
 PER_S: Final = 1 / 6
-"""Ten a minute, beyond the first few."""
+"""Ten per minute after the initial burst."""
 NOTE_BYTES: Final = 1024
-"""The API server takes no more."""
+"""The API server's limit."""
 COMPONENT: Final = "gpuslice.io/scheduler"
 _ANSWER_S: Final = 5.0
 _DEFAULT_NAMESPACE: Final = "default"
-"""Of events about nodes, which have no namespace; kubectl looks there."""
+"""Namespace of events about nodes, which have none; kubectl reads them there."""
 
 POD_PROBLEM: Final = "GPUShareUnclear"
 NODE_PROBLEM: Final = "GPUInventoryProblem"
@@ -44,13 +44,13 @@ REASONS: Final = (POD_PROBLEM, NODE_PROBLEM, SECOND_INSTALLATION)
 
 
 class Client(Protocol):
-    """What is needed of `kube.Kube`."""
+    """The methods of `kube.Kube` that are used here."""
 
     async def post(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
 
 
 class Bucket:
-    """At most BURST at once, and PER_S in the long run."""
+    """Token bucket: at most BURST at once, and PER_S in the long run."""
 
     def __init__(self, now_s: float) -> None:
         self._full = float(BURST)
@@ -79,19 +79,19 @@ class Events:
         self._told: dict[tuple[str, ...], float] = {}
 
     async def problems(self, found: Iterable[Problem]) -> None:
-        """What is wrong now, all of it."""
+        """found: the complete list of current problems."""
         for each in found:
             if each.about:
                 namespace, _, name = each.about.partition("/")
                 await self._tell(POD_PROBLEM, ("v1", "Pod", namespace, name, each.uid), each.text)
             else:
-                # kubectl looks for a node's events by its name in place of the UID.
+                # kubectl finds a node's events by the node's name in the UID field.
                 await self._tell(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
 
     async def second_installation(self, standing: str) -> None:
-        """We are asked to bind, and another installation does."""
+        """This process receives calls, but another installation holds the Lease."""
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, names.LEASE_SCHEDULER, "")
-        # The text tells the time; who it is is the same.
+        # The text contains a time, so the key leaves it out.
         await self._tell(SECOND_INSTALLATION, lease, standing, key=self._identity)
 
     async def _tell(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
@@ -101,7 +101,7 @@ class Events:
         if about in self._told:
             return
         if not self._bucket.take(now_s):
-            # Not entered: it is told when there is room again.
+            # Not recorded: it is written when the bucket has capacity again.
             self._metrics.events.labels("dropped").inc()
             return
         self._told[about] = now_s
@@ -140,7 +140,7 @@ def event(reason: str, regarding: Regarding, text: str, identity: str, at: datet
 
 
 def _cut(text: str) -> str:
-    """In printable ASCII, as in the log: the text may be a tenant's."""
+    """Cuts the text and keeps printable ASCII, as in the log: a tenant may have written it."""
     plain = text.encode("ascii", "backslashreplace").decode()
     plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
     return plain if len(plain) <= NOTE_BYTES else plain[: NOTE_BYTES - 3] + "..."

@@ -1,8 +1,8 @@
 """kube-scheduler's extender over HTTP: POST /filter, /prioritize, /preempt, /bind.
 
-Knows HTTP and who is answered, and decides nothing. What cannot be answered is answered with an
-error, never with an empty success: kube-scheduler tries the pod again. For 127.0.0.1 alone: who can
-connect can bind pods.
+Handles HTTP and access, and decides nothing. A call that cannot be served gets an error, never an
+empty success, so that kube-scheduler retries the pod. Listens on 127.0.0.1 alone: any process that
+can connect can bind pods.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from scheduler.verbs import Verbs, error
 _LOG: Final = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 64 << 20
-"""Of a call: the largest pod that the API server takes, and a hundred thousand names."""
+"""Limit of a body: the largest pod that the API server accepts, and a hundred thousand names."""
 NOT_SYNCED: Final = "gpuslice has not heard of all pods, nodes and GPUs yet"
 _FAILED: Final = {"/preempt": 503}
-"""The status of an error; else 200. An ExtenderPreemptionResult has no field for one: what is read
-at all says that nobody can make way."""
+"""HTTP status of an error by verb; else 200. ExtenderPreemptionResult has no error field: any body
+that is parsed means that no victims were found."""
 _OUTCOMES: Final = {False: "answered", True: "error"}
 
 Said = tuple[bytes, str]
@@ -38,7 +38,7 @@ Call = Callable[[bytes], Said | Awaitable[Said]]
 
 
 class Source(Protocol):
-    """What is needed of `cache.Cache`."""
+    """The methods of `cache.Cache` that the extender uses."""
 
     @property
     def synced(self) -> bool: ...
@@ -67,7 +67,7 @@ class Extender:
         }
 
     async def serve(self, host: str, port: int) -> Server:
-        """Serves until the server's `close`. Port 0: any; see the server's address."""
+        """Serves until `close`. Port 0: any free port; see the server's address."""
         server = Server(self._answer, MOST_BYTES)
         await server.start(host, port)
         return server
@@ -101,18 +101,18 @@ class Extender:
         return Response(answer, status=_FAILED.get(verb, 200) if refused else 200)
 
     def _filter(self, body: bytes) -> Said | Awaitable[Said]:
-        """Of every pod: at once, where that can be."""
+        """Handles every pod, synchronously where possible."""
         if self._source.synced and self._gate.asked():
             return self._verbs.filter(body), ""
         return self._admitted(self._verbs.filter, body)
 
     def _prioritize(self, body: bytes) -> Said:
-        """Where this is an error, kube-scheduler goes on without our scores. Who may not write has
-        refused the filter before."""
+        """After an error kube-scheduler continues without scores. A process without the Lease has
+        already refused the filter."""
         return (self._verbs.prioritize(body), "") if self._source.synced else _refused(NOT_SYNCED)
 
     def _preempt(self, body: bytes) -> Awaitable[Said]:
-        """Of a node that is full no filter was asked before."""
+        """kube-scheduler does not call filter first for a node that is full."""
         return self._admitted(self._verbs.preempt, body)
 
     async def _admitted(self, verb: Callable[[bytes], bytes], body: bytes) -> Said:
@@ -132,7 +132,7 @@ class Extender:
 
 
 def _refused(why: str) -> Said:
-    """Of a Binding also where it is done, with ""."""
+    """The body of a bind's answer; why "" means success."""
     return error(why), why
 
 

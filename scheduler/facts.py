@@ -1,7 +1,7 @@
-"""What the scheduler knows of Kubernetes' objects: the few facts that decide, as values.
+"""Facts about Kubernetes objects that decide placement, as plain values.
 
-Written by `scheduler.translate`, read by `scheduler.state`; neither field paths nor dialects here.
-Problem and Holder are what the state reports for people.
+Written by `scheduler.translate`, read by `scheduler.state`; contains no field paths and no
+dialects. Problem and Holder are State's reports for people.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scheduler.core.request import WHOLE_PERCENT, Request
 class HeldGpu:
     """What a bound pod holds of one GPU of its node.
 
-    uuid None: an older writer told the minor alone. memory_bytes None: memory_percent tells, of
-    the GPU's total. core_percent None: none was asked for.
+    uuid None: an older writer recorded only the minor. memory_bytes None: memory_percent of the
+    GPU's total applies. core_percent None: the pod requested no compute.
     """
 
     uuid: str | None
@@ -31,16 +31,17 @@ class HeldGpu:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A bound pod whose annotations do not tell which GPU it holds: it may be any of its node's.
+    """A bound pod whose annotations do not show which GPU it holds; it may hold any of its node's
+    GPUs.
 
-    asked: what its containers ask for; None: that cannot be read either, so that it may hold any
-    GPU whole.
+    asked: what its containers request; None: that is unreadable too, so the pod may hold any GPU
+    whole.
     """
 
     asked: Request | None
 
     def most_of(self, gpu: Gpu) -> tuple[int, int | None]:
-        """Bytes and core: the most that it may hold of the GPU."""
+        """Bytes and core: the most that the pod may hold of the GPU."""
         if self.asked is None:
             return gpu.total_bytes, WHOLE_PERCENT
         size, core = self.asked.peak_of(gpu.total_bytes)
@@ -52,9 +53,9 @@ Held = Sequence[HeldGpu] | Unreadable
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """node: "" until bound. finished: Succeeded or Failed, so that it holds nothing any more;
-    one that is being deleted holds until it is gone. problem: what is wrong with its annotations,
-    for people, "" for nothing."""
+    """node: "" until bound. finished: Succeeded or Failed, so it holds nothing; a pod that is being
+    deleted holds its GPUs until it is gone. problem: the error in its annotations, for people; ""
+    for none."""
 
     uid: str
     namespace: str
@@ -67,9 +68,9 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """isolates: the node's label says that it can. partitioned: its label requires that several
-    whole GPUs of a pod are a group of its partition table. cordoned, excluded: UUIDs of GPUs that
-    may not be given."""
+    """isolates: the node's label states that it isolates shares. partitioned: its label requires
+    that several whole GPUs of a pod form a group of its partition table. cordoned, excluded: UUIDs
+    of GPUs that must not be allocated."""
 
     name: str
     uid: str
@@ -81,8 +82,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A node's inventory. node_uid: of the Node that owns it, "" where it does not say. GPUs:
-    those that can be read; problems: what is wrong with the others. readable False: with all."""
+    """A node's inventory. node_uid: of the owning Node; "" if the object does not record it. gpus:
+    the readable ones. problems: errors in the others. readable False: no GPU is readable."""
 
     name: str
     node_uid: str
@@ -93,9 +94,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """A node agent's sign of life. name: of the node. beat: changes whenever the agent renews.
-    not_ready: why it can serve no container, "" where it can. renewed_s: when, in seconds since the
-    epoch by the agent's clock; None: it does not say."""
+    """A node agent's Lease. name: of the node. beat: changes with each renewal. not_ready: why the
+    agent cannot serve containers; "" if it can. renewed_s: time of the renewal in seconds since the
+    epoch by the agent's clock; None: not recorded."""
 
     name: str
     beat: str
@@ -105,7 +106,7 @@ class LeaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should look at. about, uid: a pod's NAMESPACE/NAME and UID, or ""
+    """A problem that needs a person's attention. about, uid: a pod's NAMESPACE/NAME and UID, or ""
     for the node."""
 
     node: str
@@ -116,8 +117,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod that holds GPUs of a node. whose: NAMESPACE/NAME. GPUs: of those that are there,
-    (UUID, bytes, percent of core or None). assumed: its binding was not seen yet."""
+    """A pod that holds GPUs of a node. whose: NAMESPACE/NAME. gpus: the existing ones, as (UUID,
+    bytes, percent of core or None). assumed: its binding was not observed yet."""
 
     uid: str
     whose: str

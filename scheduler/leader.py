@@ -1,8 +1,9 @@
-"""Keeps the Lease: the one process that holds it may bind. Decisions are `election`'s.
+"""Holds the Lease that permits this process to bind. `election` makes the decisions.
 
-Fed by the API server (the Lease is read, renewed, asked for) and by the extender (`admit`: our
-kube-scheduler asks, so it leads, and the Lease should follow it). Read by the binder, right before
-each POST. One task; it never gives up but when it is told to leave.
+Inputs: the API server (the Lease is read, renewed and campaigned for) and the extender, which calls
+`admit`: a call shows that this process's kube-scheduler leads, so this process should hold the
+Lease. The binder checks `may_write` right before each POST. One task; it runs until `leave` or
+cancellation.
 """
 
 from __future__ import annotations
@@ -25,50 +26,50 @@ from scheduler.metrics import Metrics
 _LOG: Final = logging.getLogger(__name__)
 
 LEASE_CALL_S: Final = 2.0
-"""Two renewals can fail within a window."""
+"""Within a window two renewals can fail."""
 PATIENCE_S: Final = 2.5
 """How long a verb waits for the Lease, while kube-scheduler waits for the verb."""
 _RETRY_S: Final = 0.5
 
 
 class Gate(Protocol):
-    """The right to bind, as extender and binder see it: held by one process of all, and for a while
-    only. All in one thread, that of the event loop. After the check in `may_write` nothing may be
-    awaited before the POST, which goes by POST_S."""
+    """The right to bind, as used by extender and binder. Only one process has it at a time, for a
+    limited time. All calls run on the event loop's thread. Nothing may be awaited between
+    `may_write` and the POST, whose timeout is POST_S."""
 
     def asked(self) -> bool:
-        """A verb has come, so our kube-scheduler leads, and we should write. Whether we may now:
-        else `admit` has the answer."""
+        """Records a verb: this process's kube-scheduler leads, so this process should write. True
+        if it may write now; else call `admit`."""
 
     async def admit(self) -> str:
-        """As `asked`; waits, for a short while, where the right is on its way. "": we may; else the
-        verb's error, for people."""
+        """As `asked`, but waits briefly if the right is about to be acquired. "": this process may
+        write; else the verb's error."""
 
     def may_write(self) -> bool:
-        """Whether a POST may leave now. Asked within `writing`, right before it."""
+        """Whether a POST may be sent now. Call within `writing`, right before the POST."""
 
     def refusal(self) -> str:
-        """Why not, and who may; "" where we may."""
+        """Why this process may not write, and which one may; "" if it may."""
 
     @property
     def writer(self) -> str:
-        """What each Binding says in the annotation contract.names.ANNOTATION_WRITER: the API server
-        refuses those of a writer that is not the Lease's holder any more."""
+        """Value of each Binding's annotation contract.names.ANNOTATION_WRITER, the fencing token.
+        The API server refuses Bindings whose writer no longer holds the Lease."""
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
-        """Around a POST, until its outcome is known: who yields waits for those under way."""
+        """Encloses a POST until its outcome is known. Yielding waits for pending POSTs."""
 
 
 def boot_clock() -> float:
-    """Seconds that go on while the host sleeps, and that nobody can set."""
+    """Seconds of a clock that includes suspend and cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Leader:
-    """Keeps the Gate. `run` until it is left, or cancelled: then nothing is
-    given back, and the others wait the Lease out.
+    """Implements Gate. `run` runs until `leave`; if cancelled instead, it does not give the Lease
+    back, and the other processes wait until it expires.
 
-    relist: lists all that is there afresh; awaited before the first write of each term.
+    relist: lists all objects again; awaited before the first write of each term.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Leader:
         self._trouble = ""
         self._rival = ""
 
-    # --- the gate
+    # --- Gate
 
     def asked(self) -> bool:
         now_s = self._clock()
@@ -132,7 +133,7 @@ class Leader:
         try:
             yield
         except BaseException:
-            # Given up here, it may be under way at the server, which gives up as late.
+            # The request may still be pending at the server, which times out as late.
             self._unsure_until_s = self._clock() + POST_S
             raise
         finally:
@@ -140,7 +141,7 @@ class Leader:
             if self._role is Role.YIELDING:
                 self._wake.set()
 
-    # --- for people
+    # --- reporting
 
     @property
     def role(self) -> Role:
@@ -148,7 +149,7 @@ class Leader:
 
     @property
     def standing(self) -> str:
-        """Who may bind, and what we do about it: one line."""
+        """The state of the election, and this process's part in it, as one line."""
         election, now_s = self._election, self._clock()
         record = election.record
         if election.may_write(now_s):
@@ -174,7 +175,7 @@ class Leader:
 
     @property
     def rival(self) -> str:
-        """The other installation that binds while we are asked to; "" for none."""
+        """The other installation that binds while this process receives calls; "" for none."""
         election, now_s = self._election, self._clock()
         record = election.record
         if record is None or not (election.wants(now_s) and election.is_rivals(now_s)):
@@ -184,7 +185,7 @@ class Leader:
     # --- the loop
 
     async def run(self) -> None:
-        """Until `leave`, and what was under way is done and the Lease given back."""
+        """Runs until `leave`, the end of pending writes and the return of the Lease."""
         election = self._election
         try:
             while True:
@@ -200,13 +201,13 @@ class Leader:
             await self._list_no_more()
 
     def leave(self) -> None:
-        """From now on nothing new is written; `run` ends when what is under way is done."""
+        """Starts no new write; `run` returns when pending writes have ended."""
         self._election.leaving = True
         self._settle()
         self._wake.set()
 
     async def _step(self) -> float:
-        """The next step, and after how many seconds the one behind it is due."""
+        """Performs the next step. Returns the seconds until the one after it."""
         election = self._election
         self._settle()
         sent_s = self._clock()
@@ -225,7 +226,7 @@ class Leader:
         return min(pause_s, unsure_s) if unsure_s > 0 else pause_s
 
     async def _look_again(self, do: Do, error: KubeError) -> float:
-        """Somebody else has written, or there is no Lease (any more)."""
+        """After a conflict or a missing Lease: reads it again."""
         try:
             await self._do(Do.LOOK, self._clock())
         except KubeError as again:
@@ -271,10 +272,10 @@ class Leader:
             _LOG.warning(Line("lease", failed=do.value, error=error))
         self._trouble = str(error)
 
-    # --- what follows from the role
+    # --- effects of the role
 
     def _settle(self) -> None:
-        """Decide by what is known now, and make everything else follow."""
+        """Updates the role, and everything that depends on it."""
         election, now_s = self._election, self._clock()
         election.settle(now_s)
         if election.role is not self._role:

@@ -1,6 +1,6 @@
-"""Our own Lease between Kubernetes' JSON and a value: who may bind, in which term, since when.
+"""The scheduler's Lease as a value: holder, term, renewal and campaign.
 
-Pure. What is not ours in the object (labels, others' annotations) is written back as it was read.
+Pure. Fields of other writers (labels, annotations) are written back as they were read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ NAME: Final = f"{names.NAMESPACE}/{names.LEASE_SCHEDULER}"
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Who is asked by its kube-scheduler, and wants to bind. count: moves while it wants to."""
+    """A process that receives calls from its kube-scheduler and wants to bind. count: increases
+    while it wants to."""
 
     identity: str
     installation: str
@@ -28,9 +29,9 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The Lease as it was read, or is to be written. holder "": given back. term: changes with the
-    holder. renewed: a text that changes with each renewal; nobody's clock is compared with it.
-    waits: the one before may live, and what it sent is not waited out yet."""
+    """The Lease as read, or as it will be written. holder "": given back. term: changes with the
+    holder. renewed: an opaque text that changes with each renewal; no clock is compared with it.
+    waits: an earlier holder may still run, and its writes are not waited out yet."""
 
     holder: str
     term: int
@@ -41,21 +42,22 @@ class Record:
     waits: bool = False
     campaign: Campaign | None = None
     raw: Json | None = None
-    """The object that was read, the resourceVersion in it."""
+    """The object as read, with its resourceVersion."""
 
     @property
     def uid(self) -> str:
-        """Of the object: another one of the same name is another Lease."""
+        """UID of the object. A recreated Lease of the same name is another Lease."""
         return str(at(self.raw or {}, "metadata").get("uid") or "")
 
     @property
     def writer(self) -> str:
-        """As a Binding says it; a policy of the API server makes the same text of the Lease."""
+        """The fencing token in a Binding; a policy of the API server computes the same text from
+        the Lease."""
         return f"{self.holder} {self.term}"
 
 
 def read(raw: Json) -> Record:
-    """Never raises: what somebody else wrote into it, and cannot be read, is nothing."""
+    """Never raises: unreadable content of other writers counts as absent."""
     metadata, spec = at(raw, "metadata"), at(raw, "spec")
     annotations = at(metadata, "annotations")
     return Record(
@@ -72,8 +74,8 @@ def read(raw: Json) -> Record:
 
 
 def written(record: Record) -> Json:
-    """What is PUT (or POSTed, where there was none): as it was read, but for what the record says.
-    Nobody's campaign is kept where the record has none."""
+    """The body of a PUT (or of a POST if there was no Lease): the object as read, changed by the
+    record. Without a campaign in the record, the Lease's campaign is removed."""
     raw = record.raw or {}
     metadata = dict(at(raw, "metadata"))
     metadata.pop("managedFields", None)
@@ -107,7 +109,7 @@ def written(record: Record) -> Json:
 
 
 def given_back(record: Record) -> Record:
-    """The next one may bind at once. The term stays: no term ever comes again."""
+    """The next holder may bind at once. The term stays, so no term is ever reused."""
     return replace(record, holder="", campaign=None)
 
 
@@ -117,7 +119,7 @@ def asking(campaign: Campaign) -> str:
 
 
 def wish(campaign: Campaign) -> Json:
-    """A merge patch: it touches nothing that the holder writes."""
+    """A merge patch; it changes no field that the holder writes."""
     return {"metadata": {"annotations": {names.ANNOTATION_ASKED: asking(campaign)}}}
 
 

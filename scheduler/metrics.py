@@ -1,6 +1,6 @@
-"""All that the scheduler counts, in one registry; names by Prometheus' conventions.
+"""All metrics of the scheduler, in one registry; names follow Prometheus' conventions.
 
-Holds numbers only; whoever knows a fact sets it, endpoint.py shows them. docs/scheduling.md has the
+Holds numbers only: the other modules set them, endpoint.py serves them. docs/scheduling.md has the
 same table, and a test compares the two.
 """
 
@@ -22,11 +22,11 @@ _LATENCY_BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-"""filter and prioritize take milliseconds; a bind as long as the API server needs."""
+"""filter and prioritize take milliseconds; a bind depends on the API server."""
 
 
 class Metrics:
-    """The scheduler's metrics; each instance has a registry of its own."""
+    """The scheduler's metrics; each instance has its own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -127,5 +127,5 @@ class Metrics:
         )
 
     def render(self) -> bytes:
-        """The text format."""
+        """The text exposition format."""
         return generate_latest(self.registry)

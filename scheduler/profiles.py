@@ -1,7 +1,7 @@
-"""kube-scheduler's configuration, and the admission policy of the names served.
+"""Generates kube-scheduler's configuration, and the admission policy for the schedulerNames served.
 
 Pure but for its template, profiles.yaml beside it. `python -m scheduler profiles` prints both, with
-a profile for each schedulerName served, and manifests/30-profiles.yaml is what it prints.
+one profile per schedulerName. manifests/30-profiles.yaml is that output.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ Json = Mapping[str, Any]
 
 KOORDINATOR: Final = "koord-scheduler"
 NAMES: Final = (names.SCHEDULER_NAME, KOORDINATOR)
-"""That can be served: those whose dialect is read."""
+"""schedulerNames that can be served: those whose dialect is implemented."""
 
 CONFIG_MAP: Final = "gpuslice-kube-scheduler"
 CONFIG_FILE: Final = "kube-scheduler.yaml"
-"""Of the ConfigMap; the Deployment mounts it."""
+"""Key in the ConfigMap; the Deployment mounts it."""
 LEASE: Final = "gpuslice-kube-scheduler"
 """kube-scheduler's own Lease; the extender's is names.LEASE_SCHEDULER."""
 EXTENDER_PORT: Final = 9444
 """On 127.0.0.1, within the pod."""
 POLICY: Final = "gpuslice-scheduler-names"
 STOCK: Final = "default-scheduler"
-"""Also of pods that name no scheduler."""
+"""Also the schedulerName of pods that specify none."""
 
 _TEMPLATE: Final = Template((pkgutil.get_data("scheduler", "profiles.yaml") or b"").decode())
 
 
 class ProfilesError(ValueError):
-    """The name cannot be served; the text says which, why, and what is allowed."""
+    """The name cannot be served; the text has the name, the reason and the allowed names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """served: the schedulerNames of pods that are placed here, each of NAMES, the first our own.
+    """served: the schedulerNames served, each one of NAMES, this project's own first.
 
-    lease_s: kube-scheduler's, which another replica of it waits out where one dies.
+    lease_s: duration of kube-scheduler's Lease, which another replica waits out after a crash.
     """
 
     served: Sequence[str] = (names.SCHEDULER_NAME,)
@@ -68,7 +68,7 @@ class Profiles:
 
 
 def _documents(profiles: Profiles) -> Sequence[dict[str, Any]]:
-    """KubeSchedulerConfiguration, policy and its binding."""
+    """KubeSchedulerConfiguration, policy and policy binding."""
     filled = _TEMPLATE.substitute(
         namespace=profiles.namespace,
         lease=LEASE,
@@ -99,7 +99,7 @@ _HEADER: Final = """\
 
 
 def manifest(profiles: Profiles) -> str:
-    """What is applied to the cluster, as YAML."""
+    """The objects to apply to the cluster, as YAML."""
     config, policy, binding = _documents(profiles)
     config_map = {
         "apiVersion": "v1",
@@ -115,7 +115,7 @@ def manifest(profiles: Profiles) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as they are read, and no references."""
+    """Writes multi-line strings as blocks, and no YAML references."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -133,13 +133,15 @@ def _yaml(document: Json) -> str:
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100)
 
 
-# --- whose name it is ----------------------------------------------------------------------------
+# --- conflicting schedulers ----------------------------------------------------------------------
 
 
 def refuse_taken(profiles: Profiles, pods: Iterable[Json]) -> None:
-    """Raises ProfilesError where a name that is not ours has its own scheduler among the pods.
+    """Raises ProfilesError if a served name, other than this project's own, has its own scheduler
+    among the pods.
 
-    Two schedulers of one name place the same pods, and neither sees what the other is about to do.
+    Two schedulers of one name place the same pods, and neither observes the other's pending
+    choices.
     """
     served = set(profiles.served) - {names.SCHEDULER_NAME}
     for pod in pods:
@@ -153,7 +155,8 @@ def refuse_taken(profiles: Profiles, pods: Iterable[Json]) -> None:
 
 
 def _runs(served: set[str], pod: Json) -> str | None:
-    """Which of the names is what this pod runs, by its images and its Deployment's labels."""
+    """The name whose own scheduler this pod runs, by its images and its Deployment's labels; None:
+    no name."""
     if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return None
     images = (c.get("image", "") for c in pod.get("spec", {}).get("containers", ()))

@@ -1,8 +1,8 @@
-"""A pod that is to be placed, from its JSON: its name, and a Request, or why it is refused.
+"""Reads a pod to be placed: its name, and its Request or the reason for refusing it.
 
-Pure. With `scheduler.translate`, what knows a pod's fields. RequestError's text is for the pod's
-author. Pods of one owner ask for the same: what was read lately is remembered, by all that it was
-read from.
+Pure. Only this module and `scheduler.translate` know a pod's fields. RequestError's text is for the
+pod's author. Pods of one owner have equal requests, so recent results are cached by every input
+that they depend on.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ _NOTHING: Final[Json] = {}
 _FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 _REMEMBERED: Final = 256
 MAX_CONTAINERS: Final = 32
-"""That may ask for shares. The work for a pod grows with them, and all tenants share the loop that
-does it."""
+"""Limit of containers that request shares. The work per pod grows with them, on an event loop that
+all tenants share."""
 _MAX_CHARACTERS: Final = 16384
-"""Of what one that is remembered says: all of them together are a few megabytes."""
+"""Size limit of a cached input: all of them together take a few megabytes."""
 
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 
-# --- fields of Kubernetes' JSON: what is not of its kind is not there
+# --- fields of JSON objects; a field of another type counts as absent
 
 
 def at(raw: Json, key: str) -> Json:
-    """The object there; an empty one where there is none."""
+    """The object at the key; empty if there is none."""
     found = raw.get(key)
     return found if isinstance(found, dict) else _NOTHING
 
 
 def objects(raw: Json, key: str) -> Sequence[Json]:
-    """Those in the list there."""
+    """The objects in the list at the key."""
     found = raw.get(key)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def texts(raw: Json, key: str) -> Mapping[str, str]:
-    """Those of the object there."""
+    """The strings in the object at the key."""
     return {name: text for name, text in at(raw, key).items() if isinstance(text, str)}
 
 
-# --- what it asks for
+# --- requests
 
 
 class _Said(NamedTuple):
-    """All of a pod by which it says what it asks for, as JSON. isolation: the label, None: not
-    there. containers: name, phase, order, limits and requests of each."""
+    """Everything in a pod that determines its request, as JSON. isolation: the label; None: absent.
+    containers: name, phase, order, limits and requests of each."""
 
     annotations: Json
     isolation: str | None
@@ -66,22 +66,23 @@ class _Said(NamedTuple):
 
 
 def request(pod: Json) -> Request | None:
-    """What the pod asks for; None: no share, so that it may go anywhere. Raises RequestError."""
+    """The pod's request; None: no share, so any node will do. Raises RequestError."""
     said = _said(pod)
     try:
         text = json.dumps(said)
     except (TypeError, ValueError, RecursionError):
-        return _request(said)  # of a file: YAML has more than JSON
+        return _request(said)  # read from a file: YAML has types that JSON lacks
     return _remembered(text) if len(text) <= _MAX_CHARACTERS else _request(said)
 
 
 def asked(pod: Json) -> Request | None:
-    """As `request`, under whichever name: who is bound has been understood by somebody."""
+    """As `request`, but accepts any resource names: a bound pod was understood by some
+    scheduler."""
     return _asked(_said(pod))
 
 
 def lives(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
-    """Each container's name, when it lives, and itself."""
+    """Each container's name, phase, order and object."""
     spec = at(pod, "spec")
     for order, raw in enumerate(objects(spec, "initContainers")):
         sidecar = raw.get("restartPolicy") == "Always"
@@ -138,7 +139,8 @@ def _asked(said: _Said) -> Request | None:
 
 
 def _container(name: str, phase: str, order: int, limits: Json, requests: Json) -> Container:
-    """A request outranks a limit of the same name; the API server wants both to be equal."""
+    """A request has precedence over a limit of the same name; the API server requires both to be
+    equal."""
     amounts: dict[str, object] = {}
     for kind, there in (("limits", limits), ("requests", requests)):
         for key, value in there.items():
@@ -152,8 +154,8 @@ def _container(name: str, phase: str, order: int, limits: Json, requests: Json) 
 
 
 def _wrong(key: str, value: object) -> str:
-    """With a resource of GPUs, "" for nothing. Of a fraction the API server says the same; the pod
-    may be one that it has not seen."""
+    """The error in a quantity of a GPU resource; "" for none. The API server refuses fractions too,
+    but this pod may not have passed it."""
     if key not in dialects.RESOURCES:
         return dialects.misnamed(key)
     read = quantity.parse(value)
@@ -162,7 +164,8 @@ def _wrong(key: str, value: object) -> str:
 
 
 def _refuse_foreign(overhead: Json, containers: Sequence[Container]) -> None:
-    """What somebody else allocates: bound by us the pod would run without it."""
+    """Refuses resources that another component allocates: bound by this scheduler, the pod would
+    run without them."""
     for key, value in overhead.items():
         if key in dialects.RESOURCES:
             raise RequestError(f"spec.overhead: {key}: {value}; allowed is in containers alone")
@@ -205,16 +208,15 @@ def _policy(annotations: Mapping[str, str]) -> Policy | None:
         ) from None
 
 
-# --- and which pod it is
+# --- identity of the pod
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
     """version: the pod's resourceVersion when it was read. profile: its schedulerName. priority:
-    the number that kube-scheduler orders its queue by.
-    prefers: it likes some nodes better than others, which is kube-scheduler's to weigh.
-    request: None for a pod that asks for no share, or for what is refused; refusal: why.
-    """
+    orders kube-scheduler's queue. prefers: the pod has preferences among nodes, which
+    kube-scheduler weighs. request: None for a pod without a share and for a refused one; refusal:
+    the reason."""
 
     uid: str
     version: str
@@ -232,7 +234,7 @@ class Pending:
 
 
 def pending(pod: Json) -> Pending:
-    """Never raises for what the pod's author wrote."""
+    """Never raises for content that the pod's author wrote."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     asked, refusal = None, ""
     try:
@@ -253,7 +255,7 @@ def pending(pod: Json) -> Pending:
 
 
 def was_refused(pod: Json) -> bool:
-    """Whether kube-scheduler found no node for it when it tried last."""
+    """Whether kube-scheduler found no node at its last try."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(
         each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable"

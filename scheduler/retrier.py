@@ -1,9 +1,9 @@
-"""Has kube-scheduler retry pods for which room has come, where it did not by itself.
+"""Requeues pods for which capacity became available, where kube-scheduler did not retry by itself.
 
-kube-scheduler retries a refused pod when the pod changes: so a pod that fits is annotated with the
-time at which that was seen, through its status, which kube-scheduler's account may patch. Done by
-the process that may bind; a pod that is gone or another of the name is left alone. The search for
-such pods yields the event loop every few milliseconds. See docs/adr/0025.
+kube-scheduler retries a refused pod when the pod changes. So a pod that fits gets an annotation
+with the time of that finding, in a patch of its status, which kube-scheduler's account may write.
+Only the process that may bind does so. A pod that is gone or was replaced is left alone. The search
+yields the event loop every few milliseconds. See docs/adr/0025.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from scheduler.retry_queue import RetryQueue
 _LOG: Final = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.005
-"""For which the search holds the event loop; one node's search may end later."""
+"""How long the search may block the event loop; the search of one node may exceed it."""
 _SLICES: Final = 10
 _PAUSE_S: Final = 0.02
 _ANSWER_S: Final = 3.0
 _NOT_THERE: Final = frozenset({404, 409, 422})
-"""422: another pod of that name, whose UID cannot be changed."""
+"""422: another pod has the name, and its UID cannot be changed."""
 
 
 class Client(Protocol):
-    """What is needed of `kube.Kube`."""
+    """The methods of `kube.Kube` that are used here."""
 
     async def patch(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
 
@@ -60,7 +60,7 @@ class Retrier:
         self._pause = pause
 
     async def tend(self) -> None:
-        """To be called every second, by the process that may bind."""
+        """Call every second in the process that may bind."""
         for _ in range(_SLICES):
             now_s = self._clock()
             if self._queue.work(now_s, self._until(now_s + SLICE_S)):

@@ -1,13 +1,14 @@
-"""Refused pods, and for which of them room has come since that kube-scheduler has not used.
+"""Refused pods, and those that fit since capacity became available and that kube-scheduler has not
+retried.
 
-Pure, over the state. kube-scheduler tries a refused pod again when a pod leaves or a node changes,
-else after five minutes. It may see that before this process does, ask at once, and be answered from
-what was before; a GPU that is healthy again, or an agent that is back, it does not see at all.
+Pure, over the state. kube-scheduler retries a refused pod when a pod leaves or a node changes, else
+after five minutes. It may observe the change before this process does, retry at once, and get an
+answer from the earlier state. It does not observe a recovered GPU or agent at all.
 
-Pods whose requests have one shape share an entry, and the search for room; each pod keeps the nodes
-that kube-scheduler has asked about, and room elsewhere is none for it. Entries take turns, and each
-looks only at nodes that have changed since its last turn. Fed by `verbs` and `cache`; `retrier`
-lets it work, and has the pods retried that are due.
+Pods with requests of one shape share an entry and its search. Each pod keeps its candidates, the
+nodes that kube-scheduler asked about; capacity elsewhere does not count for it. Entries take turns,
+and each examines only nodes that changed since its last turn. `verbs` and `cache` add and remove
+pods; `retrier` calls `work` and requeues the pods that are due.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from scheduler.requests import Pending
 from scheduler.state import State
 
 PATIENCE_S: Final = 5.0
-"""In which kube-scheduler comes by itself, most times: a busy one needs that long for its queue."""
+"""Usually kube-scheduler retries by itself within this time; a busy one needs that long for its
+queue."""
 MAX_DUE: Final = 10
-"""Pods that `due` names at once."""
+"""Maximum number of pods that `due` returns at once."""
 _MAX_READY: Final = 5 * MAX_DUE
-"""Pods that are to be named: with more, no entry looks for others."""
+"""Pods that wait for `due`: with more, no entry searches for others."""
 MAX_PODS: Final = 8192
-"""That are remembered; those refused longest ago wait for kube-scheduler's five minutes."""
+"""Pods kept. Those refused longest ago are dropped and wait for kube-scheduler's five minutes."""
 
 Candidates = bytes | None
 """A bit for each row of the fleet; None: any node."""
@@ -44,8 +46,8 @@ Candidates = bytes | None
 
 @dataclass(slots=True)
 class _Pod:
-    """since: only room that came after this change of the fleet is news for it. added: nodes that
-    came after this change are candidates, too."""
+    """since: only capacity that became available after this change of the fleet counts. added:
+    nodes added after this change are candidates, too."""
 
     asked: Pending
     candidates: Candidates
@@ -55,8 +57,8 @@ class _Pod:
 
 @dataclass(slots=True)
 class _Entry:
-    """seen: the room_version up to which the nodes have been looked at. stale_since_s: when it was
-    first seen that there has been room after it."""
+    """seen: the room_version up to which nodes were examined. stale_since_s: when a later
+    room_version was first observed."""
 
     request: Request
     seen: int
@@ -65,8 +67,8 @@ class _Entry:
 
 
 class RetryQueue:
-    """See the module. profiles: whose pods `restore` takes. Times are seconds of one monotonic
-    clock, the caller's."""
+    """See the module. profiles: schedulerNames of the pods that `restore` accepts. Times are
+    seconds of one monotonic clock, the caller's."""
 
     def __init__(
         self, state: State, profiles: AbstractSet[str] = frozenset({names.SCHEDULER_NAME})
@@ -78,13 +80,13 @@ class RetryQueue:
         """By pod; those refused longest ago first."""
         self._turns: deque[Shape] = deque()
         self._ready: dict[str, Rows] = {}
-        """By pod that fits, where."""
+        """By pod that fits, its feasible rows."""
 
     def __len__(self) -> int:
         return len(self._shape_of)
 
     def refuse(self, asked: Pending, request: Request, rows: Rows, unfinished: bool) -> None:
-        """None of the nodes has room for the pod; unfinished: as far as was looked."""
+        """The pod fits on none of the nodes. unfinished: the search did not examine all of them."""
         fleet = self._state.fleet
         among = np.zeros(len(fleet.names), np.bool_)
         among[rows] = True
@@ -93,12 +95,12 @@ class RetryQueue:
         self._enter(request, _Pod(asked, candidates, since, fleet.changes))
 
     def restore(self, asked: Pending) -> None:
-        """kube-scheduler has a pod aside that was refused before this process started."""
+        """The pod is unschedulable since before this process started."""
         if asked.request is not None and asked.profile in self._profiles:
             self._enter(asked.request, _Pod(asked, None, 0, 0))
 
     def forget(self, uid: str) -> None:
-        """The pod is asked for anew, is bound or is gone."""
+        """The pod is being scheduled again, is bound or is gone."""
         shape = self._shape_of.pop(uid, None)
         if shape is None:
             return
@@ -109,8 +111,8 @@ class RetryQueue:
             del self._entries[shape]
 
     def work(self, now_s: float, is_over: Callable[[], bool]) -> bool:
-        """Gives entries their turns until the time is over; whether each has had one. To be called
-        every second or so, until it is."""
+        """Gives entries their turns until `is_over`. Returns whether each entry has had one. Call
+        every second or so until it has."""
         if not self._turns:
             self._turns.extend(self._entries)
         while self._turns:
@@ -122,8 +124,8 @@ class RetryQueue:
         return not self._turns
 
     def due(self) -> Sequence[Pending]:
-        """Those that fit now, important ones first, MAX_DUE at most; each is named once for
-        the room that has come until now."""
+        """Pods that fit now, by priority, at most MAX_DUE. Each is returned once for the capacity
+        that became available until now."""
         found: list[Pending] = []
         for uid in sorted(self._ready, key=lambda uid: -self._pod(uid).asked.priority):
             if len(found) == MAX_DUE:
@@ -167,10 +169,10 @@ class RetryQueue:
             entry.seen, entry.stale_since_s = int(came[rows[-1]]), None
 
     def _room(self, entry: _Entry, rows: Rows) -> tuple[Rows, bool]:
-        """Which of them fit, whatever is reserved there for pods that may not come; and whether all
-        were looked at."""
+        """The rows that fit, ignoring nominations of other pods, which may not be used; and whether
+        all rows were examined."""
         state, request = self._state, entry.request
-        with state.budget.steps(MOST_STEPS, at_least=0) as steps:  # one node's search
+        with state.budget.steps(MOST_STEPS, at_least=0) as steps:  # the search of one node
             possible, reasons = look(state.fleet, request, rows, steps, state.known)
             is_finished = not (reasons == Reason.UNFINISHED).any()
             fits = rows[possible]
@@ -181,8 +183,8 @@ class RetryQueue:
         return fits, is_finished
 
     def _make_ready(self, entry: _Entry, fits: Rows) -> bool:
-        """The pods that have one of these nodes among their candidates. False: there are more than
-        are named at once, and the rest is for later."""
+        """Marks pods that have one of these nodes among their candidates. False: more than MAX_DUE
+        qualify, and the others are left for later."""
         if not len(fits):
             return True
         fleet = self._state.fleet
@@ -203,7 +205,7 @@ class RetryQueue:
 
 
 def _among(candidates: Candidates, rows: Rows) -> Rows:
-    """Indices into rows."""
+    """Indices into rows of the rows that are candidates."""
     if candidates is None:
         return np.arange(len(rows))
     bits = np.unpackbits(np.frombuffer(candidates, np.uint8))

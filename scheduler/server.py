@@ -1,9 +1,8 @@
-"""An HTTP server on a socket: connections, and when they end. HTTP itself is `kube.http1`'s.
+"""An HTTP/1.1 server over asyncio: connections and their timeouts. `kube.http1` parses HTTP.
 
-A connection has one request at a time; what its client sends meanwhile is not read on. A client
-that is slow, in what it sends or in what it reads, is waited for so long and no longer, and costs
-the others nothing. Who leaves before the answer leaves the work going on. Why not aiohttp: see
-docs/adr/0026.
+A connection has one request at a time; bytes that arrive meanwhile stay unread. A client that sends
+or reads slowly is disconnected after a timeout and does not delay other clients. A disconnect
+before the answer does not cancel the request's work. Why not aiohttp: see docs/adr/0026.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from kube.http1 import CONTINUE, TEXT, Refused, Request, Requests, Response, enc
 _LOG: Final = logging.getLogger(__name__)
 
 Answer = Callable[[Request], Response | Coroutine[Any, Any, Response]]
-"""A coroutine where something has to be waited for. Raises nothing."""
+"""Returns a coroutine if the answer has to wait. Raises nothing."""
 
 PATIENCE_S: Final = 30.0
-"""For the rest of a request that has begun, and for a client that does not read its answer. An idle
-connection is kept: the kernel tells when the other side is gone."""
+"""Timeout for the rest of a started request, and for a client that does not read its answer. Idle
+connections are kept: the kernel reports when the peer is gone."""
 LEAVE_S: Final = 1.0
-"""How long those that are being answered are waited for when the server stops."""
+"""How long `close` waits for pending answers."""
 _NEVER: Final = float("inf")
 
 
 class Server:
-    """After `start` you must `close`. most_bytes: of a request's body."""
+    """After `start`, call `close`. most_bytes: limit of a request's body."""
 
     def __init__(
         self,
@@ -45,14 +44,14 @@ class Server:
         self.under_way: set[asyncio.Task[None]] = set()
         self.connections: set[_Connection] = set()
         self.address = ("", 0)
-        """Known once it is started."""
+        """Set by `start`."""
         self._patience_s = patience_s
         self._leave_s = leave_s
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Port 0: any. Raises OSError where it is taken."""
+        """Port 0: any free port. Raises OSError if the port is taken."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), host, port)
         for each in self._server.sockets:
@@ -61,7 +60,7 @@ class Server:
         self._sweeping = asyncio.create_task(self._sweep(), name="slow clients")
 
     async def close(self) -> None:
-        """Takes no new request; those that are being answered are answered, if it is soon."""
+        """Accepts no new request; waits LEAVE_S for pending answers."""
         if self._server is None or self._sweeping is None:
             return
         self._server.close()
@@ -86,7 +85,7 @@ class Server:
 
 
 class _Connection(asyncio.Protocol):
-    """waiting_s: since when the client is waited for; inf: it is not."""
+    """waiting_s: since when the server waits for the client; inf: it does not."""
 
     def __init__(self, server: Server) -> None:
         self.waiting_s = _NEVER
@@ -97,13 +96,13 @@ class _Connection(asyncio.Protocol):
         self._halted = False
         """The client does not read."""
         self._paused = False
-        """We do not."""
+        """The server has paused reading."""
         self._is_last = False
         """The next answer is the last one."""
         self._over = False
-        """Whatever comes, is nothing any more."""
+        """All further input is ignored."""
 
-    # --- what happens to it
+    # --- events of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -124,7 +123,7 @@ class _Connection(asyncio.Protocol):
             self._go_on()
 
     def eof_received(self) -> bool:
-        """Who has no more to send may yet read an answer."""
+        """A client that has closed its sending side may still read an answer."""
         self._is_last = True
         return self._busy
 
@@ -136,7 +135,7 @@ class _Connection(asyncio.Protocol):
         self._halted, self.waiting_s = False, _NEVER
         self._go_on()
 
-    # --- what the server tells it
+    # --- called by the server
 
     def leave(self) -> None:
         self._is_last = True
@@ -147,13 +146,13 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     def give_up(self) -> None:
-        """The client takes too long."""
+        """The client has exceeded its timeout."""
         if self._over or self._halted:
             self._transport.abort()
         else:
             self._refuse(Refused(408, "the rest of the request did not come"))
 
-    # --- request by request
+    # --- requests
 
     def _go_on(self) -> None:
         while not (self._busy or self._halted or self._over):
@@ -203,15 +202,16 @@ class _Connection(asyncio.Protocol):
             self._go_on()
 
     def _send(self, said: Response) -> None:
-        """Who asks for what there is not is no client of ours, and has one answer."""
+        """An answer with an error status is the connection's last: a client that requests an
+        unknown path is not kube-scheduler."""
         self._is_last |= said.status != 200
         self._transport.write(encoded(said, keeps=not self._is_last))
         if self._is_last:
             self._close()
 
     def _refuse(self, refused: Refused) -> None:
-        """What the client may be sending yet is read and thrown away until it has read that, or a
-        reset would take the answer from it."""
+        """Reads and discards further input until the client has received the answer; closing
+        earlier would send a reset and lose the answer."""
         _LOG.warning(Line("no request", status=refused.status, error=refused))
         self._transport.write(
             encoded(Response(f"{refused}\n".encode(), TEXT, refused.status), False)

@@ -1,8 +1,8 @@
-"""Puts cache, verbs, binder, leader and endpoint together, and takes them apart in good order.
+"""Creates cache, verbs, binder, leader and endpoint, connects them, and stops them in order.
 
-At the end: nothing new is written, what is under way is finished, the Lease is given back, and only
-then kube-scheduler's calls are not answered any more. Whoever kills it at any moment loses nothing:
-all that it knows is read from the API server again.
+On shutdown: no new write starts, pending work ends, the Lease is given back, and only then
+kube-scheduler's calls are refused. A kill at any moment loses nothing: all state is read from the
+API server again.
 """
 
 from __future__ import annotations
@@ -40,50 +40,52 @@ from scheduler.verbs import Verbs
 _LOG: Final = logging.getLogger(__name__)
 
 _COLLECTED_AFTER: Final = (10_000, 20, 50)
-"""Python's 700, 10, 10 walks over all pods forty times while they are first listed: half of that
-list's time, and pauses of 0.2 s. What is kept has no cycles; of what has, megabytes may wait."""
+"""Python's default 700, 10, 10 traverses all pods forty times during the initial lists, half of
+their time, with pauses of 0.2 s. Stored objects have no cycles; those that do amount to
+megabytes."""
 
 _RETRY_S: Final = 1.0
 _MAX_IDENTITIES: Final = 8
-"""Of processes before this one: some may have exited before they held the Lease."""
+"""Identities of earlier processes; some may have exited before they held the Lease."""
 _IDENTITY_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that can be set. The flags' help (scheduler.command_line) says what each is."""
+    """All settings. The flags' help (scheduler.command_line) describes each."""
 
     kubeconfig: str = ""
-    """An empty one: as a pod of the cluster, or else as kubectl finds it."""
+    """Empty: the in-cluster configuration, or else the same as kubectl's."""
     listen: Address = ("127.0.0.1", 9444)
     http: Address | None = ("0.0.0.0", 9445)
     """None: not served."""
     installation: str = "default"
     state_dir: Path | None = None
     policies: Mapping[str, Policy] = field(default_factory=dict)
-    """By schedulerName, for pods that name no policy; others are packed."""
+    """By schedulerName, for pods that specify no policy; the default is binpack."""
     log_format: Format = Format.LOGFMT
     verbose: bool = False
 
     tend_s: float = 5.0
-    """How often bindings of unknown outcome are looked at."""
+    """Interval of checks for Bindings of unknown outcome."""
     tell_s: float = 20.0
-    """How often what is wrong in the cluster is looked for, to write Events of."""
+    """Interval of writing Events about problems."""
     leave_s: float = 20.0
-    """How long it may take to finish what is under way and to give the Lease back."""
+    """Time limit for finishing pending work and giving the Lease back."""
 
 
 class IdentityError(RuntimeError):
-    """The directory cannot be used; the text says why."""
+    """The directory cannot be used; the text has the reason."""
 
 
 @contextlib.contextmanager
 def identity(installation: str, directory: Path | None = None) -> Iterator[Candidate]:
-    """Who this process is, and which it certainly replaces. Raises IdentityError.
+    """This process's identity, and those of predecessors that have certainly exited. Raises
+    IdentityError.
 
-    directory: outlives the process, and no two share it (an emptyDir of the pod). A lock on a file
-    in it is the kernel's word that the process which held it before has exited; the names of the
-    last ones stand in the file. Then their Lease need not be waited out.
+    directory: outlives the process and is not shared (an emptyDir of the pod). Acquiring the lock
+    of a file in it proves that the earlier process has exited; the file contains the last
+    identities. Their Lease need not be waited out.
     """
     name = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
     if directory is None:
@@ -96,7 +98,7 @@ def identity(installation: str, directory: Path | None = None) -> Iterator[Candi
             stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             before = os.pread(file, _IDENTITY_BYTES, 0).decode("utf-8", "replace").split()
-            # One write: a process killed in it leaves names that are no one's, at worst.
+            # One write. A kill during it leaves at worst names that belong to no process.
             written = "\n".join((name, *before[: _MAX_IDENTITIES - 1])).encode()
             os.pwrite(file, written.ljust(_IDENTITY_BYTES), 0)
         except OSError as error:
@@ -112,10 +114,11 @@ async def run(
     leaving: asyncio.Event,
     announce: Callable[[str], None],
 ) -> None:
-    """Until `leaving`, and what is under way is done. announce: a line for whoever started us.
+    """Runs until `leaving` is set and pending work has ended. announce: writes a line for the
+    parent process.
 
-    Raises IdentityError, OSError where kube-scheduler's address is taken, and what is a fault
-    of ours: then nobody may go on as if all were kept.
+    Raises IdentityError, OSError if the extender's address is taken, and any defect of this
+    program, after which its state is not reliable.
     """
     with identity(settings.installation, settings.state_dir) as me:
         await _run(settings, kube, me, leaving, announce)
@@ -143,12 +146,12 @@ async def _run(
     extender = Extender(verbs, binder, leader, cache, metrics)
 
     async def retry() -> None:
-        """By the process that may bind: the others answer no filter, and so refuse no pod."""
+        """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
         if leader.may_write():
             await retrier.tend()
 
     async def tell() -> None:
-        """By the one that may bind; a second installation says that it is one."""
+        """Only the process that may bind reports problems; a second installation reports itself."""
         if leader.may_write():
             await events.problems(state.problems())
         elif leader.rival:
@@ -182,7 +185,7 @@ async def _run(
 
 
 async def _first(waited: Awaitable[object], task: asyncio.Task[None]) -> None:
-    """Until the first of both."""
+    """Returns when either of the two ends."""
     waiting = asyncio.ensure_future(waited)
     await asyncio.wait([waiting, task], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -190,7 +193,7 @@ async def _first(waited: Awaitable[object], task: asyncio.Task[None]) -> None:
 
 async def _ready(cache: Cache, announce: Callable[[str], None]) -> None:
     await cache.wait_synced()
-    # What was read stays for long: the collector need not walk over it again and again.
+    # Cached objects are long-lived, so the collector need not traverse them again.
     gc.collect()
     gc.freeze()
     announce("ready: all pods, nodes and GPUs are known")

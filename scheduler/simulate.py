@@ -1,7 +1,7 @@
-"""Where a pod would go, GPU by GPU, and why not elsewhere.
+"""Simulates placement: the GPUs that a pod would get, and why other nodes are refused.
 
-Pure: objects in, an account out. The same code decides as in the scheduler; kube-scheduler's own
-part (affinity, taints, processors, volumes) is not asked.
+Pure: objects in, an account out. Uses the scheduler's own code. kube-scheduler's criteria
+(affinity, taints, processors, volumes) are not evaluated.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _TEMPLATE_KINDS: Final = frozenset(
     }
 )
 _SHOWN: Final = 10
-"""Names of nodes for each reason."""
+"""Node names shown for each reason."""
 
 
 class SimulationError(ValueError):
-    """The input cannot be used; the text names what, and what is allowed."""
+    """The input is unusable; the text has the input and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that has room. score: 0 to 1. containers: their shares of its GPUs."""
+    """A node that fits. score: 0 to 1. containers: their shares of its GPUs."""
 
     node: str
     score: float
@@ -49,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Nodes that have not, for one reason. nodes: all of them, by name."""
+    """Nodes that do not fit, for one reason. nodes: all of them, by name."""
 
     text: str
     nodes: Sequence[str]
@@ -57,9 +57,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of one pod. asks False: it asks for no share, and may go anywhere. error: it can
-    go nowhere, as it asks for what it may not. node: where it is placed, the best of the candidates
-    that have room; None: nowhere, or anywhere. As JSON it is printed for programs."""
+    """The result for one pod. asks False: it requests no share, and may run anywhere. error: the
+    request is invalid. node: the best candidate; None: no node, or any node. Printed as JSON for
+    programs."""
 
     pod: str
     asks: bool
@@ -70,11 +70,11 @@ class Account:
     refused: Sequence[Refusal] = ()
 
 
-# --- what is there -------------------------------------------------------------------------------
+# --- the fleet -----------------------------------------------------------------------------------
 
 
 def objects(documents: Iterable[object]) -> Iterator[Json]:
-    """Those in the documents, of lists too. Raises SimulationError."""
+    """The objects in the documents, lists included. Raises SimulationError."""
     for document in documents:
         if document is None:
             continue
@@ -89,11 +89,12 @@ def objects(documents: Iterable[object]) -> Iterator[Json]:
 
 
 def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
-    """The state of a fleet that is told by Node, Device, Lease and Pod objects. Where there is no
-    Lease at all, as in a fleet that was written by hand, every agent is taken as ready.
+    """State from Node, Device, Lease and Pod objects. Without any Lease, as in a handwritten fleet,
+    every agent counts as ready.
 
-    now_s: since the epoch, beside which a Lease is old; None: the last renewal among them, since
-    nothing else in a file tells of when it is."""
+    now_s: since the epoch, for the age of Leases; None: the last renewal among them, because a file
+    has no other time.
+    """
     state = State()
     leases = []
     nodes = []
@@ -123,7 +124,7 @@ def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
 
 
 def pods(found: Iterable[Json]) -> Sequence[Json]:
-    """The pods in them, or those that become of them. Raises SimulationError."""
+    """The pods among the objects, and those in workload templates. Raises SimulationError."""
     made: list[Json] = []
     for raw in found:
         kind = raw["kind"]
@@ -151,19 +152,19 @@ def _of_template(owner: Json, holder: Json) -> Json:
 
 
 def _part(owner: Json, of: Json, key: str) -> Json:
-    """The object there; an empty one where there is none. Raises SimulationError."""
+    """The object at the key; empty if there is none. Raises SimulationError."""
     found = of.get(key)
     if found is not None and not isinstance(found, dict):
         raise SimulationError(f"{owner['kind']}: {key}: {found!r}; allowed is an object")
     return found or {}
 
 
-# --- where it would go ---------------------------------------------------------------------------
+# --- placement -----------------------------------------------------------------------------------
 
 
 def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.BINPACK) -> Account:
-    """Where it would go. It is held there from then on, so that the next pod sees it. number: of
-    this one among those that are asked about."""
+    """Places the pod and keeps the allocation, so that the next pod takes it into account. number:
+    the pod's index in the simulation."""
     metadata = pod.get("metadata") or {}
     whose = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
     try:
@@ -178,7 +179,7 @@ def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.B
     placements, candidates = [], []
     for index in best(fleet, scores, rows[fits], len(scores)).tolist():
         found = place(fleet, request, int(rows[fits][index]), policy)
-        assert isinstance(found, Placement)  # `fit` has said that there is room
+        assert isinstance(found, Placement)  # `fit` has found it feasible
         placements.append(found)
         candidates.append(Candidate(found.node, round(float(scores[index]), 4), found.shares))
     refused = []
@@ -192,11 +193,11 @@ def simulate(state: State, pod: Json, number: int = 0, policy: Policy = Policy.B
     return Account(whose, True, True, None, placements[0].node, candidates, refused)
 
 
-# --- for people ----------------------------------------------------------------------------------
+# --- formatting ----------------------------------------------------------------------------------
 
 
 def size(amount: int) -> str:
-    """Exact where it is whole, else three digits."""
+    """Exact if it is a whole number of units, else three digits."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if amount >= unit:
             return f"{amount / unit:.4g} {name}"
@@ -204,7 +205,7 @@ def size(amount: int) -> str:
 
 
 def names_shown(nodes: Sequence[str]) -> str:
-    """A few names, and how many more there are; in the order of their numbers."""
+    """A few names and the number of the others, in numeric order."""
 
     def numbers(name: str) -> list[int | str]:
         return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", name)]

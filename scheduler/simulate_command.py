@@ -42,7 +42,7 @@ _KINDS: Final = {
 }
 _SHOWN: Final = 10
 _UNCUT: Final = 10_000
-"""Columns: where a table is cut, without a terminal at 80, UUIDs cannot be told."""
+"""Columns at which tables are cut. The default without a terminal, 80, would truncate UUIDs."""
 
 
 def simulate_command(
@@ -85,12 +85,13 @@ def simulate_command(
         str, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster.")
     ] = "",
 ) -> None:
-    """Say where pods would go, GPU by GPU, and why not elsewhere. Changes nothing.
+    """Show where pods would be placed, GPU by GPU, and why other nodes are refused. Changes
+    nothing.
 
-    The decision is the scheduler's own. What kube-scheduler weighs beside it (affinity, taints,
-    processors, volumes) is not asked: a node that is listed here may be ruled out there.
+    The decision is the scheduler's own. kube-scheduler's other criteria (affinity, taints,
+    processors, volumes) are not evaluated: it may rule out a node that is listed here.
 
-    The exit status is 1 where a pod finds no place, 2 where the input cannot be read.
+    The exit status is 1 if a pod fits nowhere, 2 if the input is unreadable.
     """
     try:
         if from_cluster == (fleet_file is not None):
@@ -127,7 +128,7 @@ def _documents(path: Path) -> Iterable[object]:
 
 
 async def everything(kubeconfig: str, paths: Iterable[str] = _KINDS) -> Sequence[Json]:
-    """All objects of the cluster that are at these paths. Raises AccessError, KubeError."""
+    """All objects of the cluster at these paths. Raises AccessError, KubeError."""
     found: list[Json] = []
     async with Kube(access.load(kubeconfig), user_agent="gpuslice-scheduler") as kube:
         for path in paths:

@@ -1,11 +1,11 @@
-"""What is held of which GPU, from what Kubernetes' objects say: facts in, fleet out.
+"""Allocations and reservations of every GPU, derived from facts about Kubernetes objects.
 
-A reducer: its state depends on the facts it has been told last of each object, not on their order.
-No clock and no I/O; the shell brings the time. Pods are known by UID. A pod that is bound to a node
-holds what its annotations say, whoever bound it, until it has finished or is gone; one that was
-only chosen for (`assume`) holds the same, until its binding is seen or `forget` is told.
+A reducer: the state depends on the latest fact of each object, not on their order. No clock and no
+I/O; the caller passes the time. Pods are identified by UID. A bound pod holds what its annotations
+record, whichever scheduler bound it, until it has finished or is gone. A pod with an assumed
+placement (`assume`) holds the same until its binding is observed or `forget` is called.
 
-Written by one thread. `fleet` is for reading.
+Written by one thread. `fleet` is read-only for callers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from scheduler.facts import (
 )
 
 SILENT_AFTER_S: Final = 40.0
-"""Kubernetes' own patience with a kubelet, since 1.32 (node-monitor-grace-period)."""
+"""Kubernetes' own timeout for a kubelet since 1.32 (node-monitor-grace-period)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What a pod holds on a node. placement, deadline_s: of one that is assumed only."""
+    """What a pod holds on a node. placement, deadline_s: only for an assumed pod."""
 
     node: str
     whose: str
@@ -53,7 +53,7 @@ class _Holding:
 
 @dataclass(slots=True)
 class _Heard:
-    """The agent's Lease, and when it moved last by our clock."""
+    """The agent's Lease, and when it last changed by the local clock."""
 
     facts: LeaseFacts
     moved_s: float
@@ -78,19 +78,19 @@ class State:
         self._vanished: dict[str, str] = {}
         self._assumed: dict[str, None] = {}
         self._now_s = 0.0
-        """Of the last tick."""
+        """Time of the last tick."""
         self._leases_lost = False
 
-    # --- nodes, their inventory and their agents
+    # --- nodes, inventory and agents
 
     def see_node(self, facts: NodeFacts) -> None:
-        """The Node was added or changed; one of another UID replaces its predecessor."""
+        """The Node was added or changed; another UID replaces the earlier Node."""
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
             self._rebuild(facts.name)
 
     def lose_node(self, name: str) -> None:
-        """The Node is gone. Pods bound to its name hold what they have, should it come back."""
+        """The Node is gone. Pods bound to its name keep their GPUs in case it is recreated."""
         if self._nodes.pop(name, None) is not None:
             with self.reservations.changing(name):
                 self.fleet.remove(name)
@@ -109,9 +109,9 @@ class State:
             self._rebuild(name)
 
     def see_lease(self, facts: LeaseFacts, now_s: float, age_s: float = 0.0) -> None:
-        """The agent's Lease, as it was told at now_s. Only one that has moved is a sign of life. Of
-        the first that is seen nothing is known by our clock; so it is as old as it says, age_s. An
-        agent with a wrong clock is left out until it renews once."""
+        """The agent's Lease, as received at now_s. Only a changed Lease shows that the agent runs.
+        The first one received has no local time, so its age is age_s by the agent's clock. An agent
+        with a wrong clock is excluded until its next renewal."""
         heard = self._leases.get(facts.name)
         if heard is None:
             heard = self._leases[facts.name] = _Heard(facts, now_s - max(0.0, age_s))
@@ -126,8 +126,9 @@ class State:
             self._judge(node)
 
     def tick(self, now_s: float, leases_lost: bool = False) -> Sequence[str]:
-        """To be called every second or so: the nodes whose agents have become silent by now.
-        leases_lost: the watch of the agents' Leases is broken, so that silence says nothing."""
+        """Returns the nodes whose agents have become silent since the last call. Call every second
+        or so. leases_lost: the watch of the agents' Leases is broken, so missing renewals mean
+        nothing."""
         self.budget.refill(now_s - self._now_s)
         self._now_s = now_s
         self.reservations.end_overdue(now_s)
@@ -146,8 +147,8 @@ class State:
     # --- pods
 
     def see_pod(self, facts: PodFacts) -> None:
-        """The Pod was added or changed. A pod that is bound stays bound: a view of it from before
-        changes nothing."""
+        """The Pod was added or changed. A bound pod stays bound: an older view of it changes
+        nothing."""
         if facts.finished:
             self.lose_pod(facts.uid)
         elif facts.node:
@@ -171,53 +172,53 @@ class State:
             del self._on_node[holding.node]
 
     def assume(self, uid: str, placement: Placement, deadline_s: float, whose: str = "") -> None:
-        """Hold the placement for the pod from now on, ahead of its binding.
+        """Reserves the placement for the pod, ahead of its binding.
 
-        After this you must bind it, and `forget` it where that has certainly failed. Not for a pod
-        that `is_bound`.
+        Afterwards bind the pod, or call `forget` if that has certainly failed. Not for a pod that
+        `is_bound`.
         """
         peaks = placement.peaks
         held = tuple(HeldGpu(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
         self._hold(uid, _Holding(placement.node, whose, held, "", placement, deadline_s))
 
     def confirm(self, uid: str) -> None:
-        """The assumed pod was seen bound, with just what was chosen for it."""
+        """The assumed pod was observed as bound, with exactly the assumed placement."""
         self._holdings[uid] = replace(self._holdings[uid], placement=None)
         del self._assumed[uid]
 
     def forget(self, uid: str) -> None:
-        """The binding has failed. Changes nothing where the pod was seen bound in the meantime."""
+        """The binding failed. No effect if the pod was observed as bound meanwhile."""
         if uid in self._assumed:
             self.lose_pod(uid)
 
     def overdue(self, now_s: float) -> Sequence[str]:
-        """UIDs of assumed pods whose deadline has passed: ask the API server what became of them.
-        They hold until then, since nobody knows that the binding has failed."""
+        """UIDs of assumed pods whose deadline has passed: read them from the API server. They keep
+        their reservation, since a failure of the binding is not proven."""
         deadlines = ((uid, self._holdings[uid].deadline_s) for uid in self._assumed)
         return [uid for uid, deadline_s in deadlines if deadline_s <= now_s]
 
     def nominate(self, uid: str, request: Request, placement: Placement) -> None:
-        """Reserve the placement for the pod, which kube-scheduler is expected to bind there."""
+        """Reserves the placement for the pod, which kube-scheduler is expected to bind there."""
         self.reservations.add(uid, request, placement, self._now_s + NOMINATED_S)
 
     def node_of(self, uid: str) -> str | None:
-        """Where the pod is bound or assumed to be."""
+        """The node to which the pod is bound or assumed to be."""
         holding = self._holdings.get(uid)
         return None if holding is None else holding.node
 
     def assumed(self, uid: str) -> Placement | None:
-        """What was chosen for a pod whose binding is under way, and is to be chosen again should
-        somebody ask again; None for others."""
+        """The placement of a pod whose binding is pending; a repeated bind must choose it again.
+        None for other pods."""
         holding = self._holdings.get(uid)
         return None if holding is None else holding.placement
 
     def is_bound(self, uid: str) -> bool:
-        """Whether the pod was seen bound, and has not finished."""
+        """Whether the pod was observed as bound and has not finished."""
         return uid in self._holdings and uid not in self._assumed
 
     def without(self, gone: Mapping[str, Iterable[str]]) -> Fleet:
-        """The fleet as it would be without these pods; by node, their UIDs. Who holds nothing on
-        that node, as far as is known, makes no room there."""
+        """The fleet without these pods. gone: by node, their UIDs. A pod that holds nothing on that
+        node, as far as is known, frees nothing there."""
         fleet = self.fleet.snapshot()
         for node, uids in gone.items():
             row = fleet.row_of(node)
@@ -227,20 +228,20 @@ class State:
         return fleet
 
     def keep_pods(self, uids: Iterable[str]) -> None:
-        """Pods of other UIDs are gone: a fresh list lacks them. Not those that are assumed, which
-        may be newer than the list."""
+        """Removes pods of other UIDs: a new list lacks them. Assumed pods stay, since they may be
+        newer than the list."""
         for uid in self._holdings.keys() - self._assumed.keys() - set(uids):
             self.lose_pod(uid)
 
-    # --- for people
+    # --- reporting
 
     @property
     def assumed_count(self) -> int:
-        """Pods whose binding was not seen yet."""
+        """Number of pods whose binding was not observed yet."""
         return len(self._assumed)
 
     def holders(self, node: str) -> Sequence[Holder]:
-        """Who holds GPUs of the node, by name."""
+        """Pods that hold GPUs of the node, by name."""
         row = self.fleet.row_of(node)
         found = []
         for uid in self._on_node.get(node, ()):
@@ -253,7 +254,7 @@ class State:
         return sorted(found, key=lambda each: (each.whose, each.uid))
 
     def problems(self) -> Sequence[Problem]:
-        """All that is wrong now, by node."""
+        """All current problems, by node."""
         found = self._overfull()
         for uid, holding in self._holdings.items():
             texts = (holding.problem, self._vanished.get(uid, ""))
@@ -280,12 +281,12 @@ class State:
             for row, slot in np.argwhere(over)
         ]
 
-    # --- inside
+    # --- internals
 
     def _hold(self, uid: str, holding: _Holding) -> None:
         had = self._holdings.get(uid)
         if had is not None and had.node == holding.node and had.held == holding.held:
-            # As when a binding is seen: nothing changes on the GPUs.
+            # The binding confirms the assumption: nothing changes on the GPUs.
             self._holdings[uid] = holding
             self._assumed.pop(uid, None)
         else:
@@ -297,7 +298,8 @@ class State:
             self._assumed[uid] = None
 
     def _take(self, uid: str, holding: _Holding) -> None:
-        """What is reserved for it, or beside the reservations that still have room then."""
+        """Takes the pod's reservation, or adds the holding; other reservations stay while they
+        still fit."""
         reserved = self.reservations.end(uid)
         if reserved is not None and reserved is holding.placement:
             self._enter(uid)
@@ -306,7 +308,7 @@ class State:
             self._enter(uid)
 
     def _enter(self, uid: str) -> None:
-        """Into the fleet, what the pod holds of GPUs that are there."""
+        """Adds to the fleet what the pod holds of existing GPUs."""
         holding = self._holdings[uid]
         row = self.fleet.row_of(holding.node)
         self._taken[uid] = ()
@@ -325,7 +327,7 @@ class State:
         self._taken[uid] = tuple(taken)
 
     def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[Taken], list[str]]:
-        """What is held of GPUs that are there, and which are not."""
+        """Holdings of existing GPUs, and names of missing ones."""
         taken, lost = [], []
         for one in held:
             slot = self.fleet.slot_of(row, one.uuid, one.minor)
@@ -339,7 +341,7 @@ class State:
         return taken, lost
 
     def _rebuild(self, name: str) -> None:
-        """The node's row anew, from its inventory and its pods."""
+        """Rebuilds the node's row from its inventory and its pods."""
         node, device = self._nodes.get(name), self._devices.get(name)
         if node is None:
             return

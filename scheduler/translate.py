@@ -1,8 +1,7 @@
-"""Between Kubernetes' JSON and the core: what is there, and what pods hold of it. With
-`scheduler.requests` the only one that knows field paths.
+"""Reads Kubernetes objects: nodes, inventories, agents' Leases, and what pods hold.
 
-Pure. What others wrote of nodes, GPUs and bound pods is read tolerantly: what cannot be read is
-left out and told, and what may be held stays held.
+Only this module and `scheduler.requests` know field paths. Pure. Content of other writers is read
+tolerantly: unreadable parts are left out and reported, and what a pod may hold stays held.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def pod(raw: Json) -> PodFacts:
-    """Never raises for what its author or a scheduler wrote."""
+    """Never raises for content written by the pod's author or by a scheduler."""
     metadata, spec = at(raw, "metadata"), at(raw, "spec")
     node = str(spec.get("nodeName") or "")
     finished = str(at(raw, "status").get("phase")) in _FINISHED
@@ -52,7 +51,7 @@ def pod(raw: Json) -> PodFacts:
 
 
 def is_bound_with(raw: Json, node: str, annotations: Mapping[str, str]) -> bool:
-    """Whether the pod is on that node, holds, and has these annotations, letter for letter."""
+    """Whether the pod is on that node, is unfinished, and has exactly these annotations."""
     if at(raw, "spec").get("nodeName") != node or at(raw, "status").get("phase") in _FINISHED:
         return False
     return annotations.items() <= at(at(raw, "metadata"), "annotations").items()
@@ -63,9 +62,8 @@ def uid(raw: Json) -> str:
 
 
 def mark(raw: Json) -> int:
-    """Another one where anything has changed that `pod` reads of a pod: not of all that may be
-    written, since a container's shares stay as they are while the pod is there. UNBOUND for one
-    that is on no node."""
+    """A hash that changes with any field that `pod` reads and that can change; a container's shares
+    cannot change during the pod's life. UNBOUND for a pod without a node."""
     node = at(raw, "spec").get("nodeName")
     if not node:
         return UNBOUND
@@ -75,7 +73,7 @@ def mark(raw: Json) -> int:
 
 
 def _held(raw: Json) -> tuple[Held, str]:
-    """Ours says which container has what; Koordinator's says what the pod has together."""
+    """The grants record shares by container; Koordinator's allocation records the pod's sum."""
     annotations = texts(at(raw, "metadata"), "annotations")
     allocated, problem = _read_allocation(annotations.get(names.ANNOTATION_DEVICE_ALLOCATED))
     text = annotations.get(names.ANNOTATION_GRANTS)
@@ -98,14 +96,14 @@ def _held(raw: Json) -> tuple[Held, str]:
     else:
         refused = ""
     if problem:
-        # Who asks for nothing was granted nothing, whatever is written on the pod.
+        # A pod without a request holds nothing, whatever its annotations claim.
         unknown = asked is not None or refused
         return (Unreadable(asked) if unknown else ()), problem
     return (), "bound without an allocation: it has no GPU" if asked or refused else ""
 
 
 def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry] | None, str]:
-    """The GPUs of the allocation; None where there is none, or none that can be read."""
+    """The GPUs of the allocation; None if it is absent or unreadable."""
     if text is None:
         return None, ""
     try:
@@ -134,8 +132,8 @@ def _held_gpu(entry: allocation.DeviceEntry) -> HeldGpu:
 def _held_by_containers(
     raw: Json, granted: grants.Grants, allocated: Sequence[allocation.DeviceEntry]
 ) -> Sequence[HeldGpu]:
-    """By GPU, the most that containers have of it which live at once. Where the allocation leaves
-    core out, the grants' core is no more than a limit, and nothing of it is held."""
+    """By GPU, the most that containers hold at the same time. If the allocation omits core, the
+    grants' core is a limit only, and no compute is held."""
     coreless = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
     shares_of: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
     for name, gpus in granted.items():
@@ -152,18 +150,18 @@ def _held_by_containers(
 
 
 def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
-    """Bytes and core of one GPU; shares: container, its bytes, its core."""
+    """Bytes and core of one GPU. shares: container, its bytes, its core."""
     phases = {name: (phase, order) for name, phase, order, _ in requests.lives(raw)}
     asks = []
     for name, size, core in shares:
         phase, order = phases.get(name, (Phase.MAIN, 0))
         asks.append(Ask(name, phase, order, 1, core, size))
     peak_bytes, peak_core = Request(asks).peak_of(MAX_BYTES)
-    assert peak_core is not None  # each share says its core
+    assert peak_core is not None  # each share specifies its core
     return peak_bytes, peak_core
 
 
-# --- nodes, their inventory and their agents -----------------------------------------------------
+# --- nodes, inventory and agents -----------------------------------------------------------------
 
 
 def node(raw: Json) -> NodeFacts:
@@ -186,7 +184,7 @@ def _uuids(annotations: Mapping[str, str], key: str) -> frozenset[str]:
 
 
 def device(raw: Json) -> DeviceFacts:
-    """The inventory: what can be read of it."""
+    """The readable part of the inventory."""
     metadata = at(raw, "metadata")
     owners = [o for o in objects(metadata, "ownerReferences") if o.get("kind") == "Node"]
     listed = at(raw, "spec").get("devices")
@@ -220,7 +218,7 @@ def device(raw: Json) -> DeviceFacts:
 
 
 def _gpu(entry: Json) -> Gpu | str:
-    """The GPU, or what is wrong with it. One that is not reported healthy is not usable."""
+    """The GPU, or the error in it. A GPU that is not reported healthy is not usable."""
     uuid, minor = entry.get("id"), entry.get("minor")
     if not isinstance(uuid, str) or not uuid:
         return _invalid("id", uuid, "the UUID of a GPU")
@@ -250,14 +248,14 @@ def _gpu(entry: Json) -> Gpu | str:
 
 
 def _invalid(field: str, value: object, allowed: str) -> str:
-    """As Kubernetes writes it; the value as it stands in the object."""
+    """An error in Kubernetes' form, with the value as in the object."""
     if value is None:
         return f"{field}: required value: must be {allowed}"
     return f"{field}: invalid value {json.dumps(value)}: must be {allowed}"
 
 
 def lease(raw: Json) -> LeaseFacts | None:
-    """The sign of life of a node's agent; None: a Lease of somebody else."""
+    """The Lease of a node's agent; None: another component's Lease."""
     metadata = at(raw, "metadata")
     name = str(metadata.get("name", ""))
     ours = metadata.get("namespace") == names.NAMESPACE
@@ -274,7 +272,7 @@ def lease(raw: Json) -> LeaseFacts | None:
 
 
 def _epoch_s(text: str) -> float | None:
-    """Of a MicroTime, which is in UTC."""
+    """Parses a MicroTime, which is in UTC."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

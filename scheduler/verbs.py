@@ -1,10 +1,10 @@
-"""What is answered to kube-scheduler: which of its candidates have room, and how good each is.
+"""Answers kube-scheduler: which candidate nodes fit, and how good each is.
 
-Pure, over the state. `filter` answers the best few of the nodes that fit, as kube-scheduler scores
-each of them itself, and so much is gained if they are few; all of them where the pod prefers some.
-Where none fits it says why, with one text for all nodes of a reason. Bytes in, bytes out: this runs
-for every pod, with all nodes. `preempt` is asked before kube-scheduler deletes pods: it counts
-totals of nodes, and what they make room for may find none on the GPUs.
+Pure, over the state. `filter` returns only the best few feasible nodes, because kube-scheduler
+scores each returned node itself; it returns all of them if the pod has preferences. If none fits,
+it gives one text per reason for all nodes of that reason. Bytes in, bytes out: this runs for every
+pod over all nodes. kube-scheduler calls `preempt` before it deletes pods: it compares totals of
+nodes, and the capacity that victims free may fit on no single GPU.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from scheduler.retry_queue import RetryQueue
 from scheduler.state import State
 
 MOST_NODES: Final = 32
-"""That `filter` answers."""
+"""Number of nodes that `filter` returns."""
 _MORE_NODES: Final = 2 * MOST_NODES
-"""Of which so many are among those in question, where others rule out less than half."""
+"""So many of the fleet's best contain MOST_NODES candidates, unless other filters rule out more
+than half."""
 _REMEMBERED: Final = 8192
 """Pods between filter and bind: a few, unless bind waits for volumes."""
 _BEST: Final = 10
@@ -40,7 +41,7 @@ _BEST: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """What `filter` answered, with the nodes' scores by name; changes: the fleet's, by then."""
+    """The answer of `filter`, with scores by node; changes: the fleet's counter at that time."""
 
     asked: Pending
     changes: int
@@ -48,8 +49,8 @@ class _Scored:
 
 
 class Verbs:
-    """policies: by profile (schedulerName), where a pod's own annotation names none. retries: gets
-    the pods that are refused for want of room."""
+    """policies: by profile (schedulerName), for pods without a policy annotation. retries: receives
+    the pods that are refused for lack of capacity."""
 
     def __init__(
         self,
@@ -95,24 +96,24 @@ class Verbs:
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> bytes:
-        """ExtenderPreemptionResult: of these nodes, those on which the pod finds its GPUs once
-        the victims are gone, with the same victims. Raises ArgumentsError."""
+        """ExtenderPreemptionResult: the nodes on which the pod fits once the victims are gone, with
+        the same victims. Raises ArgumentsError."""
         asked, victims = arguments.preemption(body)
         enough = self._enough(asked, victims)
         return orjson.dumps({"NodeNameToMetaVictims": {at: victims[at].said for at in enough}})
 
     def pending(self, uid: str) -> Pending | None:
-        """The pod as it was when a verb was asked for it last; None: too long ago, or never."""
+        """The pod as of the last verb for it; None: too long ago, or never."""
         return self._remembered.get(uid)
 
     def policy(self, asked: Pending) -> Policy:
-        """Where the pod names none."""
+        """The policy for the pod: its own, or the profile's."""
         return self._policies.get(asked.profile, Policy.BINPACK)
 
     def _scores(
         self, asked: Pending, request: Request, names: Sequence[str]
     ) -> Scores | Sequence[float]:
-        """Those by which `filter` has chosen, if they are as they were."""
+        """The scores computed by `filter`, if the fleet is unchanged."""
         last, fleet = self._scored, self._state.fleet
         if last is not None and last.asked is asked and last.changes == fleet.changes:
             found = [last.scores[name] for name in names if name in last.scores]
@@ -121,7 +122,7 @@ class Verbs:
         return score(fleet, request, fleet.rows_of(names), self.policy(asked))
 
     def _nominate(self, asked: Pending, request: Request, node: str) -> None:
-        """The next pods are ranked beside this one, as if it were bound there."""
+        """Reserves the GPUs, so that the next pods are ranked as if this pod were bound there."""
         if self._state.node_of(asked.uid) is not None:
             return
         fleet = self._state.fleet
@@ -137,7 +138,8 @@ class Verbs:
             del self._remembered[next(iter(self._remembered))]
 
     def _enough(self, asked: Pending, victims: Mapping[str, Victims]) -> Sequence[str]:
-        """Nobody leaves for a pod that is refused or has GPUs, but where its own are."""
+        """Evicts no pod for a pod that is refused; for one with GPUs, only on the node where these
+        are."""
         if asked.refusal:
             return ()
         if asked.request is None:
@@ -153,8 +155,9 @@ class Verbs:
         return [at for at, fit_there in zip(victims, fits.tolist(), strict=True) if fit_there]
 
     def _kept(self, uid: str, names: Container[str]) -> bool:
-        """Whether GPUs are held for the pod on one of the nodes: its binding has been sent,
-        and may have been done. It is sent there again, or it would need room twice."""
+        """Whether GPUs are held for the pod on one of the nodes: its Binding was sent and may have
+        been applied. It is sent to the same node again; elsewhere the pod would need capacity
+        twice."""
         placement = self._state.assumed(uid)
         if placement is None or placement.node not in names:
             return False
@@ -181,15 +184,15 @@ class Verbs:
             return orjson.dumps({"NodeNames": named})
         named = [fleet.names[row] for row in fitting.tolist()]
         if len(named) == 1:
-            # kube-scheduler asks for no ranking of one.
+            # kube-scheduler does not prioritize a single node.
             self._nominate(asked, request, named[0])
         return orjson.dumps({"NodeNames": named})
 
     def _best_of_all(
         self, asked: Pending, request: Request, names: Sequence[str], steps: Steps
     ) -> Sequence[str]:
-        """The best of the whole fleet, and of these those that are in question: to look up each
-        name costs more. Empty: too few of them are, and it says nothing."""
+        """The best nodes of the whole fleet that are among the candidates; resolving each name
+        costs more. Empty: too few of them are candidates to be conclusive."""
         fleet = self._state.fleet
         rows = fleet.every_row()
         fitting = rows[feasible(fleet, request, rows, steps, self._state.known)]
@@ -201,7 +204,7 @@ class Verbs:
         return named if len(named) == MOST_NODES else ()
 
     def _best(self, asked: Pending, request: Request, rows: Rows, most: int) -> Sequence[str]:
-        """The names of the best, the best first. Their scores are remembered for `prioritize`."""
+        """Names of the best nodes, best first. Their scores are cached for `prioritize`."""
         fleet = self._state.fleet
         scores = score(fleet, request, rows, self.policy(asked))
         chosen = best(fleet, scores, rows, most)
@@ -232,7 +235,7 @@ class Verbs:
 
 
 def error(text: str) -> bytes:
-    """ExtenderFilterResult or ExtenderBindingResult of one that failed."""
+    """ExtenderFilterResult or ExtenderBindingResult of a failed call."""
     return orjson.dumps({"Error": text})
 
 

@@ -1,6 +1,6 @@
-"""What the state looks like, for people and for metrics: numbers over all, and node by node.
+"""The state as metrics and as JSON for people: totals, and node by node.
 
-Pure; read from the state, and nothing kept.
+Pure; reads the state and stores nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Json = Mapping[str, Any]
 
 
 def measure(state: State, metrics: Metrics) -> None:
-    """Sets what is read off the state. Free: of usable GPUs of nodes that may be placed on, as the
-    largest slice is."""
+    """Sets the gauges that are computed from the state. Free memory and the largest free share
+    count only usable GPUs of schedulable nodes."""
     fleet, rows = state.fleet, state.fleet.all_rows()
     total, bars = fleet.total_bytes[rows], fleet.bar[rows]
     free = fleet.free_bytes[rows][bars == Reason.FITS]
@@ -39,7 +39,7 @@ def measure(state: State, metrics: Metrics) -> None:
 
 
 def names_of(state: State, node: str | None = None) -> Sequence[str]:
-    """All nodes by name, or the one, if it is there."""
+    """All node names, or the one given, if it exists."""
     fleet = state.fleet
     if node is not None:
         return [node] if fleet.row_of(node) else []
@@ -47,7 +47,7 @@ def names_of(state: State, node: str | None = None) -> Sequence[str]:
 
 
 def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
-    """Each node with its GPUs and who holds them; those that are gone meanwhile are left out."""
+    """Each node with its GPUs and their holders; nodes removed meanwhile are left out."""
     fleet = state.fleet
     for name in names:
         row = fleet.row_of(name)
@@ -91,5 +91,5 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
 
 
 def problems(state: State) -> Sequence[Json]:
-    """What a person should look at."""
+    """Problems that need a person's attention."""
     return [{"node": each.node, "pod": each.about, "text": each.text} for each in state.problems()]

@@ -1,12 +1,11 @@
 /*
- * What driver calls cost, in one process: prints NAME NANOSECONDS CALIBRATION, for each the best of
- * many short passes, so that a neighbour on the same core spoils passes and not figures.
+ * Measures driver calls in one process: prints NAME NANOSECONDS CALIBRATION, for each call the best
+ * of many short passes, so that other load on the same core affects passes and not figures.
  *
  * usage: bench-calls PASSES CALLS_PER_PASS LIVE
  *
- * Linked to libcuda by name, like any program; what is preloaded in front of it is the caller's
- * choice. CALIBRATION is a loop between the passes that no library can touch: it tells how fast the
- * machine was just then.
+ * Linked to libcuda by name, like any program; the caller may preload a library. CALIBRATION is the
+ * time of a loop between the passes that no library can affect: it shows the machine's speed then.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -59,7 +58,7 @@ static void launch(void)
 	     "cuLaunchKernel");
 }
 
-/* cudaFuncSetAttribute of CUDA 13, which programs with large shared memory call at every launch. */
+/* cudaFuncSetAttribute of CUDA 13; programs with large shared memory call it at every launch. */
 static void set_attribute(void)
 {
 	enum { MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
@@ -107,7 +106,7 @@ static void pair_in_order(void)
 	give_in_order(take_in_order());
 }
 
-/* Another one for a random live one. */
+/* Frees a random live allocation and makes another. */
 static void replace_now(void)
 {
 	CUdeviceptr *victim = &state.live[next_random() % state.live_count];

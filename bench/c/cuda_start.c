@@ -1,6 +1,6 @@
 /*
- * A CUDA program that begins, makes its first call, says so on descriptor 3 where there is one, and
- * ends when descriptor 4 does.
+ * A CUDA program that starts, makes its first call, reports it on descriptor 3 if that is open, and
+ * exits when descriptor 4 is closed.
  */
 #include <stddef.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* A program that has nothing to do with CUDA. */
+/* A program that does not use CUDA. */
 int main(void)
 {
 	return 0;

@@ -1,13 +1,13 @@
 /*
- * How long programs take to start, with and without a library preloaded, by turns.
+ * Measures program starts with and without a preloaded library, alternately.
  *
  * usage: bench-starts one TIMES LIBRARY PROGRAM	from spawn to end: median microseconds
  *        bench-starts many PROCESSES LIBRARY PROGRAM	all alive at once: microseconds from the
  * first spawn to the first call of 99 % of them
  *
- * Prints WITHOUT WITH and how much slower a calibration loop beside it was with than without.
- * The grant's directory and the driver's are in the environment. posix_spawn is a vfork in glibc:
- * the launcher's own size costs nothing.
+ * Prints WITHOUT, WITH and the ratio of a calibration loop's times, with to without.
+ * The environment has the grant's directory and the driver's. posix_spawn is a vfork in glibc, so
+ * the launcher's own size does not matter.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -41,7 +41,7 @@ static double microseconds(void)
 	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* A loop that nothing preloaded into the children can touch. */
+/* A loop that no library preloaded into the children can affect. */
 static double calibration_us(void)
 {
 	static volatile uint64_t word;
@@ -94,7 +94,7 @@ static void one(char *program, long times)
 	       part_of(took[1], (size_t)times, 50), calibration[1] / calibration[0]);
 }
 
-/* Above the numbers that the children know them by. */
+/* Above the descriptor numbers that the children use. */
 static void raise_number(int *fd)
 {
 	int low = *fd;

@@ -1,12 +1,12 @@
-"""The fault matrix: what becomes of containers with a grant when agent or runtime fail.
+"""The fault matrix: the outcome for containers with a grant when the agent or the runtime fails.
 
-Not a measurement of time: each cell counts the containers in which a process can open a GPU with
-no limit in force. Pods, containerd and agent are real; agent.py alone makes the agent misbehave.
+Measures no time: each cell counts the containers in which a process can open a GPU with no limit in
+force. Pods, containerd and agent are real; agent.py injects the agent's faults.
 
-    cases.py    which faults there are, and what they were made to show
-    agent.py    the agent as a program, with a fault in it
-    outcome.py  what became of a container, from what a probe inside it and the runtime said
+    cases.py    the faults
+    agent.py    the agent as a program, with a fault injected
+    outcome.py  a container's outcome, from a probe inside it and the runtime's answer
     rig.py      one containerd with that agent; performs a cell
-    large.py    what is large in the rows of sizes
+    large.py    the large messages in the rows of sizes
     report.py   cells as a table
 """

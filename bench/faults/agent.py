@@ -1,11 +1,12 @@
-"""The node agent with a fault in it: `python -m bench.faults.agent FILE [--naive] AGENT'S FLAGS`.
+"""The node agent with an injected fault: `python -m bench.faults.agent FILE [--naive] AGENT'S
+FLAGS`.
 
-Runs the agent's own program. Only what it hands to its connection is wrapped: the handler that
-answers the runtime's events, and the socket. FILE says which event strikes how, such as
-`hang CreateContainer`, and may change at any time; empty or absent, nothing does.
+Runs the agent's own program. Only the arguments of its connection are wrapped: the handler of the
+runtime's events, and the socket. FILE states the event and the fault, such as `hang
+CreateContainer`, and may change at any time; if it is empty or absent, no fault is injected.
 
---naive is the control: the agent as others write one. It does not validate, sends no failure
-policy, has no deadline of its own, and does not look at what the container has already.
+--naive is the control, an agent as commonly written: it does not validate, sends no failure policy,
+has no deadline of its own, and does not check the container's existing devices.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SERVED: Final[Mapping[str, Event]] = {
     "start_container": Event.START,
 }
 _LOST_BYTES: Final = 3
-"""Fewer than a frame's payload: what is cut off is part of one."""
+"""Fewer than a frame's payload, so the cut is within a payload."""
 _TOO_LONG_S: Final = 3600.0
 _NO_DEADLINE: Final = 1000.0
 
@@ -45,11 +46,11 @@ _serve: Final = connection.serve
 
 
 class Struck(RuntimeError):
-    """Raised in a handler, as a bug would be."""
+    """Raised in a handler, as by a bug."""
 
 
 class Plan:
-    """What FILE says."""
+    """The content of FILE."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,14 +61,14 @@ class Plan:
 
 
 class Handler:
-    """The agent's handler, struck when the plan says so, before or after it does its work."""
+    """The agent's handler, with the planned fault before or after its work."""
 
     def __init__(self, handler: Served, plan: Plan, naive: bool) -> None:
         self._handler = handler
         self._plan = plan
         self._naive = naive
         self.strike_answer: Strike | None = None
-        """What becomes of the answer that is written next."""
+        """The fault for the next answer written."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._handler, name)
@@ -100,7 +101,7 @@ class Handler:
 
 
 class Socket(socket.socket):
-    """The connection's socket, which loses the end of an answer, or the process behind it."""
+    """The connection's socket, which drops the end of an answer, or ends the process after it."""
 
     def __init__(self, whole: socket.socket, handler: Handler) -> None:
         super().__init__(fileno=whole.detach())
@@ -108,7 +109,7 @@ class Socket(socket.socket):
         self._handler = handler
 
     def send(self, data: Any, flags: int = 0) -> int:
-        # An answer is smaller than the socket's buffer: the kernel takes all of it.
+        # An answer is smaller than the socket's buffer: the kernel accepts all of it.
         strike, self._handler.strike_answer = self._handler.strike_answer, None
         if strike is Strike.CUT:
             super().send(data[:-_LOST_BYTES], flags)

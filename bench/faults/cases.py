@@ -1,6 +1,7 @@
-"""The faults, as a table: where each strikes, and what it is called in the table's rows.
+"""The table of faults: the events at which each is injected, and its name in the table's rows.
 
-Pure. An event is one of NRI's that the agent serves; a fault strikes the agent when it is asked.
+Pure. An event is one of the NRI events that the agent serves; a fault is injected when the runtime
+sends it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 
 class Event(Enum):
-    """What a runtime asks the agent, in this order, while it makes and starts a container."""
+    """Requests of a runtime to the agent, in order, while it creates and starts a container."""
 
     CREATE = "CreateContainer"
     VALIDATE = "ValidateContainerAdjustment"
@@ -20,24 +21,24 @@ class Event(Enum):
 
 
 class Strike(Enum):
-    """What the agent does when it is struck. The value is the word in the fault's file."""
+    """The injected behaviour of the agent. The value is the word in the fault's file."""
 
     HANG = "hang"
-    """The whole process stands still, until the file says otherwise."""
+    """The whole process is stopped until the file changes."""
     CRASH = "crash"
-    """It dies of a signal while the runtime waits."""
+    """A signal ends it while the runtime waits."""
     KILL_AFTER = "kill-after"
-    """It dies when its answer is sent, before the next event."""
+    """It is killed when its answer is sent, before the next event."""
     CUT = "cut"
     """Its answer lacks the last bytes, and the connection is closed."""
     ERROR = "error"
-    """The handler raises what nobody expects."""
+    """The handler raises an unexpected exception."""
     SLOW = "slow"
-    """The handler takes longer than any runtime waits; the process goes on."""
+    """The handler takes longer than any runtime's timeout; the process continues."""
 
 
 class Scene(Enum):
-    """Faults that are not in the handler, but in what runs, or in how much of it."""
+    """Faults outside the handler: in the set of running processes, or in the size of messages."""
 
     NEVER_CONNECTED = "never"
     KILLED_IDLE = "killed"
@@ -49,7 +50,7 @@ class Scene(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One row: `strike` at each of `events`, each with a container of its own, then `scenes`."""
+    """One row: `strike` at each of `events`, each with its own container, then `scenes`."""
 
     title: str
     strike: Strike | None = None
@@ -73,12 +74,12 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "error": Fault("error answer", Strike.ERROR),
     "slow": Fault("slow handler", Strike.SLOW),
 }
-"""By the names that the command line takes, in the order of the table."""
+"""By the names on the command line, in the order of the table."""
 
 SIZES: Final[Mapping[str, Fault]] = {
     "answer": Fault("an answer of 3 MB", scenes=(Scene.LARGE_ANSWER,)),
     "pieces": Fault("Synchronize in pieces", scenes=(Scene.PIECES,)),
 }
-"""No faults, but what breaks a plugin that is careless with the protocol; a table of its own."""
+"""No faults, but inputs that break plugins with careless protocol code; in a table of its own."""
 
 ROWS: Final[Mapping[str, Fault]] = {**FAULTS, **SIZES}

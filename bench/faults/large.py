@@ -1,7 +1,8 @@
-"""What is large in the rows of sizes: a GPU whose CDI spec mounts much, and pods that say much.
+"""Large inputs for the rows of sizes: a GPU whose CDI spec has many mounts, and pods with much
+metadata.
 
-Messages of NRI are at most 4 MiB, and are cut into frames in one way only (facts of its
-multiplexer): a plugin that is careless with either loses its connection.
+NRI messages are at most 4 MiB, and its multiplexer splits them into frames in only one way. A
+plugin that violates either loses its connection.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ANSWER_BYTES: Final = 3_000_000
 _MOUNTS: Final = 1550
 _PLACE: Final = "/opt/large"
 _DETOUR: Final = "/." * 970
-"""Makes a path of the host long, and leads nowhere else. Paths in the container are short: where
-plugins validate they are repeated, as what each plugin owns, and that message too must fit."""
+"""Lengthens a host path without changing its target. Paths in the container are short: validating
+plugins receive them a second time, as the list of owned fields, and that message must fit too."""
 
 PODS: Final = 6
 ANNOTATION: Final[Mapping[str, str]] = {"example.com/large": "x" * 900_000}
@@ -32,7 +33,7 @@ _SYNCHRONIZED: Final = "gpuslice_nri_synchronize_pods "
 
 @contextmanager
 def many_mounts(specs: Path) -> Iterator[None]:
-    """The node's CDI specs, with so many mounts for any GPU that an answer has ANSWER_BYTES."""
+    """The node's CDI specs, with so many mounts per GPU that an answer has ANSWER_BYTES."""
     (spec,) = specs.iterdir()
     before = spec.read_bytes()
     document = json.loads(before)
@@ -55,14 +56,14 @@ def many_mounts(specs: Path) -> Iterator[None]:
 
 
 def check(container: Container) -> None:
-    """That all of it is in the container. Raises LabError."""
+    """Checks that everything is in the container. Raises LabError."""
     count = container.exec(["sh", "-c", f"ls {_PLACE} | grep -c ."]).out.strip()
     if count != str(_MOUNTS):
         raise LabError(f"{count} of {_MOUNTS} mounts are in the container")
 
 
 def synchronized(agent: Path) -> int:
-    """How many pods the agent was told of at its last Synchronize, from its metrics."""
+    """The number of pods in the agent's last Synchronize, from its metrics."""
     connection = http.client.HTTPConnection("localhost", timeout=30)
     connection.sock = socket.socket(socket.AF_UNIX)
     with contextlib.closing(connection):

@@ -1,6 +1,6 @@
-"""What became of one container, and of a cell's containers together.
+"""The outcome of one container, and of a cell's containers together.
 
-Pure: decides from what the probe inside said, or from the words in which the runtime refused.
+Pure: decides by the result of the probe inside, or by the runtime's error text.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, Final
 
 _OUT_OF_MEMORY: Final = 2
 _NOT_PERMITTED: Final = 800
-"""cuInit's code where our library will not let a program begin."""
+"""cuInit's code when the library refuses to start a program."""
 
 
 class Kind(Enum):
     """Best first."""
 
     LIMITED = "limited"
-    """It runs, and is held to its grant."""
+    """It runs with its grant enforced."""
     NO_GPU = "no GPU"
-    """It runs, and no GPU is in it."""
+    """It runs without a GPU."""
     REFUSED = "refused"
-    """The runtime did not make it, or did not start it."""
+    """The runtime did not create or did not start it."""
     UNPROTECTED = "UNPROTECTED"
     """A process in it can open a GPU with no limit in force."""
 
@@ -34,9 +34,9 @@ class Kind(Enum):
 class Outcome:
     kind: Kind
     said: str = ""
-    """Of a refusal, in a word, who refused."""
+    """For a refusal: the refusing component, in a word."""
     text: str = ""
-    """Of a refusal, the runtime's words."""
+    """For a refusal: the runtime's error text."""
 
 
 REFUSALS: Final[Mapping[str, tuple[str, str]]] = {
@@ -51,20 +51,21 @@ REFUSALS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "other": ("", "something else"),
 }
-"""Who refused: how the runtime's words show it, and what it means. The first that is found."""
+"""The refusing component: the text by which the runtime's error shows it, and its meaning. The
+first match applies."""
 
 
 def refusal(text: str) -> Outcome:
-    """From the runtime's words."""
+    """From the runtime's error text."""
     said = next(name for name, (pattern, _) in REFUSALS.items() if re.search(pattern, text))
     return Outcome(Kind.REFUSED, said, text)
 
 
 def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) -> Outcome:
-    """From inside: the GPU's devices that are there, and what the probe could take.
+    """From inside: the GPU devices present, and what the probe could allocate.
 
-    Anything that is neither no GPU at all nor exactly the limit counts as unprotected, unless our
-    library refuses to let the program begin.
+    Anything other than no GPU at all or exactly the limit counts as unprotected, unless the library
+    refuses to start the program.
     """
     if not devices and seen["init"] != 0:
         return Outcome(Kind.NO_GPU)
@@ -78,7 +79,8 @@ def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All containers of one fault on one runtime: made under it, and after it until one is limited.
+    """All containers of one fault on one runtime: created during it, and after it until one is
+    limited.
 
     `after` ends with a limited one, unless the node did not recover in time.
     """
@@ -97,7 +99,8 @@ class Cell:
 
     @property
     def summary(self) -> str:
-        """How many containers came to what, the best first; of refusals, who refused."""
+        """The number of containers by outcome, best first; for refusals, by the refusing
+        component."""
         parts = []
         for kind in Kind:
             said = Counter(each.said for each in self.outcomes if each.kind is kind)
@@ -112,7 +115,8 @@ class Cell:
 
 
 def examples(cells: Iterable[Cell]) -> Mapping[str, str]:
-    """Of each way to refuse that occurs the runtime's words, once, in the order of REFUSALS."""
+    """One error text of the runtime for each kind of refusal that occurred, in the order of
+    REFUSALS."""
     found: dict[str, str] = {}
     for cell in cells:
         for outcome in (*cell.outcomes, *cell.after):

@@ -1,7 +1,7 @@
-"""The matrix as a document: a table of counts, how each cell came out, and whether it holds.
+"""The matrix as a document: a table of counts, each cell's outcome, and whether the matrix holds.
 
 Pure but for the date and the versions of kernel and runc. Two tables: with NRI's default validator
-as the operator should turn it on, and as it comes.
+enabled, as recommended to operators, and with the default configuration.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SAID: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One runtime; `validator`: whether NRI's own is on."""
+    """One runtime; `validator`: whether NRI's own is enabled."""
 
     release: Release
     validator: bool
@@ -68,7 +68,8 @@ class Column:
 
     @property
     def holds(self) -> bool:
-        """Nothing unprotected; with a validator a pod with a grant waits, it never goes without."""
+        """No container is unprotected and every cell recovers; with a validator, no pod with a
+        grant runs without its GPU."""
         return all(
             not cell.unprotected
             and cell.recovers
@@ -78,7 +79,7 @@ class Column:
 
 
 def verdict(columns: Sequence[Column], *, control: bool) -> int:
-    """The exit status. The control holds where each of its columns fails somewhere."""
+    """The exit status. The control holds if each of its columns has an unprotected container."""
     if control:
         failing = (any(cell.unprotected for cell in c.cells.values()) for c in columns)
         return 0 if all(failing) else 1
@@ -93,7 +94,7 @@ def document(columns: Sequence[Column], *, control: bool) -> str:
     if control:
         parts += [_CONTROL, _table(FAULTS, columns)]
     else:
-        # Where there is no validator, there is one table's worth of behaviour, shown in the first.
+        # Runtimes without a validator behave the same in both tables, so only the first shows them.
         on = [c for c in columns if c.validator or not c.release.has_validator]
         off = [c for c in columns if not c.validator and c.release.has_validator]
         for head, rows, some in ((_ON, FAULTS, on), (_OFF, FAULTS, off), (_SIZES, SIZES, on)):
@@ -112,7 +113,7 @@ def _legend(name: str, text: str) -> str:
 
 
 def _runc() -> str:
-    """`runc version 1.1.5`: the one on PATH, as containerd looks for it."""
+    """`runc version 1.1.5`: of the runc on PATH, which containerd also uses."""
     path = environment()["PATH"]
     done = subprocess.run(
         [shutil.which("runc", path=path) or "runc", "--version"], text=True, capture_output=True

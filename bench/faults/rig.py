@@ -1,7 +1,8 @@
-"""One containerd with a node agent that can be struck; performs a cell of the matrix.
+"""One containerd with a node agent that has injected faults; performs a cell of the matrix.
 
-Every container is a real one, made over CRI with the annotations of a pod with a grant, and probed
-from inside. The agent is put right again after each cell, and must then limit a container at once.
+Every container is real, created over CRI with the annotations of a pod with a grant, and probed
+from inside. After each cell the fault is removed, and the agent must then limit a container at
+once.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ _RECOVERS_S: Final = 30.0
 
 
 def build_probe(directory: Path) -> Mapping[str, tuple[Path, int]]:
-    """The probe for the lab's images: path inside to file here and mode."""
+    """The probe for the lab's images: from the path inside to the file here and its mode."""
     program = directory / "probe"
     subprocess.run(["gcc", "-O1", _PROBE_SOURCE, "-o", program, "-ldl"], check=True)
     return {PROBE: (program, 0o755)}
 
 
 class Rig:
-    """`lab` must have been made with `build_probe`'s files; its agent must not run.
+    """`lab` must have been created with `build_probe`'s files; its agent must not run.
 
-    naive: the control. The runtime brings the GPU by CDI, as for a device plugin, the pod requires
+    naive: the control. The runtime injects the GPU by CDI, as for a device plugin, the pod requires
     no plugin, and the agent takes no measure against its own failure.
     """
 
@@ -78,13 +79,13 @@ class Rig:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The lab as it was: no agent, and no GPU that the runtime brings."""
+        """Restores the lab: no agent, and no GPU injected by the runtime."""
         self._lab.stop_agent()
         for spec in self._lab.containerd.paths.cdi.iterdir():
             spec.unlink()
 
     def perform(self, fault: Fault) -> Cell:
-        """All of the fault's containers, and those after it that show that the node recovers."""
+        """All of the fault's containers, and those after it that show whether the node recovers."""
         outcomes: list[Outcome] = []
         after = self._heal()
         with self._pod("before") as before:
@@ -109,7 +110,8 @@ class Rig:
             yield pod
 
     def make(self, meanwhile: Callable[[], None] | None = None) -> Outcome:
-        """A container from its creation to the probe. meanwhile: between creation and start."""
+        """A container from its creation to the probe. meanwhile: called between creation and
+        start."""
         with self._pod("cell") as pod:
             try:
                 container = pod.create(_CONTAINER, self._process)
@@ -132,7 +134,7 @@ class Rig:
         return [self.make()]
 
     def killed_idle(self) -> list[Outcome]:
-        """Just before a container is made, and between its creation and its start."""
+        """Just before a container is created, and between its creation and its start."""
 
         def kill() -> None:
             self._lab.stop_agent(signal.SIGKILL)
@@ -143,7 +145,7 @@ class Rig:
         return [first, self.make(meanwhile=kill)]
 
     def agent_restarted(self) -> list[Outcome]:
-        """Containers one after the other while it is, and one that it has made and not started."""
+        """Containers in sequence during the restart, and one created but not started before it."""
 
         def restart() -> None:
             self._lab.stop_agent()
@@ -152,7 +154,8 @@ class Rig:
         return [*self._while(restart), self.make(meanwhile=restart)]
 
     def containerd_restarted(self) -> list[Outcome]:
-        """The same; by SIGTERM, and killed. At first the agent is too slow to be there again."""
+        """The same, by SIGTERM and by SIGKILL. The agent is stopped until the first container was
+        made."""
         outcomes = []
         for number in (signal.SIGTERM, signal.SIGKILL):
             restart = partial(self._restart_containerd, number)
@@ -169,14 +172,14 @@ class Rig:
         return self._lab.times_ready() > times
 
     def large_answer(self) -> list[Outcome]:
-        """The GPU's CDI spec brings so many mounts that the agent's answer has 3 MB."""
+        """The GPU's CDI spec adds so many mounts that the agent's answer has 3 MB."""
         with large.many_mounts(self._lab.sim_dir / "cdi"), self._pod("large") as pod:
             container = pod.run(_CONTAINER, self._process)
             large.check(container)
             return [self._look(container)]
 
     def pieces(self) -> list[Outcome]:
-        """More pods than fit into a message, when the agent is started anew."""
+        """More pods than fit into one message when the agent is restarted."""
         with ExitStack() as stack:
             running = []
             for index in range(large.PODS):
@@ -202,7 +205,7 @@ class Rig:
         return outcomes
 
     def _until(self, over: Callable[[], bool]) -> list[Outcome]:
-        """A container after the other, at least one, until it is over."""
+        """Containers in sequence, at least one, until the condition holds."""
         outcomes = [self.make()]
         while not over():
             outcomes.append(self.make())
@@ -217,9 +220,10 @@ class Rig:
         self._lab.start_agent(program=self._program)
 
     def _heal(self) -> list[Outcome]:
-        """No fault, and an agent that runs; then what becomes of containers until one is limited.
+        """Removes the fault and ensures a running agent; then returns the outcomes until one is
+        limited.
 
-        As the kubelet does it, who tries again: at first the runtime may not have seen the agent.
+        Retries as the kubelet does: at first the runtime may not have registered the agent.
         """
         self.plan("")
         if not self._lab.agent_running:
@@ -247,7 +251,7 @@ _SCENES: Final[Mapping[Scene, Callable[[Rig], list[Outcome]]]] = {
 
 
 def column(rig: Rig, title: str, faults: Mapping[str, Fault]) -> Mapping[str, Cell]:
-    """A cell per fault, with a line for each as it is done."""
+    """A cell per fault; prints a line for each as it completes."""
     cells = {}
     for name, fault in faults.items():
         with step(f"{title}: {fault.title}") as shown:

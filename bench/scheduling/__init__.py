@@ -1,1 +1,2 @@
-"""The scheduler measured: its core, its verbs over HTTP, kube-scheduler with it, its memory."""
+"""Benchmarks of the scheduler: its core, its verbs over HTTP, kube-scheduler with it, its
+memory."""

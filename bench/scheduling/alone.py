@@ -1,5 +1,5 @@
-"""The extender over a fleet that is told to it and an API server that says yes at once: the verbs
-themselves are measured. Lives until its standard input ends; its first line is its port.
+"""The extender over a given fleet and an API server that accepts everything at once, to measure the
+verbs themselves. Runs until its standard input ends; its first line is its port.
 
     python -m bench.scheduling.alone NODES PODS
 """
@@ -24,7 +24,7 @@ from scheduler.verbs import Verbs
 
 
 class _Yes:
-    """In place of the API server, the right to bind and the watches."""
+    """Stands in for the API server, the right to bind and the watches."""
 
     synced = True
     writer = "bench"
@@ -66,6 +66,6 @@ async def main(size: fleets.Size) -> None:
 
 
 if __name__ == "__main__":
-    # Binds that come too late are counted by the other side, which tries again.
+    # The caller counts and retries binds whose GPU was filled meanwhile.
     logging.getLogger("scheduler.extender").setLevel(logging.ERROR)
     uvloop.run(main(fleets.Size(*map(int, sys.argv[1:]))))

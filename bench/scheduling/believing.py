@@ -1,5 +1,5 @@
-"""`python -m scheduler`, but agents that do not renew their Leases are believed for a day: five
-thousand of them would keep the API server busier than the pods that are measured."""
+"""`python -m scheduler`, but an agent's Lease counts as fresh for a day: renewals of five thousand
+agents would load the API server more than the measured pods."""
 
 from __future__ import annotations
 

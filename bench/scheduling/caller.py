@@ -1,6 +1,6 @@
-"""kube-scheduler's side of the verbs: the same JSON over one kept connection, and nothing else.
+"""Acts as kube-scheduler towards the verbs: the same JSON over one persistent connection.
 
-As little as can be, so that what is measured is the other side's.
+Minimal, so that the time measured is the extender's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOUNT: Final = {
 
 
 class Caller:
-    """One connection. Each verb's answer, and the seconds until it was there."""
+    """One connection. Returns each verb's answer and its latency in seconds."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -61,8 +61,8 @@ class Caller:
 
 
 def pod(number: int, percents: Sequence[int]) -> Mapping[str, Any]:
-    """A Pod as kube-scheduler has it, with what the API server adds to each. percents: what each
-    container asks of a GPU."""
+    """A Pod as kube-scheduler has it, with the fields that the API server adds. percents: what each
+    container requests of a GPU."""
     name = f"asks-{number}"
     containers = [_container(f"main-{at}", percent) for at, percent in enumerate(percents)]
     stamp = "2026-01-01T00:00:00Z"

@@ -1,9 +1,9 @@
-"""The verbs with POSTs and watches, asked for as fast as they are answered, on one core.
+"""The extender's throughput with POSTs and watches, driven without pauses, on one core.
 
-kube-scheduler asks for some eighty pods a second here, and between two of them the extender's core
-does nothing, or something else: what it costs then is what a core costs that has forgotten it. So
-here the bench asks in kube-scheduler's place, pod after pod, the binds beside; the API server and
-the pods are real. The extender has a core for itself, all others have the rest.
+kube-scheduler schedules some eighty pods a second here. Between two of them the extender's core is
+idle or runs something else, and its caches are cold. So here the benchmark calls the verbs in
+kube-scheduler's place, pod after pod, with binds in parallel; the API server and the pods are real.
+The extender has a core to itself; all other processes share the rest.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from bench.scheduling.verbs import Asked, bind, calibrated, choose, orders
 from kube.client import Kube
 
 _BINDERS: Final = 8
-"""kube-scheduler binds each pod beside what it does else."""
+"""kube-scheduler runs binds in parallel with its other work."""
 _ADMITTED_S: Final = 60.0
 
 
 @dataclass
 class Measured:
-    """Of each round: pods in a second of the extender's core, pods per second by the clock. again:
-    binds that came too late, of all rounds."""
+    """By round: pods per second of the extender's core, and pods per second of elapsed time. again:
+    retried binds of all rounds."""
 
     per_core_s: list[Round] = field(default_factory=list)
     pods_per_s: list[float] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Measured:
 async def measure(
     kube: Kube, port: int, pid: int, nodes: Sequence[str], count: int, rounds: int
 ) -> Measured:
-    """port, pid: the extender's. The first round warms up, and does not count."""
+    """port, pid: the extender's. The first round is a warm-up and is not counted."""
     measured = Measured()
     with _a_core_of_its_own(pid) as core:
         for number in range(rounds + 1):
@@ -84,7 +84,7 @@ def _ready(pods: Sequence[Mapping[str, Any]], nodes: Sequence[str], seed: int) -
 
 
 def _drive(port: int, ready: Sequence[Asked]) -> int:
-    """How many binds were tried again."""
+    """Returns the number of retried binds."""
     again: list[str] = []
     chosen: queue.SimpleQueue[tuple[Asked, str] | None] = queue.SimpleQueue()
 
@@ -111,7 +111,7 @@ def _drive(port: int, ready: Sequence[Asked]) -> int:
 
 
 def _until_admitted(caller: Caller, asked: Asked) -> None:
-    """The Lease is taken when somebody asks."""
+    """The extender acquires the Lease only when it receives calls."""
     until_s = time.monotonic() + _ADMITTED_S
     while caller.call("filter", asked.filter)[0].get("Error"):
         if time.monotonic() > until_s:
@@ -121,7 +121,7 @@ def _until_admitted(caller: Caller, asked: Asked) -> None:
 
 @contextmanager
 def _a_core_of_its_own(pid: int) -> Iterator[int]:
-    """The core. This process goes to the others, with all that it has started."""
+    """Yields the core. This process and all that it has started move to the others."""
     me, cores = psutil.Process(), os.sched_getaffinity(0)
     core = max(cores)
     others = [me.pid, *(each.pid for each in me.children(recursive=True) if each.pid != pid)]
@@ -140,4 +140,4 @@ def _move(pids: Sequence[int], cores: set[int]) -> None:
             for thread in psutil.Process(pid).threads():
                 os.sched_setaffinity(thread.id, cores)
         except (psutil.NoSuchProcess, ProcessLookupError):
-            continue  # it has ended meanwhile
+            continue  # it has exited meanwhile

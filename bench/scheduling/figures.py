@@ -1,4 +1,4 @@
-"""What the parts of the scheduler's bench have in common: figures, goals, and what people read."""
+"""Shared by the scheduler's benchmarks: figures, goals and table rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A figure as it was measured, and the calibration loop before and after it."""
+    """A figure as measured, and the calibration loop before and after it."""
 
     value: float
     before_ms: float
@@ -24,7 +24,7 @@ class Round:
 
 @dataclass
 class Figures:
-    """Filled by one part after the other. Names have the unit at their end."""
+    """Collects the results of all parts. Names end with the unit."""
 
     values: dict[str, float] = field(default_factory=dict)
     at_most: dict[str, float] = field(default_factory=dict)
@@ -53,8 +53,8 @@ class Figures:
     def add_rounds(
         self, name: str, about: str, unit: str, rounds: Sequence[Round], at_least: float | None
     ) -> None:
-        """Their median is the figure, and has the goal. Each round goes into the JSON; the table
-        has how far they lie apart, and how fast the machine was."""
+        """Adds the median of the rounds as the figure, with the goal. The JSON has each round; the
+        table has their spread and the machine's speed."""
         values = [each.value for each in rounds]
         self.add(name, about, unit, median(values), at_least=at_least)
         spread = f"{_shown(min(values))} to {_shown(max(values))}"
@@ -73,8 +73,8 @@ def _shown(value: float) -> str:
 
 
 def calibration_ms() -> float:
-    """A fixed piece of work of the interpreter's, by this thread's own processor time: how fast the
-    machine is now. The least of five: a neighbour on the machine can only slow it down."""
+    """A fixed piece of interpreter work, in this thread's own processor time: the machine's current
+    speed. The least of five, since other load can only slow it down."""
     return min(_calibrated_ms() for _ in range(_SAMPLES))
 
 
@@ -88,13 +88,13 @@ def _calibrated_ms() -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of another process, all its threads, to the nanosecond: what /proc says of it
-    is in hundredths of a second, as much as ten pods take. The clock's number is the kernel's
+    """Processor time of another process, all threads, in nanosecond resolution: /proc has
+    hundredths of a second, the time of ten pods. The clock's id is the kernel's
     (clock_getcpuclockid)."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def say(text: str) -> None:
-    """What is being done."""
+    """Reports progress."""
     sys.stderr.write(f"  {text}\n")
     sys.stderr.flush()

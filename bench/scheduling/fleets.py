@@ -1,4 +1,4 @@
-"""A fleet that is in use, as the scheduler's state has it: equal GPUs, pods of a few sizes."""
+"""A fleet in use, as the scheduler's state has it: equal GPUs, pods of a few sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simgpu.lab.fleet_objects import Shape, gpu_uuid
 GPU_BYTES: Final = 80 << 30
 GPUS: Final = 8
 _PERCENTS: Final = (5, 10, 15)
-"""What each pod holds of its GPU. Five to a GPU leave a quarter of it at least."""
+"""What each pod holds of its GPU. Five per GPU leave at least a quarter free."""
 _SEED: Final = 6
 
 
@@ -31,8 +31,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The pods of a run. percents: what each container of a pod asks of a GPU. misfits: every tenth
-    pod asks for a whole GPU, and there is none."""
+    """The pods of a run. percents: what each container of a pod requests of a GPU. misfits: every
+    tenth pod requests a whole GPU, and none is free."""
 
     about: str
     percents: Sequence[int] = (20,)
@@ -55,8 +55,8 @@ LARGE: Final = Size(5_000, 40_000)
 
 
 def held(size: Size) -> Iterator[tuple[int, int, int]]:
-    """Of each pod that is there: its node's number, its GPU's minor, percent of core and memory.
-    Evenly over all GPUs."""
+    """For each existing pod: its node's number, its GPU's minor, percent of core and memory. Evenly
+    distributed over all GPUs."""
     chance = random.Random(_SEED)
     for number in range(size.pods):
         node, minor = divmod(number % (size.nodes * GPUS), GPUS)

@@ -1,7 +1,7 @@
 """A real API server with a fleet in use: nodes with their GPUs, and pods that hold shares of them.
 
-Nobody renews the agents' Leases, so that the figures are of scheduling alone; the extender is told
-to believe them for the time. Pods that are there stand on the first nodes, evenly.
+No agent renews a Lease, so that the figures are of scheduling alone; the extender runs with a
+longer timeout (believing.py). Existing pods are on the first nodes, evenly distributed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def administrator(plane: ControlPlane) -> AsyncIterator[Kube]:
 
 
 async def post_all(kube: Kube, path: str, bodies: Iterable[Json]) -> None:
-    """As fast as it goes."""
+    """Posts with maximum concurrency."""
 
     async def post(body: Json) -> None:
         await kube.post(path, body, timeout_s=60.0)
@@ -66,7 +66,7 @@ async def build(kube: Kube, nodes: Sequence[Node]) -> None:
 
 
 async def fill(kube: Kube, size: fleets.Size) -> None:
-    """The pods that are there, bound when they are made."""
+    """The existing pods, created with their node set."""
     namespace = "there"
     await kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
     begun_s = time.monotonic()
@@ -118,12 +118,13 @@ def _asking(name: str, percent: int) -> Json:
 
 
 async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequence[float]:
-    """When each of so many pods of the namespace was bound, by our clock, from that version on."""
+    """When each of `count` pods of the namespace was bound, by the local clock, from version
+    `since` on."""
     path, times = f"/api/v1/namespaces/{namespace}/pods", list[float]()
     asked = {"fieldSelector": "spec.nodeName!="}
     async with asyncio.timeout(_SEEN_S):
         while len(times) < count:
-            # The server ends a watch when it likes.
+            # The server may end a watch at any time.
             watch = kube.watch(path, since, only=METADATA_ONLY, **asked)
             async with aclosing(watch) as batches:
                 async for batch in batches:
@@ -137,7 +138,7 @@ async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequen
 
 
 def writes(plane: ControlPlane) -> Mapping[str, float]:
-    """How many requests that change something the API server has had, by what they were."""
+    """The number of writing requests that the API server received, by kind."""
     counted: dict[str, float] = {}
     for line in _WRITE.finditer(plane.kubectl("get", "--raw", "/metrics")):
         labels = dict(_LABEL.findall(line[1]))
@@ -149,6 +150,6 @@ def writes(plane: ControlPlane) -> Mapping[str, float]:
 
 
 def paths(*patterns: str) -> Sequence[Path]:
-    """Of our manifests, in their order."""
+    """Paths of manifests, in their order."""
     root = Path(__file__).resolve().parents[2] / "manifests"
     return [path for pattern in patterns for path in sorted(root.glob(pattern))]

@@ -1,10 +1,10 @@
-"""kube-scheduler with us and without: pods per second of real runs, one beside the other.
+"""kube-scheduler with the extender and without: pods per second of real runs, in alternation.
 
-Without us is the same kube-scheduler, of the same configuration, with the same pods: what
-koordinator.sh asks for is to it a number of the node's totals. Stock has the profile that
-kube-scheduler comes with, which scores a part of the nodes. The extender is halted meanwhile.
-kube-scheduler stands still while the pods are made, so that what is measured is scheduling. By
-turns, so that what else the machine does meets both.
+Without the extender it is the same kube-scheduler with the same configuration and pods:
+koordinator.sh resources are then mere totals of the node. Stock is kube-scheduler's default
+profile, which scores a part of the nodes. The extender is stopped (SIGSTOP) meanwhile.
+kube-scheduler is stopped while the pods are created, so that only scheduling is measured. Runs
+alternate, so that other load affects both.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _MIXES: Final = {OURS_TENTH: fleets.TENTH, OURS_WIDE: fleets.WIDE}
 BINDING: Final = "POST pods/binding"
 EVENT: Final = "POST events"
 NAMED: Final = frozenset({BINDING, EVENT, "PUT leases", "PATCH leases", "POST leases"})
-"""Leases are renewed by the clock, whatever is bound."""
+"""Leases are renewed at intervals, independently of bindings."""
 _READY_S: Final = 120.0
 
 
 @dataclass
 class Runs:
-    """Of each kind, pods per second by run; of ours also our processor time per pod, and what was
-    written to the API server per pod."""
+    """By kind, pods per second by run; with the extender also its processor time per pod, and
+    writes to the API server per pod."""
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
     cpu_us: list[float] = field(default_factory=list)
@@ -57,19 +57,19 @@ class Runs:
         return median(self.cpu_us)
 
     def written(self, what: str) -> float:
-        """Per pod, of all runs."""
+        """Per pod, over all runs."""
         return sum(each.get(what, 0.0) for each in self.writes) / len(self.writes)
 
     @property
     def other_writes(self) -> Mapping[str, float]:
-        """Per pod, but for bindings, events and Leases."""
+        """Per pod, excluding bindings, events and Leases."""
         kinds = {kind for each in self.writes for kind in each}
         found = {kind: self.written(kind) for kind in sorted(kinds - NAMED)}
         return {kind: number for kind, number in found.items() if number}
 
 
 def config_without(ours: Path, path: Path, stock: bool) -> Path:
-    """The same, but for the extender; stock: but for the profile, too."""
+    """The same configuration without the extender; stock: with the default profile, too."""
     config = yaml.safe_load(ours.read_text())
     del config["extenders"]
     if stock:
@@ -80,7 +80,7 @@ def config_without(ours: Path, path: Path, stock: bool) -> Path:
 
 
 class Throughput:
-    """ours: the configuration with the extender in it, which is up; extender: its PID."""
+    """ours: the configuration with the extender, which runs; extender: its PID."""
 
     def __init__(self, plane: ControlPlane, kube: Kube, ours: Path, extender: int) -> None:
         self._plane = plane
@@ -141,7 +141,7 @@ class Throughput:
         await self._kube.delete(path, {"gracePeriodSeconds": 0})
 
     async def _warm_up(self, namespace: str, mix: fleets.Mix) -> None:
-        """Until it has bound its first few."""
+        """Until it has bound its first few pods."""
         path = f"/api/v1/namespaces/{namespace}/pods"
         warm = [stage.asking_pod(f"first-{number}", mix.percents) for number in range(5)]
         await stage.post_all(self._kube, path, warm)

@@ -1,8 +1,8 @@
-"""The verbs over HTTP, as kube-scheduler sends them: filter, prioritize, and bind beside the next
-pod's filter. The other side is on one core of its own and talks to no API server.
+"""The verbs over HTTP, as kube-scheduler sends them: filter, prioritize, and bind in parallel with
+the next pod's filter. The extender has a core to itself and calls no API server.
 
-kube-scheduler collects its candidates from goroutines: the same nodes in another order each time.
-So it is here.
+kube-scheduler collects its candidates from goroutines, so their order differs with each call; the
+benchmark reproduces that.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from bench.scheduling.fleets import ONE, Mix, Size
 
 VERBS: Final = ("filter", "prioritize", "bind")
 _CHUNKS: Final = 32
-"""What a goroutine takes at a time is in order."""
+"""Candidates within a goroutine's chunk are in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pod's calls, ready to be sent. The nodes of prioritize and bind are the answer's. fits:
-    there is room for it."""
+    """A pod's calls, ready to be sent. The nodes of prioritize and bind come from the answers.
+    fits: the pod has a feasible node."""
 
     namespace: str
     name: str
@@ -52,9 +52,9 @@ class Asked:
 
 @dataclass
 class Taken:
-    """Of a round. pods_per_s: bound by the clock, with the binds beside. per_core_s: bound in a
-    second of the other side's core. again: pods of which the bind came too late, as another's had
-    filled the GPU. alone_s: by verb, one call after the other."""
+    """The results of a round. pods_per_s: bound per second of elapsed time, with binds in parallel.
+    per_core_s: bound per second of the extender's core. again: pods whose bind was refused because
+    another had filled the GPU. alone_s: by verb, one call after the other."""
 
     pods_per_s: float
     per_core_s: Round
@@ -146,7 +146,7 @@ def calibrated(core: int) -> float:
 
 
 def choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
-    """What kube-scheduler would: the node with the highest score, the first of them."""
+    """The node that kube-scheduler would choose: the first with the highest score."""
     found, filter_s = caller.call("filter", asked.filter)
     names = found.get("NodeNames")
     if not names:
@@ -158,14 +158,14 @@ def choose(caller: Caller, asked: Asked) -> tuple[str, Mapping[str, float]]:
 
 
 def refused(caller: Caller, asked: Asked) -> None:
-    """A pod that fits nowhere is asked for once: kube-scheduler's queue keeps it then."""
+    """A pod that fits nowhere is tried once: kube-scheduler then keeps it in its queue."""
     found, _ = caller.call("filter", asked.filter)
     if found.get("NodeNames") or found.get("Error"):
         raise RuntimeError(f"{asked.name} should fit nowhere: {str(found)[:300]}")
 
 
 def bind(caller: Caller, asked: Asked, node: str) -> tuple[bool, float]:
-    """Whether the node still had room, and the seconds."""
+    """Whether the node still had capacity, and the seconds."""
     said = {
         "PodName": asked.name,
         "PodNamespace": asked.namespace,
@@ -185,7 +185,7 @@ def _ready(size: Size, first: int, count: int, mix: Mix) -> Iterator[Asked]:
 
 
 def orders(names: Sequence[str], chance: random.Random) -> Iterator[bytes]:
-    """The names, for one pod after the other, as JSON."""
+    """The names for one pod after the other, as JSON."""
     step = max(1, len(names) // _CHUNKS)
     chunks = [names[at : at + step] for at in range(0, len(names), step)]
     while True:
@@ -198,7 +198,7 @@ def _arguments(pod_text: bytes, names: bytes) -> bytes:
     return b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (pod_text, names)
 
 
-# --- the two sides, each on its core -------------------------------------------------------------
+# --- the two sides, each on its own core ---------------------------------------------------------
 
 _CORES: Final = sorted(os.sched_getaffinity(0))
 _ITS_CORE: Final = _CORES[0]
@@ -224,7 +224,7 @@ def _other_side(size: Size) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """This thread, and what it starts."""
+    """Binds this thread, and what it starts, to the core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

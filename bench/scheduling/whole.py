@@ -1,4 +1,4 @@
-"""Whole runs on a real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes."""
+"""Complete runs on a real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simgpu.lab.installation import Installation
 
 _BEFORE_PODS: Final = ("0*.yaml", "1*.yaml", "2*.yaml")
 _AFTER_THEM: Final = ("3*.yaml", "5*.yaml")
-"""Policies refuse pods that are bound as they are made."""
+"""Applied last: policies refuse pods that are created with a node."""
 _PROGRAM: Final = "bench.scheduling.believing"
 _MIB: Final = 1 << 20
 _KINDS: Final = (STOCK, BARE, OURS, OURS_TENTH, OURS_WIDE)
@@ -27,7 +27,7 @@ _KINDS: Final = (STOCK, BARE, OURS, OURS_TENTH, OURS_WIDE)
 
 @dataclass
 class Measured:
-    """runs, driven: by number of nodes. nodes, pods: that the extender knew when its memory was
+    """runs, driven: by number of nodes. nodes, pods: in the extender's state when its memory was
     read."""
 
     runs: dict[int, Runs] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Measured:
 
 
 async def measure(directory: Path, quick: bool) -> Measured:
-    """The directory is made, and gone in the end."""
+    """The directory is created, and removed at the end."""
     there = fleets.Size(200, 2_000) if quick else fleets.MIDDLE
     stages = [there.nodes] if quick else [fleets.MIDDLE.nodes, fleets.LARGE.nodes]
     nodes = fleets.Size(stages[-1], 0).shape.all_nodes()
@@ -64,7 +64,7 @@ async def measure(directory: Path, quick: bool) -> Measured:
                     measured.nodes = number
                     say(f"kube-scheduler with us and without, {number:,} nodes")
                     rounds, count = (1, 100) if quick else (3, 600 if number == stages[0] else 300)
-                    # The nodes that come later are empty: there every pod fits.
+                    # The nodes that come later are empty: every pod fits there.
                     kinds = _KINDS if number == stages[0] else _KINDS[:3]
                     measured.runs[number] = await throughput.measure(count, rounds, kinds)
                     say(f"asked by the bench, {number:,} nodes")

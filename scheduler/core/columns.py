@@ -1,6 +1,5 @@
-"""The fleet's columns for some nodes, [gpu, node] as they lie in memory, and what they say of one
-ask by itself. G: GPUs, R: nodes.
-"""
+"""The fleet's columns for some nodes, as [gpu, node] in memory, and one ask evaluated on them by
+itself. G: GPUs, R: nodes."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ Reasons = NDArray[np.uint8]
 """Values of Reason, [R]."""
 
 _FITS: Final = np.uint8(Reason.FITS)
-"""As a number of numpy's: an enum is compared by way of objects."""
+"""As a numpy number: comparing with the enum would convert to objects."""
 _GROUP_COLUMN: Final = {Scope.PCIE: "root", Scope.NUMA_NODE: "numa"}
 
 
 class Columns:
-    """The fleet's columns, [G, R] and [R], for the rows asked for: all of them, where that is
-    cheaper than to gather (`whole`), and the result is to be picked from."""
+    """The fleet's columns, [G, R] and [R], for the requested rows. All rows are used where that is
+    cheaper than gathering (`whole`); the caller then picks from the result."""
 
     def __init__(self, fleet: Fleet, request: Request, rows: Rows, gather: bool = False) -> None:
         self._fleet = fleet
@@ -39,7 +38,7 @@ class Columns:
         self.partitioned: Bools = self._node(fleet.partitioned)
 
     def nodes(self) -> Bools:
-        """[R]: those on which anything may be placed."""
+        """[R]: nodes that accept pods."""
         open_to_us: Bools = self.bar == _FITS
         if self.request.isolation:
             open_to_us &= self.isolates
@@ -51,8 +50,8 @@ class Columns:
         return there if self._selected is None else there & self._selected
 
     def room(self, ask: Ask) -> Bools:
-        """[G, R]: GPUs on which the ask has room, by itself. It asks for a byte at least, and of
-        GPUs that may not be used nothing is left."""
+        """[G, R]: GPUs on which the ask fits by itself. An ask is for at least one byte, and an
+        unusable GPU has no free capacity."""
         memory, core = self.ok(ask)
         memory &= core
         if self._selected is not None:
@@ -60,7 +59,7 @@ class Columns:
         return memory
 
     def enough(self, gpus: Bools, wanted: int) -> Bools:
-        """[R]: where so many of the GPUs [G, R] lie within the scope."""
+        """[R]: whether enough of the GPUs [G, R] lie within the scope."""
         scope = self.request.scope
         if scope in _GROUP_COLUMN:
             group = self.gpu(_GROUP_COLUMN[scope])
@@ -73,7 +72,7 @@ class Columns:
         return ~_fewer(gpus, wanted)
 
     def parts(self) -> Sequence[Bools | None]:
-        """[G, R] each: parts of the nodes, in one of which all GPUs must lie; None: anywhere."""
+        """[G, R] each: parts of the nodes, one of which must contain all GPUs; None: any GPUs."""
         scope = self.request.scope
         if scope is Scope.NODE:
             return (None,)
@@ -84,7 +83,7 @@ class Columns:
         return [group == one for one in range(int(group.max(initial=NO_GROUP)) + 1)]
 
     def reasons(self, ask: Ask) -> Reasons:
-        """[R]: what is against the ask by itself; FITS for nothing."""
+        """[R]: the reason against the ask by itself; FITS for none."""
         wanted = ask.gpus
         total, usable = self.gpu("total_bytes"), self.gpu("usable")
         memory, core = self.ok(ask)
@@ -95,7 +94,7 @@ class Columns:
         memory &= fine
         core &= fine
         reason = np.zeros(total.shape[1], np.uint8)
-        # From the last word to the first: what is written later outranks what stands there.
+        # In reverse order of precedence: a later assignment overrides an earlier one.
         steps = (
             (~self.enough(memory & core, wanted), Reason.SCOPE),
             (_fewer(memory & core, wanted), _of_both(wanted)),
@@ -112,7 +111,7 @@ class Columns:
         return reason
 
     def ok(self, ask: Ask) -> tuple[Bools, Bools]:
-        """[G, R] each: GPUs that have the memory, that have the core."""
+        """[G, R] each: GPUs with enough memory, GPUs with enough core."""
         if ask.memory_percent is not None:
             memory: Bools = self.gpu("free_percent") >= ask.memory_percent
         else:
@@ -133,7 +132,7 @@ class Columns:
 
 
 def largest_group(gpus: Bools, group: NDArray[np.int8]) -> NDArray[np.int64]:
-    """[R]: how many of the GPUs [G, R] the group has that has the most of them."""
+    """[R]: the number of the GPUs [G, R] in the group with most of them."""
     most = np.zeros(gpus.shape[1], np.int64)
     for one in range(int(group.max(initial=NO_GROUP)) + 1):
         np.maximum(most, np.add.reduce(gpus & (group == one), axis=0, dtype=np.int64), out=most)
@@ -141,14 +140,14 @@ def largest_group(gpus: Bools, group: NDArray[np.int8]) -> NDArray[np.int64]:
 
 
 def bytes_of(ask: Ask, total: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[G, R]: the memory asked of GPUs of these sizes."""
+    """[G, R]: the memory requested of GPUs of these sizes."""
     if ask.memory_percent is None:
         return np.full(total.shape, ask.memory_bytes, np.int64)
     return total * ask.memory_percent // WHOLE_PERCENT
 
 
 def _fewer(gpus: Bools, wanted: int) -> Bools:
-    """[R]: where there are fewer of the GPUs [G, R] than wanted."""
+    """[R]: where fewer of the GPUs [G, R] than wanted exist."""
     few: Bools = np.add.reduce(gpus, axis=0, dtype=np.uint8) < wanted
     return few
 

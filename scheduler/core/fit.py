@@ -1,12 +1,12 @@
-"""Which nodes have room: one pass over the columns.
+"""Feasibility: which nodes fit a request, in one pass over the columns.
 
-For one asking container the columns decide. For several they rule nodes out, a greedy pass rules
-nodes in, and `place` decides for those that are left. Pass and search are bounded by steps; what
-they have found of a node is remembered until the node changes (`Known`), so that the next call goes
-on where this one ended. A node that was not reached is UNFINISHED.
+For one requesting container the columns decide. For several they rule nodes out, a greedy pass
+rules nodes in, and `place` decides the rest. Pass and search are bounded by steps. Results per node
+are cached until the node changes (`Known`), so the next call continues where this one stopped. A
+node that was not reached is UNFINISHED.
 
-Why nodes have none is told by a text for each reason: kube-scheduler counts equal texts, and cuts
-off the rest of a long message, so how near it was is told where it is the same on all nodes.
+The reason for refusing a node is one text per reason: kube-scheduler counts equal texts and cuts
+long messages. The text includes the missing amount where it is the same on all nodes.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from scheduler.core.search import MOST_STEPS, Steps
 from scheduler.core.together import together
 
 MAX_STEPS: Final = 40 * MOST_STEPS
-"""Of a caller that names no bound, as `simulate`; the greedy pass is free of it."""
+"""For callers without a bound, such as `simulate`; the greedy pass takes no steps there."""
 CELLS_PER_STEP: Final = 40
-"""The greedy pass looks at so many containers, times nodes, in the time of a search's step."""
+"""Containers times nodes that the greedy pass processes in the time of one search step."""
 _MOMENTS_PER_STEP: Final = 8
-"""A step takes longer where it has to look at so many moments of the pod's life."""
+"""A step takes longer if it must check more than this number of moments of the pod's life."""
 _NODES_PER_STEP: Final = 6
-"""So many are compared with those that were searched."""
+"""Nodes compared with already searched nodes in the time of one step."""
 MAX_ALIKE: Final = 64
 MAX_KNOWN: Final = 512
-"""Requests whose results are remembered: 9 bytes a node and request."""
+"""Requests with cached results: 9 bytes per node and request."""
 _GIB: Final = 2**30
 _MIB: Final = 2**20
 _SEARCH_DUE: Final = 255
-"""In place of a Reason: the greedy pass has found nothing, and `place` was not asked yet."""
+"""Placeholder for a Reason: the greedy pass found nothing, and `place` was not called yet."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """By row: the Reason, and the node's version when it was found."""
+    """By row: the Reason, and the node's version when it was determined."""
 
     reasons: NDArray[np.uint8]
     versions: NDArray[np.int64]
     alike: dict[bytes, int] = field(default_factory=dict)
-    """By the likeness of nodes that were searched."""
+    """Results by the likeness of searched nodes."""
 
 
 class Known:
-    """What was found for requests of several containers on the nodes of one fleet."""
+    """Cached results for requests of several containers on the nodes of one fleet."""
 
     def __init__(self) -> None:
         self._found: dict[Shape, _Found] = {}
@@ -79,8 +79,8 @@ def fit(
     steps: Steps | None = None,
     known: Known | None = None,
 ) -> tuple[Bools, Reasons]:
-    """feasible bool[R], reason uint8[R]: whether `place` finds GPUs on each node, and else why
-    not (FITS where it does). steps: what pass and searches may take and have taken. known: of this
+    """feasible bool[R], reason uint8[R]: whether `place` finds GPUs on each node, else why not
+    (FITS where it does). steps: budget of pass and searches, and steps taken. known: cache of this
     fleet."""
     possible, reason = look(fleet, request, rows, steps, known)
     unsaid = np.flatnonzero(~possible & (reason == Reason.FITS))
@@ -96,14 +96,14 @@ def feasible(
     steps: Steps | None = None,
     known: Known | None = None,
 ) -> Bools:
-    """bool[R]: the first half of `fit`, for less."""
+    """bool[R]: the first result of `fit`, at less cost."""
     return look(fleet, request, rows, steps, known)[0]
 
 
 def look(
     fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, known: Known | None
 ) -> tuple[Bools, Reasons]:
-    """As `fit`, for less: reasons of those nodes alone which the columns do not rule out."""
+    """As `fit`, at less cost: has reasons only for nodes that the columns do not rule out."""
     columns = Columns(fleet, request, rows)
     possible = columns.nodes()
     for ask in request.asks:
@@ -122,7 +122,7 @@ def look(
 def _several(
     fleet: Fleet, request: Request, rows: Rows, steps: Steps | None, found: _Found
 ) -> Reasons:
-    """uint8[R], entered into what is found."""
+    """uint8[R], also stored in the cache."""
     new = rows[found.versions[rows] != fleet.version[rows]]
     passed = new
     if steps is None:
@@ -144,7 +144,7 @@ def _several(
 
 
 def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Found) -> None:
-    """Enters what `place` says, asked once for nodes whose GPUs are alike."""
+    """Stores the results of `place`, which runs once for nodes whose GPUs are alike."""
     alike = found.alike
     selected = fleet.selected(request.selector) if request.selector else None
     weight = 1 + request.moment_count // _MOMENTS_PER_STEP
@@ -162,7 +162,7 @@ def _search(fleet: Fleet, request: Request, rows: Rows, steps: Steps, found: _Fo
             placed = place(fleet, request, row, steps=here)
             steps.taken += weight * (len(request.asks) + here.taken)
             if placed is Reason.GIVEN_UP and here.most < enough:
-                return  # for want of steps, not for good
+                return  # out of steps for now, not for good
             if len(alike) == MAX_ALIKE:
                 del alike[next(iter(alike))]
             alike[likeness] = placed if isinstance(placed, Reason) else Reason.FITS
@@ -182,11 +182,11 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
     return np.where(columns.bar > 0, columns.bar, reason)
 
 
-# --- for people
+# --- texts
 
 
 def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mapping[Reason, str]:
-    """By each reason that occurs, its text. rows, reasons: [R], as `fit` was asked and answered."""
+    """By each reason that occurs, its text. rows, reasons: [R], input and output of `fit`."""
     said = {}
     for value in np.unique(reasons):
         reason = Reason(int(value))
@@ -198,7 +198,7 @@ def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mappi
 
 
 def why_not(fleet: Fleet, request: Request, row: int) -> str:
-    """Of one node on which there is no room."""
+    """The text for one node that does not fit."""
     rows = np.array([row], np.intp)
     _, reasons = fit(fleet, request, rows)
     (text,) = texts(fleet, request, rows, reasons).values()
@@ -214,16 +214,16 @@ def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
     free = np.maximum.reduce(np.where(columns.selected(), columns.gpu(column), 0), axis=0)
     if free.min() != free.max():
         return ""
-    # Rounded down and up, so that what is free never looks like what is asked.
+    # Rounded down and up, so that free capacity never appears equal to the request.
     left, wanted = int(free[0]), asked
     if column == "free_bytes":
         return f"largest free slice {_size(left)} of the {_size(wanted, 1)} asked"
-    # No percent sign: kube-scheduler writes its Event with our text as Go's format.
+    # No percent sign: kube-scheduler uses the text as a Go format for its Event.
     return f"largest free slice {left} of the {wanted} percent asked"
 
 
 def _asked(ask: Ask, reason: Reason) -> tuple[str, int]:
-    """The column of what is left, and what is asked of it; 0 for nothing."""
+    """The column of free capacity, and the amount requested of it; 0 for none."""
     if reason is Reason.CORE:
         return "free_core", ask.core_percent or 0
     if ask.memory_percent is not None:

@@ -1,13 +1,12 @@
-"""The fleet: what every GPU of every node has, and what of it is given out, as columns.
+"""The fleet: capacity and allocations of every GPU of every node, as columns.
 
-A column is an array [node, GPU]: a node is a row, its GPUs stand in the order of their minors.
-Rows are reused. Row 0 is no node: it stands for names that are not known, and never fits.
-`used_*` is the exact sum of what pods hold, were it more than the GPU has; `reserved_*` is what
-is set aside beside it (`scheduler.core.reservations`). What is left counts both and is clamped: an
-overfilled GPU has nothing left, and never a negative room. Of a GPU that is not usable nothing
-is left.
+A column is an array [node, GPU]: a node is a row, its GPUs are ordered by minor. Rows are reused.
+Row 0 is no node: it represents unknown names and never fits. `used_*` is the exact sum of what pods
+hold, even above capacity; `reserved_*` is added to it (`scheduler.core.reservations`). Free
+capacity accounts for both and is never negative; an unusable GPU has none.
 
-Holds no pod: who holds what is `scheduler.state`'s. Written by it alone; fit, score and place read.
+Contains no pods; `scheduler.state` maps pods to allocations and alone writes to the fleet. fit,
+score and place read it.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ Bools = NDArray[np.bool_]
 
 NO_ROW: Final = 0
 MAX_BYTES: Final = 2**48
-"""The largest GPU that is believed: sums and hundredfolds of it stay far within int64."""
+"""The largest accepted GPU: sums and hundredfolds of it stay far within int64."""
 MIN_BYTES: Final = WHOLE_PERCENT
-"""The smallest: of a smaller one a percent would be no byte."""
+"""The smallest: of a smaller one, a percent would be less than a byte."""
 NO_GROUP: Final = -1
 IN_USE: Final = 0.5
 FULL: Final = 0.4
-"""Of a score of 1, what a GPU is worth to who packs: for being in use, and for being full."""
+"""Of a score of 1, the weight of a GPU's being in use, and of its fullness, for binpack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the inventory has it.
+    """A GPU of the inventory.
 
-    total_bytes: MIN_BYTES to MAX_BYTES. usable: healthy, not cordoned, not excluded.
-    numa, root, link: equal ones share the NUMA node, the PCIe root, the NVLink; None: not known.
+    total_bytes: MIN_BYTES to MAX_BYTES. usable: healthy, not cordoned, not excluded. numa, root,
+    link: equal values share the NUMA node, the PCIe root, the NVLink; None: unknown.
     """
 
     uuid: str
@@ -81,7 +80,7 @@ _PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
     "fullness": (np.float64, 0),
     "packing": (np.float64, 0),
 }
-"""Columns, with their type and what stands where there is no GPU."""
+"""Columns, with their type and the value where there is no GPU."""
 _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
     "bar": (np.uint8, Reason.NODE_UNKNOWN),
     "isolates": (np.bool_, 0),
@@ -99,44 +98,44 @@ _LIKENESS: Final = (
     *("total_bytes", "usable", "link", "root", "numa"),
     *(*_HELD["used"], *_HELD["reserved"]),
 )
-"""Of these all others are made by which GPUs are chosen."""
+"""Inputs of GPU selection; the other columns are derived from these."""
 
 
 class Fleet:
     """Columns over all nodes. N: rows, G: GPUs of a node at most (contract.names.MAX_GPUS)."""
 
-    # [N, G], the GPUs of one minor lying together in memory; used_*, and reserved_* beside it:
+    # [N, G], the GPUs of one minor contiguous in memory; used_*, and reserved_* added to it:
     total_bytes: NDArray[np.int64]
     used_bytes: NDArray[np.int64]
-    used_core: NDArray[np.int32]  # percent held by shares that ask for core
-    coreless: NDArray[np.int32]  # shares that ask for none
+    used_core: NDArray[np.int32]  # percent held by shares that request core
+    coreless: NDArray[np.int32]  # shares that request none
     reserved_bytes: NDArray[np.int64]
     reserved_core: NDArray[np.int32]
     reserved_coreless: NDArray[np.int32]
     usable: Bools
-    numa: NDArray[np.int8]  # groups within the node, NO_GROUP where not known
+    numa: NDArray[np.int8]  # groups within the node, NO_GROUP where unknown
     root: NDArray[np.int8]
     link: NDArray[np.int8]
-    label_set: NDArray[np.int32]  # which of `LabelSets`
-    # What follows from these:
+    label_set: NDArray[np.int32]  # index into `LabelSets`
+    # Derived from these:
     free_bytes: NDArray[np.int64]
-    free_percent: NDArray[np.uint8]  # the largest percent of memory that a share may ask for
-    free_core: NDArray[np.uint8]  # the largest percent of core that a share may ask for
-    takes_coreless: Bools  # a share that asks for no core may come
-    is_open: Bools  # something is held of it
-    fullness: NDArray[np.float64]  # 0 to 1: the mean of how much memory and core is given out
-    packing: NDArray[np.float64]  # IN_USE where something is held, and FULL times its fullness
+    free_percent: NDArray[np.uint8]  # the largest percent of memory that a share may request
+    free_core: NDArray[np.uint8]  # the largest percent of core that a share may request
+    takes_coreless: Bools  # a share without core fits
+    is_open: Bools  # some of it is held
+    fullness: NDArray[np.float64]  # 0 to 1: the mean of the allocated fractions of memory and core
+    packing: NDArray[np.float64]  # IN_USE if some of it is held, plus FULL times its fullness
     # [N]; the last three are values of `changes`:
-    bar: NDArray[np.uint8]  # why nothing may be placed: a Reason, 0 for none
+    bar: NDArray[np.uint8]  # why the node accepts no pods: a Reason, 0 for none
     isolates: Bools
-    partitioned: Bools  # no several whole GPUs of one pod
-    tie: NDArray[np.uint64]  # of the name; decides between equals
+    partitioned: Bools  # does not accept several whole GPUs of one pod
+    tie: NDArray[np.uint64]  # hash of the name; breaks ties
     version: NDArray[np.int64]  # the last change of the node
-    room_version: NDArray[np.int64]  # the last one after which it may have more room
+    room_version: NDArray[np.int64]  # the last change that may have freed capacity
     added: NDArray[np.int64]
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
-        """Room for so many, to begin with; it grows."""
+        """Initial sizes; the columns grow."""
         self.names: list[str] = [""]
         self.gpus: list[Sequence[Gpu]] = [()]
         """By row, in the order of the columns."""
@@ -144,17 +143,17 @@ class Fleet:
         self._row_of: dict[str, int] = {}
         self._unused: list[int] = []
         self.changes = 0
-        """Counts the changes of all that decides what fits and what is better."""
+        """Counts the changes that affect feasibility or ranking."""
         self._grow(max(nodes, 1), gpus)
 
     # --- nodes
 
     def __len__(self) -> int:
-        """Nodes, without those that left."""
+        """Number of nodes, without removed ones."""
         return len(self._row_of)
 
     def row_of(self, name: str) -> int:
-        """NO_ROW for a name that is not known."""
+        """NO_ROW for an unknown name."""
         return self._row_of.get(name, NO_ROW)
 
     def rows_of(self, node_names: Iterable[str]) -> Rows:
@@ -162,15 +161,15 @@ class Fleet:
         return np.fromiter(map(self._row_of.get, node_names, repeat(NO_ROW)), np.intp)
 
     def every_row(self) -> Rows:
-        """Also of those that are of no node, on which nothing fits."""
+        """Including unused rows, on which nothing fits."""
         return np.arange(len(self.names))
 
     def all_rows(self) -> Rows:
-        """Of the nodes that are there, by name."""
+        """Rows of existing nodes, by name."""
         return np.array([self._row_of[name] for name in sorted(self._row_of)], np.intp)
 
     def add(self, name: str) -> int:
-        """The row of the node, a new one if need be: without GPUs, barred as NO_DEVICE."""
+        """The row of the node, added if necessary: without GPUs, with the reason NO_DEVICE."""
         row = self._row_of.get(name)
         if row is None:
             row = heapq.heappop(self._unused) if self._unused else len(self.names)
@@ -187,7 +186,7 @@ class Fleet:
         return row
 
     def remove(self, name: str) -> None:
-        """Forget the node; its row goes to the next one."""
+        """Removes the node; its row is reused."""
         row = self._row_of.pop(name)
         self.set_gpus(row, ())
         self.names[row] = ""
@@ -208,8 +207,8 @@ class Fleet:
     # --- GPUs
 
     def set_gpus(self, row: int, gpus: Sequence[Gpu]) -> None:
-        """Replace the node's GPUs, at most MAX_GPUS of distinct UUIDs; nothing is held of them
-        until `take` says so."""
+        """Replaces the node's GPUs, at most MAX_GPUS with distinct UUIDs. Nothing is held of them
+        until `take` is called."""
         assert len(gpus) <= names.MAX_GPUS
         self._changed(row)
         if len(gpus) > self.usable.shape[1]:
@@ -231,34 +230,34 @@ class Fleet:
             self._derive(row, slot)
 
     def slot_of(self, row: int, uuid: str | None, minor: int) -> int | None:
-        """The GPU's column; by UUID where one is given, else by minor. None: no such GPU."""
+        """The GPU's column, by UUID if given, else by minor. None: no such GPU."""
         for slot, gpu in enumerate(self.gpus[row]):
             if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
                 return slot
         return None
 
     def bytes_of(self, row: int, slot: int, memory_percent: int) -> int:
-        """What a percentage of the GPU's memory is."""
+        """The bytes of a percentage of the GPU's memory."""
         return quantity.share_of(self.gpus[row][slot].total_bytes, memory_percent)
 
     def take(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """A pod holds so much of the GPU; core None: its share asks for none."""
+        """A pod holds this much of the GPU; core_percent None: its share requests no core."""
         self._change("used", row, slot, memory_bytes, core_percent)
 
     def give_back(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """What `take` was told, no more."""
+        """Reverts a `take` with the same arguments."""
         self._change("used", row, slot, -memory_bytes, core_percent, -1)
 
     def reserve(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """As `take`, in the columns of what is reserved."""
+        """As `take`, in the columns of reservations."""
         self._change("reserved", row, slot, memory_bytes, core_percent)
 
     def unreserve(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """What `reserve` was told, no more."""
+        """Reverts a `reserve` with the same arguments."""
         self._change("reserved", row, slot, -memory_bytes, core_percent, -1)
 
     def has_room(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> bool:
-        """Whether the GPU can take so much, beside all that is used and reserved."""
+        """Whether this fits on the GPU beside everything used and reserved."""
         if memory_bytes > self.free_bytes[row, slot]:
             return False
         if core_percent is None:
@@ -266,18 +265,18 @@ class Fleet:
         return core_percent <= int(self.free_core[row, slot])
 
     def selected(self, selector: Sequence[Requirement]) -> Bools:
-        """[label sets]: which of them match all of the selector."""
+        """[label sets]: which of them match the whole selector."""
         return self._labels.selected(tuple(selector))
 
     def likeness(self, row: int, selected: Bools | None) -> bytes:
-        """Equal for nodes on which a search for GPUs takes the same steps to the same end.
-        selected: of `selected`, None where there is no selector."""
+        """Equal for nodes on which a search for GPUs takes the same steps to the same result.
+        selected: result of `selected`, None without a selector."""
         columns = (getattr(self, name)[row].tobytes() for name in _LIKENESS)
         chosen = b"" if selected is None else selected[self.label_set[row]].tobytes()
         return b"".join((*columns, chosen))
 
     def snapshot(self) -> Fleet:
-        """A copy that changes by itself: for what-if questions."""
+        """An independent copy, for what-if questions."""
         copy = Fleet.__new__(Fleet)
         for name, value in vars(self).items():
             setattr(copy, name, value if isinstance(value, int) else value.copy())
@@ -314,8 +313,7 @@ class Fleet:
         if not self.usable[at]:
             return
         free_bytes = max(0, total - used_bytes)
-        # Where a share without a cap computes, no other may own all of the compute, nor come where
-        # one owns it.
+        # A share without a core cap and a share that holds all compute exclude each other.
         most_core = WHOLE_PERCENT - 1 if coreless else WHOLE_PERCENT
         self.free_bytes[at] = free_bytes
         self.free_percent[at] = (WHOLE_PERCENT * (free_bytes + 1) - 1) // total
@@ -325,7 +323,8 @@ class Fleet:
     def _grow(self, nodes: int, gpus: int) -> None:
         for columns, shape in ((_PER_NODE, (nodes,)), (_PER_GPU, (nodes, gpus))):
             for name, (dtype, nothing) in columns.items():
-                # One minor of all nodes lies together, so that a pass over the nodes is a run.
+                # GPUs of one minor of all nodes are contiguous, so a pass over the nodes is
+                # sequential.
                 new = np.full(shape, nothing, dtype, order="F")
                 if (old := getattr(self, name, None)) is not None:
                     new[tuple(map(slice, old.shape))] = old
@@ -333,17 +332,17 @@ class Fleet:
 
 
 def _tie(name: str) -> int:
-    """Another one for every name that anybody will see, and the same whoever asks."""
+    """Distinct for every name in practice, and the same in every process."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def _groups(values: Sequence[int | str | None]) -> Sequence[int]:
-    """Equal values, equal numbers from 0, in the order of the first; NO_GROUP for None."""
+    """Numbers equal values from 0, in order of first occurrence; NO_GROUP for None."""
     known: dict[int | str, int] = {}
     return [NO_GROUP if each is None else known.setdefault(each, len(known)) for each in values]
 
 
 def fullness(used_bytes: int, total_bytes: int, used_core: int) -> float:
-    """The mean of how much memory and core is given out, 0 to 1 where it is not overfull."""
+    """The mean of the allocated fractions of memory and core, 0 to 1 unless overcommitted."""
     return (used_bytes / total_bytes + used_core / WHOLE_PERCENT) / 2

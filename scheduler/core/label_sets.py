@@ -1,7 +1,7 @@
-"""The label sets of GPUs, each with a number, and which of them a selector matches.
+"""The label sets of GPUs, numbered, and which of them a selector matches.
 
-A number is reused once no GPU has its labels any more. Answers to selectors are kept and updated
-with each new set: GPUs may all differ in their labels, and a pod with a selector asks often.
+A number is reused once no GPU has its labels. Results for selectors are cached and updated with
+each new set, since all GPUs may have different labels and selectors are evaluated often.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from scheduler.core.request import Requirement
 
 MAX_SELECTORS: Final = 64
-"""Kept; of more, those asked for longest ago are computed anew."""
+"""Cached selectors; the least recently used ones are dropped."""
 
 _Key = frozenset[tuple[str, str]]
 
 
 class LabelSets:
-    """Set 0 is the empty one, which is always there."""
+    """Set 0 is the empty set, which always exists."""
 
     def __init__(self) -> None:
         self._sets: list[Mapping[str, str]] = [{}]
         self._number_of: dict[_Key, int] = {frozenset(): 0}
         self._gpus: list[int] = [1]
-        """By number, how many GPUs have the labels."""
+        """By number, the count of GPUs with the labels."""
         self._unused: list[int] = []
         self._matched: dict[tuple[Requirement, ...], NDArray[np.bool_]] = {}
 
@@ -35,7 +35,7 @@ class LabelSets:
         return len(self._sets)
 
     def intern(self, labels: Mapping[str, str]) -> int:
-        """The number of the set, for one more GPU."""
+        """The number of the set; counts one more GPU."""
         key = frozenset(labels.items())
         number = self._number_of.get(key)
         if number is None:
@@ -50,7 +50,7 @@ class LabelSets:
         return number
 
     def release(self, labels: Mapping[str, str]) -> None:
-        """One GPU less has the labels."""
+        """Counts one GPU less."""
         key = frozenset(labels.items())
         number = self._number_of[key]
         self._gpus[number] -= 1
@@ -59,7 +59,7 @@ class LabelSets:
             self._unused.append(number)
 
     def selected(self, selector: tuple[Requirement, ...]) -> NDArray[np.bool_]:
-        """[numbers]: which sets match all of the selector."""
+        """[numbers]: which sets match the whole selector."""
         matched = self._matched.pop(selector, None)
         if matched is None:
             matched = np.array([_matches(selector, labels) for labels in self._sets], np.bool_)
@@ -69,7 +69,7 @@ class LabelSets:
         return matched[: len(self._sets)]
 
     def copy(self) -> LabelSets:
-        """The same sets, changing by themselves."""
+        """An independent copy."""
         copy = LabelSets()
         for name in ("_sets", "_number_of", "_gpus", "_unused"):
             setattr(copy, name, getattr(self, name).copy())

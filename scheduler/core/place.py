@@ -1,16 +1,16 @@
-"""Which GPUs of one node a pod gets. Plain integers: a node has few GPUs.
+"""Chooses the GPUs of one node for a pod. Plain integers, since a node has few GPUs.
 
-GPUs of one ask are distinct. Of GPUs with room, binpack takes one that is in use already, and of
-these the fullest, so that whole GPUs stay whole; of equal ones, one whose NVLink group, PCIe root
-and NUMA node are in use already, so that these stay whole, too; spread takes the emptiest; ties go
-to the lowest minor. Several GPUs of one ask are taken from one NVLink group if they can, else from
-one PCIe root, else one NUMA node; from the group with the fewest GPUs to spare.
+GPUs of one ask are distinct. Among GPUs that fit, binpack takes one that is in use, and the fullest
+of these, to keep whole GPUs free; among equal ones, one whose NVLink group, PCIe root and NUMA node
+are in use, to keep these free too. Spread takes the emptiest. Ties are broken by the lowest minor.
+Several GPUs of one ask are taken from one NVLink group if possible, else from one PCIe root, else
+one NUMA node; from the group with the fewest GPUs to spare.
 
-Containers are placed one by one, the greediest first; where that ends nowhere, a search over all
-ways decides, so that what fits is found. Where the search gives up, what `fit` has found is taken,
-however it ranks: on a node that `fit` has promised there are GPUs, whatever the policy.
+Containers are placed one by one, the largest first. If that fails, a search over all combinations
+decides, so a feasible request is found. If the search exceeds its steps, the result of `fit` is
+used, whatever its rank: where `fit` succeeded, `place` succeeds, whatever the policy.
 
-A pod's shares of one GPU either all ask for core or none does: the allocation annotation has one
+A pod's shares of one GPU either all request core or none does: the allocation annotation has one
 core limit per GPU and pod, or none.
 """
 
@@ -27,15 +27,15 @@ from scheduler.core.search import GaveUp, Search, Slot, Steps, unused_near
 from scheduler.core.together import assignment
 
 FITS_BY: Final = Policy.BINPACK
-"""Of requests that name no policy: by which `fit` looks, whatever they are placed by."""
+"""By which `fit` searches for requests without a policy, whatever policy places the pod."""
 
 _SLOT_COLUMNS: Final = (
     *("total_bytes", "used_bytes", "used_core", "is_open"),
     *("fullness", "free_bytes", "free_core", "takes_coreless"),
 )
-"""As they follow each other in `Slot`, the last ones that it must be given."""
+"""In the order of `Slot`'s fields, of which they are the last required ones."""
 _RESERVED: Final = {"used_bytes": "reserved_bytes", "used_core": "reserved_core"}
-"""Columns to which others are added."""
+"""Columns to which the reserved ones are added."""
 _GROUPS: Final = ("link", "root", "numa")
 
 _PART_OF: Final[Mapping[Scope, Callable[[Slot], int]]] = {
@@ -47,7 +47,7 @@ _PART_OF: Final[Mapping[Scope, Callable[[Slot], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's share of one GPU; core_percent None: none was asked for."""
+    """A container's share of one GPU; core_percent None: none was requested."""
 
     container: str
     uuid: str
@@ -58,10 +58,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that a pod has of one GPU in any moment of its life, which it holds all along.
+    """The most that a pod holds of one GPU at any moment of its life; it is held throughout.
 
-    memory_percent: what was asked for in percent, and the floor of what was asked for in bytes;
-    at most 100. core_percent None: none of its shares of this GPU asks for core.
+    memory_percent: as requested in percent, and the floor of what was requested in bytes; at most
+    100. core_percent None: none of its shares of this GPU requests core.
     """
 
     uuid: str
@@ -73,7 +73,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What was chosen for a pod. shares: in the order of the request's asks, each by minor. peaks:
+    """The GPUs chosen for a pod. shares: in the order of the request's asks, each by minor. peaks:
     by minor."""
 
     node: str
@@ -88,9 +88,9 @@ def place(
     default: Policy = FITS_BY,
     steps: Steps | None = None,
 ) -> Placement | Reason:
-    """The GPUs of the node at `row` for the request, or why there are none.
+    """The GPUs of the node at `row` for the request, or the reason why none fit.
 
-    default: the policy where the request names none. steps: what the search may take and has taken.
+    default: the policy if the request has none. steps: budget of the search, and steps taken.
     """
     if fleet.bar[row]:
         return Reason(int(fleet.bar[row]))
@@ -164,7 +164,7 @@ def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
 
 
 def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterator[Sequence[Slot]]:
-    """The parts of the node in which all GPUs may lie, by the policy the best first."""
+    """The parts of the node that may contain all GPUs, the best first by the policy."""
     if scope is Scope.NODE:
         if slots:
             yield slots
@@ -212,8 +212,8 @@ def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[Slot]) 
 
 
 def _percent(request: Request, slot: Slot) -> int:
-    """See `Peak`. What was asked in percent stays as it was asked: its bytes are a floor, and the
-    floor of their ratio may be one less."""
+    """See `Peak`. A requested percentage is used as it is: its bytes are rounded down, and
+    converting them back would round down again and may give one less."""
     percent, in_bytes = [0] * len(slot.held_bytes), [0] * len(slot.held_bytes)
     for number in slot.asks:
         ask = request.asks[number]

@@ -1,7 +1,7 @@
-"""Why a node does not do: a number in the arrays, one text for people.
+"""Reasons why a node does not fit: a number in the arrays, one text for people.
 
-kube-scheduler counts identical texts over its nodes, so a text holds no node's name and no number
-that differs from node to node.
+kube-scheduler counts identical texts over its nodes, so a text contains no node's name and no
+number that differs between nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 @unique
 class Reason(IntEnum):
-    """Fits in uint8. Smaller ones outrank larger ones where several hold."""
+    """Fits in uint8. If several apply, the smallest one is reported."""
 
     text: str
 
@@ -59,4 +59,4 @@ UNRESOLVABLE: Final = frozenset(
         Reason.GPU_TOO_SMALL,
     }
 )
-"""No pod that leaves makes the node fit: kube-scheduler need not try to preempt one there."""
+"""No eviction makes the node fit, so kube-scheduler need not try preemption there."""

@@ -1,4 +1,4 @@
-"""What a pod asks of a node, whatever dialect it was written in. Fed by `scheduler.requests`."""
+"""What a pod requests of a node, independent of its dialect. Created by `scheduler.requests`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WHOLE_PERCENT: Final = 100
 
 
 class Phase(Enum):
-    """When a container lives.
+    """When a container runs.
 
-    INIT containers run one after the other and end before the main ones begin; a SIDECAR starts in
-    its place among them and stays; MAIN ones live together, beside all sidecars.
+    INIT containers run one after the other and end before the main ones start. A SIDECAR starts in
+    order among them and stays. MAIN ones run together, beside all sidecars.
     """
 
     INIT = "init"
@@ -31,7 +31,7 @@ class Policy(Enum):
 
 
 class Scope(IntEnum):
-    """Within which part of the node all GPUs of a pod must lie. Narrower ones are larger."""
+    """The part of the node that must contain all GPUs of a pod. Narrower ones are larger."""
 
     NODE = 1
     NUMA_NODE = 2
@@ -43,9 +43,9 @@ class Scope(IntEnum):
 class Ask:
     """One container's shares: of each of `gpus` distinct GPUs, the same.
 
-    order: its place among the init containers, sidecars included; of MAIN ones among the main.
-    core_percent: 1 to 100 of each GPU; None: no compute is asked for, and none is capped.
-    Exactly one of memory_bytes (at least 1) and memory_percent (1 to 100) is there, per GPU.
+    order: its index among the init containers, sidecars included; of MAIN ones among the main.
+    core_percent: 1 to 100 of each GPU; None: no compute is requested, and none is capped. Exactly
+    one of memory_bytes (at least 1) and memory_percent (1 to 100) is set, per GPU.
     """
 
     container: str
@@ -61,7 +61,7 @@ class Ask:
             raise ValueError("exactly one of memory_bytes and memory_percent is there")
 
     def bytes_of(self, total_bytes: int) -> int:
-        """The memory asked of a GPU of that size."""
+        """The memory requested of a GPU of that size."""
         if self.memory_percent is None:
             assert self.memory_bytes is not None
             return self.memory_bytes
@@ -70,10 +70,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line of a selector over a GPU's labels, as Kubernetes' label selectors mean it.
+    """One requirement of a selector over a GPU's labels, with the semantics of Kubernetes label
+    selectors.
 
-    values None: `key` exists (or, negated, does not). Else its value is one of them (or, negated,
-    is none of them, or the key is absent).
+    values None: `key` exists (negated: does not). Else its value is one of them (negated: is none
+    of them, or the key is absent).
     """
 
     key: str
@@ -94,9 +95,9 @@ _AMOUNTS: Final = attrgetter(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a pod asks for. asks: at least one.
+    """A pod's request. asks: at least one.
 
-    policy: None leaves it to the profile. isolation: the node must be able to isolate.
+    policy None: the profile's. isolation: the node must support isolation.
     """
 
     asks: Sequence[Ask]
@@ -105,15 +106,15 @@ class Request:
     scope: Scope = Scope.NODE
     isolation: bool = False
     moments: Sequence[tuple[int, ...]] = field(init=False, compare=False)
-    """By ask, at which moments its container lives; see `moments_of`."""
+    """By ask, the moments at which its container runs; see `moments_of`."""
     shape: Shape = field(init=False, compare=False)
     whole_gpus: int = field(init=False, compare=False)
-    """How many GPUs the pod has wholly, in the moment in which it has most."""
+    """The most GPUs that the pod holds whole at any moment."""
 
     def __post_init__(self) -> None:
         if not self.asks:
             raise ValueError("a request has at least one ask")
-        # So that equal requests can be told by their hash.
+        # So that equal requests have equal hashes.
         object.__setattr__(self, "asks", tuple(self.asks))
         object.__setattr__(self, "selector", tuple(self.selector))
         object.__setattr__(self, "moments", moments_of(self.asks))
@@ -133,8 +134,8 @@ class Request:
         return max(whole)
 
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
-        """Bytes and core that the pod would hold of a GPU of that size, were all its containers on
-        it; core None where none of them asks for core."""
+        """Bytes and core that the pod would hold of a GPU of that size if all its containers were
+        on it; core None if none of them requests core."""
         held_bytes, held_core = [0] * self.moment_count, [0] * self.moment_count
         for ask, lives in zip(self.asks, self.moments, strict=True):
             for at in lives:
@@ -145,11 +146,11 @@ class Request:
 
 
 def moments_of(asks: Sequence[Ask]) -> Sequence[tuple[int, ...]]:
-    """By ask, the moments of the pod's life in which its container lives, numbered from 0.
+    """By ask, the moments of the pod's life at which its container runs, numbered from 0.
 
-    There is one moment for each init container that asks, beside the sidecars that were started
-    before it, and a last one for sidecars and main containers. What a pod holds of a GPU is the
-    larger of what its containers have of it in any one moment: Kubernetes' own rule.
+    There is one moment for each init container with a request, beside the sidecars started before
+    it, and a last one for sidecars and main containers. A pod holds of a GPU the maximum over the
+    moments of what its containers hold in each: Kubernetes' own rule.
     """
     inits = sorted(ask.order for ask in asks if ask.phase is Phase.INIT)
     lives: list[tuple[int, ...]] = []
@@ -165,9 +166,9 @@ def moments_of(asks: Sequence[Ask]) -> Sequence[tuple[int, ...]]:
 
 
 def by_greed(request: Request, largest_bytes: int) -> list[int]:
-    """Numbers of the asks, the greediest first: who wants most GPUs, then the most of one.
+    """Indices of the asks, the largest first: by number of GPUs, then by the amount of one.
 
-    largest_bytes: of the GPUs in question, beside which bytes and percent compare.
+    largest_bytes: of the GPUs in question, to compare bytes with percent.
     """
 
     def greed(number: int) -> tuple[int, float, int]:

@@ -1,14 +1,14 @@
-"""What is set aside on GPUs for pods that hold nothing yet.
+"""Reservations of GPU capacity for pods that hold nothing yet.
 
-A reservation has an owner (a pod's UID), a kind and a deadline, and stands in the fleet's columns
-`reserved_*`, beside what is used: whatever is placed meanwhile is placed beside it. Kinds differ in
-what may overrule them. NOMINATED is where the extender expects kube-scheduler to bind the pod next:
-kube-scheduler sends `filter` of the next pod before `bind` of the last one, and both would be
-ranked to the same GPU. It refuses no pod: for one that finds no room, `lifted` shows the fleet
-without such reservations, and ends none of them.
+A reservation has an owner (a pod's UID), a kind and a deadline. It is counted in the fleet's
+columns `reserved_*`, in addition to what is used, so later placements avoid it. The kind determines
+what may override it. NOMINATED is the placement that the extender expects kube-scheduler to bind
+next: kube-scheduler sends `filter` of the next pod before `bind` of the last one, and both would be
+ranked to the same GPU. It refuses no pod: if a pod fits nowhere, `lifted` shows the fleet without
+such reservations, and ends none of them.
 
-A reservation ends with its pod's binding or its next filter, at its deadline, and when its node
-changes so that it has no room there any more. Part of `scheduler.state`, which reports changes.
+A reservation ends with its pod's binding or next filter, at its deadline, and when its node changes
+so that it no longer fits. Part of `scheduler.state`, which reports changes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ NOMINATED_S: Final = 2.0
 
 
 class Kind(Enum):
-    """Why GPUs are reserved. A gang's and a queue's will be others, which `lifted` keeps."""
+    """Why GPUs are reserved. Kinds for gangs and queues would be others, which `lifted` keeps."""
 
     NOMINATED = "nominated"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Of the GPU in this slot of the node's row; core_percent None: its share asks for none."""
+    """An amount of the GPU in this slot of the node's row; core_percent None: the share requests
+    none."""
 
     slot: int
     memory_bytes: int
@@ -72,20 +73,20 @@ class Reservations:
         deadline_s: float,
         kind: Kind = Kind.NOMINATED,
     ) -> None:
-        """In place of the owner's last one. The placement must be what `place` found beside all
-        that is used and reserved."""
+        """Replaces the owner's reservation. `place` must have found the placement beside all that
+        is used and reserved."""
         self.end(owner)
         self._enter(Reservation(owner, kind, request, placement, deadline_s, ()))
 
     def placement(self, owner: str, request: Request, node: str) -> Placement | None:
-        """What is reserved there, for just this."""
+        """The reservation for this owner, request and node."""
         found = self._by_owner.get(owner)
         if found is None or found.placement.node != node or found.request != request:
             return None
         return found.placement
 
     def end(self, owner: str) -> Placement | None:
-        """What was reserved for it."""
+        """Ends the owner's reservation and returns its placement."""
         found = self._by_owner.pop(owner, None)
         if found is None:
             return None
@@ -98,7 +99,7 @@ class Reservations:
 
     @contextmanager
     def changing(self, node: str) -> Iterator[None]:
-        """Around a change of the node: of its reservations, those stay that have room after it."""
+        """Encloses a change of the node; afterwards its reservations that still fit are kept."""
         there = [each for each in self._by_owner.values() if each.placement.node == node]
         for each in there:
             self.end(each.owner)
@@ -110,8 +111,8 @@ class Reservations:
 
     @contextmanager
     def lifted(self, among: Rows) -> Iterator[Rows]:
-        """The fleet without NOMINATED reservations; those of the rows that have some. Await nothing
-        within, and change nothing."""
+        """The fleet without NOMINATED reservations; yields the rows that have some. Within it,
+        await nothing and change nothing."""
         there = [each for each in self._by_owner.values() if each.kind is Kind.NOMINATED]
         if not there:
             yield among[:0]
@@ -126,11 +127,11 @@ class Reservations:
         finally:
             for each in there:
                 self._count(each, 1)
-            # The nodes are as they were: what is known of them holds.
+            # The nodes are unchanged: cached results stay valid.
             fleet.version[rows] = versions
 
     def _enter(self, reservation: Reservation) -> None:
-        """If there is room, in the order in which they came."""
+        """If it fits, in the order of arrival."""
         fleet, placement = self._fleet, reservation.placement
         row = fleet.row_of(placement.node)
         if fleet.bar[row]:

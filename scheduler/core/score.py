@@ -1,9 +1,9 @@
-"""How good a node is, of those that fit: one pass over the columns, [gpu, node].
+"""Scores of feasible nodes, in one pass over the columns, [gpu, node].
 
-Each ask is scored by the GPUs that `place` would choose for it were it alone: binpack has the node
-first where these are in use already, then where they get fullest, then the fuller node, so that
-whole GPUs and whole nodes stay whole; spread has the opposite. Several GPUs of one ask are better
-the nearer they lie to each other. A pod's score is its asks' mean.
+Each ask is scored by the GPUs that `place` would choose for it alone. Binpack prefers nodes where
+these are in use, then where they become fullest, then the fuller node, to keep whole GPUs and whole
+nodes free; spread is the opposite. Several GPUs of one ask score higher the nearer they are to each
+other. A pod's score is its asks' mean.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Scores = NDArray[np.float64]
 """0 (worst) to 1 (best), [R]."""
 
 _NODE: Final = 0.1
-"""What is left of 1 by IN_USE and FULL: for a node that is full."""
+"""The rest of 1 beside IN_USE and FULL: weight of a full node."""
 _NEAR: Final = {"link": 1.0, "root": 0.75, "numa": 0.5}
 _NEARNESS: Final = 0.5
-"""Of the score of several GPUs, how much is nearness."""
+"""Weight of nearness in the score of several GPUs."""
 
 
 def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.BINPACK) -> Scores:
-    """float64[R], 0 to 1, of rows that fit. default: the policy where the request names none."""
+    """float64[R], 0 to 1, for feasible rows. default: the policy if the request has none."""
     spread = (request.policy or default) is Policy.SPREAD
     columns = Columns(fleet, request, rows)
     full = columns.gpu("fullness")
@@ -41,7 +41,7 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
             kept = (IN_USE + FULL) * (1 - full - _growth(ask, columns))
             one = _best_of(kept, room, ask.gpus) + (_NODE - node)
         elif ask.memory_percent is not None:
-            # It fills every GPU by as much.
+            # The request fills every GPU by the same fraction.
             one = _best_of(columns.gpu("packing"), room, ask.gpus)
             one += node + FULL * _growth(ask, columns)
         else:
@@ -69,7 +69,7 @@ def best(fleet: Fleet, scores: Scores, rows: Rows, most: int) -> NDArray[np.intp
 def _cut(
     fleet: Fleet, rows: Rows, picked: NDArray[np.intp], equal: Bools, most: int
 ) -> NDArray[np.intp]:
-    """The best of the picked, of which the equal ones are the last: in an empty fleet all."""
+    """The best of the picked; the last ones have equal scores, which in an empty fleet are all."""
     better, last = picked[~equal], picked[equal]
     ties = fleet.tie[rows[last]]
     wanted = most - len(better)
@@ -77,14 +77,15 @@ def _cut(
 
 
 def first(scores: Scores | Sequence[float]) -> int:
-    """The index of the best; of equals the first."""
+    """The index of the best; among equal ones the first."""
     return int(np.argmax(scores))
 
 
 def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
-    """[R]: scores as the whole numbers 0 to `most` that kube-scheduler takes. The best has `most`,
-    and none that is not as good: of those with the most kube-scheduler picks any. The worst has 0
-    unless it is as good. Of unequal scores the larger never has the smaller level.
+    """[R]: scores as the integers 0 to `most` that kube-scheduler accepts.
+
+    Only the best nodes get `most`, because kube-scheduler picks any of those. The worst gets 0
+    unless it equals the best. Levels never reverse the order of scores.
     """
     scores = np.asarray(given, np.float64)
     low, high = scores.min(initial=1), scores.max(initial=0)
@@ -96,7 +97,7 @@ def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]
 
 
 def _growth(ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
-    """[G, R], or one for all: by how much of 1 the ask fills a GPU."""
+    """[G, R], or one number for all: the fraction of a GPU that the ask fills."""
     core = (ask.core_percent or 0) / WHOLE_PERCENT
     if ask.memory_percent is not None:
         return (ask.memory_percent / WHOLE_PERCENT + core) / 2
@@ -108,7 +109,7 @@ def _growth(ask: Ask, columns: Columns) -> NDArray[np.float64] | float:
 
 
 def _best_of(gpus: NDArray[np.float64], room: Bools, wanted: int) -> Scores:
-    """[R]: the mean of the best `wanted` of the GPUs [G, R] that have room."""
+    """[R]: the mean of the best `wanted` of the GPUs [G, R] in `room`."""
     with_room = np.where(room, gpus, -1.0)
     if wanted == 1:
         most: Scores = np.maximum.reduce(with_room, axis=0)
@@ -119,7 +120,7 @@ def _best_of(gpus: NDArray[np.float64], room: Bools, wanted: int) -> Scores:
 
 
 def _nearness(columns: Columns, room: Bools, wanted: int) -> Scores:
-    """[R], 0 to 1: how near to each other so many of the GPUs [G, R] can lie."""
+    """[R], 0 to 1: how near to each other `wanted` of the GPUs [G, R] can be."""
     near = np.zeros(room.shape[1])
     for column, value in _NEAR.items():
         enough = largest_group(room, columns.gpu(column)) >= wanted

@@ -1,8 +1,9 @@
-"""The search for GPUs of one node: containers on slots, one by one, then all ways.
+"""The search for GPUs of one node: containers onto slots, first greedily, then over all
+combinations.
 
-Plain integers: a node has few GPUs. Fed by `scheduler.core.place`, which says between which slots.
-The search is bounded, or a pod could halt the scheduler: where it gives up, it says so. All callers
-together take their steps from one `Budget`.
+Plain integers: a node has few GPUs. `scheduler.core.place` supplies the slots. The search is
+bounded, or a pod could block the scheduler, and it reports when it gives up. All callers take their
+steps from one `Budget`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scheduler.core.fleet import NO_GROUP, fullness
 from scheduler.core.request import Ask, Policy, Request, by_greed
 
 MOST_STEPS: Final = 250
-"""Of the search on one node: some 8 ms."""
+"""Limit of the search on one node: some 8 ms."""
 PER_SECOND: Final = 4_000
 """Steps of some 30 us each: an eighth of a core."""
 MAX_A_CALL: Final = 2 * MOST_STEPS
@@ -28,31 +29,31 @@ MIN_A_CALL: Final = 100
 
 @dataclass(slots=True)
 class Steps:
-    """How many steps a search may take, and has taken."""
+    """Steps that a search may take, and has taken."""
 
     most: int = MOST_STEPS
     taken: int = 0
 
 
 class Budget:
-    """How much all callers together may search in a second; full at first.
+    """A token bucket of search steps for all callers together; full at first.
 
     Requests of several containers need searches, whose cost tenants choose. A call gets MAX_A_CALL
-    at most, so that none holds the event loop for long, and PER_SECOND in the long run. A call of
-    kube-scheduler gets MIN_A_CALL however little is left, so that the searches of one tenant never
-    take away those of others; kube-scheduler makes one such call at a time.
+    at most, so that none blocks the event loop for long, and PER_SECOND in the long run. A call of
+    kube-scheduler gets at least MIN_A_CALL, so that one tenant's searches never prevent another's;
+    kube-scheduler makes one such call at a time.
     """
 
     def __init__(self) -> None:
         self._left = float(PER_SECOND)
 
     def refill(self, seconds: float) -> None:
-        """So much time has passed."""
+        """Adds the steps for the elapsed time."""
         self._left = min(PER_SECOND, self._left + max(0.0, seconds) * PER_SECOND)
 
     @contextmanager
     def steps(self, at_most: int = MAX_A_CALL, at_least: int = MIN_A_CALL) -> Iterator[Steps]:
-        """For one call; what it has taken is counted at its end."""
+        """Steps for one call; those taken are deducted at its end."""
         given = Steps(min(at_most, max(at_least, int(self._left))))
         try:
             yield given
@@ -63,11 +64,11 @@ class Budget:
 @dataclass(slots=True)
 class Slot:
     """A GPU during the search. At moment t of the pod's life its containers hold held_bytes[t] and
-    held_core[t] of it; capped: whether they ask for core, None while none is here."""
+    held_core[t] of it. capped: whether they request core, None while none is placed on it."""
 
     index: int
     groups: tuple[int, int, int]
-    """Link, PCIe root, NUMA node."""
+    """NVLink group, PCIe root, NUMA node."""
     held_bytes: list[int]
     held_core: list[int]
     total_bytes: int
@@ -82,7 +83,7 @@ class Slot:
     asks: list[int] = field(default_factory=list)
 
     def state(self) -> tuple[int, ...]:
-        """Slots of equal state are as good as each other, but for their neighbours."""
+        """Slots of equal state are interchangeable, apart from their neighbours."""
         capped = -1 if self.capped is None else int(self.capped)
         here = (self.total_bytes, self.free_bytes, self.free_core, int(self.takes_coreless), capped)
         return (*here, *self.held_bytes, *self.held_core)
@@ -120,7 +121,7 @@ class Slot:
     def rank(
         self, ask: Ask, policy: Policy, unused_near: tuple[int, ...]
     ) -> tuple[bool, float, tuple[int, ...], int]:
-        """The least is the best. unused_near: of `unused_near`."""
+        """Sort key; the least is the best. unused_near: from `unused_near`."""
         full = fullness(
             self.used_bytes + max(self.held_bytes) + ask.bytes_of(self.total_bytes),
             self.total_bytes,
@@ -132,8 +133,8 @@ class Slot:
 
 
 def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
-    """By index, how many unused GPUs the slot's NVLink group, PCIe root and NUMA node have. A
-    placement on the fewest leaves the groups that are wholly unused for pods of several GPUs."""
+    """By index, the numbers of unused GPUs of the slot's NVLink group, PCIe root and NUMA node.
+    Choosing the fewest keeps wholly unused groups for pods of several GPUs."""
     unused = Counter(
         (level, group)
         for slot in slots
@@ -145,11 +146,11 @@ def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
 
 
 class GaveUp(Exception):
-    """The search took too many steps."""
+    """The search exceeded its steps."""
 
 
 class Search:
-    """One node, one request; slots are those that may be used."""
+    """One node, one request; slots are the usable ones."""
 
     def __init__(
         self, request: Request, policy: Policy, slots: Sequence[Slot], steps: Steps
@@ -162,7 +163,7 @@ class Search:
         self._order = by_greed(request, max(slot.total_bytes for slot in slots))
 
     def greedy(self) -> bool:
-        """Place all, or leave the slots as they were."""
+        """Places all asks, or leaves the slots unchanged."""
         placed: list[tuple[int, Sequence[Slot]]] = []
         for number in self._order:
             chosen = self._choose(number)
@@ -175,12 +176,12 @@ class Search:
         return True
 
     def exact(self) -> bool:
-        """As greedy, over all ways. Raises GaveUp."""
+        """As `greedy`, over all combinations. Raises GaveUp."""
         return not self._is_too_much() and self._from(0)
 
     def _is_too_much(self) -> bool:
-        """Whether all GPUs together have not what is asked for in some moment: no search finds
-        room then, and most that would find none is seen here."""
+        """Whether all GPUs together have less than what is requested at some moment. Then no search
+        succeeds; this detects most infeasible requests."""
         asks, moments = self._request.asks, self._request.moments
         smallest = min(slot.total_bytes for slot in self._slots)
         free_bytes = sum(slot.free_bytes for slot in self._slots)
@@ -208,7 +209,7 @@ class Search:
         return False
 
     def _ways(self, number: int) -> Iterator[Sequence[Slot]]:
-        """Every choice of GPUs for an ask, but one only of those that come to the same."""
+        """Every choice of GPUs for an ask, but only one of equivalent choices."""
         ask = self._request.asks[number]
         roomy = self._ranked(number)
         seen: set[tuple[tuple[int, ...], ...]] = set()
@@ -252,5 +253,5 @@ def _nearest(roomy: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] |
         if slot.groups[level] != NO_GROUP:
             groups.setdefault(slot.groups[level], []).append(slot)
     enough = [group for group in groups.values() if len(group) >= wanted]
-    # Of equals the first: the one that holds the best-ranked GPU.
+    # Among equal ones the first, which contains the best-ranked GPU.
     return min(enough, key=len) if enough else None

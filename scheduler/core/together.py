@@ -1,8 +1,8 @@
-"""Several containers at once: a greedy pass over all nodes together.
+"""A greedy pass that places several containers on all nodes at once.
 
-What it finds, is there; where it finds nothing, `scheduler.core.place` has to look. What it finds
-on a node hangs on that node alone, not on those beside which it was asked: for one node by itself
-it finds the same, and says what.
+A placement that it finds is valid; where it finds none, `scheduler.core.place` has to search. The
+result for a node depends on that node alone: for one node by itself the pass gives the same result,
+with the GPUs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NOBODY: Final = -1
 
 
 def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
-    """[R]: nodes on which the containers, placed one by one, each on the fullest GPU with room,
-    all find some."""
+    """[R]: nodes on which the containers fit, placed one by one, each on the fullest GPU with free
+    capacity."""
     found = np.zeros(len(rows), np.bool_)
     for order, at in _orders(fleet, request, rows):
         for tried in _passes(fleet, request, rows[at]):
@@ -31,8 +31,8 @@ def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
 
 
 def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequence[int]] | None:
-    """The GPUs, as slots, by the number of the ask, that `together` finds on this node; None:
-    it finds none."""
+    """The GPUs, as slots, by the index of the ask, that `together` finds on this node; None:
+    none."""
     rows = np.array([row], np.intp)
     ((order, _),) = _orders(fleet, request, rows)
     for tried in _passes(fleet, request, rows):
@@ -44,8 +44,8 @@ def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequenc
 def _orders(
     fleet: Fleet, request: Request, rows: Rows
 ) -> Iterator[tuple[Sequence[int], NDArray[np.intp]]]:
-    """The asks, the greediest first, and the nodes for which that is their order: by where they
-    stand in rows. Beside which GPUs bytes and percent compare, is for each node to say."""
+    """The asks, the largest first, and the indices into rows of the nodes with that order. It
+    differs by node, because comparing bytes with percent depends on the node's GPUs."""
     largest, which = np.unique(fleet.total_bytes[rows].max(axis=1), return_inverse=True)
     sizes_of: dict[tuple[int, ...], list[int]] = {}
     for number, largest_bytes in enumerate(largest.tolist()):
@@ -61,10 +61,10 @@ def _passes(fleet: Fleet, request: Request, rows: Rows) -> Iterator[_Pass]:
 
 
 class _Pass:
-    """held_bytes, held_core: [moments, G, R]. peak_bytes: [G, R], the most of held_bytes. capped:
-    [G, R], whether the pod's shares of the GPU ask for core; -1 while it has none. chosen: by ask,
-    its GPUs one after another, [R] each; what stands there for a node on which not all are placed,
-    means nothing."""
+    """held_bytes, held_core: [moments, G, R]. peak_bytes: [G, R], the maximum of held_bytes.
+    capped: [G, R], whether the pod's shares of the GPU request core; -1 while it has none. chosen:
+    by ask, its GPUs one after another, [R] each; undefined for a node on which not all are
+    placed."""
 
     def __init__(self, columns: Columns, part: Bools | None) -> None:
         self._columns = columns

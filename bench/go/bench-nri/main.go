@@ -1,9 +1,9 @@
 // Command bench-nri times CreateContainer in NRI's own adaptation, the code that containerd runs.
 //
-//	bench-nri measure PLAN   the runtime: one adaptation per lane of the plan, called by turns
+//	bench-nri measure PLAN   the runtime: one adaptation per lane of the plan, called alternately
 //	bench-nri plugin ...     the rival: a plugin that answers every creation with the same adjustment
 //
-// The plan and what is measured are JSON, on standard input's file and on standard output.
+// The plan is JSON in a file, the results are JSON on standard output.
 package main
 
 import (

@@ -18,24 +18,24 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A lane is the adaptation at a socket, and the pods that it is asked about; lanes may share one.
+// A lane is the adaptation at a socket, and the pods of its calls; lanes may share one.
 type lane struct {
 	Name      string
 	Socket    string
-	Plugins   int32 // that must have been synchronised before anything is measured
+	Plugins   int32 // number that must be synchronised before the measurement
 	Annotated bool
-	Started   bool // whether its containers are started too, within the time that is measured
+	Started   bool // whether the measured time includes the start of its containers
 }
 
 type plan struct {
 	Lanes       []lane
 	Annotations map[string]string
 	Labels      map[string]string
-	Save        string // where the adjustment of the lane that `Saves` is kept, for the rival
-	Bundles     string // where containerd has the bundles of containers that are started
+	Save        string // file for the adjustment of the lane that `Saves`, for the rival
+	Bundles     string // directory of the bundles of started containers, as in containerd
 }
 
-// A round is one line on standard input: call each lane `Count` times by turns, `PauseUs` apart.
+// A round is one line on standard input: call each lane `Count` times alternately, `PauseUs` apart.
 type round struct {
 	Lanes   []string
 	Count   int
@@ -54,7 +54,7 @@ type running struct {
 	plugins    counting
 }
 
-// counting is how many plugins serve: told when the runtime has put them on its list.
+// counting is the number of serving plugins, updated when the runtime has registered one.
 type counting struct {
 	atomic.Int32
 }
@@ -64,7 +64,7 @@ func (c *counting) RecordPluginLatency(_, _ string, _ time.Duration)            
 func (c *counting) RecordPluginAdjustments(_, _ string, _ *api.ContainerAdjustment, _, _ int) {}
 func (c *counting) UpdatePluginCount(count int)                                               { c.Store(int32(count)) }
 
-// silent drops what the adaptation logs, but for errors; ours is built without WASM on purpose.
+// silent drops the adaptation's log except errors; this program is built without WASM on purpose.
 type silent struct{}
 
 func (silent) Debugf(context.Context, string, ...interface{}) {}
@@ -80,7 +80,7 @@ const loops = 100_000
 
 var sink uint64
 
-// calibrate is a fixed amount of work that no plugin has a part in.
+// calibrate is a fixed amount of work without any plugin.
 func calibrate() time.Duration {
 	begun := time.Now()
 	x := uint64(88172645463325252)
@@ -174,7 +174,7 @@ func waitForPlugins(r *runtime) {
 	}
 }
 
-// create times one CreateContainer, and its start; then, untimed, the container goes again.
+// create times one CreateContainer and its start; then it removes the container, untimed.
 func (r *runtime) create(what *plan) (time.Duration, *api.ContainerAdjustment) {
 	r.serial++
 	ctx := context.Background()
@@ -241,7 +241,7 @@ func (r *runtime) subject(what *plan) (*api.PodSandbox, *api.Container) {
 	return pod, container
 }
 
-// writeBundle makes what an agent could read of a container that stands: its first process is the first one there.
+// writeBundle writes the files that an agent reads for a created container; its first process is PID 1.
 func writeBundle(bundles, id string) string {
 	bundle := filepath.Join(bundles, id)
 	config := `{"process":{"args":["sleep"],"cwd":"/"},"linux":{"namespaces":[{"type":"pid"}]}}`

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// minimal answers every creation with one adjustment, and asks for nothing else.
+// minimal answers every creation with one adjustment, and subscribes to nothing else.
 type minimal struct {
 	adjustment *api.ContainerAdjustment
 }
@@ -18,7 +18,7 @@ func (p *minimal) CreateContainer(context.Context, *api.PodSandbox, *api.Contain
 	return p.adjustment, nil, nil
 }
 
-// validating is also asked about every adjustment, and lets all of them pass.
+// validating also receives every adjustment for validation, and accepts all of them.
 type validating struct {
 	minimal
 }
@@ -27,7 +27,7 @@ func (p *validating) ValidateContainerAdjustment(context.Context, *api.ValidateC
 	return nil
 }
 
-// serve runs the plugin until the runtime ends; "-" as the file is one variable, not validated.
+// serve runs the plugin until the runtime exits; file "-": an adjustment of one variable, without validation.
 func serve(socket, file string) {
 	answer := &api.ContainerAdjustment{Env: []*api.KeyValue{{Key: "BENCH", Value: "1"}}}
 	var plugin any = &minimal{answer}
