@@ -6,7 +6,7 @@ after five minutes. It may observe the change before this process does, retry at
 answer from the earlier state. It does not observe a recovered GPU or agent at all.
 
 Pods with requests of one shape share an entry and its search. Each pod keeps its candidates, the
-nodes that kube-scheduler asked about; capacity elsewhere does not count for it. Entries take turns,
+nodes that kube-scheduler sent; capacity elsewhere does not count for it. Entries take turns,
 and each examines only nodes that changed since its last turn. `verbs` and `cache` add and remove
 pods; `retrier` calls `work` and requeues the pods that are due.
 """

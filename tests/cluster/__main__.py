@@ -1,8 +1,8 @@
-"""`python -m tests.cluster`, `make storm`: the storms whole, some twenty minutes, and a table.
+"""`python -m tests.cluster`, `make storm`: the complete storms, some twenty minutes, and a table.
 
-1,000 pods at once on 100 nodes of 8 GPUs, then 300 that go and 300 that come: in calm weather;
-with the extender killed 50 times, each 1 to 10 s after it was ready; with kube-scheduler killed
-every 30 s; with a second installation by mistake. Status 1 where the books are wrong, or a pod that
+1,000 pods at once on 100 nodes of 8 GPUs, then 300 deleted and 300 created: without faults; with
+the extender killed 50 times, each 1 to 10 s after it was ready; with kube-scheduler killed every 30
+s; with a second installation by mistake. Exit status 1 if the accounts are wrong, or if a pod that
 fits waits for more than 30 s.
 """
 
@@ -111,7 +111,7 @@ def _whole(weather: Weather, seed: int, strict: bool) -> Figures:
 
 
 def _row(weather: Weather, figures: Figures) -> Sequence[str]:
-    """A storm in which a GPU was over has no row."""
+    """A storm with an overcommitted GPU has no row."""
     return (
         weather.about,
         f"{figures.made:,}",

@@ -1,9 +1,10 @@
-"""An agent's side towards the API server that ends by SIGKILL in the middle of a write.
+"""The agent's API server client, ended by SIGKILL in the middle of a write.
 
     python -m tests.cluster.agent_killed NODE KUBECONFIG HOLDS [--at WHAT --when sent|answered]
 
-HOLDS: what containers hold, as `said` writes it. Killed right before the first write of that kind
-is sent, or right after its answer has come, before anything knows of it; without --at by others.
+HOLDS: the containers' holdings, in the format of `said`. Killed right before the first write of
+that kind is sent, or right after its answer arrived and before it is processed; without --at,
+another process kills it.
 """
 
 from __future__ import annotations

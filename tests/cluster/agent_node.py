@@ -1,7 +1,7 @@
-"""A node of a real API server for tests of the agent's side: its objects, its GPUs, its pods.
+"""A node at a real API server for tests of the agent: its objects, its GPUs, its pods.
 
-Fixtures, to be named where they are used: `server` is the cluster's administrator, `side` the
-agent's side at work for `node`, with the GPUs of `host`; `pods` makes and binds.
+Fixtures, to be imported where they are used: `server` is the cluster's administrator, `side` the
+agent's API server client running for `node`, with the GPUs of `host`; `pods` creates and binds.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def node(installed: ControlPlane, server: Server) -> Iterator[Node]:
 
 @pytest.fixture
 def account(installed: ControlPlane, node: Node) -> Path:
-    """Of the agent on that node."""
+    """The kubeconfig of the agent on that node."""
     return installed.service_account_kubeconfig(names.NAMESPACE, "gpuslice-agent", node.name)
 
 
@@ -109,7 +109,7 @@ def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
 
 @pytest.fixture
 def may_remove(installed: ControlPlane) -> Iterator[None]:
-    """What an operator applies for agents with --remove-unverified."""
+    """The manifests that an operator applies for agents with --remove-unverified."""
     installed.kubectl("apply", "-f", MANIFESTS / "optional")
     yield
     installed.kubectl("delete", "-f", MANIFESTS / "optional")
@@ -127,7 +127,7 @@ def of_gpus(*memory_bytes: int) -> dict[str, int]:
 
 
 class Pods:
-    """Pods as users make them and our scheduler binds them."""
+    """Pods as users create them and the scheduler binds them."""
 
     def __init__(self, server: Server, scheduler: Server, namespace: str) -> None:
         self._path = f"/api/v1/namespaces/{namespace}/pods"
@@ -144,7 +144,7 @@ class Pods:
         return path
 
     def make(self, node: str = "", annotations: Mapping[str, str] | None = None) -> str:
-        """The path of a pod that asks for a share, on that node from the start."""
+        """The path of a pod that requests a share, created on that node if given."""
         name = f"p-{secrets.token_hex(4)}"
         half = asking({names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50})
         asked = pod(half, name=name, annotations=dict(annotations or {}))
@@ -155,14 +155,14 @@ class Pods:
         return f"{self._path}/{name}"
 
     def bound(self, path: str, node: Node, annotations: Mapping[str, str]) -> None:
-        """By the scheduler."""
+        """Binds as the scheduler."""
         body = binding(path.rpartition("/")[2], node.name, annotations)
         answer = self._scheduler.ask("POST", f"{path}/binding", body)
         assert answer.done, answer.text
 
 
 def allocated(uuid: str, minor: int, memory_bytes: int, core: int = 50) -> dict[str, str]:
-    """The annotation."""
+    """The allocation annotation."""
     resources = {
         names.RESOURCE_CORE: core,
         names.RESOURCE_MEMORY: memory_bytes,
@@ -187,7 +187,7 @@ def leaving(server: Server, pod: str) -> bool:
 
 
 def events(server: Server, pod: str) -> list[str]:
-    """What a pod's events say, the node's agent's."""
+    """The notes of the pod's events from the node's agent."""
     namespace, _, name = pod.removeprefix("/api/v1/namespaces/").partition("/pods/")
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
     listed = server.ask("GET", path).body["items"]
@@ -213,7 +213,7 @@ def small_gpu(node: Node) -> str:
 def of_pod(
     server: Server, path: str, uuid: str, memory_bytes: int, container_id: str = "c0ffee"
 ) -> Hold:
-    """What a container of the pod holds."""
+    """The holding of one of the pod's containers."""
     metadata = server.ask("GET", path).body["metadata"]
     pod = Pod(metadata["uid"], metadata["namespace"], metadata["name"])
     shares = [Share(uuid, 1, memory_bytes, 50)]

@@ -1,7 +1,7 @@
-"""The node agent's side towards the API server, at work in a thread, with the manifests' rights.
+"""The node agent's API server client, running in a thread, with the manifests' rights.
 
-Its GPUs are a simulated host's, asked by NVML; whether it is ready, and what containers hold, the
-test says.
+Its GPUs are a simulated host's, read by NVML; the test sets its readiness and the containers'
+holdings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOWHERE = Path("/nonexistent")
 
 
 class Side:
-    """kubeconfig: whom it is to the API server."""
+    """kubeconfig: the account that it uses at the API server."""
 
     def __init__(
         self, node: str, kubeconfig: Path, environment: dict[str, str], removes: bool = False
@@ -60,7 +60,7 @@ class Side:
         self._thread.start()
 
     def stop(self) -> None:
-        """As the agent does when it is told to leave; to say so twice is fine."""
+        """As the agent does on SIGTERM; may be called twice."""
         if not self._thread.is_alive():
             return
         self._loop.call_soon_threadsafe(self._task.cancel)

@@ -1,4 +1,4 @@
-"""A control plane for the worker's tests; a namespace and a fleet for each test."""
+"""A control plane for each worker's tests; a namespace and a fleet for each test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG_CHARS = 4000
 def pytest_runtest_makereport(
     item: pytest.Function,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure comes with what the programs said: their directory goes with them."""
+    """Adds the ends of the programs' logs to the report of a failed test."""
     report = yield
     if report.failed:
         planes = {each for each in item.funcargs.values() if isinstance(each, ControlPlane)}
@@ -33,7 +33,8 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """etcd and kube-apiserver, one for each pytest worker; what a test leaves there, others see."""
+    """etcd and kube-apiserver, one per pytest worker; objects that a test leaves are visible to
+    others."""
     with ControlPlane(tmp_path_factory.mktemp("control-plane")) as started:
         started.install_kinds()
         yield started
@@ -41,14 +42,14 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture(scope="module")
 def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """One of the module's own, for who fills the cluster or installs gpuslice there. Empty."""
+    """An empty one for the module, for tests that fill the cluster or install gpuslice."""
     with ControlPlane(tmp_path_factory.mktemp("own-plane")) as started:
         yield started
 
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A namespace of the test's own; its pods end with it."""
+    """A namespace for the test; its pods are deleted with it."""
     name = f"test-{secrets.token_hex(4)}"
     control_plane.kubectl("create", "namespace", name)
     yield name
@@ -57,7 +58,7 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 @pytest.fixture
 def fleet(control_plane: ControlPlane) -> Iterator[Callable[..., Fleet]]:
-    """Makes fleets of a Shape's fields, gone with the test: `fleet(nodes=2, gpus=2)`."""
+    """Creates fleets by the fields of a Shape, deleted after the test: `fleet(nodes=2, gpus=2)`."""
     with ExitStack() as until_the_end:
 
         def make(renew_s: float | None = RENEW_S, **shape: Any) -> Fleet:
@@ -69,7 +70,7 @@ def fleet(control_plane: ControlPlane) -> Iterator[Callable[..., Fleet]]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own with all of manifests/ applied, its policies in force."""
+    """A separate control plane with all of manifests/ applied and its policies in force."""
     with ControlPlane(tmp_path_factory.mktemp("installed")) as started:
         install(started)
         yield started

@@ -1,4 +1,4 @@
-"""What `kubectl apply -f manifests/` does, and the wait until the API server acts by it."""
+"""Applies manifests/ as by `kubectl apply -f`, and waits until the API server enforces them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PROBES: Final[dict[str, dict[str, Any]]] = {
     },
     POLICY: {"limits": {names.RESOURCE_GPU: 5}, "scheduler": "default-scheduler"},
 }
-"""By policy, a pod that it alone refuses."""
+"""By policy, a pod that only this policy refuses."""
 
 
 def install(plane: ControlPlane) -> None:
-    """As the documents say, in one go; returns when every policy refuses what it must."""
+    """Applies all manifests at once, as documented; returns when every policy is enforced."""
     plane.install_kinds()
     plane.kubectl("apply", "-f", MANIFESTS)
     with Server(plane) as server:
@@ -37,7 +37,7 @@ def install(plane: ControlPlane) -> None:
 
 
 def serve(plane: ControlPlane, *others: str) -> None:
-    """Turns schedulerNames on and off, as an operator does."""
+    """Configures the served schedulerNames, as an operator does."""
     served = (names.SCHEDULER_NAME, *others)
     plane.kubectl("apply", "-f", "-", given=manifest(Profiles(served)))
     refused = _probe(**PROBES[POLICY])

@@ -1,7 +1,7 @@
-"""A process that would bind, and does what it is told on its input: for tests that stop it, kill
-it, and ask it whether it may write.
+"""A process that participates in the election and executes commands from its input, for tests that
+stop it, kill it, and check whether it may write.
 
-A line in is a JSON list, the command and its arguments; a line out is a JSON object.
+A line of input is a JSON list, the command and its arguments; a line of output is a JSON object.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Told:
         return {"may": leader.may_write(), "standing": leader.standing, "writer": leader.writer}
 
     async def bind(self, namespace: str, name: str, node: str, stop: bool) -> dict[str, Any]:
-        """stop: between the look at the clock and the write."""
+        """stop: between the check of the clock and the write."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         uid = (await self._kube.get(path))["metadata"]["uid"]
         writer = self._leader.writer

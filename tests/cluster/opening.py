@@ -1,4 +1,4 @@
-"""Admission of pods opened for a trial, as docs/admission.md says: it refuses no pod."""
+"""Disables the admission of pods for a trial, as docs/admission.md describes: no pod is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that ask for shares, well or not, and every kind that has a template of one."""
+"""Valid and invalid pods that request shares, and every kind with a pod template."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTES: Final = (
 )
 _GPUS: Final = (0, 1, 2, 3, 4, 16, 17, "1k")
 _FRACTIONS: Final = ("500m", "1500m", "0.1", "99.5", "100500m", "1e2")
-"""The API server lets them through under the old names alone."""
+"""The API server accepts these only under the old names."""
 _FOREIGN: Final = (*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)
 _ASKED: Final[dict[str, tuple[object, ...]]] = {
     names.RESOURCE_GPU: _PERCENTS,
@@ -48,7 +48,7 @@ def asking(asked: dict[str, Any], name: str = "main", **more: Any) -> Json:
 
 
 def pod(*containers: Json, scheduler: str = names.SCHEDULER_NAME, **metadata: Any) -> Json:
-    """A pod by which the API server has nothing to complain about."""
+    """A pod that the API server accepts."""
     inits = [each for each in containers if each.pop("init", False)]
     return {
         "apiVersion": "v1",
@@ -112,7 +112,7 @@ def _job(raw: Json) -> Json:
 
 
 def workloads(raw: Json) -> dict[str, tuple[str, Json]]:
-    """By kind: the path of its collection, and one whose pods are like `raw`."""
+    """By kind: the path of its collection, and an object whose pods are like `raw`."""
     template, selector = _labelled(raw), {"matchLabels": _SELECTED}
     apps = {"selector": selector, "template": template}
     made = {

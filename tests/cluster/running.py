@@ -1,5 +1,5 @@
 """gpuslice's scheduler running beside a control plane: kube-scheduler and the extender, alone, as
-replicas of one Deployment side by side, or as another installation by mistake."""
+replicas of one Deployment, or as another installation by mistake."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def running(
     lease_s: int = 15,
     installation: str = "",
 ) -> Installation:
-    """To be entered. installation: the name, if none is said. One that is not OURS has a
-    kube-scheduler that leads without an election (the manifests' rights are for one Lease of
-    kube-scheduler's, and one that may not renew its own ends itself), and the same Lease for us.
-    lease_s: kube-scheduler's, which is waited out where one was killed."""
+    """A context manager. installation: its name. For a name other than OURS, kube-scheduler leads
+    without an election, because the manifests' rights are for one Lease of kube-scheduler's, and a
+    kube-scheduler that cannot renew its own exits; the extender's Lease is the same. lease_s: of
+    kube-scheduler's Lease, which must expire after a kill."""
     installation = installation or name
     written = dict(configuration(Profiles(tuple(served), lease_s=lease_s)))
     if installation != OURS:
@@ -33,7 +33,7 @@ def running(
 
 
 def replica(plane: ControlPlane, name: str, installation: str = OURS) -> Installation:
-    """A pod of the Deployment; those of one installation elect one kube-scheduler among them."""
+    """A pod of the Deployment; the replicas of one installation elect one kube-scheduler."""
     return running(plane, name, (names.SCHEDULER_NAME,), lease_s=4, installation=installation)
 
 

@@ -1,4 +1,4 @@
-"""The API server asked one thing after the other: any path, as anybody."""
+"""Synchronous requests to the API server: any path, as any account."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Of a refusal; of one by a policy what the policy says."""
+        """The message of a refusal; for one by a policy, the policy's message."""
         message = str(self.body.get("message", ""))
         return message.partition("denied request: ")[2] or message
 
     @property
     def policy(self) -> str:
-        """The ValidatingAdmissionPolicy that refused; "" where none did."""
+        """The ValidatingAdmissionPolicy that refused; "" if none did."""
         return str(self.body.get("message", "")).partition("AdmissionPolicy '")[2].split("'")[0]
 
 
 class Server:
-    """user: of the control plane's; `token` in its place for others."""
+    """user: an account of the control plane; for others, `token` instead."""
 
     def __init__(self, plane: ControlPlane, user: str = "admin", token: str = "") -> None:
         host, _, port = plane.server.rpartition("/")[2].partition(":")
@@ -72,7 +72,7 @@ class Server:
         user: str = "",
         group: str = "",
     ) -> Answer:
-        """user, and group: whom the admin passes himself off as."""
+        """user, group: the identity that the administrator impersonates."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content}
         posing = {"Impersonate-User": user, "Impersonate-Group": group}
         headers |= {key: value for key, value in posing.items() if value}

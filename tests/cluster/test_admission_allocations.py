@@ -1,4 +1,4 @@
-"""Allocations are the scheduler's alone to write, whichever way, at the real API server."""
+"""Only the scheduler can write allocations, by any request, at the real API server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALLOCATION: Final = {
     names.ANNOTATION_WRITER: " 0",
     **required_plugins.binding_annotations(["main"]),
 }
-"""What the scheduler writes, and nobody else."""
+"""Annotations that only the scheduler writes."""
 OURS: Final = ALLOCATION[f"{names.ANNOTATION_REQUIRED_PLUGINS}{names.SCOPE_POD}"]
 RESERVED: Final = (
     *ALLOCATION,
@@ -79,7 +79,7 @@ def pending(server: Server) -> Iterator[Json]:
 
 @pytest.fixture
 def bound(server: Server, scheduler: Server, pending: Json) -> Json:
-    """By the scheduler, with its allocation."""
+    """Bound by the scheduler, with its allocation."""
     name = pending["metadata"]["name"]
     answer = scheduler.ask("POST", at(name, "binding"), binding(name, dict(ALLOCATION)))
     assert answer.done, answer.text
@@ -93,7 +93,7 @@ def _put(server: Server, live: Json, annotations: dict[str, str], sub: str = "")
 
 
 def _patch(server: Server, live: Json, annotations: dict[str, str], sub: str = "") -> Answer:
-    """A merge patch names what goes, too."""
+    """A merge patch also names what it removes."""
     gone = dict.fromkeys(live["metadata"].get("annotations", {}), None)
     body = {"metadata": {"annotations": {**gone, **annotations}}}
     return server.ask("PATCH", at(live["metadata"]["name"], sub), body, MERGE_PATCH)
@@ -114,7 +114,7 @@ UPDATES: Final[dict[str, Write]] = {
     "PATCH pods/status": lambda s, live, a: _patch(s, live, a, "status"),
     "strategic PATCH pods/status": lambda s, live, a: _strategic(s, live, a, "status"),
 }
-"""Ways to change the annotations of a pod that is there."""
+"""Ways to change the annotations of an existing pod."""
 
 BINDINGS: Final[dict[str, Write]] = {
     "POST pods/binding": lambda s, live, a: s.ask(
@@ -130,8 +130,8 @@ HARMLESS: Final[dict[str, Write]] = {
     "PUT pods/ephemeralcontainers": lambda s, live, a: _put(s, live, a, "ephemeralcontainers"),
     "PATCH pods/ephemeralcontainers": lambda s, live, a: _patch(s, live, a, "ephemeralcontainers"),
 }
-"""Subresources whose annotations the API server of today drops by itself; the policy matches them
-should another one not."""
+"""Subresources whose annotations current API servers drop; the policy matches them in case another
+version does not."""
 
 
 def refused(answer: Answer, key: str, who: str = "admin") -> None:
@@ -151,7 +151,7 @@ def test_a_pod_that_asks_for_no_share_is_not_made_with_one(server: Server, key: 
 
 
 def test_nor_is_one_of_a_scheduler_that_its_author_is_not(server: Server) -> None:
-    """JSON spells a key in more than one way."""
+    """JSON can spell a key in more than one way."""
     key, author = (
         names.ANNOTATION_DEVICE_ALLOCATED,
         "system:serviceaccount:kube-system:job-controller",
@@ -162,7 +162,7 @@ def test_nor_is_one_of_a_scheduler_that_its_author_is_not(server: Server) -> Non
 
 
 def test_nor_is_one_that_names_its_node(server: Server) -> None:
-    """Its bringer is refused by the names of schedulers, too."""
+    """The policy on schedulerNames refuses its creator, too."""
     made = pod("forged", dict(ALLOCATION))
     made["spec"]["nodeName"] = _NODE
     assert server.ask("POST", at(), made).status in (403, 422)
@@ -170,7 +170,8 @@ def test_nor_is_one_that_names_its_node(server: Server) -> None:
 
 @pytest.mark.parametrize("kind", workloads(pod("p")))
 def test_nor_is_a_template_of_one(server: Server, kind: str) -> None:
-    """Its pods would not be made, unseen. On the workload itself the annotation says nothing."""
+    """Its pods would be refused later, unnoticed. On the workload itself the annotation has no
+    meaning."""
     key = names.ANNOTATION_GRANTS
     path, workload = workloads(pod("p", {key: "x"}))[kind]
     refused(server.ask("POST", f"{path}?dryRun=All", workload), key)
@@ -225,7 +226,7 @@ def test_what_the_scheduler_binds_has_its_allocation(bound: Json) -> None:
 
 @pytest.mark.parametrize("way", UPDATES)
 def test_an_update_that_leaves_them_as_they_are(server: Server, bound: Json, way: str) -> None:
-    """Whoever it is from: labels, other annotations, conditions."""
+    """By any account: labels, other annotations, conditions."""
     there = bound["metadata"]["annotations"]
     answer = UPDATES[way](server, bound, {**there, "example.org/note": "mine"})
     assert answer.done, answer.text
@@ -271,7 +272,7 @@ def test_an_eviction(server: Server, bound: Json) -> None:
 
 
 def test_whatever_else_is_posted_to_a_pod_carries_none(server: Server, bound: Json) -> None:
-    """Each subresource is matched, so that one which a newer API server has is as well."""
+    """Every subresource is matched, including those that a newer API server adds."""
     name, key = bound["metadata"]["name"], names.ANNOTATION_GRANTS
     metadata = {"name": name, "namespace": "default", "annotations": {key: "x"}}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
@@ -279,13 +280,13 @@ def test_whatever_else_is_posted_to_a_pod_carries_none(server: Server, bound: Js
 
 
 def test_another_scheduler_binds_what_asks_for_no_share(server: Server, pending: Json) -> None:
-    """Without annotations a Binding is anybody's whom RBAC lets."""
+    """RBAC alone restricts a Binding without annotations."""
     name = pending["metadata"]["name"]
     answer = server.ask("POST", at(name, "binding"), binding(name), user="system:kube-scheduler")
     assert answer.done, answer.text
 
 
-# --- what is asked for
+# --- requests
 
 ASKED: Final = {
     **{
@@ -303,7 +304,7 @@ ASKED: Final = {
 
 @pytest.mark.parametrize("what", ASKED)
 def test_it_is_not_changed_through_the_status(server: Server, pending: Json, what: str) -> None:
-    """Where nobody judges it; what is right is written to the pod itself."""
+    """The status is not validated; the valid value is written to the pod itself."""
     path = at(pending["metadata"]["name"], "status")
     answer = server.ask("PATCH", path, {"metadata": ASKED[what]}, MERGE_PATCH)
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
@@ -327,7 +328,7 @@ def test_it_is_not_taken_away_through_the_status(server: Server, pending: Json) 
     assert server.ask("PATCH", at(name, "status"), said, MERGE_PATCH).done
 
 
-# --- the annotation of what the agent needs to start
+# --- the annotation of the agent's start requirements
 
 
 def test_who_may_run_without_the_agent_is_in_the_operators_namespaces(server: Server) -> None:

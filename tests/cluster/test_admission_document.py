@@ -1,4 +1,4 @@
-"""What docs/admission.md says is refused is refused, and so said."""
+"""Every refusal in docs/admission.md occurs, with the documented message."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who may be asked for a share, what may stand beside one, and who may say what of a node, at the
-real API server."""
+"""Which scheduler a share may be requested of, what may accompany a share, and which accounts may
+write a node's objects, at the real API server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tried(server: Server, raw: Json) -> Answer:
     return server.ask("POST", _PODS + _DRY, raw)
 
 
-# --- whom it is asked of
+# --- which scheduler a share may be requested of
 
 
 @pytest.mark.parametrize("init", [False, True])
@@ -84,7 +84,7 @@ def test_the_names_that_are_turned_on(
 def test_the_pods_of_other_products_documents_unmodified(
     installed: ControlPlane, server: Server, with_koordinators_name: None, seed: str
 ) -> None:
-    """Of dialects that we do not read (yet) they ask us for nothing, and pass."""
+    """Their dialects are not implemented (yet), so they request nothing here and are accepted."""
     server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "gpu-workload"}})
     installed.kubectl("create", "--dry-run=server", "-f", _SEEDS / seed)
 
@@ -105,7 +105,7 @@ def test_the_hand_made_way_past_the_scheduler(server: Server) -> None:
 
 
 def test_a_pod_of_a_daemon_set_is_bound_by_us(server: Server) -> None:
-    """Its controller names the node by an affinity, and leaves nodeName to the scheduler."""
+    """Its controller selects the node by an affinity and leaves nodeName to the scheduler."""
     raw = pod(asking(HALF), generateName="agent-", name="")
     field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
@@ -207,7 +207,7 @@ def test_a_variable_in_an_ephemeral_container(server: Server, name: str) -> None
         server.ask("DELETE", f"{_PODS}/debugged?gracePeriodSeconds=0")
 
 
-# --- who writes the Binding of a share
+# --- which account may write the Binding of a share
 
 
 def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server: Server) -> None:
@@ -240,12 +240,12 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
             server.ask("DELETE", f"{_PODS}/bound?gracePeriodSeconds=0")
 
 
-# --- who speaks for a node
+# --- which account may write a node's objects
 
 
 @pytest.fixture
 def agent(installed: ControlPlane, server: Server) -> Iterator[Server]:
-    """With a token as the pod of the agent on node n-own gets it: it names the node."""
+    """With a token as issued to the pod of the agent on node n-own: it contains the node's name."""
     for name in ("n-own", "n-other"):
         server.ask("POST", "/api/v1/nodes", node_json(Node(name, ())))
     uid = server.ask("GET", "/api/v1/nodes/n-own").body["metadata"]["uid"]
@@ -265,7 +265,7 @@ def agent_token(server: Server, spec: Json) -> str:
 
 
 def said_of(server: Server, node: str) -> dict[str, Answer]:
-    """All that an agent writes, of one node."""
+    """Everything that an agent writes, for one node."""
     gpu = Gpu("GPU-a", 0, 24 << 30)
     device = device_json(Node(node, (gpu,)), "uid")
     lease = lease_json(node, "2026-01-01T00:00:00.000000Z")

@@ -1,4 +1,4 @@
-"""What is asked for is judged as it is written, at the real API server, as the scheduler does."""
+"""The real API server judges requests as written, by the scheduler's rules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tried(server: Server, raw: Json) -> Answer:
 
 
 def verdict(raw: Json) -> str:
-    """Of the scheduler: why it refuses; "" if it does not."""
+    """Why the scheduler refuses the pod; "" if it does not."""
     try:
         requests.request(raw)
     except RequestError as error:
@@ -131,7 +131,8 @@ def test_so_it_is_in_a_template(server: Server, kind: str, what: str) -> None:
 
 
 def test_an_overhead_in_gpus_is_refused(server: Server) -> None:
-    """In a template, as a pod has its RuntimeClass's overhead, or the API server refuses it."""
+    """In a template, as a pod has its RuntimeClass's overhead; otherwise the API server itself
+    refuses it."""
     raw = pod(asking(HALF))
     raw["spec"]["overhead"] = {"cpu": "1", RATIO: "1"}
     path, workload = workloads(raw)["Deployment"]
@@ -147,7 +148,7 @@ def test_a_template_that_asks_rightly_or_nothing_goes_through(server: Server, ki
 
 
 def test_a_controller_without_a_template(server: Server) -> None:
-    """The one kind whose template the schema lets be absent."""
+    """The only kind whose schema allows the template to be absent."""
     path, workload = workloads(pod())["ReplicationController"]
     del workload["spec"]["template"]
     assert server.ask("POST", path + _DRY, workload).policy == ""
@@ -155,15 +156,15 @@ def test_a_controller_without_a_template(server: Server) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_api_server_and_the_scheduler_agree(server: Server, seed: int) -> None:
-    """Over pods of all kinds: who is let through is accepted, and who is refused would have been.
-    With one thing wrong the words are the same; of several, each names another first."""
+    """Random pods of all kinds: an accepted pod is accepted by both, a refused one is refused by
+    both. With one error the messages are equal; of several errors each may report another first."""
     chance = random.Random(seed)
     same = accepted = 0
     for _ in range(_SEEDED // 4):
         raw = any_pod(chance)
         answer = tried(server, raw)
         if answer.done:
-            # As the API server has it: "1k" for 1000.
+            # As the API server writes it: "1k" for 1000.
             assert verdict(answer.body) == "", raw
             accepted += 1
         elif answer.policy:
@@ -202,7 +203,7 @@ def test_limits_alone_are_a_request(server: Server, raw: Json) -> None:
 
 
 def test_the_label_and_the_annotation_are_judged_where_they_change(server: Server) -> None:
-    """What was there before stays changeable; a pod's resources cannot change at all."""
+    """Objects that existed before remain changeable; a pod's resources cannot change at all."""
     made = server.ask("POST", _PODS, pod(asking(HALF), name="changing"))
     assert made.done, made.text
     try:
@@ -225,7 +226,7 @@ def test_the_label_and_the_annotation_are_judged_where_they_change(server: Serve
 def test_what_was_there_before_the_policies_can_be_scaled_changed_and_ended(
     installed: ControlPlane, server: Server
 ) -> None:
-    """The binding is taken away for a moment, as if it had never been."""
+    """The policy binding is removed for a moment to create objects as if it had never existed."""
     name = "gpuslice-requests"
     kind = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
     there = server.ask("GET", f"{kind}/{name}").body
@@ -250,11 +251,12 @@ def test_what_was_there_before_the_policies_can_be_scaled_changed_and_ended(
         assert server.ask("DELETE", f"{_PODS}/p?gracePeriodSeconds=0").done
 
 
-# --- what it costs
+# --- cost
 
 
 def test_a_pod_of_twenty_containers_is_within_the_budget(server: Server) -> None:
-    """Twice twenty, with a hundred variables each; what is wrong is in the last of them."""
+    """Twenty init and twenty main containers with a hundred variables each; the error is in the
+    last ones."""
     env = [{"name": f"A_VARIABLE_OF_THE_PROGRAM_{n}", "value": "x" * 40} for n in range(100)]
     share = {SHARED: 1, CORE: 2, RATIO: 2}
     inits = [asking(dict(share), f"i{n}", env=env, init=True) for n in range(20)]

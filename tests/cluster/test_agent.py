@@ -1,4 +1,4 @@
-"""What the node agent tells a real API server, with the rights that the manifests give it."""
+"""The node agent's objects at a real API server, with the manifests' rights."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ def test_a_gpu_that_fails_counts_while_somebody_holds_it(
 def test_a_dead_gpu_that_somebody_holds_outlives_its_device_object(
     account: Path, node: Node, server: Server, host: Host, pods: Pods, agent: str
 ) -> None:
-    """What one agent has listed it remembers; the next one knows the grants."""
+    """An agent remembers the GPUs that it has listed; a restarted one derives them from the
+    grants."""
 
     def dead(memory_bytes: int) -> bool:
         listed = node.device().get("spec", {}).get("devices", [])
@@ -167,7 +168,7 @@ def test_a_dead_gpu_that_somebody_holds_outlives_its_device_object(
         node.have(of_gpus(8 * GIB, 2 * GIB))
 
 
-# --- pods whose grant is not to be had
+# --- pods with an unavailable grant
 
 
 def test_who_was_bound_to_a_full_gpu_is_reported_and_stays(
@@ -179,7 +180,7 @@ def test_who_was_bound_to_a_full_gpu_is_reported_and_stays(
     until(lambda: bool(events(server, late)), "its event")
     (said,) = events(server, late)
     assert f"runs with a GPU share, but {uuid} was full when the pod was bound" in said
-    time.sleep(2)  # several looks
+    time.sleep(2)  # several checks
     assert not leaving(server, late) and not leaving(server, first)
 
 
@@ -197,7 +198,7 @@ def test_who_was_bound_to_a_full_gpu_goes_and_learns_why(
     for pod in (first, second):
         assert not leaving(server, pod)
         assert events(server, pod) == []
-    # With room again, the next one stays.
+    # With free capacity again, the next one stays.
     assert server.ask("DELETE", f"{first}?gracePeriodSeconds=0").done
     for pod in (late, small):
         server.ask("DELETE", f"{pod}?gracePeriodSeconds=0")
@@ -211,11 +212,11 @@ def test_who_was_bound_to_a_full_gpu_goes_and_learns_why(
 def test_the_order_of_binding_outlives_the_agent(
     may_remove: None, account: Path, node: Node, host: Host, server: Server, pods: Pods
 ) -> None:
-    """Bound while no agent looked, and in different seconds."""
+    """Bound in different seconds while no agent ran."""
     with agent_side.serving(node.name, account, host.env()):
         uuid = small_gpu(node)
     first = pods.bind(node, uuid, 1, 3 * GIB)
-    time.sleep(1.1)  # the API server writes down when a pod was bound to the second
+    time.sleep(1.1)  # the API server records a pod's binding time in whole seconds
     second = pods.bind(node, uuid, 1, 3 * GIB)
     with agent_side.serving(node.name, account, host.env(), removes=True):
         until(lambda: leaving(server, second), "the later one is removed")

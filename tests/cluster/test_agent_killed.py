@@ -1,5 +1,5 @@
-"""The agent's side towards the API server, killed in the middle of each of its writes, and at any
-moment: the next one goes on, nothing is written twice, and no honest grant is lost."""
+"""The agent's API server client, killed in the middle of each of its writes and at random moments:
+the next one continues, nothing is written twice, and no valid grant is lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _LONGEST_LIFE_S = 3.0
 
 @dataclass
 class World:
-    """What a life of the agent finds: everything there is to be written, each time anew."""
+    """The conditions of one run of the agent: everything remains to be written, each time anew."""
 
     node: Node
     server: Server
@@ -82,7 +82,7 @@ class World:
         self.holds.append(ledger.hold(f"c-{number}", "c", False, nobody, "main", share))
 
     def life(self, *fate: str, seconds: float | None = None) -> None:
-        """Until it is killed, by its fate or after so many seconds."""
+        """Runs until killed, by the given fate or after this number of seconds."""
         command = [sys.executable, "-m", "tests.cluster.agent_killed", self.node.name]
         options = [str(self.account), said(self.holds), *fate]
         environment = {**os.environ, **self.host.env()}
@@ -99,7 +99,7 @@ class World:
                 child.kill()
 
     def is_sound(self) -> None:
-        """At any time, whoever was killed."""
+        """Invariants at any time, after any kill."""
         assert not leaving(self.server, self.honest)
         assert events(self.server, self.honest) == []
         for path in (*self.late, *self.greedy):
@@ -109,7 +109,7 @@ class World:
         assert not any(leaving(self.server, path) for path in self.greedy)
 
     def is_whole(self) -> None:
-        """Once an agent has lived for long enough."""
+        """Conditions once an agent has run for long enough."""
         until(lambda: self.node.ready() == "true", "the Lease")
         for path in self.late:
             until(lambda path=path: leaving(self.server, path), f"{path} goes")  # type: ignore[misc]
@@ -122,7 +122,7 @@ class World:
 
         until(lambda: told() == sorted(of_nobody), "each is told of once")
         self.is_sound()
-        # While they are there, no total is below what they ask for.
+        # While they exist, no total is below their requests.
         for path in (*self.late, *self.greedy):
             assert self.server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
         self.node.have(of_gpus(8 * GIB, 4 * GIB))

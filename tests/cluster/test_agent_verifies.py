@@ -1,4 +1,4 @@
-"""Each running grant is held against what a real API server has for its pod."""
+"""The agent verifies each running grant against the pod at a real API server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def of_nobody(uuid: str, name: str = "nobody") -> Hold:
 def test_what_no_scheduler_wrote_is_refuted_and_stays(
     side: Side, node: Node, server: Server, pods: Pods, unguarded: None
 ) -> None:
-    """Though there is room for all of them, and one is first."""
+    """Although all of them fit, and one is the first."""
     uuid = small_gpu(node)
     share = allocated(uuid, 1, GIB // 2, core=10)
     made = pods.make(node.name, share)
@@ -88,7 +88,7 @@ def test_what_no_scheduler_wrote_is_refuted_and_stays(
         until(lambda path=path: bool(events(server, path)), f"its event: {why}")  # type: ignore[misc]
         (said,) = events(server, path)
         assert "but what the pod was granted was written by" in said and why in said
-    time.sleep(2)  # several looks
+    time.sleep(2)  # several checks
     assert not any(leaving(server, path) for path in (*wrong, honest))
     assert events(server, honest) == []
     assert (counts(side, Standing.CONFIRMED), counts(side, Standing.REFUTED)) == (1, 3)
@@ -97,7 +97,7 @@ def test_what_no_scheduler_wrote_is_refuted_and_stays(
 def test_what_was_changed_while_no_agent_looked(
     account: Path, node: Node, host: Host, server: Server, pods: Pods, unguarded: None
 ) -> None:
-    """The runtime still tells what the pod's annotations were when its container was made."""
+    """The runtime still reports the annotations as of the container's creation."""
     with agent_side.serving(node.name, account, host.env()):
         uuid = small_gpu(node)
     honest, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)
@@ -146,7 +146,7 @@ def test_a_container_of_no_pod_is_told(side: Side, node: Node, server: Server) -
 def test_a_static_pod_is_told_by_its_mirror(
     side: Side, node: Node, server: Server, pods: Pods, unguarded: None
 ) -> None:
-    """Nobody can remove it at the API server: its kubelet would make the mirror anew."""
+    """It cannot be removed at the API server: its kubelet would recreate the mirror pod."""
     uuid = small_gpu(node)
     mirror = pods.make(node.name, {names.ANNOTATION_MIRROR: "nobody"})
     _, _, _, _, namespace, _, name = mirror.split("/")
@@ -176,7 +176,7 @@ def test_a_pod_that_was_removed_by_force_is_given_time_to_end(
 def test_what_nobody_confirms_is_left_alone_told_and_confirmed_later(
     account: Path, node: Node, host: Host, server: Server, pods: Pods, installed: ControlPlane
 ) -> None:
-    """The agent starts while the API server is away, with containers at work."""
+    """The agent starts with running containers while the API server is unavailable."""
     with agent_side.serving(node.name, account, host.env()):
         uuid = small_gpu(node)
     path, other = pods.bind(node, uuid, 1, GIB), pods.bind(node, uuid, 1, GIB)

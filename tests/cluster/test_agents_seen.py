@@ -1,4 +1,5 @@
-"""What only the extender sees: agents that come back, and agents that were dead before it began."""
+"""Recoveries that only the extender observes: agents that return, and agents silent before it
+started."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 PODS = "/api/v1/namespaces/default/pods"
 WITHIN_S = 60.0
-"""kube-scheduler comes back by itself after five minutes."""
+"""kube-scheduler by itself retries after five minutes."""
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_another_pod_of_the_name_is_left_alone(cleared: ControlPlane) -> None:
 
 
 def test_who_was_dead_before_the_extender_began_gets_no_pod(cleared: ControlPlane) -> None:
-    """A restart must not forget who is dead, nor believe it for another 40 s."""
+    """After a restart the extender must not treat a silent agent as ready for another 40 s."""
     with Fleet(cleared, Shape(nodes=2, gpus=1).all_nodes()) as fleet:
         dead, alive = sorted(fleet.nodes)
         fleet.kill_agent(dead)

@@ -1,4 +1,4 @@
-"""What the scheduler knows of a real API server's objects, whatever becomes of either."""
+"""The cache over a real API server's objects, with failures of either."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 
 
 class World:
-    """One node of two GPUs of 24 GiB, `gpus` to begin with, and pods of one namespace. kube: of
-    who writes all that; ours: of the scheduler, with the rights that the manifests give it."""
+    """One node of two GPUs of 24 GiB, initially `gpus`, and pods of one namespace. kube: the
+    account that writes them; ours: the scheduler's, with the manifests' rights."""
 
     def __init__(self, plane: ControlPlane, namespace: str, kube: Kube, ours: Kube) -> None:
         self.plane = plane
@@ -61,7 +61,7 @@ class World:
         self._task: asyncio.Task[None] | None = None
         self._beat = 0
 
-    # --- what is written
+    # --- writes
 
     async def make_node(self) -> None:
         made = await self.kube.post(NODES, {"apiVersion": "v1", "kind": "Node", **node(self.node)})
@@ -90,7 +90,7 @@ class World:
     async def make_pod(
         self, name: str, *, bound: bool = True, annotations: dict[str, str] | None = None
     ) -> str:
-        """Its UID. bound: by hand, at its creation."""
+        """Its UID. bound: created with its node."""
         raw = pod(
             {**container("main", core=50, ratio=50), "image": "none"},
             node=self.node if bound else "",
@@ -112,7 +112,7 @@ class World:
         await self.kube.delete(f"{self._pods}/{name}", {"gracePeriodSeconds": grace_s})
 
     async def pods(self) -> list[str]:
-        """Names of those that are there, in their order."""
+        """Names of the existing pods, in order."""
         return [each["metadata"]["name"] for each in (await self.kube.get(self._pods))["items"]]
 
     async def annotate_pod(self, name: str, key: str, value: str) -> None:
@@ -126,20 +126,20 @@ class World:
             except KubeError as error:
                 assert error.status == 404, error
 
-    # --- what is known
+    # --- the cache's content
 
     async def follow(self) -> None:
         self._task = asyncio.create_task(self.cache.run())
         await self.cache.wait_synced()
 
     async def leave(self) -> None:
-        """Follow no more; what is known stays."""
+        """Stops the watches; the state stays."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait({self._task})
 
     def used(self) -> dict[str, int]:
-        """GiB of each GPU of the node."""
+        """GiB used of each GPU of the node."""
         fleet, row = self.state.fleet, self.state.fleet.row_of(self.node)
         return {
             each.uuid: int(fleet.used_bytes[row, slot]) // Gi
@@ -197,7 +197,7 @@ def with_rights(control_plane: ControlPlane) -> ControlPlane:
 
 @pytest.fixture
 def play(with_rights: ControlPlane, namespace: str) -> Play:
-    """Runs a scene in a world of its own."""
+    """Runs a scene in its own world."""
 
     def run(scene: Callable[[World], Awaitable[None]]) -> None:
         async def whole() -> None:
@@ -250,7 +250,7 @@ def test_a_pod_that_is_being_deleted_holds_until_it_is_gone(play: Play) -> None:
         await world.make_pod("slow", annotations=by_koordinator())
         await world.until_used(a=12, b=0)
         await world.delete_pod("slow", grace_s=600)
-        # What comes after the deletion in the watch has come: so has the deletion.
+        # A later event of the watch has arrived, so the deletion has too.
         await world.make_pod("after", annotations=by_koordinator("GPU-b", 1))
         await world.until_used(a=12, b=12)
         await world.delete_pod("slow")
@@ -277,7 +277,7 @@ def test_what_cannot_be_read_keeps_its_room_and_is_told(play: Play) -> None:
         await world.until_used(a=12, b=12)
         (problem,) = world.problems()
         assert names.ANNOTATION_DEVICE_ALLOCATED in problem
-        # An annotation that is put right is read anew.
+        # A corrected annotation is read again.
         for key, value in by_koordinator("GPU-b", 1).items():
             await world.annotate_pod("odd", key, value)
         await world.until_used(a=0, b=12)
@@ -354,7 +354,7 @@ def test_gpus_are_cordoned_by_an_annotation_and_agents_say_that_they_are_not_rea
     play(scene)
 
 
-# --- the API server
+# --- failures of the API server
 
 
 def test_the_api_server_is_killed_and_comes_back(play: Play) -> None:
@@ -379,7 +379,7 @@ def test_a_version_that_is_compacted_away_is_listed_anew_without_what_is_gone(pl
         await world.delete_pod("gone")
         await world.make_pod("new", annotations=by_koordinator("GPU-b", 1))
         await asyncio.to_thread(_compact, world.plane)
-        # A server's own memory of what has happened ends with it.
+        # A restarted API server has lost its watch cache's history.
         await asyncio.to_thread(world.plane.restart_apiserver)
         assert world.used() == {"GPU-a": 12, "GPU-b": 0}
         await world.follow()
@@ -487,7 +487,7 @@ def test_after_turmoil_what_is_known_is_what_a_fresh_list_says(play: Play, seed:
 
 
 def test_heartbeats_of_nodes_are_small(play: Play) -> None:
-    """The server sends metadata alone: not the images and conditions that heartbeats carry."""
+    """The server sends metadata alone, without the images and conditions in heartbeats."""
 
     async def scene(world: World) -> None:
         seen: list[Any] = []

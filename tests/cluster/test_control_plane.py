@@ -1,4 +1,4 @@
-"""The control plane that the cluster tests stand on: it comes up, it asks who one is, it ends."""
+"""The control plane of the cluster tests: it starts, authenticates, and stops."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_all_of_it_ends_with_an_owner_who_is_killed(tmp_path: Path) -> None:
 def test_a_port_that_another_has_is_not_taken_for_ours(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """His etcd would answer us, and two API servers would write there."""
+    """Its etcd would answer, and two API servers would write to it."""
     his = int(control_plane._etcd_url.rpartition(":")[2])
     ours = ControlPlane(tmp_path / "ours")
     ours.directory.mkdir()

@@ -1,4 +1,4 @@
-"""Whom the control plane's etcd answers: who writes there is above all rights in Kubernetes."""
+"""Clients that the control plane's etcd accepts: access to it bypasses all rights in Kubernetes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _ask(scheme: str, port: int, path: str, certificate: Path | str = "", *user:
 
 
 def _ports(plane: ControlPlane) -> set[int]:
-    """On which etcd listens, of this machine."""
+    """The ports on which etcd listens on this machine."""
     held = set()
     for each in Path(f"/proc/{plane.etcd.pid}/fd").iterdir():
         try:

@@ -40,11 +40,11 @@ pytestmark = pytest.mark.cluster
 
 _DEADLINE_S: Final = 120.0
 _GOODBYE_S: Final = 0.25
-"""aiohttp does not wait for the end of TLS."""
+"""aiohttp does not wait for the end of TLS connections."""
 
 
 class Recorded(Verbs):
-    """Keeps what kube-scheduler says, byte for byte."""
+    """Records kube-scheduler's calls, byte for byte."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
@@ -61,7 +61,7 @@ class Recorded(Verbs):
 
 
 class World:
-    """Our side, with the rights of the manifests, and the pods of one namespace."""
+    """The extender with the manifests' rights, and the pods of one namespace."""
 
     def __init__(self, plane: ControlPlane, namespace: str, kube: Kube, ours: Kube) -> None:
         self.plane = plane
@@ -80,7 +80,7 @@ class World:
     async def make(
         self, name: str, percent: int = 0, finalizers: Sequence[str] = (), **more: Any
     ) -> dict[str, Any]:
-        """A pod that asks for so much of a GPU."""
+        """A pod that requests the given part of a GPU."""
         asked = {names.RESOURCE_CORE: f"{percent}", names.RESOURCE_MEMORY_RATIO: f"{percent}"}
         raw = pod(asking(asked if percent else {}), name=name, finalizers=finalizers)
         raw["spec"] |= more
@@ -108,7 +108,7 @@ class World:
         return await self.binder.bind(wanted)
 
     async def books(self) -> Books:
-        """What stands on the pods, added up."""
+        """The accounts, computed from the pods' annotations."""
         pods = await self._kube.get(self.pods)
         nodes = f"{self.namespace}-"
         devices = (await self._kube.get(DEVICES))["items"]
@@ -116,7 +116,7 @@ class World:
         return books(pods["items"], ours)
 
     async def sending(self) -> None:
-        """Until a Binding is on its way."""
+        """Waits until a Binding is pending."""
         async with asyncio.timeout(_DEADLINE_S):
             while not self.binder.under_way:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
@@ -127,26 +127,27 @@ class World:
             await self.binder.tend()
 
     async def admitted(self) -> None:
-        """Once the Lease is ours, as verbs wait for it."""
+        """Waits until this process holds the Lease, as verbs do."""
         async with asyncio.timeout(_DEADLINE_S):
             while said := await self.leader.admit():
                 assert "gpuslice does not bind here" in said
                 await asyncio.sleep(0.1)
 
     def held(self, node: str) -> int:
-        """Percent of the GPUs of the node."""
+        """Percent held of the node's GPUs."""
         return int(self.state.fleet.used_core[self.state.fleet.row_of(node)].sum())
 
     async def let_go(self, name: str) -> None:
         await self._kube.patch(f"{self.pods}/{name}", {"metadata": {"finalizers": None}})
 
     async def until_bound(self, *wanted: str) -> None:
-        """Seen bound by our watch."""
+        """Waits until the cache has observed the pods as bound."""
         uids = [(await self.get(name))["metadata"]["uid"] for name in wanted]
         await self.until(lambda: all(map(self.state.is_bound, uids)), f"{wanted} are bound")
 
     async def condition(self, name: str, part: str) -> str:
-        """What kube-scheduler writes into the pod, once it has that in it."""
+        """The condition that kube-scheduler writes into the pod, once it contains the given
+        part."""
         async with asyncio.timeout(_DEADLINE_S):
             while True:
                 conditions = (await self.get(name)).get("status", {}).get("conditions") or ()
@@ -204,7 +205,7 @@ def gpus() -> int:
 
 @pytest.fixture
 def play(installed: ControlPlane, gpus: int) -> Iterator[Play]:
-    """Plays an act in a namespace of its own, with two nodes."""
+    """Runs an act in a new namespace, with two nodes."""
     namespace = f"test-{secrets.token_hex(4)}"
     installed.kubectl("create", "namespace", namespace)
     nodes = Shape(nodes=2, gpus=gpus, prefix=f"{namespace}-").all_nodes()
@@ -256,7 +257,7 @@ def test_kube_scheduler_is_understood(play: Play, tmp_path: Path) -> None:
 def test_nobody_is_preempted_while_we_may_not_write(
     play: Play, installed: ControlPlane, tmp_path: Path
 ) -> None:
-    """kube-scheduler takes the status for an error, and no answer without nodes for one."""
+    """kube-scheduler treats the status as an error, unlike an answer without nodes."""
     installed.kubectl("create", "priorityclass", "above-all", "--value=1000")
 
     async def act(world: World, one: str, two: str) -> None:
@@ -336,13 +337,13 @@ def test_a_pod_of_which_nothing_is_known_is_read(play: Play) -> None:
 def test_a_server_that_is_frozen_and_does_it_later_overfills_nothing(
     play: Play,
 ) -> None:
-    """The POST is given up on, and done when the server goes on: until then nobody else gets its
-    room, whatever is asked."""
+    """The POST times out here, and is applied when the server continues. Until then its capacity is
+    not given to another pod, whatever calls arrive."""
 
     async def act(world: World, one: str, two: str) -> None:
         first = await world.make("first", 10)
         world.ask(first, one)
-        # There is a connection from then on: on a new one nothing would be sent.
+        # This opens the connection: on a new one nothing would be sent.
         assert await world.bind(first, one) == ""
         pods = [await world.make(f"p{number}", 60) for number in range(2)]
         for raw in pods:

@@ -1,6 +1,7 @@
-"""One writer, on a real API server: processes that are stopped, killed, cut off, asked at once.
+"""One writer, on a real API server: processes that are stopped, killed, disconnected, or called at
+the same time.
 
-What is proved by cases and by chance without a server is in tests/scheduler/test_election.py.
+Cases and random runs without a server: tests/scheduler/test_election.py.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
 
 
 class Candidate:
-    """`tests.cluster.leading`, as a process."""
+    """A process of `tests.cluster.leading`."""
 
     def __init__(self, plane: ControlPlane, installation: str, state_dir: str = "") -> None:
         kubeconfig = str(plane.kubeconfig("scheduler"))
@@ -89,7 +90,7 @@ class Candidate:
 
 @pytest.fixture
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """With the manifests' rights and policies, and a Lease that nobody holds."""
+    """With the manifests' rights and policies, and a Lease without holder."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
     installed.apply(MANIFEST)
     yield installed
@@ -140,7 +141,7 @@ def test_one_that_replaces_its_own_killed_predecessor_knows_it(
         first.kill()
     with Candidate(plane, "here", str(tmp_path)) as second:
         second.ask("ask")
-        # Taken at the first look: the other's Lease has not run out.
+        # Taken at the first poll: the other process's Lease has not expired.
         assert "just taken" in second.ask("may")["standing"]
         second.ask("keep_asking", True)
         holds(second)
@@ -186,7 +187,8 @@ def pods(plane: ControlPlane) -> Iterator[list[str]]:
 def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
     plane: ControlPlane, node: str, pods: list[str]
 ) -> None:
-    """Halted after its look at the clock: its POST leaves when another has bound already."""
+    """Stopped after its check of the clock: its POST is sent when another process has already
+    bound."""
     early, late, next_one = pods
     with Candidate(plane, "here") as first, Candidate(plane, "here") as second:
         first.ask("keep_asking", True)
@@ -258,7 +260,7 @@ def test_a_lease_that_was_deleted_by_hand_makes_nobody_bind_beside_another(
 
 
 def test_renewals_do_not_wait_behind_bindings(plane: ControlPlane) -> None:
-    """They have a flow of their own at the API server, with the priority of elections."""
+    """They have their own flow at the API server, with the priority of leader elections."""
     context = ssl.create_default_context(cafile=str(plane.ca))
 
     def flow(path: str) -> str:
@@ -274,7 +276,7 @@ def test_renewals_do_not_wait_behind_bindings(plane: ControlPlane) -> None:
 
 
 def test_a_write_that_is_late_is_given_up_by_the_server(plane: ControlPlane) -> None:
-    """By the deadline that it is sent with, which the argument of ADR 18 counts on."""
+    """By the timeout in its query, on which the argument of ADR 18 relies."""
     with Server(plane) as server:
         late = {"metadata": {"name": "late"}}
         assert server.ask("POST", "/api/v1/namespaces?timeout=1us", late).status == 504

@@ -1,4 +1,4 @@
-"""The manifests say what the code says."""
+"""The manifests agree with the code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_everything_has_its_place_and_its_label() -> None:
     assert named("Namespace", names.NAMESPACE)
 
 
-# --- the policies
+# --- policies
 
 
 def policies() -> dict[str, Json]:
@@ -129,7 +129,7 @@ def test_templates_are_judged_of_every_kind_of_workload() -> None:
 
 
 def texts_in(policy: str, variable: str = "") -> set[str]:
-    """The quoted texts of a policy's expressions."""
+    """The string literals in a policy's expressions."""
     spec = policies()[policy]
     found = [v["expression"] for v in spec["variables"] if not variable or v["name"] == variable]
     found += [] if variable else [v["expression"] for v in spec["validations"]]
@@ -137,7 +137,7 @@ def texts_in(policy: str, variable: str = "") -> set[str]:
 
 
 def test_the_pods_of_our_scheduler_are_known_alike() -> None:
-    """And by no other name than what is served as it is shipped."""
+    """And by no name other than the default ones."""
     texts = [path.read_text() for path in FILES if re.match(r"5[0136]-", path.name)]
     found = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", "".join(texts))
     assert found == [f"['{names.SCHEDULER_NAME}']"] * 4
@@ -196,8 +196,8 @@ def test_the_pod_is_the_scheduler_that_the_rest_speaks_of() -> None:
         assert container["livenessProbe"] and container["readinessProbe"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
     theirs, ours = (container["livenessProbe"] for container in (first, second))
-    # kube-scheduler is restarted, and stops leading, where its extender does not come up; a restart
-    # of the extender alone is none of kube-scheduler's.
+    # kube-scheduler is restarted, and stops leading, if its extender does not start; a restart of
+    # the extender alone does not restart kube-scheduler.
     assert theirs["httpGet"] == {"path": ours["httpGet"]["path"], "port": port["containerPort"]}
     assert theirs["failureThreshold"] > ours["failureThreshold"]
     budget = named("PodDisruptionBudget", names.SCHEDULER_NAME)["spec"]

@@ -1,4 +1,4 @@
-"""What the manifests say, the API server and kube-scheduler take."""
+"""The API server and kube-scheduler accept the manifests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(installed: ControlPlane) -> Iterator[Server]:
 
 
 def test_they_are_applied_in_one_go_and_again(installed: ControlPlane) -> None:
-    """`installed` is the first time, on a control plane with nothing in it."""
+    """`installed` is the first time, on an empty control plane."""
     said = installed.kubectl("apply", "-f", MANIFESTS)
     applied = [
         each for path in MANIFESTS.glob("*.yaml") for each in yaml.safe_load_all(path.read_text())
@@ -44,7 +44,8 @@ def test_they_are_applied_in_one_go_and_again(installed: ControlPlane) -> None:
 
 
 def test_the_schedulers_pod_needs_no_privilege(server: Server) -> None:
-    """The namespace is the agents', who do; in a restricted one it would run as well."""
+    """The namespace is privileged for the agents; the scheduler's pod would run in a restricted
+    one."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     named_so = {"metadata": {"name": "restricted", "labels": label}}
     assert server.ask("POST", "/api/v1/namespaces", named_so).done
@@ -61,7 +62,7 @@ def test_the_schedulers_pod_needs_no_privilege(server: Server) -> None:
 def test_a_name_whose_own_scheduler_runs_here_is_not_served(
     installed: ControlPlane, server: Server
 ) -> None:
-    """As an operator asks for it: with the cluster at hand, or told not to look."""
+    """As an operator would: with access to the cluster, or with the check disabled."""
 
     def printed(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "scheduler", "profiles", "--serve", profiles.KOORDINATOR]
@@ -127,7 +128,7 @@ KOORDLETS_DEVICE: Final[Json] = {
     },
     "status": {"allocations": [{"type": "gpu", "entries": [{"name": "p", "minors": [0]}]}]},
 }
-"""All that Koordinator's own definition has."""
+"""All fields of Koordinator's own definition."""
 
 
 def test_what_koordinators_agent_writes_is_kept_whole(server: Server) -> None:
@@ -162,8 +163,8 @@ def test_what_no_reader_could_read_is_refused(server: Server, field: str, value:
 def test_kube_scheduler_takes_the_configuration_under_the_manifests_own_rights(
     installed: ControlPlane, server: Server, tmp_path: Path
 ) -> None:
-    """Two of it: one leads, which the Lease says; another takes over when it is killed. Where the
-    extender is away a pod is not bound past it. Nothing that they ask for is forbidden."""
+    """Two replicas: one leads, by its Lease; the other takes over when the first is killed. While
+    the extender is unavailable, no pod is bound without it. None of their requests is forbidden."""
     config = tmp_path / "kube-scheduler.yaml"
     config.write_text(json.dumps(profiles.configuration(Profiles(profiles.NAMES, lease_s=4))))
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{profiles.LEASE}"

@@ -1,4 +1,5 @@
-"""One GPU of eight thousand has room: kube-scheduler may not stop looking before it is found."""
+"""One GPU of eight thousand has free capacity: kube-scheduler must not end its search before it is
+found."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.cluster
 TIMES = 20
 SHAPE = Shape(nodes=1000)
 FREE = (617, 5)
-"""The node's number and the GPU's minor, of the one GPU that nobody holds."""
+"""The node's number and the GPU's minor of the only unallocated GPU."""
 _DEADLINE_S = 60.0
 
 
@@ -33,7 +34,7 @@ def test_the_only_gpu_with_room_is_found_at_once_each_time(own_plane: ControlPla
     own_plane.install_kinds()
     with Fleet(own_plane, SHAPE.all_nodes()) as fleet:
         asyncio.run(_fill(own_plane, list(fleet.nodes.values())))
-        # Only now, as they let nobody make pods that are bound already.
+        # Applied only now, because the policies refuse pods that are created with a node.
         install(own_plane)
         with running(own_plane):
             tries = [asyncio.run(_one(own_plane, number)) for number in range(TIMES)]
@@ -42,7 +43,7 @@ def test_the_only_gpu_with_room_is_found_at_once_each_time(own_plane: ControlPla
 
 
 async def _fill(plane: ControlPlane, nodes: list[Node]) -> None:
-    """A pod on each node that holds all of its GPUs, but one GPU."""
+    """One pod per node that holds all of its GPUs, except for one GPU."""
     async with Api(plane) as api:
 
         async def make(number: int) -> None:
@@ -61,7 +62,7 @@ async def _fill(plane: ControlPlane, nodes: list[Node]) -> None:
 
 
 async def _one(plane: ControlPlane, number: int) -> tuple[str, list[str]]:
-    """Where a pod went that fits one GPU alone, and what kube-scheduler said before it went."""
+    """The node of a pod that fits on one GPU only, and kube-scheduler's earlier messages for it."""
     path = f"/api/v1/namespaces/default/pods/asks-{number}"
     async with Api(plane) as api:
         asks = asking({names.RESOURCE_CORE: 60, names.RESOURCE_MEMORY_RATIO: 60})

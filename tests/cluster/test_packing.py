@@ -1,5 +1,5 @@
-"""What kube-scheduler makes of the generated configuration, with our extender beside it: shares are
-packed against its own wish to spread, and what a pod prefers comes first."""
+"""kube-scheduler with the generated configuration and the extender: shares are packed although it
+would spread them, and a pod's own preferences have precedence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUARTER: Final = {names.RESOURCE_CORE: 25, names.RESOURCE_MEMORY_RATIO: 25}
 
 @pytest.fixture(scope="module")
 def server(installed: ControlPlane) -> Iterator[Server]:
-    """Nodes of 64 processors, our scheduler, and a Service that selects the pods."""
+    """Nodes of 64 processors, the scheduler, and a Service that selects the pods."""
     service = {
         "metadata": {"name": "packed"},
         "spec": {"selector": {"app": "packed"}, "ports": [{"port": 80}]},
@@ -51,7 +51,7 @@ def server(installed: ControlPlane) -> Iterator[Server]:
 
 @pytest.fixture
 def place(server: Server) -> Iterator[Place]:
-    """Makes a pod and says on which node it is; they are gone with the test."""
+    """Creates a pod and returns its node; the pods are deleted after the test."""
     made = []
 
     def one(asked: Json, cpu: str = "8", **spec: Any) -> str:
@@ -83,8 +83,9 @@ def test_shares_are_packed_although_their_service_would_spread_them(place: Place
 
 
 def test_the_fuller_gpu_is_taken_although_all_else_is_against_it(place: Place) -> None:
-    """One step of our scores stands against LeastAllocated and BalancedAllocation together, and
-    there is no spreading over nodes by default: of the Service's pods it has more already."""
+    """One step of the extender's scores outweighs LeastAllocated and BalancedAllocation together,
+    and the default spreading over nodes is off: this node already has more of the Service's
+    pods."""
     full, other, *_ = _SHAPE.node_names()
     for _ in range(2):
         place(QUARTER, cpu="20", nodeSelector={"kubernetes.io/hostname": full})
@@ -117,7 +118,7 @@ def test_a_pod_without_a_share_is_placed_under_our_name_too(place: Place) -> Non
 
 
 def test_neither_program_is_forbidden_anything(installed: ControlPlane, place: Place) -> None:
-    """Under the manifests' rights, with all that the tests above had it do."""
+    """Under the manifests' rights, with everything that the tests above caused."""
     place(QUARTER)
     logs = list(installed.directory.glob(f"{_REPLICA}.*.log"))
     assert len(logs) == 2

@@ -1,7 +1,8 @@
-"""Whom kube-scheduler preempts for a share, with our extender beside it and the manifests' rights.
+"""kube-scheduler's choice of pods to preempt for a share, with the extender and the manifests'
+rights.
 
-Nodes' totals are exhausted in each: only then it preempts. It chooses victims by these totals, so
-that of GPUs filled with 60 and 40 it takes the 40s, where 50 are asked for.
+In each test the nodes' totals are exhausted, because it preempts only then. It chooses victims by
+these totals, so of GPUs filled with 60 and 40 it takes the 40s if 50 are requested.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PODS: Final = "/api/v1/namespaces/default/pods"
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _PRIORITIES: Final = {"low": 1, "middle": 10, "high": 1000}
 _SPARED: Final = "no candidate node for preemption"
-"""kube-scheduler's words, where the extender names no node."""
+"""kube-scheduler's message if the extender returns no node."""
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +58,13 @@ def server(installed: ControlPlane) -> Iterator[Server]:
 
 
 class Pods:
-    """What is made of them, and what became of it."""
+    """Creates pods and reads their outcome."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def make(self, name: str, percent: int, priority: str, node: str = "") -> None:
-        """It goes at once when it is deleted: there is no kubelet."""
+        """Deletion is immediate: there is no kubelet."""
         raw = pod(asking({names.RESOURCE_GPU: percent}), name=name)
         raw["spec"] |= {"priorityClassName": priority, "terminationGracePeriodSeconds": 0}
         if node:
@@ -72,7 +73,7 @@ class Pods:
         assert answer.done, answer.text
 
     def fill(self, node: str, *shares: tuple[str, int, str]) -> None:
-        """One after the other: each takes the fullest GPU with room."""
+        """One after the other: each takes the fullest GPU on which it fits."""
         for name, percent, priority in shares:
             self.make(name, percent, priority, node)
             until(partial(self._is_on, name, node), f"{name} is bound")
@@ -84,7 +85,7 @@ class Pods:
         return self.node_of(name) == node
 
     def all(self) -> dict[str, Json]:
-        """By name, without those that are going."""
+        """By name, without pods that are being deleted."""
         listed = self._server.ask("GET", _PODS).body["items"]
         found = {each["metadata"]["name"]: each for each in listed}
         return {
@@ -101,7 +102,8 @@ class Pods:
         return " ".join(each.get("message", "") for each in conditions)
 
     def spared(self, preemptor: str, *others: str) -> str:
-        """Once it is clear that nobody goes for the preemptor: what is said of it."""
+        """Waits until it is certain that no pod is evicted for the preemptor; returns its
+        condition's message."""
 
         def is_clear() -> bool:
             assert set(others) <= self.all().keys(), "somebody was preempted"
@@ -134,7 +136,7 @@ MIXED: Final = (
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 2)])
 def test_nobody_is_preempted_who_frees_no_gpu(fleet: Fleet, pods: Pods, ours: Installation) -> None:
-    """And who waits is bound when somebody leaves by himself who does."""
+    """The waiting pod is bound once a pod whose GPU suffices is deleted for another reason."""
     (node,) = fleet.nodes
     pods.fill(node, *MIXED)
     pods.make("urgent", 50, "high")
@@ -162,7 +164,7 @@ def test_nobody_is_preempted_on_a_node_that_is_left_out(
 def test_who_frees_a_gpu_is_preempted_and_that_gpu_is_given(
     fleet: Fleet, pods: Pods, ours: Installation
 ) -> None:
-    """Elsewhere the victims would be less important, and would free no GPU."""
+    """On other nodes the victims would have lower priority, but free no GPU."""
     parts, wholes = fleet.nodes
     pods.fill(parts, *MIXED)
     pods.fill(wholes, ("whole-0", 100, "middle"), ("whole-1", 100, "middle"))

@@ -1,6 +1,5 @@
-"""The scheduler's rights: those that kube-scheduler has of Kubernetes, and what is ours beside; no
-more, and what upstream has and we leave out, by its reason. Then what they are for, done with them.
-"""
+"""The scheduler's rights: kube-scheduler's in Kubernetes, without those listed here by reason, and
+this project's own; no others. Then operations that need these rights."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ NOT_OURS: Final[dict[str, set[Right]]] = {
     "no API server of ours has it": _rights("extensions", "replicasets", *_READ),
     "a claim is read whole": _rights("resource.k8s.io", "resourceclaims/status", *_READ),
 }
-"""What Kubernetes' own kube-scheduler has and ours does without, by the reason."""
+"""Rights of Kubernetes' own kube-scheduler that this one does without, by the reason."""
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +76,12 @@ def test_they_are_upstreams_and_ours(server: Server) -> None:
     assert upstream - ours == set().union(*NOT_OURS.values())
 
 
-# --- what they are for
+# --- operations
 
 
 @pytest.fixture
 def node(installed: ControlPlane) -> Iterator[str]:
-    """With our scheduler running, under the manifests' rights."""
+    """With the scheduler running under the manifests' rights."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
     installed.apply(MANIFEST)
     nodes = Shape(nodes=1, gpus=2, prefix="rights-").all_nodes()
@@ -93,14 +92,14 @@ def node(installed: ControlPlane) -> Iterator[str]:
 
 
 class Made:
-    """Objects that end with their test, finalizers or not: nobody here would take those away."""
+    """Objects deleted after the test, despite finalizers: no controller here would remove those."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._paths: list[str] = []
 
     def make(self, collection: str, raw: Json) -> str:
-        """The path of what was made."""
+        """Returns the path of the created object."""
         answer = self._server.ask("POST", collection, raw)
         assert answer.done, answer.text
         self._paths.append(f"{collection}/{raw['metadata']['name']}")
@@ -131,7 +130,7 @@ def _named(prefix: str, **more: Any) -> Json:
 
 
 def _with_volume(made: Made, provisioner: str) -> tuple[str, str]:
-    """A pod of half a GPU with a volume that waits for it: the claim's path, its class."""
+    """A pod of half a GPU with a volume that is bound on first use: the claim's path, its class."""
     kind = _named("c", provisioner=provisioner, volumeBindingMode="WaitForFirstConsumer")
     made.make(f"{_STORAGE}/storageclasses", kind)
     wanted = {
@@ -169,7 +168,7 @@ def test_a_volume_that_is_there_is_claimed(server: Server, node: str, made: Made
         "hostPath": {"path": "/none"},
     }
     path = made.make(f"{_CORE}/persistentvolumes", _named("v", spec=there))
-    available = {"status": {"phase": "Available"}}  # as the controller of volumes has it
+    available = {"status": {"phase": "Available"}}  # as the volume controller writes it
     assert server.ask("PATCH", f"{path}/status", available, MERGE_PATCH).done
 
     def claimant() -> str:
@@ -185,7 +184,8 @@ def _node_of(server: Server, path: str) -> str:
 def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
     server: Server, node: str, made: Made
 ) -> None:
-    """By a claim, and by the name of a resource, for which kube-scheduler makes a claim itself."""
+    """By a claim, and by the name of a resource, for which kube-scheduler itself creates a
+    claim."""
     driver, resource = "driver.example.org", f"example.org/dev-{secrets.token_hex(4)}"
     kind = _named("c", spec={"extendedResourceName": resource})
     made.make(f"{_DEVICES}/deviceclasses", kind)
@@ -247,8 +247,8 @@ def test_kube_schedulers_metrics_are_read_by_whom_rbac_lets(
 
 
 def _scraped(port: int, token: str) -> int:
-    """The status; 0 while nobody listens."""
-    unverified = ssl._create_unverified_context()  # its certificate is its own, made as it starts
+    """The status; 0 while no process listens."""
+    unverified = ssl._create_unverified_context()  # self-signed, created at startup
     link = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=unverified)
     try:
         link.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})

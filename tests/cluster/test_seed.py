@@ -1,4 +1,4 @@
-"""The document that the product grew from: its pod, applied as it stands there."""
+"""The example document that the product started from: its pod, applied unmodified."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WHOLE = {
 
 @pytest.fixture
 def served(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """The names that the document uses; its pods are gone with the test."""
+    """Serves the names that the document uses; its pods are deleted after the test."""
     serve(installed, KOORDINATOR)
     yield installed
     installed.remove_pods("default")

@@ -1,6 +1,5 @@
-"""The scheduler as it is installed, with the stock kube-scheduler and the manifests' rights: who
-binds, who takes over, what is seen from outside.
-"""
+"""The scheduler as installed, with the stock kube-scheduler and the manifests' rights: binding,
+takeover, and observability."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def nodes(installed: ControlPlane) -> Iterator[Fleet]:
 
 @pytest.fixture
 def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
-    """With nodes, and nobody holds the Lease."""
+    """With nodes, and a Lease without holder."""
     installed.kubectl("delete", *LEASE, "--ignore-not-found")
     installed.apply(MANIFEST)
     yield installed
@@ -47,7 +46,7 @@ def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
 
 
 class Pods:
-    """Of one test, in the namespace `default`."""
+    """Pods of one test, in the namespace `default`."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -76,7 +75,7 @@ class Pods:
         return self.get(name)
 
     def events(self, name: str) -> list[tuple[str, str]]:
-        """Reason and words."""
+        """Reason and note."""
         listed = json.loads(self._plane.kubectl("get", "events", "-o=json"))["items"]
         return [
             (each["reason"], each["message"])
@@ -95,7 +94,8 @@ def pods(plane: ControlPlane) -> Iterator[Pods]:
 def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     plane: ControlPlane, pods: Pods
 ) -> None:
-    """kube-scheduler writes the event of a pod that the extender has bound, so we write none."""
+    """kube-scheduler writes the event for a pod that the extender has bound; the extender writes
+    none."""
     with replica(plane, "a") as one:
         name = pods.create()
         pod = pods.bound(name)
@@ -113,7 +113,7 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
 
 
 def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: Pods) -> None:
-    """With the rights of the scheduler; the same GPUs as in the Binding that follows."""
+    """With the scheduler's rights; it shows the same GPUs as the following Binding."""
     with replica(plane, "a"):
         pods.bound(pods.create(60))
         asked = {**pods.manifest(60), "metadata": {"name": "next"}}
@@ -221,7 +221,7 @@ def test_a_second_installation_binds_nothing_and_says_so(plane: ControlPlane, po
         metric = "gpuslice_scheduler_second_installation"
         for _ in range(6):
             pods.bound(pods.create(60))
-        name = pods.create(60)  # it fits nowhere, so that both go on being asked
+        name = pods.create(60)  # it fits nowhere, so both continue to receive calls
 
         def is_told() -> bool:
             said = [words for _, words in pods.events(name)]

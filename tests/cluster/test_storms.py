@@ -1,7 +1,6 @@
-"""Storms of pods, in short (`make storm` is the whole form): a thousand pods at once on a hundred
-nodes, in calm weather and with the extender killed; and the lease holder halted in the middle of
-its work until another has taken over, then going on where it was.
-"""
+"""Short storms of pods (`make storm` runs the complete ones): a thousand pods at once on a hundred
+nodes, without faults and with the extender killed; and with the lease holder stopped in the middle
+of its work until another has taken over, then continued."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ async def _halt(storm: Storm, replicas: Sequence[Installation]) -> None:
     for _ in range(5):
         await _churn(storm)
         for each in replicas:
-            each.tend_kube_scheduler()  # it ends by itself where it has lost its own Lease
+            each.tend_kube_scheduler()  # it exits if it has lost its own Lease
 
 
 async def _holder(storm: Storm, replicas: Sequence[Installation]) -> Installation:

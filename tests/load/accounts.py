@@ -1,8 +1,7 @@
-"""Adds up what each pod holds of which GPU, and says what is wrong: the judge of every load.
+"""Adds up what each pod holds of which GPU, and reports errors: the judge of every load.
 
-Knows nothing of the scheduler: it reads what the API server has, as JSON, and adds with plain
-loops. Its pods have main containers only, each of which asks in Koordinator's percentages, or for
-nothing.
+Independent of the scheduler's code: it reads the API server's JSON and adds with plain loops. Its
+pods have main containers only, each of which requests in Koordinator's percentages, or nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one container asks for: of each of `gpus` GPUs, so many percent."""
+    """One container's request: of each of `gpus` GPUs, this percentage."""
 
     gpus: int
     memory_percent: int
@@ -43,7 +42,7 @@ _NOTHING: Final = Share(0, 0, 0)
 
 @dataclass
 class Books:
-    """GPUs: by UUID. wrong: what does not add up, for people. pending: UIDs of pods that wait.
+    """GPUs: by UUID. wrong: descriptions of the errors. pending: UIDs of pods without a node.
     bound: UIDs of those that have a node."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)
@@ -53,11 +52,11 @@ class Books:
 
     @property
     def fitting(self) -> set[str]:
-        """UIDs of the pending pods that some node has room for, each by itself."""
+        """UIDs of the pending pods that fit on some node, each by itself."""
         nodes: dict[str, list[Gpu]] = defaultdict(list)
         for gpu in self.gpus.values():
             nodes[gpu.node].append(gpu)
-        # Few kinds of pods and many that are alike.
+        # There are few kinds of pods and many pods of each.
         fits: dict[Sequence[Share], bool] = {}
         for asks in self.pending.values():
             if asks not in fits:
@@ -107,8 +106,8 @@ def asks_of(pod: Json) -> Sequence[Share]:
 
 
 def _enter(into: Books, pod: Json) -> None:
-    """What the pod holds, by its grants; and whether these are what it asked for, and the same as
-    its allocation."""
+    """Adds what the pod holds by its grants; checks that these equal its request and its
+    allocation."""
     annotations = pod["metadata"].get("annotations", {})
     try:
         granted = json.loads(annotations["gpuslice.io/grants"])["containers"]
@@ -145,7 +144,7 @@ def _enter(into: Books, pod: Json) -> None:
 
 
 def _fits(gpus: Sequence[Gpu], asks: Sequence[Share]) -> bool:
-    """Whether the node has room for all the containers at once: each way is tried."""
+    """Whether all containers fit on the node together: every combination is tried."""
     ways = product(*(combinations(gpus, ask.gpus) for ask in asks))
     return any(_has_room(way, asks) for way in ways)
 

@@ -1,7 +1,8 @@
-"""A crowd of pods that come and go on a whole cluster, and look at their limits all along.
+"""A crowd of pods that are created and deleted on a whole cluster and check their limits
+continuously.
 
-Beside what every load is judged by (generator.py), every pod that fits owes itself to run, and what
-its containers say of their limits is read from their logs until they go and judged (inside.py).
+In addition to the checks of every load (generator.py), every pod that fits must run, and its
+containers' reports of their limits are read from their logs until deletion and checked (inside.py).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from tests.load.generator import Load, LoadError
 from tests.load.kinds import KINDS
 
 AFTER_A_KILL_S: Final = 10.0
-"""A pod that fits within this after a kill may have been delayed by it."""
+"""A kill may have delayed pods that fit within this time after it."""
 _LOG_LINES: Final = 500
 _SILENCE_S: Final = 60.0
-"""A container that runs says something within this."""
+"""A running container writes a line at least this often."""
 _CONTEXT_BYTES: Final = config.load(config.DEFAULT_FILE).context_overhead_bytes
 _UNREACHABLE: Final = (ApiError, aiohttp.ClientError, TimeoutError)
 _NO_LOGS: Final = "unable to retrieve container logs for "
-"""What kubelet answers, as if it were a log, while its runtime does not tell of the container."""
+"""The kubelet's answer, in place of a log, while its runtime does not report the container."""
 _STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?\d*Z (.*)")
 
 Json = dict[str, Any]
@@ -40,8 +41,8 @@ Json = dict[str, Any]
 
 @dataclass
 class _Tenant:
-    """fits_s: since when it has a node, or room on one; None while it has none. ran_s: when all its
-    containers were first seen to run. looks: by container, the last one read, and when it was."""
+    """fits_s: since when it has a node, or fits on one; None while neither. ran_s: when all its
+    containers were first observed running. looks: by container, the last one read, and its time."""
 
     kind: str
     made_s: float
@@ -67,22 +68,22 @@ class Crowd(Load):
     def __len__(self) -> int:
         return sum(not tenant.leaving for tenant in self._there.values())
 
-    # --- they come and go
+    # --- creation and deletion
 
     async def go(self) -> None:
-        """One of them, whatever its state: read to the end first, if it runs."""
+        """Deletes a random pod, whatever its state; if it runs, reads its logs to the end first."""
         staying = [name for name, tenant in self._there.items() if not tenant.leaving]
         name = self.chance.choice(staying)
         tenant = self._there[name]
         if tenant.ran_s is not None and not await self._read(name, whole=True):
-            return  # kubelet does not answer now: it stays for another time
+            return  # the kubelet does not answer now; the pod stays for another time
         tenant.leaving = True
         await self.delete(name)
         self.figures.deleted += 1
 
     async def clear(self, within_s: float = patience_s) -> None:
-        """All go, in random order; return when the API server has none of them. Every one that
-        runs is read to the end."""
+        """Deletes all pods in random order, and returns when the API server has none of them. Reads
+        the logs of every running one to the end."""
         deadline_s = time.monotonic() + within_s + len(self)
         while len(self):
             await self.go()
@@ -93,7 +94,7 @@ class Crowd(Load):
             await asyncio.sleep(0.5)
 
     async def calm(self, within_s: float = patience_s) -> None:
-        """Until all that fit now run; others may come meanwhile."""
+        """Waits until all pods that fit now run; others may be created meanwhile."""
         deadline_s = time.monotonic() + within_s
         owed = set(await self.look())
         while waiting := owed & set(await self.look()):
@@ -105,10 +106,10 @@ class Crowd(Load):
         await super()._make(what)
         self._there[name] = _Tenant(kind, time.monotonic())
 
-    # --- they are looked at
+    # --- checks
 
     async def look(self) -> Sequence[str]:
-        """Judge what the API server has of them; those that fit and do not run."""
+        """Checks the API server's objects. Returns the pods that fit and do not run."""
         begun_s = time.monotonic()
         made = await self.account()
         for name, tenant in list(self._there.items()):
@@ -120,7 +121,7 @@ class Crowd(Load):
         fitting, waiting = made.fitting, []
         for name, pod in self.pods.items():
             there, uid = self._there.get(name), pod["metadata"]["uid"]
-            if there is None or there.leaving:  # it has just been made, or goes
+            if there is None or there.leaving:  # just created, or being deleted
                 continue
             self._follow(name, pod, there, uid not in made.pending or uid in fitting)
             if there.fits_s is not None and there.ran_s is None:
@@ -132,7 +133,7 @@ class Crowd(Load):
         return waiting
 
     def _follow(self, name: str, pod: Json, tenant: _Tenant, fits: bool) -> None:
-        """Of one that stays."""
+        """Updates the record of an existing pod."""
         now_s = time.monotonic()
         status = pod["status"]
         if status.get("phase") in ("Failed", "Succeeded"):
@@ -156,14 +157,14 @@ class Crowd(Load):
             raise LoadError(f"{name} ran, and has ended since: {_why(pod)}")
 
     def _delayed_by(self, fits_s: float) -> tuple[str, float]:
-        """The kill that may have, and since when the pod has waited after it."""
+        """The kill that may have delayed it, and the start of its wait after that."""
         for at_s, what in reversed(self.kills):
             if fits_s < at_s or fits_s - at_s < AFTER_A_KILL_S:
                 return what, max(at_s, fits_s)
         return "", fits_s
 
     async def read(self) -> None:
-        """What one of them has said of its limits, the one that was not read for longest."""
+        """Reads the log of the pod that was not read for longest."""
         running = [
             (tenant.read_s, name)
             for name, tenant in self._there.items()
@@ -173,8 +174,8 @@ class Crowd(Load):
             await self._read(min(running)[1])
 
     async def _read(self, name: str, whole: bool = False) -> bool:
-        """Judge what it says; False where it cannot be read now. whole: until each of its
-        containers has said something."""
+        """Checks a pod's log; False if it cannot be read now. whole: until each of its containers
+        has written something."""
         tenant, pod = self._there[name], self.pods[name]
         tenant.read_s = time.monotonic()
         try:

@@ -1,8 +1,8 @@
-"""Pods that come and go in a cluster, judged at every look: what all loads have in common.
+"""Pods that are created and deleted in a cluster, with checks: the common part of all loads.
 
-At each look the API server's pods and Devices are added up by another program than ours
-(accounts.py), and the first thing that does not add up raises LoadError. storm.py judges the
-scheduler alone by it, crowd.py also what the containers see.
+Each check adds up the API server's pods and Devices by code independent of the product
+(accounts.py); the first error raises LoadError. storm.py checks the scheduler alone, crowd.py also
+what the containers observe.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ class LoadError(AssertionError):
 
 @dataclass
 class Figures:
-    """What a load was.
+    """The results of a load.
 
-    bound: pods with a node. kills: by what was killed.
-    Of a storm: longest_wait_s, of a pod while it fitted somewhere, from the first look that said
-    so, or from the last kill; woken, pods that kube-scheduler had to be told of.
-    Of a crowd: waits_s, by what was killed last (""; nothing), how long each pod that fitted waited
-    until all its containers ran; silence_s, the longest between two looks of one container; short,
-    looks at which the GPU had less than the limit (inside.is_short); of_containerd, how much of
-    what a killed containerd has left of its own.
+    bound: pods with a node. kills: by program. Of a storm: longest_wait_s, of a pod while it fitted
+    somewhere, from the first check that showed it or from the last kill; woken, pods that the
+    scheduler requeued. Of a crowd: waits_s, by the program killed last ("": none), the time from
+    when a pod fitted until all its containers ran; silence_s, the longest interval between two
+    reports of one container; short, reports at which the GPU had less free than the limit
+    (inside.is_short); of_containerd, the size of what a killed containerd has left behind.
     """
 
     made: int = 0
@@ -59,12 +58,12 @@ class Figures:
 
 
 class Load:
-    """api: of a user who may make and delete pods in the namespace, and read Devices."""
+    """api: of a user that may create and delete pods in the namespace, and read Devices."""
 
     mix: ClassVar[str]
-    """Whose share of each kind of pods this load makes (kinds.KINDS)."""
+    """The load that selects the pods' shares by kind (kinds.KINDS)."""
     patience_s: ClassVar[float]
-    """A pod that fits waits no longer than this, after its coming and after the last kill."""
+    """The longest that a pod that fits may wait, after its creation and after the last kill."""
 
     def __init__(self, api: Api, chance: random.Random, namespace: str = "default") -> None:
         self.figures = Figures()
@@ -77,25 +76,26 @@ class Load:
         self._bound: set[str] = set()
 
     async def come(self, count: int) -> None:
-        """So many pods, at once."""
+        """Creates this number of pods at once."""
         first = self.figures.made
         self.figures.made += count
         drawn = kinds.drawn(self.chance, count, self.mix)
         await each([(f"{kind}-{first + at}", kind) for at, kind in enumerate(drawn)], self._make)
 
     def killed(self, what: str) -> None:
-        """A program was, just now; what fits is owed its place from now on."""
+        """A program was killed just now; the wait of pods that fit restarts."""
         self.kills.append((time.monotonic(), what))
         self.figures.kills[what] += 1
 
     def waited_s(self, since_s: float) -> float:
-        """Now, by a pod that is owed its place since then: not while something was killed."""
+        """Seconds that a pod has waited that fits since then; counted from the last kill if that
+        was later."""
         last_kill_s = self.kills[-1][0] if self.kills else 0.0
         return time.monotonic() - max(since_s, last_kill_s)
 
     async def account(self) -> Books:
-        """The pods as the API server has them, added up. Raises LoadError where anything is wrong;
-        of a pod that asks for nothing, nothing can be."""
+        """The pods as the API server has them, added up. Raises LoadError for any error. Pods
+        without a request hold nothing and are left out."""
         if not self.devices:
             self.devices = (await self._api.ask("GET", DEVICES))["items"]
         listed = (await self._api.ask("GET", self._path))["items"]

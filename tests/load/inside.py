@@ -1,7 +1,7 @@
-"""What a container sees of its share: the script that prints one line per look, and its judge.
+"""A container's view of its share: the script that prints one line per check, and its judge.
 
-Pure. What a container shall see follows from what its pod asks for, of GPUs that are all of one
-size; which GPUs, from its grants. `verdict` judges a line.
+Pure. The expected view follows from the pod's request, with GPUs of one size; the expected GPUs
+follow from its grants. `verdict` judges a line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ while :; do
     sleep 4
 done
 """
-"""`cuda-probe` takes all that it may of its first GPU, is refused 512 bytes more, and ends."""
+"""`cuda-probe` allocates its whole limit of its first GPU, is refused 512 bytes more, and exits."""
 _LINE: Final = re.compile(r"look (\d+)\|(.*)\|(.*)\|(\d+)\|(.*)\|(.*)")
 _BLOCK_BYTES: Final = 2 << 20
 _OUT_OF_MEMORY: Final = 2
@@ -40,27 +40,27 @@ _OUT_OF_MEMORY: Final = 2
 
 
 def uuids(pod: Json, container: str) -> Sequence[str]:
-    """Of the GPUs that it was granted, as they are written on it."""
+    """UUIDs of the GPUs granted to the container, from the pod's annotations."""
     written = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_GRANTS, "{}")
     return [each["id"] for each in json.loads(written).get("containers", {}).get(container, [])]
 
 
 def number(line: str) -> int:
-    """Of the look that the line is of; 0: it is none."""
+    """The number of the check that the line belongs to; 0: none."""
     matched = _LINE.fullmatch(line)
     return int(matched[1]) if matched else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of all GPUs, and of what a program's context takes of one."""
+    """The size of every GPU, and of a program's context on one."""
 
     gpu_bytes: int
     context_bytes: int
 
 
 def verdict(line: str, share: Share | None, granted: Sequence[str], size: Size) -> str:
-    """What is wrong with it; "" where nothing is. granted: UUIDs of the container's GPUs."""
+    """The error in the line; "" for none. granted: UUIDs of the container's GPUs."""
     matched = _LINE.fullmatch(line)
     if matched is None:
         return "not a look"
@@ -85,15 +85,15 @@ def verdict(line: str, share: Share | None, granted: Sequence[str], size: Size) 
 
 
 def is_short(line: str, share: Share, size: Size) -> bool:
-    """Whether the GPU itself had less free than the limit leaves, by a block at least: programs of
-    a pod that has just gone had not given theirs back yet. Then more may be had a moment later."""
+    """Whether the GPU itself had less free memory than the limit leaves, by at least a block: the
+    driver had not yet freed the memory of a deleted pod. More may be available a moment later."""
     matched = _LINE.fullmatch(line)
     left = size.gpu_bytes * share.memory_percent // 100 - size.context_bytes
     return matched is not None and int(json.loads(matched[6])["free"]) < left - _BLOCK_BYTES
 
 
 def _limits(sealed: str) -> Mapping[str, tuple[int, int]]:
-    """By GPU, bytes and percent that the container's file says; none where it is not whole."""
+    """By GPU, bytes and percent in the container's grant file; none if the file is incomplete."""
     try:
         grant = grant_file.decode(gzip.decompress(base64.b64decode(sealed)))
     except (OSError, EOFError, ValueError):

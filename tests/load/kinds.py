@@ -1,4 +1,4 @@
-"""The pods of a load, by kind: what each asks for, and how often it is made."""
+"""The kinds of pods of a load: their requests and their frequency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """containers: what each asks for. storm, crowd: how many of a hundred pods of that load."""
+    """containers: each one's request. storm, crowd: number per hundred pods of that load."""
 
     containers: Sequence[Share | None]
     storm: int = 0
@@ -38,17 +38,17 @@ KINDS: Final[Mapping[str, Kind]] = {
     "two-gpus": Kind([Share(2, 25, 30)], crowd=6),
     "plain": Kind([None], crowd=10),
 }
-"""A hundred pods of a storm want 85 GPUs; those of a crowd, 25."""
+"""A hundred pods of a storm request 85 GPUs; those of a crowd, 25."""
 
 
 def drawn(chance: random.Random, count: int, of: str) -> Sequence[str]:
-    """Kinds at random; of: "storm" or "crowd"."""
+    """Random kinds; of: "storm" or "crowd"."""
     weights = [getattr(kind, of) for kind in KINDS.values()]
     return chance.choices(list(KINDS), weights, k=count)
 
 
 def pod(name: str, kind: str) -> Json:
-    """Its containers print what they see of their shares (inside.py) where they run."""
+    """If run, its containers print their view of their shares (inside.py)."""
     scheduler = {"schedulerName": names.SCHEDULER_NAME} if any(KINDS[kind].containers) else {}
     containers = []
     for number, share in enumerate(KINDS[kind].containers):

@@ -51,7 +51,7 @@ and all files but those of the cache of programs.
 
 
 class Report:
-    """A phase in which anything was wrong has no row."""
+    """A phase with any error has no row."""
 
     def __init__(self, seed: int, pods: int, gpus: str) -> None:
         self._conditions = _CONDITIONS.format(
@@ -103,7 +103,7 @@ def _rank(values: Sequence[float], share: float) -> float:
 
 
 def _table(about: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Nothing where there are no rows."""
+    """Nothing if there are no rows."""
     return about + table(head, rows) if rows else ""
 
 

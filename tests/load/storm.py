@@ -1,7 +1,8 @@
-"""A storm of pods over a real kube-scheduler and us, on nodes that only exist as objects.
+"""A storm of pods over a real kube-scheduler and the extender, on nodes that exist only as objects.
 
-A thousand pods at once, more than the GPUs bear; then some go and others come, while programs of
-the scheduler are killed. It ends when all killing is over and no pod that fits anywhere is waiting.
+A thousand pods at once, more than the GPUs can hold; then some are deleted and others created,
+while programs of the scheduler are killed. It ends when all kills are over and no pod that fits
+anywhere is waiting.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _CHURN: Final = 40
 _CHURN_EVERY_S: Final = 1.0
 _TEND_EVERY_S: Final = 1.0
 _PAGE: Final = 20_000
-"""Characters of each of the extender's pages, where a storm failed."""
+"""Characters of each of the extender's pages in the report of a failed storm."""
 
 
 class Storm(Load):
-    """strict: patience_s is of each pod; else it begins anew whenever any pod is bound, for
-    machines that have other things to do."""
+    """strict: patience_s applies to each pod; else it restarts whenever any pod is bound, for busy
+    machines."""
 
     mix = "storm"
     patience_s = 30.0
@@ -45,7 +46,7 @@ class Storm(Load):
         self._fitting_since: dict[str, float] = {}
 
     async def begin(self) -> None:
-        """Until a first pod is bound: then all that runs is up."""
+        """Waits until a first pod is bound: then all programs run."""
         await self.come(1)
         deadline_s = time.monotonic() + _UP_S
         while not (await self.account()).bound:
@@ -54,7 +55,7 @@ class Storm(Load):
             await asyncio.sleep(_LOOK_S)
 
     async def go(self, count: int) -> int:
-        """So many of those that are bound are deleted, or all of them; how many."""
+        """Deletes this number of bound pods, or all if fewer; returns the number."""
         await self.account()
         bound = [name for name, pod in self.pods.items() if pod["spec"].get("nodeName")]
         chosen = self.chance.sample(bound, min(count, len(bound)))
@@ -73,7 +74,7 @@ class Storm(Load):
         return made
 
     async def calm(self) -> Books:
-        """Until no pod that fits is waiting. Raises LoadError where one does for too long."""
+        """Waits until no pod that fits is pending. Raises LoadError if one waits for too long."""
         while True:
             now_s = time.monotonic()
             made = await self.account()
@@ -91,7 +92,7 @@ class Storm(Load):
             await asyncio.sleep(_LOOK_S)
 
     def _said(self, uids: Set[str]) -> Sequence[str]:
-        """What kube-scheduler says of them, most said first."""
+        """kube-scheduler's messages for them, the most frequent first."""
         pods = [pod for pod in self.pods.values() if pod["metadata"]["uid"] in uids]
         conditions = [each for pod in pods for each in pod["status"].get("conditions", [{}])]
         said = Counter(
@@ -101,15 +102,15 @@ class Storm(Load):
         return [f"{count}: {text}" for text, count in said.most_common(20)]
 
     async def _delete(self, pods: Sequence[str]) -> None:
-        """No kubelet confirms that they have ended."""
+        """Deletes without a grace period: no kubelet confirms their end."""
         await each(pods, lambda name: self.delete(name, grace_period_s=0))
 
 
 @dataclass(frozen=True)
 class Weather:
-    """extender_kills: so often, each `kill_after_s` after it was ready, at random between the two.
-    kube_scheduler_every_s: 0 for never. lasts_s: at least. second: another installation runs.
-    lease_s: kube-scheduler's."""
+    """extender_kills: number of kills, each at a random time within `kill_after_s` after it was
+    ready. kube_scheduler_every_s: 0 for never. lasts_s: minimum duration. second: another
+    installation runs. lease_s: kube-scheduler's."""
 
     about: str
     extender_kills: int = 0
@@ -128,10 +129,11 @@ async def pass_over(
     changed: int = 300,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """The whole storm: so many pods at once, until calm; then so many go, and as many come.
+    """The complete storm: `count` pods at once, until calm; then some are deleted and as many
+    created.
 
-    While programs are killed, a few pods go and as many come all the time, so that each kill meets
-    work. Raises LoadError.
+    While programs are killed, pods are deleted and created all the time, so that each kill
+    interrupts work. Raises LoadError.
     """
     tending = asyncio.create_task(_tend(installation))
     try:
@@ -157,7 +159,7 @@ async def pass_over(
 
 
 def _woken(installation: Installation) -> int:
-    """By the extender as it runs now."""
+    """Number of pods that the currently running extender has requeued."""
     page = installation.ask("/metrics")[1]
     found = re.search(r"^gpuslice_scheduler_woken_pods_total (\S+)", page, re.MULTILINE)
     return int(float(found[1])) if found else 0

@@ -1,4 +1,4 @@
-"""The judges of a load see what is wrong: the accounts, and what a container says of its share."""
+"""The judges of a load detect errors: in the accounts, and in a container's report of its share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEVICES = [
 
 
 def pod(uid: str, percent: int, node: str = "", *minors: int, **changed: Any) -> dict[str, Any]:
-    """minors: the GPUs that it was given; changed: of its grants."""
+    """minors: the GPUs allocated to it; changed: fields of its grants."""
     asked = {
         "koordinator.sh/gpu.shared": str(len(minors) or 1),
         "koordinator.sh/gpu-core": str(percent * (len(minors) or 1)),
@@ -103,7 +103,7 @@ def test_one_that_has_ended_holds_nothing() -> None:
     assert books([ended], DEVICES).gpus["GPU-n1-0"].held_bytes == 0
 
 
-# --- what a container says
+# --- a container's report
 
 _SIZE = Size(1000 << 20, 100 << 20)
 _SHARE = Share(1, 50, 30)

@@ -12,7 +12,7 @@ from tests.scheduler import objects
 
 
 def dumps(value: object) -> bytes:
-    """Without blanks, and with <, > and & escaped."""
+    """Without whitespace, and with <, > and & escaped."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -50,7 +50,7 @@ def binding(pod: Mapping[str, Any], node_name: str) -> bytes:
 
 
 def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """Of one container that asks for half a GPU, unless others are given; at version 1."""
+    """A pod at version 1; by default one container that requests half a GPU."""
     asking = containers or (objects.container("main", core=50, ratio=50),)
     made = objects.pod(*asking, uid=uid, **fields)
     made["metadata"]["resourceVersion"] = "1"
@@ -59,7 +59,7 @@ def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict
 
 
 def state(nodes: int = 2, gpus: int = 2, memory: str = "24Gi") -> State:
-    """Nodes n0, n1, ... with GPUs GPU-n0-0, GPU-n0-1, ..., all of it as it should be."""
+    """Nodes n0, n1, ... with GPUs GPU-n0-0, GPU-n0-1, ..., all schedulable."""
     made = State()
     for name in names(nodes):
         made.see_node(node(objects.node(name)))

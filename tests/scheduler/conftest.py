@@ -1,4 +1,4 @@
-"""Tests that are coroutines run on an event loop of their own."""
+"""Runs each coroutine test on its own event loop."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A fixture that is an asynchronous context manager is entered around the test, which gets what
-    that gives. The loop is made by the fixture loop_factory, where the test's module has one."""
+    """Enters a fixture that is an asynchronous context manager, and passes its value to the test.
+    The fixture loop_factory, if the module has one, creates the loop."""
     test, given = pyfuncitem.obj, pyfuncitem.funcargs
     if not inspect.iscoroutinefunction(test):
         return None

@@ -1,4 +1,4 @@
-"""A Gate that is opened and closed by hand."""
+"""A Gate that the test opens and closes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class HandGate:
-    """open_for: after so many questions it closes by itself; None: never."""
+    """open_for: closes by itself after this number of checks; None: never."""
 
     def __init__(self, is_open: bool = True, open_for: int | None = None) -> None:
         self.is_open = is_open

@@ -1,4 +1,4 @@
-"""Kubernetes' objects as the API server writes them, for tests."""
+"""Kubernetes objects as the API server writes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mi, Gi = 2**20, 2**30
 
 
 def resources(**amounts: object) -> dict[str, object]:
-    """core, memory, ratio, shared, as Koordinator calls them."""
+    """core, memory, ratio, shared: Koordinator's names."""
     spelled = {
         "core": names.RESOURCE_CORE,
         "memory": names.RESOURCE_MEMORY,
@@ -105,7 +105,7 @@ def device(name: str, *gpus: Mapping[str, Any], node_uid: str = "") -> dict[str,
 
 
 RENEWED_S = 1767225600.0
-"""When a Lease below was renewed first, in seconds since the epoch."""
+"""Time of the first renewal of the Leases below, in seconds since the epoch."""
 
 
 def lease(node_name: str, beat: int = 0, ready: str | None = "true") -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The API server's pods and their binding, on a real socket, with misfortunes on demand.
+"""An HTTP server with pods and their binding subresource, and injected failures.
 
-The rules of the binding are those of kube-apiserver's registry; tests/cluster has the real one.
+Binding follows the rules of kube-apiserver's registry; tests/cluster uses the real one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tests.kube.api_server import json, refuse, serving
 
 
 class Fate(Enum):
-    """What becomes of a call; of a POST, whether the Binding is done before it."""
+    """The outcome of a call; for a POST, whether the Binding is applied before it."""
 
     HANG = auto()
     HANG_DONE = auto()
     RESET = auto()
     RESET_DONE = auto()
     LATE = auto()
-    """No answer, and done when `land` is called."""
+    """No answer; applied when `land` is called."""
     STORE_TIMES_OUT = auto()
-    """Not known to the server itself: it says conflict, as it does of each error of its store."""
+    """The server does not know the outcome and answers 409, as for every store error."""
     STORE_TIMES_OUT_DONE = auto()
 
 
@@ -36,20 +36,20 @@ Misfortune = Fate | int
 
 
 class PodServer:
-    """pods: by name, of namespace default. posts, gets: what befalls the next calls, in order;
-    after that all is well."""
+    """pods: by name, of namespace default. posts, gets: outcomes of the next calls, in order; later
+    calls succeed."""
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.pods = {pod["metadata"]["name"]: pod for pod in pods}
         self.posts: list[Misfortune] = []
         self.gets: list[Misfortune] = []
         self.bindings: list[dict[str, Any]] = []
-        """All that were sent, done or not."""
+        """All Bindings received, applied or not."""
         self.seen_gets = 0
         self.asked = asyncio.Event()
-        """A GET has come."""
+        """A GET was received."""
         self.sent = asyncio.Event()
-        """A POST has come."""
+        """A POST was received."""
         self.queries: list[dict[str, str]] = []
         self._late: list[dict[str, Any]] = []
         self._version = 100
@@ -60,12 +60,12 @@ class PodServer:
             yield access
 
     def touch(self, name: str) -> None:
-        """Somebody changes the pod in a way that is nobody's business."""
+        """Changes a field of the pod that the scheduler does not read."""
         self._version += 1
         self.pods[name]["metadata"]["resourceVersion"] = str(self._version)
 
     def land(self) -> Sequence[str]:
-        """What was sent late arrives now. Returns what the server says, "" for done."""
+        """Applies the delayed Bindings. Returns the server's answers, "" for success."""
         late, self._late = self._late, []
         return [self._assign(binding) for binding in late]
 
@@ -112,7 +112,7 @@ class PodServer:
         raise ConnectionResetError
 
     def _assign(self, binding: dict[str, Any]) -> str:
-        """Why it is refused; "" where it is done."""
+        """Why the Binding is refused; "" if it is applied."""
         metadata = binding["metadata"]
         pod = self.pods.get(metadata["name"])
         if pod is None:

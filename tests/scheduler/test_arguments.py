@@ -1,4 +1,4 @@
-"""What kube-scheduler asks, as bytes."""
+"""Parsing of kube-scheduler's calls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_a_pods_author_writes_is_never_taken_for_the_list(text: str) -> Non
 
 
 def test_a_list_within_the_pod_is_not_the_list() -> None:
-    """In an order that Go does not write: an error, and no wrong list."""
+    """A member order that Go does not write: an error, and no wrong list."""
     inner = {"Nodes": None, "NodeNames": ["evil"]}
     body = json.dumps({"NodeNames": MANY, "Pod": {**calls.pod(), **inner}}, separators=(",", ":"))
     with pytest.raises(ArgumentsError):
@@ -101,8 +101,8 @@ def test_a_binding_lacks_nothing(key: str, value: object) -> None:
 
 
 def test_what_is_read_is_what_all_of_it_says() -> None:
-    """Calls with bytes moved, doubled, dropped and exchanged: an error, or what a decoder of the
-    whole finds."""
+    """Calls with bytes moved, doubled, dropped and exchanged give an error, or the result of
+    decoding the whole body."""
     chance = random.Random(7)
     whole = calls.arguments(calls.pod(annotations={"note": ',"Nodes":null'}), ["n0", "n1"])
     parts = [

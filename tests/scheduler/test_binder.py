@@ -1,4 +1,4 @@
-"""bind against an HTTP server that does all that an API server may do."""
+"""`bind` against an HTTP server with every outcome that an API server may have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHOLE = objects.container("main", gpu=100)
 
 
 class Scene:
-    """A state of two nodes of one GPU each, a server, and a binder between them."""
+    """A state of two nodes with one GPU each, a server, and a binder."""
 
     def __init__(self, server: PodServer, kube: Kube, state: State, gate: HandGate) -> None:
         self.server = server
@@ -36,25 +36,25 @@ class Scene:
         self.binder = Binder(state, kube, gate, self.verbs, lambda: self.now_s)
 
     def ask(self, raw: dict[str, Any]) -> None:
-        """kube-scheduler asks for the pod, as it knows it."""
+        """kube-scheduler sends filter for the pod, as it knows it."""
         self.verbs.filter(calls.arguments(raw, calls.names(2)))
 
     async def bind(self, uid: str = "u-1", node: str = "n0") -> str:
         return await self.binder.bind(BindingArguments("default", f"pod-{uid}", uid, node))
 
     def watch(self, uid: str = "u-1") -> None:
-        """The watch tells the pod as it is now."""
+        """The watch delivers the pod as it is now."""
         self.state.see_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
 
     def held(self, node: str = "n0") -> int:
-        """Percent of the node's GPU."""
+        """Percent held of the node's GPU."""
         row = self.state.fleet.row_of(node)
         return int(self.state.fleet.used_core[row, 0])
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is too late at once, so that all is tried once; what hangs is given up soon."""
+    """Short timeouts, so that everything is tried once and hanging calls end soon."""
     monkeypatch.setattr("scheduler.binder.WORK_S", 0.0)
     monkeypatch.setattr("scheduler.binder.POST_S", 0.5)
     monkeypatch.setattr("scheduler.binder.GET_S", 0.5)
@@ -62,7 +62,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def patient(_soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All is tried again for a minute."""
+    """Retries for a minute."""
     monkeypatch.setattr("scheduler.binder.WORK_S", 60.0)
 
 
@@ -117,7 +117,7 @@ async def test_two_binds_of_one_pod_for_two_nodes_end_in_one_place(scene: Scene)
 
 
 async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> None:
-    """kube-scheduler has given it up: here it came while another bind of its pod hung."""
+    """kube-scheduler's call has timed out: it waited here behind another bind of its pod."""
     scene.server.posts = [Fate.HANG]
     scene.ask(calls.pod())
     first = asyncio.create_task(scene.bind(node="n0"))
@@ -132,7 +132,7 @@ async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> No
 
 
 async def test_chosen_and_held_before_anything_is_awaited() -> None:
-    """Pods that are bound at once get different room."""
+    """Pods that are bound concurrently get different capacity."""
     async with scene_of(*(calls.pod(f"u-{number}") for number in range(4))) as scene:
         for number in range(4):
             scene.ask(calls.pod(f"u-{number}"))
@@ -162,7 +162,7 @@ async def test_a_pod_of_which_nothing_is_known_is_read_first(scene: Scene) -> No
 
 @pytest.mark.parametrize("fate", [Fate.HANG, Fate.RESET, 500, 503, 404])
 async def test_a_pod_that_cannot_be_read_is_not_bound(fate: Misfortune, scene: Scene) -> None:
-    scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp asks twice
+    scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp retries once
     assert await scene.bind() != ""
     assert (scene.server.bindings, scene.held()) == ([], 0)
     assert await scene.bind() == ""
@@ -176,7 +176,7 @@ async def test_a_request_that_is_refused_is_not_bound() -> None:
         assert scene.server.bindings == []
 
 
-# --- the gate
+# --- Gate
 
 
 async def test_who_may_not_write_sends_nothing_and_holds_nothing(scene: Scene) -> None:
@@ -254,7 +254,8 @@ async def test_a_pod_that_is_being_deleted_is_not_bound(scene: Scene) -> None:
 
 @pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
 async def test_somebody_else_was_faster(node: str, said: str, scene: Scene) -> None:
-    """Ours is held on, where it is bound there, until the watch tells what it really has."""
+    """If the pod is bound to the same node, the reservation stays until the watch reports what it
+    holds."""
     scene.ask(calls.pod())
     scene.server.pods["pod-u-1"]["spec"]["nodeName"] = node
     assert await scene.bind() == said
@@ -289,7 +290,7 @@ async def test_a_pod_that_asks_for_something_else_since_filter_is_tried_anew(sce
     assert scene.held() == 0
 
 
-# --- outcomes that are not known
+# --- unknown outcomes
 
 
 @pytest.mark.parametrize("fate", [Fate.HANG_DONE, Fate.RESET_DONE, Fate.STORE_TIMES_OUT_DONE])
@@ -340,7 +341,8 @@ async def test_a_binding_that_arrives_late_finds_its_room_still_held() -> None:
 
 
 async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done(scene: Scene) -> None:
-    """kube-scheduler writes the failed bind into the pod's status: that gives the room back."""
+    """kube-scheduler writes the failed bind into the pod's status, which releases the
+    reservation."""
     scene.server.posts = [Fate.LATE]
     scene.ask(calls.pod())
     assert "not known yet" in await scene.bind()
@@ -401,7 +403,7 @@ async def test_a_refusal_after_doubt_decides_nothing(scene: Scene) -> None:
 
 
 async def test_it_is_sent_again_as_the_pod_is_now(scene: Scene) -> None:
-    """Asked again for the same node, after kube-scheduler has written the failure."""
+    """A repeated bind for the same node, after kube-scheduler has written the failure."""
     scene.server.posts = [Fate.LATE]
     scene.ask(calls.pod())
     assert "not known yet" in await scene.bind()
@@ -417,7 +419,7 @@ async def test_it_is_sent_again_as_the_pod_is_now(scene: Scene) -> None:
 
 
 async def test_an_older_view_of_the_pod_does_not_hide_what_was_sent(scene: Scene) -> None:
-    """kube-scheduler may be told by another API server that lags behind."""
+    """kube-scheduler may read from another API server that lags behind."""
     older = calls.pod()
     scene.server.touch("pod-u-1")
     scene.server.posts = [Fate.LATE]
@@ -431,7 +433,7 @@ async def test_an_older_view_of_the_pod_does_not_hide_what_was_sent(scene: Scene
     assert scene.server.land() == [""]
 
 
-# --- what the watch tells meanwhile
+# --- watch events during a bind
 
 
 @pytest.mark.usefixtures("patient")
@@ -474,7 +476,7 @@ async def test_the_pod_is_read_again_where_the_first_answer_does_not_come(scene:
     assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 3)
 
 
-# --- tending
+# --- `tend`
 
 
 async def test_what_was_bound_and_deleted_unseen_is_given_back(scene: Scene) -> None:

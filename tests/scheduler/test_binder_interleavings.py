@@ -1,8 +1,8 @@
-"""Whatever the order of binds, outcomes and watch events: no GPU is over, nothing is leaked, and
-no pod has two places.
+"""Random orders of binds, outcomes and watch events: no GPU is overcommitted, no reservation leaks,
+and no pod has two placements.
 
-Played with a store that is slow, forgets to answer, says conflict for what it has done, and does
-things long after it was given up on. Time is the loop's, and jumps.
+The simulated store is slow, loses answers, answers conflict for applied Bindings, and applies
+Bindings long after their timeout. Time is virtual.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NODES, GPUS = 2, 1
 PODS = 12
 GPU_BYTES = 24 * objects.Gi
 LONGEST_S = 120.0
-"""So late a Binding may be done that was given up on."""
+"""The latest time at which a timed-out Binding may be applied."""
 
 
 class Store:
-    """Pods, and a watch of them that is late but in order. What is asked for takes any time."""
+    """Pods, and a delayed watch of them in order. Requests take random time."""
 
     def __init__(self, chance: random.Random, state: State) -> None:
         self.chance = chance
@@ -45,11 +45,11 @@ class Store:
         self.calm = False
         self.bound_to: dict[str, str] = {}
         self.views: dict[str, list[dict[str, Any]]] = {}
-        """By name, how each pod was once."""
+        """By name, earlier versions of each pod."""
         self._watch = _Pods(state, RetryQueue(state))
         self._version = 0
 
-    # --- what the scheduler asks
+    # --- requests of the scheduler
 
     async def get(self, path: str, *, timeout_s: float = 0) -> Any:
         await self._take(timeout_s)
@@ -107,7 +107,7 @@ class Store:
         self.bound_to[there["uid"]] = body["target"]["name"]
         self.change(pod)
 
-    # --- what others do
+    # --- actions of others
 
     def create(self, uid: str, raw: dict[str, Any]) -> None:
         raw["metadata"]["name"] = uid
@@ -125,7 +125,7 @@ class Store:
         self.events.append(("DELETED", pod))
 
     def tell(self, most: int) -> None:
-        """The watch's next events."""
+        """Delivers the watch's next events."""
         for _ in range(min(most, len(self.events))):
             kind, pod = self.events.pop(0)
             if kind == "DELETED":
@@ -134,7 +134,7 @@ class Store:
                 self._watch.seen(pod)
 
     def over(self) -> list[str]:
-        """GPUs of which more is given out, by what stands on the pods, than there is."""
+        """GPUs whose allocations, by the pods' annotations, exceed their capacity."""
         held: dict[str, int] = {}
         for pod in self.pods.values():
             text = pod["metadata"]["annotations"].get(words.ANNOTATION_GRANTS)
@@ -151,8 +151,8 @@ def _copy(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
-    """What kube-scheduler does with a pod, one time, of which it may have heard nothing new for a
-    while. Failures it writes into the pod, sometimes."""
+    """One scheduling attempt by kube-scheduler, whose view of the pod may be old. Sometimes it
+    writes a failure into the pod."""
     chance, views = store.chance, store.views[uid]
     raw = views[-1] if chance.random() < 0.7 else chance.choice(views[-3:])
     if raw["spec"].get("nodeName"):
@@ -224,8 +224,8 @@ def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> No
 
 
 async def _settle(store: Store, state: State, binder: Binder) -> None:
-    """All is calm: every pod is changed once more, as kube-scheduler's retries do, and the binder
-    tends. Then what is held is exactly what bound pods hold."""
+    """Ends the disturbances: every pod is changed once more, as by kube-scheduler's retries, and
+    `tend` runs. Then the held amounts are exactly those of the bound pods."""
     for pod in store.pods.values():
         store.change(pod)
     for _ in range(3):

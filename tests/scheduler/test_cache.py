@@ -1,6 +1,6 @@
-"""What State is told, over an API server that does what a real one is hard to be made to do.
+"""The cache, with an API server that behaves in ways hard to provoke in a real one.
 
-The rest, with a real one: tests/cluster/test_cache.py.
+With a real API server: tests/cluster/test_cache.py.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ async def until(true: Callable[[], object]) -> None:
 
 
 class Server:
-    """The objects of a cluster of one node; watches say what is put into `events` by path, each
-    entry one watch: a list of lines, or a status with which it is refused."""
+    """The objects of a one-node cluster. Each entry of `events`, by path, is one watch: a list of
+    lines, or the status of a refusal."""
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.objects: dict[str, list[dict[str, Any]]] = {
@@ -78,7 +78,7 @@ class Server:
         return await stream(request, lines(*script), hold=not scripts)
 
     def versions(self, path: str) -> list[str]:
-        """From which version it was watched; "" for each list."""
+        """The versions from which the path was watched; "" for each list."""
         return [query.get("resourceVersion", "") for asked, query in self.asked if asked == path]
 
 
@@ -116,7 +116,7 @@ async def test_all_is_known_once_it_is_synced() -> None:
 
 
 def refused(uid: str) -> dict[str, Any]:
-    """A pod that kube-scheduler has put aside."""
+    """A pod that kube-scheduler found unschedulable."""
     raw = pod(container("main", ratio=50), uid=uid)
     raw["spec"]["schedulerName"] = names.SCHEDULER_NAME
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -150,7 +150,7 @@ def test_a_broken_watch_of_leases_is_the_reason_where_agents_seem_silent() -> No
 
 @pytest.mark.parametrize("same", [True, False])
 async def test_what_is_seen_bound_holds_what_stands_on_it_whatever_was_chosen(same: bool) -> None:
-    """What we have written ourselves is not read again; what is not that, is."""
+    """A pod with this process's own annotations is not parsed again; other pods are."""
     server, state = Server(pod(uid="ours")), State()
     share = Share("main", "GPU-a", 0, 12 * Gi, None)
     placement = Placement("n1", (share,), (Peak("GPU-a", 0, 12 * Gi, 50, None),))
@@ -241,7 +241,7 @@ async def test_agents_fall_silent_by_our_clock() -> None:
 async def test_of_an_agent_that_is_seen_first_its_own_clock_is_believed(
     later_s: float, silent: bool
 ) -> None:
-    """Nothing else is known of it; a process that has just begun must not forget who is dead."""
+    """No other time is known, and a restarted process must not treat a silent agent as ready."""
     async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
         await cache.wait_synced()
         bar = state.fleet.bar[state.fleet.row_of("n1")]

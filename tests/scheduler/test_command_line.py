@@ -1,4 +1,4 @@
-"""Flags and environment: what becomes of them, what is refused, what --help teaches."""
+"""Flags and environment: parsing, refusals, and the text of --help."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """What `serve` was begun with, in place of serving."""
+    """The settings with which `serve` was started, instead of serving."""
     found: list[Settings] = []
 
     async def note(settings: Settings) -> None:

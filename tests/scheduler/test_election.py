@@ -1,4 +1,4 @@
-"""Who may bind, decided from the Lease and a clock: by cases, and by chance."""
+"""Election by the Lease and a clock: single cases, and random runs."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_one_that_is_known_to_be_dead_is_replaced_at_once() -> None:
 
 
 def test_one_that_died_before_it_had_waited_out_another_is_waited_out_with_it() -> None:
-    """Who was before it may live."""
+    """An earlier holder may still run."""
     first = standby()
     first.asked(TERMS.lease_s)
     take(first, TERMS.lease_s)
@@ -177,7 +177,7 @@ def test_a_lease_that_is_gone_is_made_anew_and_whoever_held_it_is_waited_out() -
 
 
 def test_a_lease_that_is_deleted_and_made_anew_is_not_one_that_was_given_back() -> None:
-    """As by `kubectl delete` and `kubectl apply`, while its holder lives."""
+    """As by `kubectl delete` and `kubectl apply` while the holder runs."""
     anew = Record("", 0, "", 0, "", raw={"metadata": {"uid": "another"}})
     fresh = standby(anew)
     fresh.asked(0)
@@ -299,7 +299,7 @@ def test_who_leaves_gives_it_back_and_never_takes_it_again() -> None:
 
 
 def test_who_has_not_waited_out_its_predecessor_does_not_give_it_back() -> None:
-    """The next one would take it as clean."""
+    """The next holder would consider it given back cleanly."""
     election = standby(at_s=0)
     election.asked(TERMS.lease_s)
     take(election, TERMS.lease_s)
@@ -322,12 +322,12 @@ def test_pauses_are_short_where_somebody_waits() -> None:
     assert taking.pause_s(TERMS.lease_s + TERMS.wait_s - 0.5) == pytest.approx(0.5)
 
 
-# --- by chance -----------------------------------------------------------------------------------
+# --- random runs ---------------------------------------------------------------------------------
 
 
 @dataclass
 class Store:
-    """The API server: one Lease, changed by comparison of versions."""
+    """The API server: one Lease with optimistic locking by resourceVersion."""
 
     record: Record | None = field(default_factory=lambda: Record("", 0, "", 8, "", raw={"v": 0}))
     version: int = 0
@@ -349,7 +349,7 @@ class Store:
 
 @dataclass
 class Process:
-    """Runs at its own speed; may stop anywhere but between the check and the POST (ADR 18)."""
+    """Runs at its own clock rate; may be paused anywhere except between check and POST (ADR 18)."""
 
     name: str
     speed: float
@@ -357,11 +357,12 @@ class Process:
     store: Store
     election: Election = field(init=False)
     listed_s: float = 0.0
-    """When the list of this term was begun."""
+    """When the list of this term was started."""
     writes: list[tuple[float, float, float, str]] = field(default_factory=list)
-    """Of each: the list before it, when it was begun, when it was over at last, and whose it is."""
+    """For each write: the start of the preceding list, its start, its latest end, and the
+    writer."""
     mortal: bool = False
-    """Killed now and then, and started again where it is known who was killed."""
+    """Killed at times, and restarted with the identities of its killed predecessors."""
     dead: frozenset[str] = frozenset()
     wakes_s: float = 0.0
     posts_over_s: float = 0.0
@@ -372,7 +373,7 @@ class Process:
         self.work = self.run()
 
     def dies(self, true_s: float) -> bool:
-        """What it has sent the server is done with soon; its client is no more."""
+        """The server soon ends its pending writes; its client has exited."""
         if not self.mortal or self.chance.random() > 0.04:
             return False
         name = self.election.me.identity
@@ -390,11 +391,11 @@ class Process:
         return 1000 + true_s * self.speed
 
     def travel_s(self) -> float:
-        """Mostly milliseconds; sometimes the process stops, or the network does."""
+        """Usually milliseconds; sometimes the process or the network stalls."""
         return self.chance.choice([0.001, 0.01, 0.1, 0.5, self.chance.uniform(0, 25)])
 
     def run(self) -> Generator[float, float]:
-        """Yields how long it does something else; sent back is the true time."""
+        """Yields the duration of other activity; receives the true time."""
         true_s = yield 0.0
         while True:
             election = self.election
@@ -433,7 +434,8 @@ class Process:
                     self.listed_s = begun_s
             true_s = yield self.chance.choice([0.0, 0.0, self.chance.uniform(0, TERMS.window_s)])
             if election.may_write(self.now_s(true_s)):
-                # Both deadlines of the POST, one behind the other, by a clock of the usual speed.
+                # The POST's timeouts at client and server, one after the other, by an accurate
+                # clock.
                 over_s = true_s + self.chance.choice([0.01, 2 * POST_S])
                 self.writes.append((self.listed_s, true_s, over_s, election.me.identity))
                 self.posts_over_s = max(self.posts_over_s, over_s)

@@ -1,4 +1,4 @@
-"""What probes, Prometheus and people are told over HTTP."""
+"""The HTTP endpoint for probes, Prometheus and people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 30.0
 
 
 class Cache:
-    """What a cache says of itself."""
+    """The status that a cache reports."""
 
     def __init__(self) -> None:
         self.synced = True

@@ -1,4 +1,4 @@
-"""Events of problems: what is written, how often, and what happens where it is not taken."""
+"""Events of problems: their content, their rate, and failed writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.metrics import Metrics
 
 
 class Api:
-    """Takes what is posted, or refuses all."""
+    """Accepts all POSTs, or refuses them."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The verbs over HTTP, as kube-scheduler speaks it."""
+"""The verbs over HTTP, as kube-scheduler calls them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Source:
 
 
 class Client:
-    """An extender over HTTP: `post(verb, body)` is the status and the answer."""
+    """An extender over HTTP: `post(verb, body)` returns the status and the answer."""
 
     def __init__(self, server: PodServer, gate: HandGate, source: Source) -> None:
         self.server = server
@@ -82,7 +82,7 @@ async def test_a_pod_goes_through_the_verbs_to_its_gpu() -> None:
 
 
 async def test_what_was_not_heard_of_yet_is_no_answer() -> None:
-    """Never an empty success, of which kube-scheduler would conclude that nothing fits, or all."""
+    """Never an empty success, which kube-scheduler would read as "no node fits" or "all fit"."""
     raw = calls.pod()
     async with serving(raw) as client:
         client.source.synced = False
@@ -115,8 +115,8 @@ async def test_preempt_says_where_victims_free_a_gpu() -> None:
 
 
 async def test_an_error_of_preempt_is_told_by_its_status() -> None:
-    """kube-scheduler reads no error out of the answer: of one without nodes it concludes that
-    nobody can make way."""
+    """kube-scheduler reads no error from the body: an answer without nodes means that no victims
+    were found."""
     raw = calls.pod()
     async with serving() as client:
         body = calls.preemption(raw, {"n1": ["busy"]})

@@ -1,4 +1,4 @@
-"""The identity of a process, and of those that it certainly replaces: the kernel's word."""
+"""The identity of a process, and of predecessors that have certainly exited, by a file lock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Koordinator's dialect: each row of its table of requests, container by container.
 
-Source: koordinator's deviceshare plugin. Where it sums a pod's containers, or lets through what
-never fits, ours differs, and the row says so.
+Source: koordinator's deviceshare plugin. Where it sums a pod's containers, or accepts a request
+that never fits, this scheduler differs, and the row notes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def asked(*containers: dict[str, object]) -> Request:
     return request
 
 
-# asked for, GPUs, then per GPU: core, bytes, percent of memory
+# request, GPUs, then per GPU: core, bytes, percent of memory
 TABLE: list[tuple[dict[str, object], int, int | None, int | None, int | None]] = [
     ({G: 50}, 1, 50, None, 50),
     ({G: 100}, 1, 100, None, 100),
@@ -49,7 +49,7 @@ TABLE: list[tuple[dict[str, object], int, int | None, int | None, int | None]] =
     ({CORE: 25, RATIO: 200}, 2, 12, None, 100),
     ({CORE: 100, RATIO: 200}, 2, 50, None, 100),
     ({CORE: 100, MEM: "8Gi"}, 1, 100, 8 * Gi, None),
-    # Koordinator's webhook spreads it over two GPUs, and only so it fits.
+    # Koordinator's webhook divides it over two GPUs; it fits only so.
     ({CORE: 200, MEM: "64Gi"}, 2, 100, 32 * Gi, None),
     ({CORE: 200, MEM: "64Gi", SHARED: 2}, 2, 100, 32 * Gi, None),
     ({MEM: "8Gi"}, 1, None, 8 * Gi, None),
@@ -63,7 +63,7 @@ TABLE: list[tuple[dict[str, object], int, int | None, int | None, int | None]] =
     ({SHARED: 4, MEM: "160G"}, 4, None, 40_000_000_000, None),
     ({SHARED: 3, MEM: "10Gi"}, 3, None, 3579139413, None),
     ({SHARED: 2, CORE: 100, MEM: "64Gi"}, 2, 50, 32 * Gi, None),
-    # Kubernetes takes zero for not asked.
+    # Kubernetes treats zero as no request.
     ({CORE: 0, RATIO: 50, SHARED: 0, MEM: "0"}, 1, None, None, 50),
     ({RATIO: 50, "nvidia.com/gpu": 0, "koordinator.sh/rdma": 0, "cpu": "2"}, 1, None, None, 50),
 ]
@@ -103,7 +103,7 @@ ILLEGAL: list[tuple[dict[str, object], str]] = [
     ({SHARED: 2, RATIO: 101}, f"{RATIO}: 101; allowed is with {SHARED}: 2 a multiple of 2"),
     ({SHARED: 2, CORE: 101, MEM: "1Gi"}, f"{CORE}: 101; allowed is with {SHARED}: 2 a multiple"),
     ({SHARED: 2, CORE: 250, MEM: "1Gi"}, f"{CORE}: 250 is 125 percent of a GPU; allowed are 2 to"),
-    # Koordinator lets it through, and it never fits.
+    # Koordinator accepts it, and it never fits.
     ({CORE: 200, RATIO: 50}, f"{CORE}: 200 is 200 percent of a GPU; allowed are 1 to 100"),
     ({CORE: 1, RATIO: 200}, f"{CORE}: 1 is 0 percent of a GPU; allowed are 2 to 200"),
     ({SHARED: 3, MEM: 2}, f"{MEM}: 2 is 0 bytes of a GPU; allowed are 3 to"),
@@ -148,7 +148,7 @@ def test_what_is_whole_may_be_written_as_a_fraction() -> None:
 
 
 def test_whole_gpus_of_a_device_plugin_are_not_ours() -> None:
-    """nvidia.com/gpu: Koordinator gives these; here the vendor's device plugin does."""
+    """nvidia.com/gpu: Koordinator allocates these; here the vendor's device plugin does."""
     for name in ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu"):
         assert requests.request(pod({name: 1})) is None
         assert requests.request(pod({name: 2})) is None
@@ -210,7 +210,7 @@ def test_what_python_takes_for_the_same_or_cannot_remember_is_read_for_itself(
 
 
 def test_a_pod_with_much_written_on_it_is_not_remembered() -> None:
-    """256 kB of annotations are allowed to whoever makes pods."""
+    """A user may write 256 kB of annotations."""
     for size, more in ((10, 1), (100_000, 0)):
         raw = {**pod({RATIO: "31"}), "metadata": {"annotations": {"note": "x" * size}}}
         before = requests._remembered.cache_info().misses
@@ -239,7 +239,7 @@ def test_ratio_becomes_the_bytes_that_koordinator_writes() -> None:
 
 
 def test_one_dialect_for_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one is a row in the table."""
+    """A second dialect is a row in the table."""
 
     def fraction(annotations: dict[str, str], containers: list[dialects.Container]) -> list[Ask]:
         return [Ask(containers[0].name, memory_percent=int(annotations["percent"]))]

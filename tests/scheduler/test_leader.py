@@ -1,6 +1,6 @@
-"""Keeping the Lease, over HTTP: what a leader does with an API server that answers, or does not.
+"""Holding the Lease over HTTP, with an API server that answers and one that fails.
 
-Against a real API server, with processes that are stopped and killed: tests/cluster/test_leader.py.
+With a real API server, and with stopped and killed processes: tests/cluster/test_leader.py.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DEADLINE_S = 30.0
 
 @dataclass
 class Server:
-    """One Lease, changed by comparison of versions, as an API server does."""
+    """One Lease with optimistic locking, as at an API server."""
 
     lease: dict[str, Any] | None = field(
         default_factory=lambda: {"metadata": {"resourceVersion": "1"}, "spec": {}}
     )
     version: int = 1
     failing: int = 0
-    """HTTP's status of all answers; 0: as they should be."""
+    """HTTP status of all answers; 0: success."""
     said: list[str] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -71,7 +71,7 @@ class Server:
 
 
 class Clock:
-    """The host's, and what a test adds."""
+    """The host's clock plus the test's offset."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
@@ -114,7 +114,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def admitted(leader: Leader) -> None:
-    """As kube-scheduler tries its pods: again and again."""
+    """Calls `admit` repeatedly, as kube-scheduler retries its pods."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             if not await leader.admit():
@@ -291,7 +291,7 @@ async def test_a_conflict_with_nobody_to_ask_about_it_is_a_failure_like_others()
 
 
 async def test_a_lease_that_may_not_be_made_is_said() -> None:
-    """Its namespace is not there."""
+    """The Lease's namespace does not exist."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return refuse(404, "NotFound", "no such namespace")

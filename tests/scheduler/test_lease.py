@@ -1,4 +1,4 @@
-"""Our Lease between JSON and a value: what comes in, and what is written over it."""
+"""The Lease between JSON and a value: reading, and writing over an existing object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kube-scheduler's configuration as it is generated, and the names that are not ours to serve."""
+"""kube-scheduler's generated configuration, and schedulerNames that must not be served."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_node_is_asked_about_before_pods_are_preempted() -> None:
 
 
 def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
-    """Its plugins say 0 to 100 points; it multiplies an extender's 0 to 10 by 10."""
+    """Its plugins give 0 to 100 points; it multiplies an extender's 0 to 10 by 10."""
     whole = configuration(Profiles())
     (profile,), (extender,) = whole["profiles"], whole["extenders"]
     weights = {each["name"]: each["weight"] for each in profile["plugins"]["multiPoint"]["enabled"]}

@@ -1,4 +1,4 @@
-"""Room that a pod is expected to take: the next pod is ranked beside it, and none is refused."""
+"""Nominations: the next pod is ranked beside them, and none is refused because of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = ["n0", "n1"]
 
 
 class _Yes:
-    """An API server that binds whatever it is asked to, and knows no pod."""
+    """An API server that accepts every Binding and has no pods."""
 
     async def get(self, path: str, *, timeout_s: float = 0.0) -> Any:
         raise KubeError(404, "NotFound", "")
@@ -47,7 +47,7 @@ class Scene:
         return found
 
     def ranked(self, raw: dict[str, Any], among: Sequence[str] = BOTH) -> None:
-        """As kube-scheduler does it: filter, and prioritize of what is named."""
+        """As kube-scheduler does: filter, then prioritize of the returned nodes."""
         self.verbs.prioritize(calls.arguments(raw, self.named(raw, among)))
 
     def bind(self, uid: str, node: str) -> str:
@@ -59,7 +59,7 @@ class Scene:
         return self._percent("used_core")
 
     def reserved(self) -> tuple[int, int]:
-        """Percent of both GPUs that pods are expected to take."""
+        """Percent of both GPUs that is nominated."""
         return self._percent("reserved_core")
 
     def _percent(self, column: str) -> tuple[int, int]:
@@ -94,7 +94,7 @@ def test_no_pod_is_refused_for_it_and_what_is_expected_stays() -> None:
 
 
 def test_a_pod_that_fits_nowhere_takes_no_expected_room_from_others() -> None:
-    """Binds come one behind; between them one unsatisfiable pod is asked for again and again."""
+    """Each bind arrives after the next filter; an unsatisfiable pod is retried in between."""
     scene = Scene()
     scene.ranked(calls.pod("a", WHOLE), ["n0"])
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Which pods are retried: those that were refused, fit now, and were not asked for since."""
+"""The pods to requeue: refused, feasible now, and not retried since."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Refusing:
         return self.verbs.filter(arguments(raw, names(1)))
 
     def refuse_big(self, number: int) -> None:
-        """A request like no other, for which there never is room."""
+        """A request of a unique shape that never fits."""
         big = objects.container("main", core=100, memory=f"{100 + number}Gi")
         self.verbs.filter(arguments(calls.pod(f"big-{number}", big), names(1)))
 
     def look(self) -> list[str]:
-        """The UIDs of those that are due now."""
+        """The UIDs of the pods due now."""
         while not self.queue.work(self.now_s, lambda: False):
             pass
         return [asked.uid for asked in self.queue.due()]
 
     def overdue(self, after_s: float = 0.0) -> list[str]:
-        """Looked at now, and again after so long: the UIDs of the second look."""
+        """Works now and again after a delay; returns the UIDs due the second time."""
         self.look()
         self.now_s += after_s
         return self.look()
@@ -91,7 +91,7 @@ def test_who_was_asked_for_since_is_not(refusing: Refusing) -> None:
 
 
 def test_room_that_another_is_only_expected_to_take_is_room(refusing: Refusing) -> None:
-    """What ends by itself is no change that wakes a pod."""
+    """The end of a nomination is no change that requeues a pod."""
     refusing.free()
     other = arguments(calls.pod("expected", WHOLE), names(1))
     refusing.verbs.filter(other)
@@ -135,7 +135,7 @@ def test_important_ones_come_first_and_few_at_a_time() -> None:
 
 
 def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
-    """However many requests wait that never fit, and however often room comes and goes."""
+    """With any number of requests that never fit, and however often capacity changes."""
     for number in range(300):
         refusing.refuse_big(number)
     refusing.free()
@@ -152,7 +152,7 @@ def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
 
 
 def test_room_on_nodes_that_were_not_in_question_is_none() -> None:
-    """A pod pinned to a full pool, while another has room and churns."""
+    """A pod pinned to a full pool, while another pool has capacity and churns."""
     state = calls.state(nodes=2, gpus=1)
     queue = RetryQueue(state)
     verbs = Verbs(state, retries=queue)
@@ -190,7 +190,7 @@ def test_equal_requests_are_one_entry_whatever_the_containers_are_called() -> No
 
 
 def test_a_search_that_was_not_finished_goes_on_in_the_queue() -> None:
-    """So many containers and nodes that one call does not get to the node on which they fit."""
+    """So many containers and nodes that one call does not reach the node on which they fit."""
     state, full = calls.state(nodes=600), names(599)
     queue = RetryQueue(state)
     for name in full:

@@ -1,4 +1,4 @@
-"""The document that the product grew from: its pod, and the annotation that it shows."""
+"""The example document that the product started from: its pod and its annotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server on real sockets: who is answered, in which order, and who is not waited for."""
+"""The server on real sockets: order of answers, and timeouts of clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ok(body: bytes) -> bytes:
 
 
 class Answers:
-    """/echo is answered at once, /wait when `go` is set; /large with so many bytes."""
+    """/echo is answered at once, /wait when `go` is set; /large with the given number of bytes."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -75,7 +75,7 @@ class Client:
         return int(line.split()[1])
 
     async def rest(self) -> bytes:
-        """Until the server closes."""
+        """Everything until the server closes."""
         return await asyncio.wait_for(self.reader.read(), LONG_S)
 
     async def leave(self) -> None:
@@ -143,7 +143,7 @@ async def test_requests_sent_at_once_are_answered_one_by_one_in_their_order() ->
 
 
 async def test_what_is_sent_while_a_request_is_answered_stays_with_the_client() -> None:
-    """It is the client's to keep: many megabytes of it."""
+    """The client keeps it: many megabytes that the server does not buffer."""
     async with serving() as there, there.client() as client:
         client.send(post(b"/wait"))
         await until(lambda: there.answers.asked)

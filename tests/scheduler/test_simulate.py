@@ -1,4 +1,4 @@
-"""Where a pod would go, and why not elsewhere: the account, and the command that prints it."""
+"""Simulated placement and its reasons: the account, and the command that prints it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_leases_count_where_there_are_any() -> None:
     ],
 )
 def test_nodes_whose_agents_are_silent_are_left_out(now: datetime | None, silent: Any) -> None:
-    """Without a time, beside the last renewal: a file is as old as it is."""
+    """Without a time, relative to the last renewal: a file has no other time."""
     leases = [lease("n1", 58), lease("n2", 4), lease("n10", 4), lease("n3")]
     leases[3]["spec"]["renewTime"] = "?"
     devices = [kind("Device", device("n3", gpu("GPU-e", 0)))]

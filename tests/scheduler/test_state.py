@@ -1,4 +1,4 @@
-"""What is held, from events in any order."""
+"""Allocations, from events in any order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def see_lease(state: State, raw: dict[str, Any], now_s: float = 0.0) -> None:
 
 
 def made(*gpus: dict[str, Any]) -> State:
-    """One node, n1, of these GPUs, else of GPU-a and GPU-b."""
+    """One node, n1, with these GPUs; by default GPU-a and GPU-b."""
     state = State()
     see_node(state, node("n1"))
     see_device(state, device("n1", *(gpus or (gpu("GPU-a", 0), gpu("GPU-b", 1)))))
@@ -157,7 +157,7 @@ def test_an_event_that_is_seen_twice_counts_once() -> None:
 
 
 def test_pods_are_known_by_uid() -> None:
-    """A pod of the same name is another one; the old one's end is not the new one's."""
+    """A pod of the same name is another pod; the end of the old one does not affect it."""
     state = made()
     state.see_pod(holding("old"))
     state.see_pod(holding("new", "GPU-b", 1))
@@ -219,7 +219,7 @@ def test_a_vanished_gpu_without_uuid_is_told_by_its_minor() -> None:
 
 
 def test_a_replaced_gpu_is_empty() -> None:
-    """Another UUID in the same place: who held the old one holds nothing of the new one."""
+    """Another UUID at the same minor: a holder of the old GPU holds nothing of the new one."""
     state = made()
     state.see_pod(holding("u"))
     see_device(state, device("n1", gpu("GPU-new", 0), gpu("GPU-b", 1)))
@@ -238,7 +238,8 @@ def test_renumbered_minors_keep_each_gpu_with_its_holder() -> None:
 
 
 def test_a_node_replaced_under_its_name() -> None:
-    """The inventory of the old one is not the new one's; its pods hold what they name."""
+    """The old node's inventory does not apply to the new one; its pods hold the GPUs that they
+    name."""
     state = made()
     state.see_pod(holding("u"))
     see_node(state, node("n1", "another"))
@@ -286,7 +287,7 @@ def test_foreign_grants_over_the_gpu_leave_none_free_and_are_told() -> None:
     assert int(fleet.free_bytes[row, 0]) == 4 * Gi
 
 
-# --- GPUs and nodes that may not be used
+# --- unusable GPUs and unschedulable nodes
 
 
 @pytest.mark.parametrize("what", ["cordoned", "excluded"])
@@ -376,7 +377,7 @@ def test_a_pod_that_wants_isolation_needs_a_node_that_isolates() -> None:
     assert reason(state) is Reason.FITS
 
 
-# --- what is assumed
+# --- assumed placements
 
 
 def test_what_is_assumed_is_held_until_its_binding_is_seen() -> None:
@@ -456,7 +457,7 @@ NODES = ("n1", "n2", "n3")
 
 
 def histories(chance: random.Random) -> Sequence[Sequence[Event]]:
-    """Of one cluster: what happens to each object, in the order in which it happens."""
+    """For one cluster: the events of each object, in order."""
     all_of: list[Sequence[Event]] = []
     for name in NODES:
         seen: list[Event] = [partial(see_node, raw=node(name, f"{name}-{turn}")) for turn in (0, 1)]
@@ -509,7 +510,8 @@ def columns(fleet: Fleet) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_the_order_of_events_does_not_matter(seed: int) -> None:
-    """Each object's own events in their order, the objects' in any: the same is held."""
+    """With the events of each object in order and the objects interleaved at random, the result is
+    equal."""
     chance = random.Random(seed)
     all_of = histories(chance)
     first, second = State(), State()
@@ -524,7 +526,8 @@ def test_the_order_of_events_does_not_matter(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_no_grant_ever_exceeds_a_gpu(seed: int) -> None:
-    """Filled, bound, failed, deleted, GPUs lost and found, nodes gone and back, at random."""
+    """Random fills, binds, failures, deletions, lost and recovered GPUs, removed and recreated
+    nodes."""
     chance = random.Random(seed)
     state = made(*(gpu(f"GPU-{n}", n, "8Gi") for n in range(4)))
     see_node(state, node("n2"))

@@ -1,4 +1,4 @@
-"""Kubernetes' objects as the core's values."""
+"""Kubernetes objects as the core's values."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_label_alone_asks_for_nothing(asked: dict[str, object]) -> None:
 
 
 def test_two_containers_of_one_name_are_refused() -> None:
-    """The grants are by name. The API server lets no such pod through; a file may have one."""
+    """Grants are keyed by name. The API server refuses such a pod; a file may contain one."""
     assert "main, main: a name is there twice" in refused(pod(HALF, HALF))
 
 
@@ -241,7 +241,7 @@ def test_whatever_stands_there_is_read_or_refused(data: st.DataObject) -> None:
         read(data.draw(st.dictionaries(st.sampled_from(["metadata", "spec"]), JSON)))
 
 
-# --- what is held
+# --- holdings
 
 
 def held(raw: dict[str, Any]) -> tuple[object, str]:
@@ -353,7 +353,7 @@ def test_what_cannot_be_read_at_all_may_be_any_gpu(annotations: dict[str, str]) 
 
 
 def test_a_bound_pods_old_names_are_read() -> None:
-    """Koordinator's own scheduler bound it; what is not bound is refused under them."""
+    """Koordinator's own scheduler bound it; an unbound pod with these names is refused."""
     old = {"kubernetes.io/gpu-core": 50, "kubernetes.io/gpu-memory-ratio": 50}
     asking = {"name": "main", "resources": {"limits": old, "requests": old}}
     found, _ = held(bound({names.ANNOTATION_DEVICE_ALLOCATED: "{"}, asking))
@@ -363,7 +363,7 @@ def test_a_bound_pods_old_names_are_read() -> None:
 
 @pytest.mark.parametrize("annotations", [{}, {names.ANNOTATION_DEVICE_ALLOCATED: '{"rdma":[]}'}])
 def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> None:
-    """The node agent brings it no GPU, and so it holds none."""
+    """The node agent injects no GPU, so the pod holds none."""
     assert held(bound(annotations)) == ((), "bound without an allocation: it has no GPU")
     assert held(bound(annotations, container("main", core=50)))[1]
     assert held(bound(annotations, {"name": "main"})) == ((), "")
@@ -496,7 +496,7 @@ def test_other_leases_are_not_an_agents() -> None:
     assert translate.lease(other) is None
 
 
-# --- what may change of a pod
+# --- fields that can change
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_of_many_that_fit_the_best_are_named() -> None:
 
 
 def test_those_named_are_the_best_of_those_in_question_however_many_these_are() -> None:
-    """Of most nodes the fleet's best are looked for, and not each node."""
+    """With most nodes as candidates, the fleet's best are searched instead of each node."""
     chance = random.Random(7)
     for count in (40, 100, 300):
         state = calls.state(nodes=count, gpus=1)
@@ -192,11 +192,11 @@ def test_a_profile_without_a_policy_packs() -> None:
     assert scored(verbs, calls.pod(), names(2)) == {"n0": 0, "n1": 10}
 
 
-# --- pods of which the binding is in doubt
+# --- pods whose binding is in doubt
 
 
 def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
-    """Its Binding was sent, and nobody knows yet what became of it: the last room, its own."""
+    """Its Binding was sent and the outcome is unknown: the last free capacity is its own."""
     state = calls.state(nodes=2, gpus=1)
     raw = calls.pod("u-1", WHOLE)
     state.assume("u-1", chosen(state, raw, "n1"), 30.0)
@@ -223,7 +223,7 @@ def test_a_pod_that_is_bound_is_an_error() -> None:
     assert answer == {"Error": "the pod is bound to n1"}
 
 
-# --- what is remembered until bind
+# --- cached until bind
 
 
 def test_pods_are_remembered_as_they_were_last_up_to_a_bound(
@@ -246,7 +246,7 @@ def test_pods_are_remembered_as_they_were_last_up_to_a_bound(
 
 
 def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> None:
-    """filter's scores serve prioritize, for as long as nothing has changed."""
+    """prioritize uses filter's scores while the fleet is unchanged."""
     state = calls.state(nodes=50, gpus=2)
     for number in range(50):
         bound(

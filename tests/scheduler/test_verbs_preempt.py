@@ -1,4 +1,4 @@
-"""preempt over a state: whose leaving would give a pod its GPUs."""
+"""preempt over a state: the victims whose eviction frees GPUs for a pod."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def share(percent: int) -> dict[str, object]:
 
 
 def hold(state: State, uid: str, at: str, minor: int, percent: int) -> None:
-    """A pod is bound to the node, and holds so much of the GPU."""
+    """Binds a pod to the node with this percentage of the GPU."""
     entry = (f"GPU-{at}-{minor}", minor, share(percent))
     annotations = {words.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(entry)}
     state.see_pod(pod(calls.pod(uid, node=at, annotations=annotations)))
@@ -104,12 +104,12 @@ def test_nobody_makes_way_for_a_request_that_is_refused() -> None:
 
 @pytest.mark.parametrize("victims", [["stranger"], ["100-0"], []])
 def test_who_holds_nothing_there_makes_no_room_there(victims: list[str]) -> None:
-    """One that holds GPUs of another node among them."""
+    """One of them holds GPUs of another node."""
     assert preempted(full(), calls.pod("high", HALF), {"n0": victims}) == {}
 
 
 def test_victims_without_a_gpu_make_way_where_a_gpu_is_free() -> None:
-    """As for processors that the node lacks."""
+    """As when the node lacks processors."""
     state, victims = calls.state(nodes=1, gpus=1), {"n0": ["busy"]}
     assert preempted(state, calls.pod("high", HALF), victims) == calls.metas(victims)
 
@@ -128,7 +128,7 @@ def placed(state: State, raw: dict[str, Any], at: str) -> Placement:
 
 
 def test_a_pod_that_has_gpus_is_made_room_for_where_they_are_alone() -> None:
-    """Its binding may have been done; its own processors may be taken meanwhile."""
+    """Its binding may have been applied; its processors may be taken meanwhile."""
     state, raw = calls.state(nodes=2, gpus=1), calls.pod("high", HALF)
     state.assume("high", placed(state, raw, "n0"), 9.0)
     victims = {"n0": ["busy"], "n1": ["busier"]}

@@ -1,4 +1,4 @@
-"""What the state looks like to people and to metrics."""
+"""The state as JSON for people and as metrics."""
 
 from __future__ import annotations
 

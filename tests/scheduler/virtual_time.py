@@ -1,6 +1,6 @@
-"""An event loop whose clock jumps to the next thing that is due: what takes minutes takes none.
+"""An event loop with virtual time: its clock jumps to the next timer, so that minutes take no time.
 
-For scenes without sockets. `now` is the loop's `time`.
+For tests without sockets. `now` is the loop's `time`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class _Jumps(selectors.DefaultSelector):
-    """Instead of waiting for a while, it is later."""
+    """Advances the clock instead of waiting."""
 
     now_s = 0.0
 

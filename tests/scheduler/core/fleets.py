@@ -1,4 +1,4 @@
-"""Random fleets and requests, of a size at which every way can be tried."""
+"""Random fleets and requests, small enough to try every combination."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REACHED = frozenset(Reason) - {
     Reason.UNFINISHED,
     Reason.LEASES_LOST,
 }
-"""Reasons that random fleets have, all of them but those that another stands for."""
+"""Reasons that random fleets have: all except those that another one represents."""
 TOTALS = (100, 101, 997, 1000, 1600)
 
 
@@ -49,7 +49,7 @@ def node(chance: random.Random, name: str) -> Node:
 
 
 def held(chance: random.Random, gpu: Gpu) -> Held:
-    """Filled by what fits; once in a while more than that, by others."""
+    """Filled with shares that fit; sometimes overcommitted by other writers."""
     there = Held(gpu)
     for _ in range(chance.choice((0, 0, 1, 2, 3))):
         size = chance.randint(1, gpu.total_bytes)
@@ -89,7 +89,7 @@ def ask(chance: random.Random, number: int) -> Ask:
 
 
 def large_nodes(chance: random.Random) -> Sequence[Node]:
-    """Of too many GPUs to try every way; of sizes that differ, and some of them alike but for
+    """Nodes with too many GPUs to try every combination; of different sizes, some alike except for
     links."""
     made = [large_node(chance, f"n{number}") for number in range(3)]
     for name in ("twin", "triplet"):
@@ -114,7 +114,7 @@ def large_node(chance: random.Random, name: str) -> Node:
 
 
 def large_request(chance: random.Random) -> Request:
-    """Of so many containers that a search may give up."""
+    """A request with so many containers that a search may give up."""
     asks = []
     for number in range(chance.randint(5, 12)):
         percent, by_bytes = chance.randint(5, 70), chance.random() < 0.2
@@ -134,8 +134,8 @@ def large_request(chance: random.Random) -> Request:
 
 
 def tight_request(chance: random.Random, on: Node) -> Request:
-    """For what is left of the node's GPUs, cut into pieces, some of them for two GPUs each: there
-    is a way, and hardly one beside it."""
+    """A request for the node's free capacity, cut into pieces, some of them for two GPUs each: it
+    is feasible in hardly more than one way."""
     total = on.gpus[0].gpu.total_bytes
     left = [
         [100 - -(-held.used_bytes * 100 // total), held.most_core - held.used_core]

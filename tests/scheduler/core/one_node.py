@@ -1,4 +1,4 @@
-"""Small fleets, said in a line."""
+"""Small fleets in one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Gpu] | None 
 
 
 def minors(of: Fleet, request: Request, name: str = "n1") -> dict[str, list[int]] | Reason:
-    """By container, the minors of its GPUs; and fit must say the same."""
+    """By container, the minors of its GPUs. Asserts that `fit` agrees."""
     found = place(of, request, of.row_of(name))
     possible, reasons = fit(of, request, of.rows_of([name]))
     assert bool(possible[0]) == isinstance(found, Placement)

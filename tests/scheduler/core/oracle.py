@@ -1,6 +1,6 @@
-"""The rules of the core said again, as loops over plain values: slow, and nothing clever.
+"""The core's rules as plain loops over plain values: the oracle for the vectorised core.
 
-Knows no column. What the vectorised core answers must be what this answers.
+Slow and simple; uses no columns. The core must return the same results.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def is_whole(ask: Ask) -> bool:
 
 
 def live_sets(asks: Sequence[Ask]) -> Iterator[list[int]]:
-    """Numbers of the asks whose containers live at once, for each moment of the pod's life."""
+    """Indices of the asks whose containers run at the same time, for each moment of the pod's
+    life."""
     for number, ask in enumerate(asks):
         if ask.phase is Phase.INIT:
             before = [
@@ -76,7 +77,7 @@ def live_sets(asks: Sequence[Ask]) -> Iterator[list[int]]:
 
 
 def holds(asks: Sequence[Ask], on: Sequence[int], gpu: Gpu) -> tuple[int, int | None]:
-    """What the asks of the numbers `on` hold of the GPU together."""
+    """What the asks with the indices `on` hold of the GPU together."""
     size, core = 0, 0
     for alive in live_sets(asks):
         here = [asks[number] for number in alive if number in on]
@@ -94,7 +95,7 @@ def good_gpus(node: Node, request: Request) -> list[int]:
 
 
 def part_of(gpu: Gpu, scope: Scope) -> object:
-    """GPUs of equal parts lie within the scope; None: of no part."""
+    """GPUs with equal values lie within the scope; None: in no part."""
     return {
         Scope.NODE: "node",
         Scope.NUMA_NODE: gpu.numa,
@@ -104,8 +105,8 @@ def part_of(gpu: Gpu, scope: Scope) -> object:
 
 
 def is_allowed(node: Node, request: Request, chosen: Sequence[Sequence[int]]) -> bool:
-    """Whether the GPUs chosen, slots by ask, are distinct, may be used, lie within the scope, and
-    have room for all that is put on each."""
+    """Whether the chosen GPUs, slots by ask, are distinct, usable and within the scope, and whether
+    everything placed on each fits."""
     good = good_gpus(node, request)
     for ask, slots in zip(request.asks, chosen, strict=True):
         if len(set(slots)) != ask.gpus or not set(slots) <= set(good):
@@ -161,7 +162,7 @@ def why_not_alone(node: Node, request: Request, ask: Ask) -> Reason:
 
 
 def why_not(node: Node, request: Request) -> Reason:
-    """FITS where it fits."""
+    """FITS if the request fits."""
     if node.bar is not Reason.FITS:
         return node.bar
     if request.isolation and not node.isolates:
@@ -195,7 +196,7 @@ def first_choice(node: Node, request: Request, policy: Policy) -> int:
     unused = [gpu for gpu in good if all(not h.shares for h in node.gpus if h.gpu is gpu)]
 
     def near(gpu: Gpu) -> list[int]:
-        """How many unused GPUs share its link, its root, its NUMA node."""
+        """Numbers of unused GPUs with the same link, root and NUMA node."""
         levels = [(c.link, c.root, c.numa) for c in unused]
         mine = (gpu.link, gpu.root, gpu.numa)
         return [

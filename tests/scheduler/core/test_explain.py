@@ -1,4 +1,4 @@
-"""Texts that kube-scheduler can count."""
+"""The texts of reasons, which kube-scheduler counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Mi, Gi = 2**20, 2**30
 
 
 def said(request: Request, *left: int, core: int = 0) -> dict[Reason, str]:
-    """Nodes of one GPU of 24 GiB of which so many bytes are left, and some core is taken."""
+    """Texts for nodes of one GPU of 24 GiB with the given free bytes, and some core held."""
     fleet = Fleet()
     for number, free in enumerate(left):
         held: list[Held] = [(24 * Gi - free, core)]
@@ -46,7 +46,7 @@ def test_not_where_nodes_differ() -> None:
 
 
 def test_percent() -> None:
-    """kube-scheduler takes the text for a format of Go's: a percent sign would garble it."""
+    """kube-scheduler uses the text as a Go format; a percent sign would corrupt it."""
     half = Request([Ask("main", memory_percent=50)])
     assert said(half, 6 * Gi)[Reason.MEMORY].endswith(
         "(largest free slice 25 of the 50 percent asked)"

@@ -1,4 +1,4 @@
-"""Fit over several nodes at once: what is bounded, and what is asked once."""
+"""`fit` over several nodes: bounds, and caching of results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scheduler.core.one_node import add, gpus
 
 
 def hard(fleet: Fleet, count: int, alike: bool) -> list[str]:
-    """Nodes on which a search for `TOO_MANY` ends nowhere."""
+    """Nodes on which a search for `TOO_MANY` gives up."""
     names = [f"n{number}" for number in range(count)]
     for number, name in enumerate(names):
         held = [[(minor + (0 if alike else number % 7), 1)] for minor in range(1, 17)]
@@ -38,7 +38,7 @@ def test_nodes_that_are_alike_are_searched_once() -> None:
 
 
 def test_a_call_takes_no_more_steps_than_it_is_given_and_the_next_one_goes_on() -> None:
-    """A pod that is hard to place on every node must not halt the scheduler."""
+    """A pod that is hard to place on every node must not block the scheduler."""
     fleet, known = Fleet(), Known()
     rows = fleet.rows_of(hard(fleet, 40, alike=False))
     reached = []

@@ -1,4 +1,4 @@
-"""The vectorised core is held to plain loops, over random fleets."""
+"""Compares the vectorised core with plain loops, over random fleets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_fit_and_place_are_what_plain_loops_say(seed: int) -> None:
         said = [oracle.why_not(node, request) for node in nodes]
         assert [Reason(each) for each in reasons] == said, (nodes, request)
         assert [reason is Reason.FITS for reason in said] == possible.tolist()
-        # A few rows are gathered, many are taken from the whole: both must say the same.
+        # Few rows are gathered, many are taken from the whole: the results must be equal.
         assert feasible(fleet, request, rows[:1]).tolist() == possible[:1].tolist()
         for node, row, reason in zip(nodes, rows, said, strict=True):
             seen[reason] = seen.get(reason, 0) + 1
@@ -45,8 +45,8 @@ def test_fit_and_place_are_what_plain_loops_say(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_fit_promises_place_keeps_by_every_policy(seed: int) -> None:
-    """Where there are too many ways for the search to try: what it gives up on may have been found
-    by a pass over all nodes, on a node that is alike, or by the policy of another profile."""
+    """With too many combinations for the search. A request on which it gives up may have been found
+    feasible by the greedy pass, on a node that is alike, or by the policy of another profile."""
     chance = random.Random(seed)
     for _ in range(SEARCHES):
         nodes = fleets.large_nodes(chance)
@@ -63,7 +63,7 @@ def test_what_fit_promises_place_keeps_by_every_policy(seed: int) -> None:
 
 
 def test_the_pass_over_all_nodes_finds_on_each_what_it_finds_on_that_alone() -> None:
-    """Nodes with GPUs of several sizes, beside which bytes and percent compare otherwise."""
+    """Nodes with GPUs of several sizes, which compare bytes and percent differently."""
     chance = random.Random(0)
     for _ in range(300):
         nodes = fleets.large_nodes(chance)

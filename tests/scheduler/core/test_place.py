@@ -1,4 +1,4 @@
-"""Which GPU: the rules, each by its name."""
+"""The rules of GPU selection, each by its name."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def sidecar(name: str, order: int, percent: int, core: int | None = None) -> Ask
     return Ask(name, Phase.SIDECAR, order, 1, core, None, percent)
 
 
-# --- room
+# --- free capacity
 
 
 NONE: list[Held] = []
 THIRDS: list[Held] = [(339, 10), (339, 10)]
 
 RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
-    # In Koordinator the ratio of a tiny share is truncated to 0, and the GPU looks empty.
+    # Koordinator truncates the ratio of a tiny share to 0, so the GPU appears empty.
     "a whole GPU is not placed beside less than a percent": [
         ([[(1, None)]], one(100, core=100), Reason.MEMORY_AND_CORE),
         ([[(1, 5)]], one(100), Reason.MEMORY),
     ],
-    # There three shares of 33.9 % by bytes count as 99 %, and a fourth of 1 % comes in.
+    # In Koordinator three shares of 33.9 % by bytes count as 99 %, and a fourth of 1 % is accepted.
     "shares by ratio are checked against the bytes that are left": [
         ([[*THIRDS, (318, 10)]], one(1), Reason.MEMORY),
         ([THIRDS], one(33), Reason.MEMORY),
@@ -63,7 +63,7 @@ RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
         ([[(10, 100)]], one(10), Reason.CORE),
         ([[(10, 99)]], one(10), None),
     ],
-    # A GPU without memory is left out where the inventory is read.
+    # A GPU without memory is left out when the inventory is read.
     "a GPU without memory in its inventory is not one without a limit": [
         ([], one(1), Reason.TOO_FEW_GPUS)
     ],
@@ -85,7 +85,7 @@ RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_room_on_one_gpu(rule: str) -> None:
-    """The first four are Koordinator's holes. None: it is placed on the first GPU."""
+    """The first four are defects of Koordinator. None: placed on the first GPU."""
     for held, asked, reason in RULES[rule]:
         assert minors(fleet(*held), asked) == ({"main": [0]} if reason is None else reason)
 
@@ -118,7 +118,7 @@ def test_binpack_takes_the_fullest_gpu_with_room() -> None:
 
 
 def test_binpack_keeps_whole_gpus_whole() -> None:
-    """Even where an empty, smaller GPU would be filled more."""
+    """Even if an empty, smaller GPU would be filled more."""
     mixed = fleet([], [], of=[Gpu("GPU-0", 0, 200), Gpu("GPU-1", 1, 10_000)])
     assert minors(mixed, one(size=100)) == {"main": [0]}, "of empty ones the better fit"
     mixed.take(mixed.row_of("n1"), 1, 5, None)
@@ -184,7 +184,7 @@ def test_gpus_of_one_ask_are_distinct() -> None:
 def test_one_link_then_one_root_then_one_numa_node(
     full: tuple[int, ...], count: int, expected: list[int]
 ) -> None:
-    """Then anywhere."""
+    """If none suffices, any GPUs."""
     held: list[list[Held]] = [[(1000, 1)] if minor in full else [] for minor in range(6)]
     assert minors(fleet(*held, of=TOPOLOGY), one(10, count=count)) == {"main": expected}
 
@@ -292,7 +292,7 @@ def test_each_container_has_its_own_share() -> None:
 
 
 def test_a_pod_holds_the_larger_of_its_init_containers_and_its_main_ones() -> None:
-    """Kubernetes' rule, by GPU: each init container beside the sidecars before it."""
+    """Kubernetes' rule, per GPU: each init container beside the sidecars started before it."""
     request = several(
         init("first", 0, 90, 10),
         sidecar("beside", 1, 20, 5),
@@ -325,7 +325,7 @@ def test_an_init_container_may_have_the_gpu_that_the_main_one_has_after_it() -> 
 
 
 def test_what_the_greediest_first_misses_the_search_finds() -> None:
-    """GPUs of 60 and 50 percent; 40, 30, 20, 20 go on them in one way only."""
+    """GPUs of 60 and 50 percent; 40, 30, 20, 20 fit on them in only one way."""
     node = fleet([(400, 1)], [(500, 1)])
     asks = [main("a", 40), main("b", 30), main("c", 20), main("d", 20)]
     for policy in Policy:
@@ -342,8 +342,8 @@ def test_shares_with_core_and_without_do_not_meet_in_one_pod() -> None:
 
 
 def test_the_search_gives_up_and_says_so() -> None:
-    """Each container more than half a GPU, over GPUs that all differ, and one container too
-    many; no sum shows it."""
+    """Each container needs more than half a GPU, over GPUs that all differ, with one container too
+    many; the sums do not show it."""
     small = [Ask(f"c{n}", order=n, memory_bytes=505 + n) for n in range(16)]
     held: list[list[Held]] = [[(minor, 1)] for minor in range(1, 17)]
     node = fleet(*held, of=gpus(16))

@@ -1,4 +1,4 @@
-"""Which node: order of scores, and the best of many."""
+"""Node scores: their order, and the best of many."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPREAD = Request(HALF.asks, Policy.SPREAD)
 def order(
     request: Request, *nodes: tuple[str, list[list[Held]]], of: Sequence[Gpu] | None = None
 ) -> list[str]:
-    """Names, the best first."""
+    """Names, best first."""
     fleet = Fleet()
     for name, held in nodes:
         add(fleet, name, *held, of=of)
@@ -62,7 +62,7 @@ def test_the_better_fit_of_empty_gpus() -> None:
 
 
 def test_a_gpu_in_use_is_better_than_an_empty_one_that_fits_better() -> None:
-    """So that whole GPUs stay whole, over nodes as on one."""
+    """To keep whole GPUs free, across nodes as on one node."""
     fleet = Fleet()
     add(fleet, "large", [(1, 0)], of=[Gpu("GPU-large", 0, 8000)])
     add(fleet, "small", [], of=[Gpu("GPU-small", 0, 1000)])
@@ -92,7 +92,7 @@ def test_several_gpus_are_better_the_nearer_they_lie() -> None:
 
 
 def test_the_best_of_many_are_those_of_a_sort_whatever_the_order_of_the_names() -> None:
-    """Ties are decided by name, so that equal fleets give equal choices."""
+    """Ties are broken by name, so equal fleets give equal choices."""
     chance = random.Random(5)
     for _ in range(200):
         count, most = chance.randint(1, 40), chance.randint(1, 40)
