@@ -1,4 +1,4 @@
-"""`python -m shim`: limit a program without a container, and look at what it uses."""
+"""`python -m shim`: limits a program outside a container, and shows what it uses."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Memory is enforced; core is written down and not enforced yet."""
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done; the text names the option, its value, what is allowed."""
+    """The request is refused; the text names the option, its value and the valid values."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: the command's own, or 2 where it was never started."""
+    """Return the exit status: the command's own, or 2 if it was not started."""
     options = _parser().parse_args(arguments)
     try:
         status: int = options.action(options)
@@ -185,7 +185,7 @@ def _percent(option: str, text: str) -> int:
 
 
 def _memory(text: str, gpu: gpus.Gpu) -> int:
-    """Bytes of one GPU; people write GiB where Kubernetes writes Gi."""
+    """Bytes of one GPU; accepts GiB as well as Kubernetes' Gi."""
     if text.endswith("%"):
         return quantity.share_of(gpu.memory_bytes, _percent("--memory", text))
     parsed = quantity.parse(text.removesuffix("B"))
@@ -204,7 +204,7 @@ def _size(option: str, text: str, gpu: gpus.Gpu) -> int:
 
 
 def _context_bytes(text: str | None, gpu: gpus.Gpu) -> int:
-    """As it was said, or measured; where that fails, an assumption, and a line that says so."""
+    """The given value, or the measured one; if measuring fails, an assumption and a warning."""
     if text is not None:
         return _size("--context-bytes", text, gpu)
     try:
@@ -255,7 +255,7 @@ def _path(_: argparse.Namespace) -> int:
 
 
 def _bytes(amount: int) -> str:
-    """For people; exact where it is short: 20GiB, 1537MiB, 512B."""
+    """Human-readable; exact where that is short: 20GiB, 1537MiB, 512B."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if amount >= size:
             exact = amount % size == 0

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as NVML names them, and the person's choice among them."""
+"""The GPUs of this machine as NVML names them, and the user's selection of them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CONTEXT_DEADLINE_S: Final = 30
 
 
 class GpuError(Exception):
-    """No such GPU, or no driver; the text says what was asked and what there is."""
+    """No such GPU, or no driver; the text names the request and the GPUs present."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A physical GPU; `minor` is its number on this machine."""
+    """A physical GPU; `minor` is its device number on this machine."""
 
     uuid: str
     minor: int
@@ -41,7 +41,7 @@ def present() -> Sequence[Gpu]:
 
 
 def choose(gpus: Sequence[Gpu], wanted: Sequence[str]) -> Sequence[Gpu]:
-    """The GPUs that `wanted` names by UUID or index; all of them where it names none."""
+    """The GPUs that `wanted` names by UUID or index; all GPUs if it is empty."""
     if not gpus:
         raise GpuError("the driver reports no GPU")
     by_name = {str(index): gpu for index, gpu in enumerate(gpus)}
@@ -57,7 +57,7 @@ def choose(gpus: Sequence[Gpu], wanted: Sequence[str]) -> Sequence[Gpu]:
 
 
 def context_bytes(gpu: Gpu) -> int:
-    """What a CUDA context takes of the GPU by itself, measured in a process made for it."""
+    """GPU memory that a CUDA context itself takes, measured in a process started for it."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid}
     command = [sys.executable, "-m", "gpu.context_size", gpu.uuid]
     try:

@@ -1,4 +1,4 @@
-"""Run a command as a child that stands where we stand: same terminal, signals, and exit status."""
+"""Runs a command as a child with the same terminal, signals and exit status."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-# What a person or a supervisor sends. Signals that the terminal sends reach the child anyway, as a
-# member of the foreground group; the kernel marks them SI_KERNEL.
+# Signals that a user or a supervisor sends. Those of the terminal reach the child directly, as a
+# member of the foreground process group; the kernel marks them SI_KERNEL.
 _FORWARDED: Final = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -24,12 +24,12 @@ _SI_KERNEL: Final = 0x80
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit status as a shell would report it: 128 + N if signal N ended the command.
+    """Run the command. The exit status follows the shell: 128 + N if signal N ended it.
 
-    Raises OSError where the command cannot be started.
+    Raises OSError if the command cannot be started.
     """
     waited = {*_FORWARDED, signal.SIGCHLD}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would never arrive
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would not be delivered
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         child = os.posix_spawnp(

@@ -1,4 +1,4 @@
-"""Where this installation has `libvgpu.so`. Placing it on a node is the node agent's (store)."""
+"""Locates `libvgpu.so` of this installation. The node agent places it on a node (store)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _CHECKOUT_BUILD: Final = Path(__file__).resolve().parent.parent / "build" / "dev
 
 
 class LibraryError(Exception):
-    """The library is not where it should be; the text says what to do."""
+    """The library was not found; the text names the remedy."""
 
 
 def beside(found: Path, name: str) -> Path:
-    """Another file of the build that `found` is of."""
+    """Another file of the same build as `found`."""
     path = found.with_name(name)
     if not path.is_file():
         raise LibraryError(f"{path} is missing; it is built and installed with {found.name}")

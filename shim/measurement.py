@@ -1,8 +1,8 @@
 """Measures what the driver holds for the processes of one grant, and writes it into the grant.
 
-The node agent does the same for containers; this is for `python -m shim run`. Processes are those
-that have a slot of the region, in this process's own PID namespace. NVML is asked in a thread of
-its own: while the driver does not answer, the last figure stands.
+Serves `python -m shim run`; the node agent does the same for containers. The processes are those
+with a slot of the region, in this process's own PID namespace. A separate thread queries NVML:
+while the driver does not answer, the last figure remains in force.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Measurement:
-    """Samples of one directory's grant. ask: NVML's figures, now."""
+    """Samples of one directory's grant. ask: returns NVML's current figures."""
 
     def __init__(self, directory: Path, ask: Callable[[], processes.Usage]) -> None:
         self._directory = directory
@@ -35,8 +35,8 @@ class Measurement:
         self._measured = Measured()
 
     def sample(self) -> Mapping[str, int | None]:
-        """Take one sample; as Measured.add. Raises OSError, RegionError, RegionDirectoryError, and
-        pynvml.NVMLError where NVML does not answer.
+        """Take one sample, as Measured.add does. Raises OSError, RegionError and
+        RegionDirectoryError, and pynvml.NVMLError if NVML does not answer.
         """
         with Account(self._directory) as account:
             before = account.charged_bytes()
@@ -44,7 +44,7 @@ class Measurement:
             return self._measured.add(account, before, self._ask(), pids)
 
     def run(self, ended: threading.Event) -> None:
-        """Sample once a period until `ended`; a failure is logged once."""
+        """Sample once per period until `ended` is set; log a failure once."""
         said, without_figure = "", 0
         while not ended.wait(PERIOD_S):
             problem = ""
@@ -61,7 +61,7 @@ class Measurement:
 
 @contextmanager
 def measuring(directory: Path) -> Iterator[None]:
-    """Measure in a thread. It takes no signal: those are the caller's."""
+    """Measure in a thread. It blocks all signals: the caller handles them."""
     ended = threading.Event()
     measurement = Measurement(directory, processes.ask)
     thread = threading.Thread(target=measurement.run, args=(ended,), daemon=True)

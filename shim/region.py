@@ -1,8 +1,8 @@
 """The files of a grant, made and read outside any container.
 
-Makes `grant` and `region` for a program that one person runs; a container's are the node agent's.
-Reads by pread and never by mmap: the limited program can truncate its region. What the file may say
-is checked by `contract`; what its slots say is read by the C header (layout.py).
+Makes `grant` and `region` for a program that one user runs; the node agent makes those of
+containers. Reads with pread and never with mmap, because the limited program can truncate its
+region. `contract` checks the file; layout.py reads its slots by the C header.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _FLOCK: Final = "hhqqi4x"
 
 
 class RegionDirectoryError(Exception):
-    """A directory does not hold what a grant's directory must; the text names the file."""
+    """A directory lacks a valid file of a grant; the text names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """One GPU of a grant: what it allows and what is taken of it, in bytes."""
+    """One GPU of a grant: its limit and its use, in bytes."""
 
     gpu: grant_file.Gpu
     use: region_file.GpuUse
 
     @property
     def used_bytes(self) -> int:
-        """What counts against the limit: what is charged, and what was measured beside it."""
+        """Bytes that count against the limit: those charged, and those measured beside them."""
         return self.use.used_bytes + self.gpu.overhead_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds memory: a process, or (pid 0) memory that several processes hold together."""
+    """A holder of memory: a process, or (pid 0) memory that several processes hold together."""
 
     slot: int
     pid: int
@@ -52,15 +52,15 @@ class Holder:
     bytes: Sequence[int]
     """On each GPU of the grant."""
     ended: bool
-    """Nobody has the slot's lock: what is charged goes when a process of the container looks."""
+    """No process has the slot's lock: the next search in the container drops its charge."""
 
 
 def parent(environment: Mapping[str, str]) -> Path | None:
-    """Where a private directory for a grant belongs: on tmpfs, where there is one that we can use.
+    """The parent of a private grant directory: a usable tmpfs if there is one.
 
-    On overlayfs, which /tmp is on in many containers, a mapping does not keep a file lock, and
-    processes in nested PID namespaces would take each other for dead (docs/adr/0002). None: where
-    temporary files go, which TMPDIR chooses.
+    On overlayfs, the file system of /tmp in many containers, a mapping does not keep a file lock,
+    and processes in nested PID namespaces would take each other for exited (docs/adr/0002). None:
+    the default for temporary files, which TMPDIR sets.
     """
     usable = os.access(_TMPFS, os.W_OK | os.X_OK)
     return _TMPFS if usable and "TMPDIR" not in environment else None
@@ -69,8 +69,8 @@ def parent(environment: Mapping[str, str]) -> Path | None:
 def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | None = None) -> None:
     """Write a fresh grant for `gpus`, and its region, into an existing directory.
 
-    created_ns: CLOCK_MONOTONIC, now unless it is given. While a region is new, allocations that the
-    driver refuses wait for the memory of processes that exited before it was made.
+    created_ns: CLOCK_MONOTONIC, by default now. While a region is new, allocations that the driver
+    refuses wait for the memory of processes that exited before it was made.
     """
     if created_ns is None:
         created_ns = time.monotonic_ns()
@@ -86,7 +86,7 @@ def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | No
 
 
 def holders(directory: Path) -> Sequence[Holder]:
-    """Every slot that is taken, lowest first; RegionDirectoryError as `status`."""
+    """Every slot in use, lowest first. Raises RegionDirectoryError as `status` does."""
     gpu_count = len(status(directory))
     geometry = region_file.Geometry(gpu_count)
     path = directory / names.FILE_REGION
@@ -98,7 +98,7 @@ def holders(directory: Path) -> Sequence[Holder]:
 
 
 def _is_locked(descriptor: int, slot: int) -> bool:
-    """Asks the kernel only; docs/adr/0002 says of which filesystems its answer can be wrong."""
+    """Queries the kernel alone; docs/adr/0002 lists the file systems that make its answer wrong."""
     start = region_file.LOCK_LIVE + slot
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked)
@@ -111,7 +111,7 @@ def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> It
         at = geometry.slots_offset + number * geometry.slot_stride
         slot = layout.over(data, "vgpu_region_slot", at)
         if not slot.generation:
-            break  # this slot and all after it were never taken
+            break  # this slot and all above were never taken
         if slot.state not in taken:
             continue
         first = at + layout.size("vgpu_region_slot")
@@ -125,7 +125,7 @@ def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> It
 
 
 def status(directory: Path) -> Sequence[GpuStatus]:
-    """What the directory's grant allows and how much of it is in use; RegionDirectoryError."""
+    """The limits of the directory's grant and their use. Raises RegionDirectoryError."""
     grant = grant_file.decode(_read(directory / names.FILE_GRANT, grant_file.FILE_BYTES))
     if grant is None:
         raise RegionDirectoryError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")

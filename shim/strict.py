@@ -1,7 +1,8 @@
-"""Forwarders for one run: what strict mode mounts in a container, here first on the library path.
+"""Forwarders for one run: strict mode mounts them in a container, here they precede the library
+path.
 
-Programs that name the driver's file by its own path still pass them by; in a container the
-forwarder lies at that path.
+A program that opens the driver by its full path still bypasses them; in a container the forwarder
+lies at that path.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from shim import library
 
 
 class DriverError(Exception):
-    """The driver's library is not to be found; the text says which."""
+    """The driver's library was not found; the text names it."""
 
 
 def place(directory: Path, ours: Path) -> None:
@@ -27,7 +28,7 @@ def place(directory: Path, ours: Path) -> None:
 
 
 def _loaded_from(soname: str) -> Path:
-    """The file that programs here get, as the dynamic loader finds it."""
+    """The file that programs load here, as the dynamic loader finds it."""
     try:
         ctypes.CDLL(soname)
     except OSError as error:

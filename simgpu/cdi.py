@@ -1,8 +1,8 @@
-"""The GPUs as a CDI spec: what a container runtime adds so that one GPU appears in a container.
+"""The GPUs as a CDI spec: the edits by which a container runtime adds a GPU to a container.
 
-Law: pure; paths come in, a JSON document goes out. A device is one GPU, named by its UUID, and
-brings that GPU's socket alone. The driver's libraries and nvidia-smi come with any GPU, as the
-NVIDIA container toolkit brings them from the host, and are never part of an image.
+Pure: paths in, a JSON document out. A device is one GPU, named by its UUID, and adds that GPU's
+socket alone. The driver's libraries and nvidia-smi are added with any GPU, as by the NVIDIA
+container toolkit, from the host; they are never part of an image.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ KIND: Final = "nvidia.com/gpu"
 _VERSION: Final = "0.6.0"
 GPU_DIR: Final = PurePosixPath("/dev/simgpu")
 
-# A mount that is read-only still lets a process connect to a socket, which is a matter of the
-# inode's mode; it keeps root inside from changing that mode under everybody else.
+# A process can connect to a socket through a read-only mount, because the inode's mode decides; the
+# mount keeps root in the container from changing that mode for all other users.
 _SOCKET_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _FILE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev")
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The files of the driver on the host, without a symlink on the way to any of them."""
+    """The files of the driver on the host, without a symlink on their paths."""
 
     libcuda: Path
     libnvidia_ml: Path
@@ -45,7 +45,7 @@ class Driver:
 
 
 def library_dir(multiarch: str | None = None) -> PurePosixPath:
-    """Where the dynamic loader of Debian's family looks without a cache of names."""
+    """Where the dynamic loader of Debian and its derivatives searches without a cache of names."""
     name = multiarch or sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
     return PurePosixPath("/usr/lib") / str(name)
 

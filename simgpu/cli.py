@@ -1,7 +1,7 @@
 """The commands: up, down, status, fault.
 
-Law: the only reader of argv and the environment, and the only place that starts or stops the
-daemon. Says what it made and what to type next; an error is one line on stderr and status 1.
+The only reader of argv and the environment, and the only module that starts or stops the daemon.
+Prints what it made and the next command; an error is one line on stderr and status 1.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ operations for latency: {" ".join(op.name for op in Op)}, or the name of an entr
 
 
 class CommandError(Exception):
-    """The command could not do what it was asked; the message says why, and what to do."""
+    """The command failed; the message names the reason and the remedy."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -189,7 +189,7 @@ def _down(home: Home, _: argparse.Namespace) -> None:
         home.remove()
         _say(f"simgpu was not up in {home.root}\n")
         return
-    # Polite first; a daemon that is stopped or stuck still ends.
+    # SIGTERM first; SIGKILL for a daemon that is stopped or stuck.
     for number in (signal.SIGTERM, signal.SIGKILL):
         _signal(pid, number)
         deadline = time.monotonic() + _STOP_LIMIT_S
@@ -282,10 +282,10 @@ def _answers(home: Home) -> bool:
 
 
 def _driver(build_dir: Path | None, cuda_version: int) -> cdi.Driver:
-    """The built files: where told, else beside the package, else in the repository's build.
+    """The built files: at the given path, else beside the package, else in the repository's build.
 
-    Of the generations of libcuda, the newest that is no newer than that version; where there is
-    none, the one that is always there.
+    Of the generations of libcuda, the newest that is no newer than that version; if there is none,
+    the one that is always built.
     """
     candidates = [build_dir] if build_dir else [_PACKAGE, _PACKAGE.parent / "build" / "dev"]
     drivers = [

@@ -1,7 +1,7 @@
 """The simulated host as one frozen value, read from a small TOML file.
 
-Law: reads text, opens no socket, decides nothing at run time. Every mistake in the file is a
-ConfigError that names the key; nothing malformed becomes a default.
+Reads text, opens no socket, decides nothing at run time. Every mistake in the file is a ConfigError
+that names the key; malformed values never become defaults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class ConfigError(Exception):
-    """The description cannot be used as written; the message names the key."""
+    """The description is invalid; the message names the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +69,19 @@ class HostConfig:
     granule_bytes: int
     """Allocations are charged in whole granules."""
     context_overhead_bytes: int
-    """What each context takes from the pool by itself."""
+    """What each context itself takes from the pool."""
     module_overhead_bytes: int
-    """What the code of a module takes, where its text does not say."""
+    """Memory of a module's code, unless its text states it."""
     teardown_delay_s: float
-    """How long the memory of a dead process stays taken, as a real driver's teardown does."""
+    """How long an exited process's memory stays allocated, as during a real driver's teardown."""
     launch_default_ns: int
-    """Duration of a launch that names none."""
+    """Duration of a launch that states none."""
     nvml_counts_imports: bool
     """Whether NVML's list of processes counts shared memory for each process that has it."""
     gpus: tuple[GpuConfig, ...]
 
     def with_gpus(self, sizes_bytes: Sequence[int]) -> HostConfig:
-        """The same host with one GPU per size; identities follow from the minor."""
+        """The same host with one GPU per size; identities are derived from the minor."""
         template = self.gpus[0]
         return checked(
             replace(
@@ -114,7 +114,7 @@ def parse_bytes(text: object, key: str) -> int:
 
 
 def parse(text: str) -> HostConfig:
-    """The description in `text`; keys of the host that it leaves out keep their defaults."""
+    """The description in `text`; keys of the host that it omits keep their defaults."""
     try:
         given = tomllib.loads(text)
         defaults = tomllib.loads(DEFAULT_FILE.read_text())
@@ -150,7 +150,7 @@ def load(path: Path) -> HostConfig:
 
 
 def checked(host: HostConfig) -> HostConfig:
-    """`host` itself, where it can be simulated."""
+    """`host` itself, if it can be simulated."""
     if not 1 <= len(host.gpus) <= MAX_GPUS:
         raise ConfigError(f"gpu: {len(host.gpus)} GPUs, 1 to {MAX_GPUS} are possible")
     if not 0 < len(host.driver_version) < 80:

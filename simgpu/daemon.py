@@ -1,9 +1,8 @@
 """The daemon: gpus.py behind sockets. One pathname socket per GPU, one control socket.
 
-Law: moves bytes, keeps time, learns of deaths; what a request means to a GPU is gpus.py's matter.
-A client is its connection: when that closes, or the process that made it dies (its pidfd says so,
-even while a fork child holds the socket), all it had goes. What a client sends can end its own
-connection only.
+Transfers bytes, keeps time, detects exits; gpus.py interprets requests. A client is its connection:
+when that closes, or the process that made it exits (its pidfd reports that, even while a fork child
+holds the socket), all its allocations end. A client's input can end its own connection only.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from simgpu.wire import Op, Request, Role, Status, WireError
 
 log = logging.getLogger(__name__)
 
-# Linux 6.5: a pidfd of the peer as it was at connect(), free of the race with pid reuse. Python
-# has no name for it.
+# Linux 6.5: a pidfd of the peer as of connect(), free of the race with pid reuse. Python has no
+# name for it.
 _SO_PEERPIDFD: Final = 77
 _PEERCRED: Final = struct.Struct("iII")
-# A process opens one connection per GPU and library; more of them is a mistake or an attack on
-# the daemon's descriptors.
+# A process opens one connection per GPU and library; more are a mistake or an attack on the
+# daemon's descriptors.
 _CONNECTIONS_PER_PROCESS: Final = 64
 _CONTROL_LINE_BYTES: Final = 65536
 
-# Linux 5.1: what is mapped stays writable for us and for nobody else.
+# Linux 5.1: existing mappings of this process stay writable; all others are read-only.
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 _BOARD_BYTES: Final = 4096
 
@@ -134,7 +133,7 @@ _HANDLERS: Final[Mapping[Role, Mapping[Op, _Handler]]] = {
 
 
 class _Peer:
-    """The process at the other end: its pid, and a pidfd where the kernel gives one."""
+    """The process at the other end: its pid, and a pidfd if the kernel provides one."""
 
     def __init__(self, connection: socket.socket) -> None:
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
@@ -142,14 +141,14 @@ class _Peer:
         self.pidfd = self._open(connection)
 
     def _open(self, connection: socket.socket) -> int | None:
-        """Raises ProcessLookupError where the peer is dead already."""
+        """Raises ProcessLookupError if the peer has exited already."""
         try:
             return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
         except OSError as error:
             if error.errno == errno.ESRCH:
                 raise
-        # An older kernel; or a peer whom our PID namespace does not show (pid 0), of whom the
-        # closing of the connection is all that we learn.
+        # An older kernel; or a peer outside this PID namespace (pid 0), whose exit shows only as
+        # the closing of the connection.
         return os.pidfd_open(self.pid) if self.pid > 0 else None
 
     def close(self) -> None:
@@ -159,14 +158,14 @@ class _Peer:
 
 
 class _Board:
-    """What every CUDA client of a GPU can read without asking: how many faults are armed."""
+    """What every CUDA client of a GPU can read without a request: how many faults are armed."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("simgpu-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, _BOARD_BYTES)
         self._page = mmap.mmap(self._fd, _BOARD_BYTES)
         seals = _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-        # An older kernel: clients map it for reading all the same.
+        # An older kernel: clients map it read-only anyway.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
 
@@ -281,7 +280,8 @@ class Seat:
                         answer = self._answer(role, peer.pid, client or 0, request)
                         if request.op is Op.FAULT:
                             self.show_faults()
-                    # The work is done before the wait: who is killed in it has what he asked for.
+                    # The request is executed before the delay: a client killed during it keeps the
+                    # result.
                     if delay_ns := self.latency_ns.get(request.op, 0):
                         await asyncio.sleep(delay_ns / 1e9)
                     writer.write(answer)
@@ -449,7 +449,7 @@ def _count(request: Mapping[str, Any], key: str, limit: int) -> int:
 
 
 async def run(host: HostConfig, home: Home) -> None:
-    """Serves until SIGTERM, SIGINT or a stop over the control socket. D must be locked by us."""
+    """Serve until SIGTERM, SIGINT or a stop over the control socket. The caller has locked D."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -468,7 +468,7 @@ async def run(host: HostConfig, home: Home) -> None:
             stack.callback(server.close)
             stack.push_async_callback(seat.close)
         control = Control(host, seats, stopping.set)
-        # Bound last: whoever reaches it finds every GPU.
+        # Bound last: a client that reaches it finds every GPU.
         with _umask(0o177):
             server = await asyncio.start_unix_server(
                 control.serve, home.control, limit=_CONTROL_LINE_BYTES

@@ -1,9 +1,9 @@
-"""Exported descriptors: memory lives while any copy of one is open, in whatever process.
+"""Exported descriptors: memory exists while any process has a copy of one open.
 
-Law: knows files and locks, and no sockets. An exported descriptor is an open file description of
-its own with a lock on the memory's file; the lock goes when the last copy is closed, sent and
-inherited ones included. For the GPU each such memory is held by one client more, which is no
-process. Ask `drop_closed` before the GPU is read or changed.
+Uses files and locks, and no sockets. An exported descriptor is an open file description of its own
+with a lock on the memory's file; the lock ends when the last copy is closed, sent and inherited
+ones included. For the GPU each such memory has one more client, which is no process. Call
+`drop_closed` before the GPU is read or changed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Descriptors:
         self._gpu = gpu
         self._client: int | None = None
         self._held: dict[int, tuple[int, int]] = {}
-        """Token of the memory -> (our descriptor of its file, our id of it)."""
+        """Token of the memory -> (the daemon's descriptor of its file, its id of it)."""
 
     def keep(self, client: int, pid: int, allocation: int, number: int) -> None:
-        """The client's memory, of which its descriptor of that number holds a lock."""
+        """The client's memory; the client's descriptor of that number holds a lock on it."""
         token = self._gpu.memory_export(client, allocation)
         if token in self._held:
             return
@@ -61,7 +61,7 @@ class Descriptors:
 
 
 def _open(pid: int, number: int) -> int:
-    """GpuError NOT_SUPPORTED: it cannot be seen from here, as in another PID namespace."""
+    """GpuError NOT_SUPPORTED: it is not visible here, as in another PID namespace."""
     try:
         fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,7 +1,7 @@
 """Faults by the name of a driver's entry: how often it fails, with which code, how late it is.
 
-Law: pure. The library asks before each call, while anything is armed; what a name means to a
-program is not checked here, so that any entry can be named, of a later driver too.
+Pure. The library queries before each call, while anything is armed; names are not checked, so that
+any entry can be named, of a later driver too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class CallFaults:
         self._latency_ns: dict[str, int] = {}
 
     def fail(self, call: str, code: int, count: int) -> None:
-        """The next `count` calls return `code` and do nothing; 0 takes that back."""
+        """The next `count` calls return `code` and do nothing; 0 disarms it."""
         self._failing.pop(call, None)
         if count:
             self._failing[call] = (code, count)
 
     def delay(self, call: str, latency_ns: int) -> None:
-        """Each call begins so much later; 0 takes that back."""
+        """Each call begins so much later; 0 disarms it."""
         self._latency_ns.pop(call, None)
         if latency_ns:
             self._latency_ns[call] = latency_ns
 
     def strike(self, call: str) -> tuple[int, int]:
-        """What happens to this call: a code (0: it goes on) and nanoseconds to wait first."""
+        """The outcome of this call: a code (0: none, the call runs) and a delay in nanoseconds."""
         code, count = self._failing.get(call, (0, 0))
         if count:
             self.fail(call, code, count - 1)
@@ -44,7 +44,7 @@ class CallFaults:
 
     @property
     def armed(self) -> int:
-        """How many faults there are."""
+        """The number of armed faults."""
         return len(self._failing) + len(self._latency_ns)
 
     def describe(self) -> dict[str, dict[str, object]]:

@@ -1,9 +1,9 @@
-"""The GPUs themselves: one pool of memory and one engine each, and who holds what.
+"""The GPUs: one pool of memory and one engine each, and the clients' holdings.
 
-Law: pure. No clock, no socket, no process: time comes in as nanoseconds of CLOCK_MONOTONIC, and a
-client is a number and the pid that the daemon vouches for. Every refusal is a GpuError with the
-status that the wire carries. Invariant: used_bytes is the sum of what living and lingering clients
-hold, and never exceeds the pool.
+Pure. No clock, no socket, no process: time is an argument in nanoseconds of CLOCK_MONOTONIC, and a
+client is a number and the pid that the daemon has verified. Every refusal is a GpuError with the
+status of the reply. Invariant: used_bytes is the sum of what connected and lingering clients hold,
+and never exceeds the pool.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SECOND_NS: Final = 10**9
 _MAX_LAUNCH_NS: Final = 3600 * SECOND_NS
 # Backlog that a GPU accepts; a real one blocks the launching thread much earlier.
 _MAX_BACKLOG_NS: Final = 24 * 3600 * SECOND_NS
-# Pieces of work told apart; beyond it a piece counts as its predecessor's, so that two clients
-# that take turns cannot grow the list without bound.
+# Pieces of work kept apart; a further piece is added to its predecessor, so that two alternating
+# clients cannot grow the list without bound.
 _MAX_PIECES: Final = 4096
 
 
 class GpuError(Exception):
-    """The GPU refuses; `status` is what the client is told."""
+    """The GPU refuses; the client receives `status`."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.name)
@@ -52,11 +52,11 @@ class _Context:
 
 @dataclass(slots=True)
 class _Memory:
-    """A piece of the pool; it goes when nobody holds it."""
+    """A piece of the pool; freed when no client holds it."""
 
     charged_bytes: int
     holders: list[int]
-    """A client for each id of it, oldest first; the first is who it counts for."""
+    """One client for each id of it, oldest first; it counts for the first."""
     token: int = 0
 
 
@@ -65,7 +65,7 @@ class _Client:
     pid: int
     contexts: dict[int, _Context] = field(default_factory=dict)
     allocations: dict[int, tuple[int, _Memory]] = field(default_factory=dict)
-    """Allocation id -> (context id, or 0 where it belongs to the client alone; memory)."""
+    """Allocation id -> (context id, or 0 if it belongs to the client alone; memory)."""
     used_bytes: int = 0
 
 
@@ -83,7 +83,7 @@ class Gpu:
         self.config = config
         self.lost = False
         self.failing_allocs = 0
-        """How many of the coming allocations fail, whatever room there is."""
+        """How many of the coming allocations fail, whatever the free memory."""
         self.faults = CallFaults()
         self._host = host
         self._clients: dict[int, _Client] = {}
@@ -113,7 +113,7 @@ class Gpu:
         return client
 
     def leave(self, client: int, now_ns: int) -> None:
-        """Its contexts go at once; its memory after the teardown delay, counted from `now_ns`."""
+        """Its contexts end at once; its memory after the teardown delay, counted from `now_ns`."""
         gone = self._clients[client]
         for allocation, (_, memory) in tuple(gone.allocations.items()):
             if any(holder != client for holder in memory.holders):
@@ -130,7 +130,8 @@ class Gpu:
         self._abandon_work(client, now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Lets go of what has lingered long enough. Call it before reading or changing the GPU."""
+        """Free what has lingered for the teardown delay. Call it before reading or changing the
+        GPU."""
         while self._lingering and self._lingering[0][0] <= now_ns:
             _, amount = self._lingering.popleft()
             self._lingering_bytes -= amount
@@ -154,7 +155,7 @@ class Gpu:
         self._charge(owner, -self._host.context_overhead_bytes)
 
     def memory_alloc(self, client: int, context: int, size_bytes: int) -> int:
-        """Memory of a context goes with it; that of context 0 with the client."""
+        """Memory of a context ends with it; that of context 0 with the client."""
         owner = self._alive(client)
         if context:
             self._context(owner, context)
@@ -177,7 +178,7 @@ class Gpu:
         self._release(client, allocation)
 
     def memory_export(self, client: int, allocation: int) -> int:
-        """The token of the memory, the same for whoever asks. It is good while anybody holds it."""
+        """The token of the memory, the same for every client. Valid while any client holds it."""
         owner = self._alive(client)
         if allocation not in owner.allocations:
             raise GpuError(Status.NOT_FOUND)
@@ -187,7 +188,7 @@ class Gpu:
         return memory.token
 
     def memory_import(self, client: int, context: int, token: int) -> tuple[int, int]:
-        """An id of the client's own for memory that somebody exported, and its bytes."""
+        """An id of the client's own for exported memory, and its bytes."""
         owner = self._alive(client)
         if context:
             self._context(owner, context)
@@ -198,7 +199,7 @@ class Gpu:
         return self._hold(owner, context, memory), memory.charged_bytes
 
     def launch(self, client: int, context: int, duration_ns: int, now_ns: int) -> int:
-        """When the work will be done. The engine is one: first come, first served, no sharing."""
+        """When the work will be done. There is one engine: first come, first served, no sharing."""
         owner = self._alive(client)
         self._context(owner, context)
         if duration_ns == DURATION_DEFAULT:
@@ -217,9 +218,9 @@ class Gpu:
         return self._busy_until_ns
 
     def processes(self) -> list[ProcessUse]:
-        """One row per process with a context, by pid, as NVML lists compute processes: what its
-        contexts, its code and its allocations take. Memory that processes share counts for the
-        first that has it; where the host is configured so, for the others too."""
+        """One row per process with a context, by pid, as NVML lists compute processes: the memory
+        of its contexts, its code and its allocations. Memory that processes share counts for the
+        first that has it; if the host is configured so, for the others too."""
         rows: dict[int, ProcessUse] = {}
         self._not_lost()
         for client in self._clients.values():
@@ -253,7 +254,8 @@ class Gpu:
         return self.config.memory_bytes, self.free_bytes
 
     def utilization(self, now_ns: int) -> Utilization:
-        """Share of the last second in which the engine was busy; memory is taken as half of it."""
+        """Share of the last second in which the engine was busy; that of memory is assumed to be
+        half."""
         self._not_lost()
         self._forget_done(now_ns)
         percent = sum(_busy_ns(work, now_ns) for work in self._engine) * 100 // SECOND_NS
@@ -312,7 +314,7 @@ class Gpu:
             self._exported.pop(memory.token, None)
 
     def _abandon_work(self, client: int, now_ns: int) -> None:
-        """A dead client's work ends now. Others keep the instants that they were promised."""
+        """An exited client's work ends now. The completion times of other clients remain."""
         for work in self._engine:
             if work.client == client:
                 work.end_ns = max(work.start_ns, min(work.end_ns, now_ns))
@@ -327,5 +329,5 @@ class Gpu:
 
 
 def _busy_ns(work: _Busy, now_ns: int) -> int:
-    """How much of the last second the piece of work took."""
+    """The part of the last second that the piece of work took."""
     return max(0, min(work.end_ns, now_ns) - max(work.start_ns, now_ns - SECOND_NS))

@@ -1,12 +1,12 @@
-"""The daemon's directory D: what stands where, who may run in it, how it is left as it was found.
+"""The daemon's directory D: its files, its lock, its cleanup.
 
-    D/pid            the daemon's pid; locked while it lives, so a stale file misleads nobody
-    D/log            what it said
-    D/gpus/N.sock   GPU N: who may connect has the GPU
+    D/pid            the daemon's pid; locked while it runs, which exposes a stale file
+    D/log            the daemon's log
+    D/gpus/N.sock    GPU N: a process that may connect has the GPU
     D/control.sock   JSON lines, for root or the owner: status, faults, stop
     D/cdi/           nvidia.json, the CDI spec
 
-Law: knows files and locks only; nothing of GPUs or protocols.
+Uses files and locks only; independent of GPUs and protocols.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final
 
 # sun_path of a unix socket address holds 108 bytes with the final NUL.
 _SOCKET_PATH_BYTES: Final = 107
-# struct flock of 64-bit Linux: type, whence, start, length, pid. Asking who holds a record lock
-# takes none, so a question never stands in a starting daemon's way.
+# struct flock of 64-bit Linux: type, whence, start, length, pid. Querying the holder of a record
+# lock takes none, so a query never blocks a starting daemon.
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
 class HomeError(Exception):
-    """The directory cannot be used; the message says why."""
+    """The directory cannot be used; the message names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Home:
             raise HomeError(f"{error.filename}: {error.strerror}") from error
 
     def lock(self) -> int:
-        """Makes this process the daemon of D until it ends; keep the descriptor open."""
+        """Make this process the daemon of D until it ends; keep the descriptor open."""
         descriptor = os.open(self.pid_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,7 +90,7 @@ class Home:
         return descriptor
 
     def daemon_pid(self) -> int | None:
-        """The pid of the daemon that lives here, or None; a file left by a dead one is None."""
+        """The pid of the daemon that runs in D, or None, also for the file of an exited daemon."""
         try:
             descriptor = os.open(self.pid_file, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -103,12 +103,12 @@ class Home:
         return None if kind == fcntl.F_UNLCK else pid
 
     def clear_sockets(self) -> None:
-        """Removes what an earlier daemon left in the way of ours."""
+        """Remove what an earlier daemon left."""
         for path in (*self.gpus.glob("*.sock"), self.control):
             path.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Leaves nothing of ours behind; D itself goes where nothing else is in it."""
+        """Remove the daemon's files; D itself too if it is then empty."""
         if not self.root.is_dir():
             return
         self.clear_sockets()

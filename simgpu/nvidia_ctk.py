@@ -1,8 +1,8 @@
-"""`python -m simgpu.nvidia_ctk cdi generate`: the part of nvidia-ctk that asks for a CDI spec.
+"""`python -m simgpu.nvidia_ctk cdi generate`: the part of nvidia-ctk that generates a CDI spec.
 
-Takes the options of the real one that matter to its callers, with its defaults: YAML, devices named
-by index, and one more device `all`; the spec goes to standard output unless --output says where.
-Like the real one it needs a driver that lives: here the daemon of $SIMGPU_DIR, whose spec it tells.
+Takes the options of the real one that its callers use, with its defaults: YAML, devices named by
+index, and one more device `all`; the spec is printed unless --output names a file. Like the real
+one it needs a running driver: here the daemon of $SIMGPU_DIR, whose spec it prints.
 """
 
 from __future__ import annotations

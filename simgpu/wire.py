@@ -1,7 +1,7 @@
-"""The daemon's side of wire.h: the same numbers and structs, and a reader that feeds on bytes.
+"""The daemon's side of wire.h: the same numbers and structs, and an incremental reader.
 
-Law: no socket and no clock here. Bytes come in, requests come out; anything malformed raises
-WireError, which ends that connection and nothing else. A test compares this file with the header.
+No socket and no clock. Bytes in, requests out; malformed input raises WireError, which ends that
+connection and nothing else. A test compares this file with the header.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class WireError(Exception):
-    """The peer sent what no library of ours sends."""
+    """The peer sent what the simulated driver's libraries never send."""
 
 
 class Op(enum.IntEnum):
@@ -76,7 +76,7 @@ STRUCTS: Final = {
     "sim_process_utilization": struct.Struct("<II"),
 }
 
-# What each operation carries there and back; None: nothing.
+# The payloads of each operation, request and reply; None: nothing.
 _REQUEST_STRUCT: Final[dict[Op, str | None]] = {
     Op.HELLO: "sim_hello",
     Op.CONTEXT_CREATE: None,
@@ -101,7 +101,7 @@ class Request(NamedTuple):
 
     @classmethod
     def decode(cls, op: int, payload: bytes) -> Self:
-        """Raises WireError for an operation that is not known or a payload of another size."""
+        """Raises WireError for an unknown operation or a payload of another size."""
         try:
             known = Op(op)
         except ValueError:
@@ -124,20 +124,20 @@ def pack(name: str, *fields: int | bytes) -> bytes:
 
 
 def reply(status: Status, payload: bytes = b"") -> bytes:
-    """A whole reply. A payload that is too long is an error of ours, not of the peer."""
+    """A whole reply. An oversized payload is the daemon's error, not the peer's."""
     if len(payload) > PAYLOAD_BYTES:
         raise ValueError(f"reply of {len(payload)} bytes")
     return _HEAD.pack(status, len(payload)) + payload
 
 
 class Reader:
-    """Cuts a stream into requests; holds at most one message that is not complete."""
+    """Splits a stream into requests; holds at most one incomplete message."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Request]:
-        """The requests that `data` completes. You must consume them all before feeding more."""
+        """Yield the requests that `data` completes. Consume them all before feeding more."""
         self._buffer += data
         while len(self._buffer) >= HEAD_BYTES:
             op, length = _HEAD.unpack_from(self._buffer)

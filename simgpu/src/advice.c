@@ -1,12 +1,12 @@
 /*
- * Hints about managed memory: checked, and without effect. All of it counts from the start, and
+ * Hints about managed memory: checked, and without effect. All of it is charged from the start, and
  * lies in the process's own pages.
  */
 #include "graph.h"
 
 enum { ADVICE_FIRST = 1, ADVICE_LAST = 6, DEVICE_CPU = -1 };
 
-/* Whether all of it lies in one allocation of managed memory. */
+/* True if all of it lies in one allocation of managed memory. */
 static bool is_managed(uint64_t address, size_t bytes)
 {
 	struct device *device;
@@ -29,7 +29,7 @@ static CUresult check(uint64_t address, size_t bytes, CUmemLocation location)
 		   : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* What a number of before CUDA 12.2 means. */
+/* The meaning of a number before CUDA 12.2. */
 static CUmemLocation location_of(CUdevice ordinal)
 {
 	return (CUmemLocation){ordinal == DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST

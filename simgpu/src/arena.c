@@ -1,7 +1,7 @@
 /*
  * The range is cut into blocks of 2 MiB. Up to 1 MiB an allocation is a slot of a block of its size
- * class (512 bytes times a power of two); above, it is a run of whole blocks. So an address finds
- * its allocation in constant time, and a million live ones cost three words each.
+ * class (512 bytes times a power of two); above, it is a run of whole blocks. So an address maps to
+ * its allocation in constant time, and a million allocations cost three words each.
  */
 #define _GNU_SOURCE
 #include "arena.h"
@@ -74,7 +74,8 @@ static uint32_t find_free(struct arena *arena, uint32_t count)
 		uint32_t from = pass ? 0 : arena->next;
 		uint32_t length = 0;
 
-		/* The second pass may run into what the first saw, so that no run is missed. */
+		/* The second pass may enter blocks that the first has checked, so that no run is
+		 * missed. */
 		if (pass)
 			end = end + count < arena->blocks ? end + count : arena->blocks;
 		for (uint32_t at = from; at < end; at = next_index(arena, at)) {

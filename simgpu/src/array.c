@@ -1,5 +1,5 @@
 /*
- * Arrays and mipmapped arrays: see array.h. They belong to the context they were made in, and go
+ * Arrays and mipmapped arrays: see array.h. They belong to the context they were made in, and end
  * with it. The array of a mipmap's level is the mipmap's own: one handle per level, destroyed with
  * the mipmap alone.
  */
@@ -177,7 +177,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
 	return destroy(handle, OBJECT_MIPMAP);
 }
 
-/* The daemon frees what belonged to the context by itself. */
+/* The daemon itself frees what belonged to the context. */
 void arrays_forget(struct context *context)
 {
 	static const enum object_kind kinds[] = {OBJECT_MIPMAP, OBJECT_ARRAY};

@@ -2,8 +2,8 @@
  * CUDA arrays: opaque images, laid out in tiles, of one level or many.
  *
  * array_layout.c is arithmetic alone; array.c makes and destroys; array_tiles.c serves arrays that
- * have no memory of their own. Their data, where something was copied into them, lie in rows in
- * host pages, which is nobody's business: what the GPU gives up for them is the layout's size.
+ * have no memory of their own. Data copied into an array are stored in rows of host pages, which no
+ * program can observe: the GPU is charged the layout's size.
  */
 #ifndef SIMGPU_ARRAY_H
 #define SIMGPU_ARRAY_H
@@ -32,7 +32,7 @@ struct array_layout {
 	} tile;
 };
 
-/* False where the description is not one of an array. A 1D or 2D array has no Depth. */
+/* False if the description is not one of an array. A 1D or 2D array has no Depth. */
 bool array_layout(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels,
 		  struct array_layout *out);
 
@@ -41,12 +41,12 @@ struct tile;
 struct array {
 	struct object object; /* OBJECT_ARRAY or OBJECT_MIPMAP */
 	struct context *context;
-	uint64_t id; /* the daemon's; 0 where it has no memory of its own */
+	uint64_t id; /* the daemon's; 0 if it has no memory of its own */
 	CUDA_ARRAY3D_DESCRIPTOR desc;
 	struct array_layout layout;
 	struct array *mipmap; /* of a level's array */
 	unsigned int level_index;
-	struct array *levels[ARRAY_LEVELS]; /* of a mipmap: those that were asked for */
+	struct array *levels[ARRAY_LEVELS]; /* of a mipmap: those requested */
 	struct tile *tiles;
 	char *data;		   /* NULL: nothing was copied yet */
 	struct physical *external; /* another interface's memory, which it lies in and holds */
@@ -54,7 +54,7 @@ struct array {
 
 struct array *array_get(CUarray handle);
 struct array *mipmap_get(CUmipmappedArray handle);
-/* A new object, its memory taken; the lock is not held before, nor after. */
+/* A new object, its memory taken; the lock is not held before or after. */
 CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, enum object_kind kind,
 		    struct physical *external, void **handle);
 /* The row at (y, z) of an array, as the program sees it; NULL: out of range, or no memory. */

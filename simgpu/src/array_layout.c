@@ -1,10 +1,10 @@
 /*
- * How large an array is on the GPU.
+ * The size of an array on the GPU.
  *
  * Images are stored in tiles. The smallest is 64 bytes wide and 8 rows high; up to 16 of them are
  * stacked, and in a 3D array up to 32 slices joined, as far as the level is that large. Each layer
- * holds its levels one behind the other and is a whole number of level 0's tiles. A 1D array is a
- * row of whole 512 bytes. So image layouts of this maker are described in public drivers; that this
+ * stores its levels one after the other and is a whole number of level 0's tiles. A 1D array is a
+ * row of whole 512 bytes. Public drivers describe image layouts of this vendor this way; that this
  * driver allocates exactly that is an assumption, which only a GPU can confirm.
  */
 #include "array.h"

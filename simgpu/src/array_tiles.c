@@ -1,7 +1,7 @@
 /*
  * Arrays that have no memory of their own: sparse ones, whose tiles are backed by pieces of
- * physical allocations, and those whose mapping is deferred, backed by one piece as a whole. A
- * backed tile holds its allocation until it is backed anew, unmapped, or its array goes.
+ * physical allocations, and those with deferred mapping, backed by one piece as a whole. A backed
+ * tile holds its allocation until it is backed anew or unmapped, or its array ends.
  */
 #include "array.h"
 
@@ -29,7 +29,7 @@ void tiles_forget(struct array *array)
 		drop(&array->tiles);
 }
 
-/* Whether `at` lies within what `where` names. */
+/* True if `at` lies within what `where` names. */
 static bool covers(const CUarrayMapInfo *where, const CUarrayMapInfo *at)
 {
 	if (where->subresourceType != at->subresourceType)

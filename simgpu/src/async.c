@@ -1,14 +1,14 @@
 /*
- * Stream-ordered memory: taken from a pool when the call is made, free when the stream gets there.
+ * Stream-ordered memory: taken from a pool at the call, free when the stream reaches the free.
  *
- * Where the GPU has no room for another chunk, the pools of the device are trimmed once and the
- * GPU is asked again.
+ * If the GPU has no memory for another chunk, the pools of the device are trimmed once and the
+ * request is repeated.
  */
 #include "graph.h"
 #include "leaving.h"
 #include "pool.h"
 
-/* Asks the GPU for a chunk. Without the lock. */
+/* Requests a chunk from the GPU. Without the lock. */
 static CUresult reserve_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
 {
 	CUresult result = device_take(device, 0, bytes, id);
@@ -29,7 +29,7 @@ static CUresult reserve_or_trim(struct device *device, uint64_t bytes, uint64_t 
 	return device_take(device, 0, bytes, id);
 }
 
-/* With the lock; returns without it. The pool may be destroyed while the GPU is asked. */
+/* With the lock; returns without it. The pool may be destroyed during the request. */
 static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream, CUdeviceptr *out)
 {
 	CUmemoryPool handle = object_handle(pool);
@@ -84,7 +84,7 @@ static CUresult capture_free(struct stream *stream, uint64_t address)
 		     : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
-/* From the named pool, or from the current one of the stream's device where it is NULL. */
+/* From the named pool, or from the current one of the stream's device if it is NULL. */
 static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bool named,
 			 CUstream stream_handle)
 {
@@ -129,8 +129,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool po
 	return allocate(out, bytes, pool, true, stream);
 }
 
-/* Memory of cuMemAlloc may be freed so, too: once the stream has got there. With the lock; returns
- * without it. */
+/* Memory of cuMemAlloc may be freed this way, too: once the stream has reached the free. With the
+ * lock; returns without it. */
 static CUresult free_plain(struct device *device, struct range *range, uint64_t ready_ns)
 {
 	uint64_t address = range->base;

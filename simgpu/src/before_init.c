@@ -1,6 +1,6 @@
 /*
- * See before_init.h. A fork child of an initialised process had its cuInit: there every entry says
- * CUDA_ERROR_NOT_INITIALIZED.
+ * See before_init.h. A fork child of an initialised process has had its cuInit: there every entry
+ * returns CUDA_ERROR_NOT_INITIALIZED.
  */
 #include "before_init.h"
 #include "driver.h"

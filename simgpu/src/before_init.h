@@ -1,4 +1,4 @@
-/* What entries answer before cuInit: before_init.def. */
+/* The answers of entries before cuInit: before_init.def. */
 #ifndef SIMGPU_BEFORE_INIT_H
 #define SIMGPU_BEFORE_INIT_H
 
@@ -7,8 +7,8 @@
 #include "cuda_abi.h"
 
 /*
- * Sets `*result` where the entry called `name` answers something else than
- * CUDA_ERROR_NOT_INITIALIZED before cuInit. Call it where the driver is not up.
+ * Sets `*result` if the entry called `name` answers something else than CUDA_ERROR_NOT_INITIALIZED
+ * before cuInit. Call it if the driver is not initialised.
  */
 bool before_init(const char *name, bool zeros, CUresult *result);
 

@@ -1,10 +1,10 @@
 /*
- * Stream capture: what is submitted to a stream is written into a graph instead of being done.
+ * Stream capture: what is submitted to a stream is recorded in a graph instead of being executed.
  *
- * A capture forbids what it cannot see: to threads that did not say that they know better, calls
- * such as cuMemAlloc; to everybody, to ask or to wait for a stream that captures. Who does so all
- * the same is refused, and the capture is spoilt. Kernels, copies, fills, host functions and
- * stream-ordered memory are captured. Events carry a capture to other streams; that they come back
+ * A capture forbids what it cannot observe: calls such as cuMemAlloc, to threads that have not
+ * opted out; a query of, or a wait for, a capturing stream, to all threads. A thread that does so
+ * is refused, and the capture is invalidated. Kernels, copies, fills, host functions and
+ * stream-ordered memory are captured. Events extend a capture to other streams; that these rejoin
  * is not checked.
  */
 #include "graph.h"
@@ -17,7 +17,7 @@ struct capture {
 	struct stream *origin;
 	const void *thread;
 	int mode;
-	bool given; /* the graph is the program's, and goes on */
+	bool given; /* the graph is the program's, and remains */
 	bool invalid;
 };
 
@@ -101,7 +101,7 @@ void capture_forget(struct context *context)
 			end(capture, false);
 }
 
-/* The stream ends: so does a capture that began there. */
+/* The stream ends, and with it a capture that began there. */
 void capture_end_on(struct stream *stream)
 {
 	if (stream->capture && stream->capture->origin == stream)
@@ -118,7 +118,7 @@ static CUresult enter(CUstream handle, struct stream **stream)
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
-/* Into a new graph, or one that the program has. */
+/* Into a new graph, or the program's existing one. */
 static CUresult start(CUstream handle, CUgraph into, bool given, int mode)
 {
 	struct capture *capture;

@@ -27,7 +27,7 @@ struct sim_link {
 	pid_t owner;
 	int fd;
 	bool broken;
-	const struct sim_board *board; /* NULL: the daemon gave none */
+	const struct sim_board *board; /* NULL: the daemon sent none */
 };
 
 static bool send_all(int fd, const void *data, size_t bytes)
@@ -65,7 +65,7 @@ static bool recv_all(int fd, void *data, size_t bytes)
 }
 
 /*
- * The first byte of a reply, and the descriptor that may come with it. A descriptor travels with
+ * The first byte of a reply, and the descriptor that may accompany it. A descriptor travels with
  * the byte it was sent with, so it is not missed and cannot belong to another message.
  */
 static bool recv_descriptor(int fd, char *first, int *descriptor)
@@ -108,7 +108,7 @@ static bool recv_discard(int fd, size_t bytes)
 	return true;
 }
 
-/* Head and payload leave in one write, so that the daemon wakes once. */
+/* Head and payload are sent in one write, so that the daemon wakes once. */
 static bool send_request(int fd, enum sim_op op, const void *req, uint32_t n)
 {
 	char small[sizeof(struct sim_request) + 64];
@@ -199,7 +199,7 @@ static void unmap_board(struct sim_link *link)
 		munmap((void *)(uintptr_t)link->board, sizeof(*link->board));
 }
 
-/* The GPU's description, and its board where it has one for us. */
+/* The GPU's description, and its fault page if the daemon sent one. */
 static bool greet(struct sim_link *link, enum sim_role role)
 {
 	struct sim_hello hello = {.protocol = SIM_PROTOCOL, .role = role};
@@ -288,7 +288,7 @@ void sim_links_close(struct sim_link **links, int count)
 {
 	for (int i = 0; i < count; i++) {
 		/* Closing a child's copy ends nothing: the parent still holds the connection. A
-		 * mutex that came over a fork may be held by a thread that is not here. */
+		 * mutex copied by fork may be held by a thread that does not exist here. */
 		close(links[i]->fd);
 		unmap_board(links[i]);
 		if (sim_link_mine(links[i]))

@@ -1,9 +1,8 @@
 /*
- * A process's way to the simulated GPUs: one link per GPU, requests and replies over it.
+ * A process's access to the simulated GPUs: one link per GPU, requests and replies over it.
  *
- * Used by both libraries, exported by neither. Finds GPUs as a program finds device files: by the
- * sockets that are there. Knows nothing of CUDA or NVML; what a status means to a program is the
- * library's matter.
+ * Used by both libraries, exported by neither. Finds GPUs as a program finds device files: by their
+ * sockets. Independent of CUDA and NVML; each library translates statuses for its programs.
  */
 #ifndef SIMGPU_CLIENT_H
 #define SIMGPU_CLIENT_H
@@ -24,13 +23,13 @@ struct sim_link;
  */
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role);
 
-/* Closes the links and frees them. In a fork child the parent's connection is left alone. */
+/* Closes the links and frees them. In a fork child the parent's connection is not touched. */
 void sim_links_close(struct sim_link **links, int count);
 
 /* How many faults by a call's name are armed on the GPU; one read of memory. */
 uint32_t sim_link_faults(const struct sim_link *link);
 
-/* What the GPU said of itself when the link was opened; lives as long as the link. */
+/* The GPU's description from when the link was opened; valid as long as the link. */
 const struct sim_gpu *sim_link_gpu(const struct sim_link *link);
 
 /*
@@ -41,10 +40,10 @@ bool sim_link_mine(const struct sim_link *link);
 
 /*
  * One request, one reply; thread safe, and blocks no longer than the daemon takes. `n` bytes at
- * `req` go out; of the reply at most `cap` bytes are stored, and `*got` (may be NULL) says how many
- * were. A reply shorter than the caller needs shows in `*got`; without `got`, a reply that is not
- * exactly `cap` bytes long is an error. A daemon that is gone, or that answers nonsense, is
- * SIM_GPU_LOST, now and ever after on this link.
+ * `req` are sent; of the reply at most `cap` bytes are stored, and `*got` (may be NULL) is their
+ * number. A reply shorter than needed shows in `*got`; without `got`, a reply that is not exactly
+ * `cap` bytes long is an error. If the daemon has exited, or its answer is malformed, this and
+ * every later call on this link returns SIM_GPU_LOST.
  */
 enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
 			 void *reply, uint32_t cap, uint32_t *got);

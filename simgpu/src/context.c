@@ -1,8 +1,8 @@
 /*
  * Contexts and each thread's stack of them.
  *
- * A stack holds handles, so that a context destroyed by another thread is found out when it is
- * used: CUDA_ERROR_CONTEXT_IS_DESTROYED, as against INVALID_CONTEXT where none is current.
+ * A stack holds handles, so that use of a context destroyed by another thread is detected:
+ * CUDA_ERROR_CONTEXT_IS_DESTROYED, in contrast to INVALID_CONTEXT if none is current.
  */
 #include "array.h"
 #include "leaving.h"
@@ -45,7 +45,7 @@ CUresult context_enter(CUcontext handle, struct context **context)
 
 bool device_addresses(struct device *device)
 {
-	/* Holes between sizes are paid in addresses: plenty of them, or as many as there are. */
+	/* Gaps between sizes consume addresses: reserve many, or as many as there are. */
 	for (uint64_t share = 8; share && !device->arena.base; share /= 2)
 		arena_reserve(&device->arena, device->gpu->memory_bytes * share, false);
 	return device->arena.base;
@@ -181,7 +181,7 @@ CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevic
 	return create(out, flags, ordinal, CONTEXT_API_VERSION);
 }
 
-/* A program's own context, and not another way to end a primary one. */
+/* A program's own context, and not a second way to end a primary one. */
 static CUresult get_own(CUcontext handle, struct context **context)
 {
 	CUresult result = context_get(handle, context);

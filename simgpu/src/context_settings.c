@@ -1,6 +1,6 @@
 /*
- * What a context can be told: kept and given back. Limits cost memory; for the rest the simulated
- * GPU has no use.
+ * Settings of a context: stored and returned. Limits cost memory; the simulated GPU ignores the
+ * rest.
  */
 #include "driver.h"
 
@@ -135,7 +135,7 @@ CUresult cuCtxResetPersistingL2Cache(void)
 	return result == CUDA_SUCCESS ? driver_leave(CUDA_SUCCESS) : result;
 }
 
-/* The mode is the calling thread's; capture.c asks it. */
+/* The mode is the calling thread's; capture.c reads it. */
 CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
 	CUresult result = driver_enter();
@@ -148,7 +148,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* No simulated GPU reaches another's memory. */
+/* No simulated GPU has access to another's memory. */
 CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags)
 {
 	struct context *context, *peer;
@@ -175,7 +175,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle)
 	return driver_leave(result == CUDA_SUCCESS ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : result);
 }
 
-/* There is no profiler that they would start and stop. */
+/* There is no profiler for them to start and stop. */
 CUresult cuProfilerStart(void)
 {
 	struct context *context;

@@ -1,8 +1,8 @@
 /*
- * The entries that copy and fill: of lines, of rectangles, of boxes, with arrays on either side.
+ * The entries that copy and fill: lines, rectangles, boxes, with arrays on either side.
  *
- * Data really moves, when the copy is submitted; it takes no time on the GPU. A synchronous copy
- * first waits for what its stream is still doing.
+ * Data is really moved, when the copy is submitted; it takes no time on the GPU. A synchronous copy
+ * first waits for the work of its stream.
  */
 #include "transfer.h"
 
@@ -115,7 +115,7 @@ struct given_side {
 	size_t x, y, z, pitch, height;
 };
 
-/* Moves `*address` from a box's origin to its first byte; false where there is none. */
+/* Moves `*address` from a box's origin to its first byte; false if there is none. */
 static bool enter_box(uint64_t *address, const struct given_side *given, size_t width)
 {
 	uint64_t end, rows, offset;
@@ -201,7 +201,7 @@ CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *given, CUstream stream)
 	return copy_2d(&(struct submission){stream, false}, given);
 }
 
-/* A pitch or a height that is 0 is that of what is copied. */
+/* A pitch or height of 0 means that of the copied region. */
 static CUresult copy_3d(const struct submission *how, const CUDA_MEMCPY3D *given)
 {
 	struct given_side to, from;

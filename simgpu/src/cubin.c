@@ -73,7 +73,7 @@ static enum ptx_result parameter(int attribute, const char *value, uint16_t byte
 	return PTX_OK;
 }
 
-/* What the whole file's attributes say of a function: the stack of each symbol's thread. */
+/* A function's values in the whole file's attributes: the stack of each symbol's thread. */
 struct stacks {
 	uint32_t *bytes; /* by symbol */
 	uint32_t count;
@@ -88,7 +88,7 @@ static enum ptx_result stack_bytes(int attribute, const char *value, uint16_t by
 	return PTX_OK;
 }
 
-/* A section of attributes, and the function that it is of. */
+/* A section of attributes, and the function that it belongs to. */
 struct info {
 	const char *function;
 	unsigned int section;
@@ -229,7 +229,7 @@ static enum ptx_result read_symbols(struct reader *reader, const Elf64_Shdr *tab
 	return result;
 }
 
-/* The attributes of functions, sorted by name; those of the whole file; how much is loaded. */
+/* The attributes of functions, sorted by name; those of the whole file; the loaded size. */
 static enum ptx_result read_sections(struct reader *reader)
 {
 	const struct elf_file *file = reader->file;
@@ -256,7 +256,7 @@ static enum ptx_result read_sections(struct reader *reader)
 	return result == PTX_OK ? copy_contents(reader) : result;
 }
 
-/* The section index of the symbol table; there is one, or none where there is nothing to call. */
+/* The section index of the symbol table; there is one, or none if there is nothing to call. */
 static unsigned int symbol_table(const struct elf_file *file)
 {
 	unsigned int i = 0;

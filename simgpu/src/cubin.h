@@ -1,7 +1,7 @@
 /*
- * What the driver reads in machine code (cubin): its target, its entry points with their
- * parameters and local memory, its variables, and what it takes of the GPU. The code itself is
- * skipped: a simulated launch takes time and computes nothing.
+ * Reads machine code (cubin) as the driver does: its target, its entry points with their parameters
+ * and local memory, its variables, and its memory on the GPU. The code itself is skipped: a
+ * simulated launch takes time and computes nothing.
  *
  * Pure: bytes in, the same values out as from PTX.
  */
@@ -10,8 +10,8 @@
 
 #include "ptx.h"
 
-/* PTX_NOT_PTX: an ELF file, and not of a GPU. PTX_MALFORMED: what it points to lies outside it.
- * A caller that knows no size trusts the file's own headers, as the driver does: SIZE_MAX. */
+/* PTX_NOT_PTX: an ELF file, but not of a GPU. PTX_MALFORMED: an offset lies outside it. With an
+ * unknown size (SIZE_MAX) the file's own headers are trusted, as by the driver. */
 enum ptx_result cubin_parse(const void *image, size_t bytes, struct ptx **out);
 
 #endif

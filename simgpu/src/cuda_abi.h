@@ -1,8 +1,8 @@
 /*
- * The part of the CUDA driver API's ABI that the simulated drivers speak, on 64-bit Linux.
+ * The part of the CUDA driver API's ABI that the simulated drivers use, on 64-bit Linux.
  *
- * Facts of NVIDIA's documented interface (sizes, values, names), written down here so that a C
- * compiler is all that is needed. Enums are passed as int. Holds no state and no code.
+ * Facts of NVIDIA's documented interface (sizes, values, names), repeated here so that a C compiler
+ * suffices. Enums are passed as int. Holds no state and no code.
  */
 #ifndef SIMGPU_CUDA_ABI_H
 #define SIMGPU_CUDA_ABI_H
@@ -143,7 +143,7 @@ typedef struct {
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 
-/* Of a resource's kinds there is one. */
+/* There is only one kind of resource. */
 typedef struct {
 	int type;
 	unsigned char padding[92];

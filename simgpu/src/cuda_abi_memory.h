@@ -1,6 +1,6 @@
 /*
- * The part of cuda_abi.h, which includes it, that is about physical memory, arrays and memory of
- * other interfaces. Enums are passed as int; unions are written as the members that are simulated.
+ * The part of cuda_abi.h, which includes it, for physical memory, arrays and memory of other
+ * interfaces. Enums are passed as int; unions are written as the members that are simulated.
  */
 #ifndef SIMGPU_CUDA_ABI_MEMORY_H
 #define SIMGPU_CUDA_ABI_MEMORY_H

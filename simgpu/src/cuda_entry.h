@@ -1,10 +1,10 @@
 /*
  * Prototypes of every simulated entry point, expanded from cuda.def.
  *
- * Included by whoever defines one, so that a signature that differs from the list does not compile.
- * What the driver's files write under an entry's name is linked as sim_NAME; the exported NAME is
- * entry.c's, which lets faults strike first. So calls inside the library are not struck, and are
- * seen by nobody.
+ * Every file that defines one includes this, so that a signature that differs from the list does
+ * not compile. The name of an entry in the driver's files is linked as sim_NAME; the exported NAME
+ * is entry.c's, which applies faults first. So faults do not affect calls inside the library, and
+ * an interposer does not see them.
  */
 #ifndef SIMGPU_CUDA_ENTRY_H
 #define SIMGPU_CUDA_ENTRY_H

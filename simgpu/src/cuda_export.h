@@ -1,5 +1,5 @@
 /*
- * The exported entry points, for who hands them out: exported_NAME here, NAME to everybody else.
+ * The exported entry points, for files that return them: exported_NAME here, NAME elsewhere.
  */
 #ifndef SIMGPU_CUDA_EXPORT_H
 #define SIMGPU_CUDA_EXPORT_H

@@ -1,5 +1,5 @@
 /*
- * Entry points that only lead to another one: older ABIs, and those whose stream 0 is the calling
+ * Entry points that only call another one: older ABIs, and those whose stream 0 is the calling
  * thread's own. Expanded from cuda.def.
  */
 #include "driver.h"

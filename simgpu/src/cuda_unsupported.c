@@ -1,6 +1,6 @@
 /*
- * Every name of cuda_unsupported.def. After cuInit each answers that it is not supported; before,
- * what the driver answers where the first arguments are zero, or not. One shape serves all: the
+ * Every name of cuda_unsupported.def. After cuInit each returns that it is not supported; before,
+ * what the driver returns, by whether the first arguments are zero. One signature serves all: the
  * caller passes arguments in registers and on its own stack.
  */
 #include "cuda_unsupported.h"

@@ -1,9 +1,9 @@
 /*
- * What a program can ask of a GPU before it has a context.
+ * Queries of a GPU that need no context.
  *
- * Identity and size come from the daemon's description of the GPU. The attributes are those of a
- * data-centre GPU of that generation, except where a feature is not simulated: there the attribute
- * says so, and programs take their other path.
+ * Identity and size are from the daemon's description of the GPU. The attributes are those of a
+ * data-centre GPU of that generation, except for features that are not simulated: their attributes
+ * report that, and programs take their other path.
  */
 #include "driver.h"
 
@@ -26,7 +26,7 @@ CUresult device_alive(struct sim_link *link)
 	    sim_call(link, SIM_MEMORY_INFO, NULL, 0, &memory, sizeof(memory), NULL));
 }
 
-/* Checks what most questions have in common; the devices never change after cuInit. */
+/* Checks common to most queries; the devices never change after cuInit. */
 static CUresult ask(CUdevice ordinal, const void *answer, struct device **device)
 {
 	CUresult result = driver_enter();
@@ -81,7 +81,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 	return result;
 }
 
-/* Of a MIG instance, its own. */
+/* For a MIG instance, its own. */
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 {
 	static const uint8_t none[16];

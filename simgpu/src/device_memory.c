@@ -1,5 +1,5 @@
 /*
- * A GPU's memory, as the daemon deals it out: what driver.h says of device_take and the others.
+ * A GPU's memory, as the daemon allocates it: device_take and the others of driver.h.
  */
 #include "leaving.h"
 

@@ -1,9 +1,9 @@
 /*
- * The driver's beginning in a process: cuInit, which GPUs a program sees, and its errors' names.
+ * The driver's initialisation in a process: cuInit, the GPUs visible to a program, and error names.
  *
- * A fork child of an initialised process has no driver: the real one answers
- * CUDA_ERROR_NOT_INITIALIZED there to every call, cuInit included. A page that the kernel wipes in
- * children tells, also after a raw clone, without a system call.
+ * A fork child of an initialised process has no driver: the real one returns
+ * CUDA_ERROR_NOT_INITIALIZED there from every call, cuInit included. A page that the kernel wipes
+ * in children detects that, also after a raw clone, without a system call.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -112,7 +112,7 @@ static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
 	return nibble > 0;
 }
 
-/* Which of the links an entry of CUDA_VISIBLE_DEVICES names; -1 where none or several. */
+/* The link that an entry of CUDA_VISIBLE_DEVICES names; -1 if none or several. */
 static int link_named(struct sim_link **links, int count, const char *text, size_t length)
 {
 	int found = -1;
@@ -146,7 +146,7 @@ static uint64_t speed_of(const struct sim_link *link)
 	return (uint64_t)gpu->multiprocessors * gpu->clock_khz;
 }
 
-/* The faster first; of equals the first on the bus, as they come. */
+/* The faster first; equals in bus order, as they are listed. */
 static void sort_by_speed(struct sim_link **links, int count)
 {
 	for (int i = 1; i < count; i++) {
@@ -170,7 +170,7 @@ static void add_device(struct sim_link *link)
 
 /*
  * The program's GPUs, in its order: all of them, or those of the list. The list ends at the first
- * entry that names no GPU, or names one twice. Links to GPUs that are not chosen are closed.
+ * entry that names no GPU, or names one twice. Links to GPUs not selected are closed.
  */
 static void choose_devices(struct sim_link **links, int count, const char *visible)
 {

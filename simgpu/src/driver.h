@@ -1,11 +1,11 @@
 /*
- * The simulated driver's state in one process: devices, contexts, and what lives in contexts.
+ * The simulated driver's state in one process: devices, contexts, and their objects.
  *
  * One lock guards all of it. An entry point calls driver_enter, works, and returns through
- * driver_leave; it lets go of the lock while it waits for time to pass or asks the daemon about
- * memory and launches, and then looks its handles up again. Handles are numbers, never addresses:
- * one that is stale, forged or of another kind is recognised. Memory and time belong to the daemon;
- * nothing here counts bytes.
+ * driver_leave; it releases the lock while it waits for time to pass or requests memory and
+ * launches from the daemon, and then looks its handles up again. Handles are numbers, never
+ * addresses: a stale or forged one, or one of another kind, is detected. Memory and time belong to
+ * the daemon; no byte is counted here.
  */
 #ifndef SIMGPU_DRIVER_H
 #define SIMGPU_DRIVER_H
@@ -53,31 +53,32 @@ struct object {
 
 /* A new object of `bytes` zeroed bytes, or NULL. */
 void *object_new(enum object_kind kind, size_t bytes);
-/* The object that `handle` names, or NULL where it names none, or none of that kind. */
+/* The object that `handle` names, or NULL if it names none, or none of that kind. */
 void *object_get(const void *handle, enum object_kind kind);
-/* Whether `handle` may have named one that is gone. */
+/* True if `handle` may have named one that no longer exists. */
 bool object_was(const void *handle, enum object_kind kind);
 void *object_handle(const void *object);
 void object_free(void *object);
-/* As object_free, but the memory stays: the caller frees it. */
+/* As object_free, but the memory remains: the caller frees it. */
 void object_unlink(void *object);
-/* Walks the objects of a kind; `*at` starts at 0. The object returned may be freed on the way. */
+/* Iterates over the objects of a kind; `*at` starts at 0. The returned object may be freed in the
+ * loop. */
 void *object_next(enum object_kind kind, uint32_t *at);
 
 struct stream {
 	struct object object;
 	struct context *context;
-	uint64_t done_ns; /* when what was submitted so far is done */
+	uint64_t done_ns; /* when all work submitted so far is done */
 	unsigned int flags;
 	int priority;
 	uint64_t owner_thread;	 /* of a per-thread default stream; else 0 */
-	struct capture *capture; /* NULL: what is submitted is done, not written down */
+	struct capture *capture; /* NULL: submitted work is executed, not recorded */
 };
 
 #define SIM_CONTEXT_LIMITS 10
 /* Those that cost memory; the first three are in bytes. */
 enum { SIM_LIMIT_STACK, SIM_LIMIT_PRINTF, SIM_LIMIT_HEAP, SIM_LIMIT_DEPTH, SIM_LIMIT_LAUNCHES };
-/* Shared with graphics (CIG): no context of this driver is, and none can be made so. */
+/* Shared with graphics (CIG): no context of this driver is, and none can be created so. */
 #define SIM_LIMIT_CIG_ENABLED 8
 
 /* Memory that the driver takes for itself; no id: none. */
@@ -93,19 +94,19 @@ struct context {
 	struct device *device;
 	uint64_t id; /* the daemon's */
 	unsigned int flags, api_version;
-	unsigned int attached; /* how often more than by its creation */
-	unsigned int retained; /* primary context: how often; a reset leaves that as it is */
+	unsigned int attached; /* retains beyond its creation */
+	unsigned int retained; /* primary context: retains; a reset leaves them as they are */
 	bool primary, alive;
 	struct stream legacy;
 	struct shared_block *blocks; /* that its small allocations share */
 	uint64_t blocking_done_ns, all_done_ns;
 	uint64_t limits[SIM_CONTEXT_LIMITS];
-	uint64_t launched_local_bytes; /* per thread: the most that a launched function needs */
+	uint64_t launched_local_bytes; /* per thread: the maximum that a launched function needs */
 	struct extra local, printf_room, heap, levels, launches;
 	int cache_config, shared_config;
 };
 
-/* What is done in it is done in the primary context. */
+/* Operations in it are operations in the primary context. */
 struct green_view {
 	struct object object;
 	struct context *primary;
@@ -119,7 +120,7 @@ struct device {
 	unsigned int primary_flags;
 	struct arena arena; /* device addresses */
 	struct arena low;   /* those that fit the 32-bit interface of before CUDA 3.2 */
-	struct pool *default_pool, *current_pool; /* NULL until they are asked for */
+	struct pool *default_pool, *current_pool; /* NULL until first use */
 	struct graph_pool {
 		struct graph_block *unused; /* kept for the next graph */
 		uint64_t used_bytes, used_high_bytes, reserved_bytes, reserved_high_bytes;
@@ -133,85 +134,86 @@ struct driver {
 
 extern struct driver driver;
 
-/* Whether cuInit has succeeded in this very process. */
+/* True if cuInit has succeeded in this very process. */
 bool driver_is_up(void);
-/* Whether it had succeeded in the process that this one was forked from. */
+/* True if it had succeeded in the parent process before fork. */
 bool driver_is_child(void);
 
-/* Takes the lock, or says why there is no driver in this process (then the lock is not taken). */
+/* Takes the lock, or returns why there is no driver in this process (then the lock is not
+ * taken). */
 CUresult driver_enter(void);
 void driver_lock(void);
 void driver_unlock(void);
 
-/* Gives the lock back and returns `result`. */
+/* Releases the lock and returns `result`. */
 static inline CUresult driver_leave(CUresult result)
 {
 	driver_unlock();
 	return result;
 }
 
-/* What a program is told of the daemon's verdict. */
+/* The CUDA code for the daemon's status. */
 CUresult driver_result(enum sim_status status);
 
 CUresult device_get(CUdevice ordinal, struct device **device);
-/* Reserves the device's addresses, if that was not done before. */
+/* Reserves the device's addresses, once. */
 bool device_addresses(struct device *device);
 /*
- * Asks the daemon for `bytes` of the GPU, for a context (its id there) or, with 0, for the
- * process; gives them back; names them for another process, and takes what another process named.
- * Call them without the lock.
+ * Request `bytes` of the GPU from the daemon, for a context (its id there) or, with 0, for the
+ * process; free them; name them for another process, and take what another process named. Call them
+ * without the lock.
  */
 CUresult device_take(struct device *device, uint64_t context, uint64_t bytes, uint64_t *id);
 CUresult device_give_back(struct device *device, uint64_t id);
 CUresult device_export(struct device *device, uint64_t id, uint64_t *token);
 CUresult device_import(struct device *device, uint64_t token, uint64_t *id);
-/* The memory lives as long as somebody has that descriptor open, too; not where the daemon cannot
+/* The memory exists as long as a process has that descriptor open, too; not if the daemon cannot
  * see this process. */
 CUresult device_keep(struct device *device, uint64_t id, int fd);
 CUresult device_attribute(const struct device *device, int attribute, int *value);
 
 /* CLOCK_MONOTONIC. */
 uint64_t now_ns(void);
-/* Sleeps until then, without the lock: call it outside. */
+/* Sleeps until then: call it without the lock. */
 void wait_until_ns(uint64_t instant_ns);
 
-/* The calling thread's current context, alive. */
+/* The calling thread's current context, not destroyed. */
 CUresult context_current(struct context **context);
 CUresult context_get(CUcontext handle, struct context **context);
-/* Takes the lock with `handle`'s context, or with the current one where it is NULL. */
+/* Takes the lock with `handle`'s context, or with the current one if it is NULL. */
 CUresult context_enter(CUcontext handle, struct context **context);
 bool context_flags_are_good(unsigned int flags);
 CUresult context_open(struct device *device, unsigned int flags, struct context *context);
-/* Destroys what lives in the context and its memory; the object itself stays. */
+/* Destroys the context's objects and its memory; the context object itself remains. */
 CUresult context_close(struct context *context);
 /* Waits for all work of the context. Called with the lock; returns without it. */
 CUresult context_drain(struct context *context);
-/* Whether the GPU still answers. Called without the lock. */
+/* True if the GPU still answers. Called without the lock. */
 CUresult device_alive(struct sim_link *link);
 
 /* The stream that a handle means for the calling thread and its current context. */
 CUresult stream_get(CUstream handle, struct stream **stream);
-/* Tells a stream from all others of the process. */
+/* Distinguishes a stream from all others of the process. */
 uint64_t stream_serial(const struct stream *stream);
 /* When a stream has done all that it must wait for. */
 uint64_t stream_ready_ns(const struct stream *stream);
-/* Notes that work submitted to the stream is done at that instant. */
+/* Records that work submitted to the stream is done at that instant. */
 void stream_submit(struct stream *stream, uint64_t done_ns);
 void streams_forget(struct context *context);
-/* While true, stream 0 means the thread's own stream to the calling thread; returns what was. */
+/* While true, stream 0 means the thread's own stream to the calling thread; returns the previous
+ * value. */
 bool stream_per_thread(bool enable);
 
-/* A new context's limits, and nothing held beyond what comes with it. */
+/* A new context's limits, and no memory beyond what it includes. */
 void overhead_begin(struct context *context);
-/* Takes or gives back what the limit costs; where that does not fit, nothing changes. */
+/* Takes or frees what the limit costs; if that does not fit, nothing changes. */
 CUresult overhead_set_limit(struct context *context, int limit, uint64_t value);
 /*
- * Whether the calling thread may do what a capture does not bear.
- * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: it may not, and the captures that forbid it are
- * invalidated.
+ * True if the calling thread may do what a capture forbids. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+ * it may not, and the captures that forbid it are invalidated.
  */
 CUresult capture_allows(void);
-/* The same of what is never possible with a stream that captures. */
+/* The same for what is never possible with a capturing stream. */
 CUresult capture_allows_on(const struct stream *stream);
 int capture_mode_exchange(int mode);
 
@@ -220,9 +222,9 @@ void modules_forget(struct context *context);
 
 /* Host memory that the driver allocated: its base and size where `address` is within it. */
 bool host_find(const void *address, void **base, size_t *bytes);
-/* The allocation that holds `address`, on any device; NULL where none does. */
+/* The allocation that holds `address`, on any device; NULL if none does. */
 struct range *memory_find(uint64_t address, struct device **device);
-/* Ends an allocation of a context. The daemon's id of what the GPU gets back; 0: nothing yet. */
+/* Ends an allocation of a context. Returns the daemon's id of the memory to free; 0: none yet. */
 uint64_t memory_end(struct device *device, struct range *range);
 
 #endif

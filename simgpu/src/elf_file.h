@@ -1,6 +1,6 @@
 /*
- * An ELF file in memory: its sections and the texts that they name. What it says of itself is
- * checked once, when it is opened; a file of unknown size is trusted.
+ * An ELF file in memory: its sections and the texts that they name. Its headers are checked once,
+ * when it is opened; a file of unknown size is trusted.
  */
 #ifndef SIMGPU_ELF_FILE_H
 #define SIMGPU_ELF_FILE_H
@@ -18,11 +18,11 @@ struct elf_file {
 	Elf64_Shdr names;
 };
 
-/* False where a section with contents is not inside the file. */
+/* False if a section with contents is not inside the file. */
 bool elf_open(struct elf_file *file, const Elf64_Ehdr *head);
-/* Compilers put tables where the one before them ends, on odd addresses too. */
+/* Compilers put tables directly after the one before them, on odd addresses too. */
 Elf64_Shdr elf_section(const struct elf_file *file, unsigned int index);
-/* The text at an offset of a section of texts; empty where there is none. */
+/* The text at an offset of a section of texts; empty if there is none. */
 const char *elf_text(const struct elf_file *file, const Elf64_Shdr *strings, uint32_t at);
 /* The word at any address. */
 uint32_t elf_word(const char *bytes);

@@ -1,6 +1,6 @@
 /*
- * What programs call: every entry of cuda.def. Before cuInit it may have an answer of its own; a
- * fault of that name may strike; then the driver's own function runs.
+ * The exported functions: every entry of cuda.def. Before cuInit it may have an answer of its own;
+ * a fault of that name may apply; then the driver's own function runs.
  *
  * An ENTRY row has no list of arguments: they are a, b, c and so on, as many as it has parameters.
  */

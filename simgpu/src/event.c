@@ -1,14 +1,14 @@
 /*
  * Events: the instant at which a stream reaches them.
  *
- * Known when the event is recorded, since the daemon told when the work before it will be done.
- * What processes share of an event is in event_share.c.
+ * It is known when the event is recorded, because the daemon has returned when the work before it
+ * will be done. event_share.c has what processes share of an event.
  */
 #include "event.h"
 #include "pool.h"
 #include "transfer.h"
 
-/* Whether the capture that it was recorded in goes on; a stream's handle is never used twice. */
+/* True if the capture that it was recorded in continues; a stream's handle is never used twice. */
 static bool is_captured(const struct event *event)
 {
 	const struct stream *stream =
@@ -117,7 +117,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int flags)
 {
-	/* The one flag, of external events, has a meaning in captures alone. */
+	/* The one flag, for external events, has a meaning in captures alone. */
 	if (!driver_is_up())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags)

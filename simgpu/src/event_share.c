@@ -2,8 +2,8 @@
  * Events between processes: one page for each, of the process that made the event.
  *
  * The handle names the page by that process and its descriptor, so processes must see each other in
- * /proc, as they must with NVIDIA's driver. The page lives while any process has it; the handle is
- * good while the event lives where it was made.
+ * /proc, as with NVIDIA's driver. The page exists while any process has it; the handle is valid
+ * while the event exists in its creator.
  */
 #define _GNU_SOURCE
 #include "event.h"
@@ -34,7 +34,7 @@ static struct moment *map(int fd)
 	return page == MAP_FAILED ? NULL : page;
 }
 
-/* By its number: glibc has a name for the call since 2.27, and containers bring older ones. */
+/* By its number: glibc has a name for the call since 2.27, and containers have older ones. */
 static int new_page(void)
 {
 	int fd = (int)syscall(SYS_memfd_create, "simgpu-event", 1u /* MFD_CLOEXEC */);
@@ -89,7 +89,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event_handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* The page that the handle names; NULL where it is gone, or another one's by now. */
+/* The page that the handle names; NULL if it no longer exists, or is another one's by now. */
 static struct moment *page_of(const struct handle *handle)
 {
 	struct moment *page;

@@ -1,8 +1,8 @@
 /*
- * Memory of other interfaces (Vulkan and the like). There is none here, so a descriptor that
- * cuMemExportToShareableHandle made stands for one: it names physical memory of a GPU, which the
- * import holds until it is destroyed. What is mapped of it holds it too, until it is freed. Both go
- * with the context in which they were made.
+ * Memory of other interfaces (Vulkan and the like). There is none here, so a descriptor of
+ * cuMemExportToShareableHandle represents one: it names physical memory of a GPU, which the import
+ * holds until it is destroyed. A mapping of it holds it too, until it is freed. Both end with the
+ * context in which they were made.
  */
 #include "array.h"
 
@@ -85,7 +85,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory hand
 	return driver_leave(buffer_map(context, external->memory, desc->offset, desc->size, out));
 }
 
-/* The image lies in the imported memory, and holds it: none of the GPU's is taken for it. */
+/* The image lies in the imported memory, and holds it: no further memory of the GPU is taken. */
 CUresult
 cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory handle,
 					const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)

@@ -51,7 +51,7 @@ bool fatbin_begins(const void *image)
 	return magic_of(image) == fatbin_magic || magic_of(image) == wrapper_magic;
 }
 
-/* How well an entry suits: 0 where it does not run there. */
+/* How well an entry matches: 0 if it does not run there. */
 static unsigned int suits(const struct fatbin_entry *entry, unsigned int capability)
 {
 	if (entry->target > capability)
@@ -70,7 +70,7 @@ static enum fatbin_packing packing_of(const struct entry_head *head)
 	return head->packed_bytes ? FATBIN_UNKNOWN_PACKING : FATBIN_PLAIN;
 }
 
-/* Sets `*at` behind the entry that is there; false where none is. */
+/* Sets `*at` after the entry that is there; false if there is none. */
 static bool read_entry(const char **at, const char *end, struct fatbin_entry *entry)
 {
 	struct entry_head head;

@@ -1,5 +1,5 @@
 /*
- * Fat binaries: several images of the same code, for different GPUs, as compilers wrap them.
+ * Fat binaries: several images of the same code, for different GPUs, in the compilers' format.
  *
  * A wrapper of version 1 points to one fat binary, of version 2 to a list of them. An entry is PTX
  * or machine code, plain or packed (LZ4, zstd). Sizes in a fat binary are trusted up to `bytes`.
@@ -23,7 +23,7 @@ struct fatbin_entry {
 	size_t packed_bytes, plain_bytes;
 };
 
-/* Whether `image` begins as a fat binary or as a wrapper of one. At least 4 bytes are there. */
+/* True if `image` begins as a fat binary or as a wrapper of one. At least 4 bytes are there. */
 bool fatbin_begins(const void *image);
 /*
  * The entry that a GPU of that capability (80 for 8.0) runs: the machine code of its generation
@@ -32,7 +32,7 @@ bool fatbin_begins(const void *image);
  */
 bool fatbin_choose(const void *image, size_t bytes, unsigned int capability,
 		   struct fatbin_entry *entry);
-/* Its plain bytes and a final NUL, to be freed; NULL where it cannot be unpacked. */
+/* Its plain bytes and a final NUL; the caller frees them. NULL if it cannot be unpacked. */
 char *fatbin_unpack(const struct fatbin_entry *entry);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * A fault is a GPU's: that of the current context, or, where there is none, the first GPU that
+ * A fault belongs to a GPU: that of the current context or, if there is none, the first GPU that
  * has any. Costs one read of memory per GPU while none is armed.
  */
 #include "fault.h"

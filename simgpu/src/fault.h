@@ -1,5 +1,5 @@
 /*
- * Faults that the daemon was told to let strike a call, by the entry's name.
+ * Faults, armed in the daemon, of a call by the entry's name.
  */
 #ifndef SIMGPU_FAULT_H
 #define SIMGPU_FAULT_H
@@ -8,7 +8,7 @@
 
 #include "cuda_abi.h"
 
-/* True: the call does nothing and returns `result`. Waits first, where the call is to be late. */
+/* True: the call does nothing and returns `result`. Applies the fault's delay first. */
 bool fault_strikes(const char *name, CUresult *result);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What can be asked of a function, and set, before it is launched.
+ * Queries and settings of a function before it is launched.
  *
  * The numbers are those of a small kernel: 32 registers, no static shared memory.
  */
@@ -103,7 +103,7 @@ static CUresult enter(CUfunction handle, const void *out, struct function **func
 	return *function ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* For what needs the code, where it is not there yet. */
+/* For operations that need the code, if it is not loaded yet. */
 static CUresult ask(CUfunction handle, const void *out, struct function **function,
 		    struct context **context)
 {
@@ -138,7 +138,7 @@ CUresult cuFuncSetAttribute(CUfunction handle, int attribute, int value)
 	return driver_leave(function_set_attribute(function, attribute, value));
 }
 
-/* A preference, and the simulated GPU has no caches to prefer. */
+/* A preference; the simulated GPU has no caches. */
 static CUresult prefer(CUfunction handle, int config, int last)
 {
 	struct function *function;
@@ -281,7 +281,8 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunc
 	if (flags > 1 || limit < 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	most = limit && limit < most ? limit : most;
-	/* Most threads resident wins; among equals the larger block, as on the real driver. */
+	/* The largest number of resident threads wins; among equals the larger block, as on the
+	 * real driver. */
 	for (int size = most; size > 0; size -= size % 32 ? size % 32 : 32) {
 		size_t bytes = shared_of_block ? shared_of_block(size) : shared_bytes;
 		int blocks = resident_blocks(device, size, bytes);

@@ -1,6 +1,6 @@
 /*
- * One generation of the driver, SIMGPU_GENERATION. The one after all that exist has what clients of
- * today cannot know: a name of its own, and a name of old that means another function now.
+ * One generation of the driver, SIMGPU_GENERATION. The one after all that exist has what today's
+ * clients do not support: a new name, and an old name that means another function.
  */
 #include "cuda_abi.h"
 #include "resolve.h"

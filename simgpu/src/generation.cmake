@@ -1,4 +1,4 @@
-# Writes the version script of one generation of libcuda: the names that it had.
+# Writes the version script of one generation of libcuda: the names that it exports.
 #   cmake -D GENERATION=12020 -D SOURCES=dir -D OUT=file -P generation.cmake
 set(names "")
 foreach(list cuda.def cuda_unsupported.def)

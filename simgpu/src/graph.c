@@ -1,6 +1,6 @@
 /*
- * Graphs and their nodes: what is written down, before anything runs. Those with memory can be
- * neither cloned nor put into another graph, but for one that is moved there.
+ * Graphs and their nodes, before anything runs. A graph with memory can be neither cloned nor put
+ * into another graph, except one that is moved there.
  */
 #include "graph.h"
 #include "module.h"
@@ -192,7 +192,7 @@ CUresult cuGraphClone(CUgraph *out, CUgraph handle)
 	return driver_leave(result);
 }
 
-/* What every addition has in common; `made` is what came of it. */
+/* Common to every addition; `made` is its result. */
 struct addition {
 	CUgraphNode *out;
 	CUgraph graph;
@@ -385,8 +385,7 @@ CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *afte
 	return cuGraphAddNode_v2(out, graph, after, NULL, count, parameters);
 }
 
-/* As documented: without an array their number, with one as many as it has room for, the rest NULL.
- */
+/* As documented: without an array their number, with one as many as fit, the rest NULL. */
 CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
 {
 	struct graph *graph;

@@ -1,7 +1,7 @@
 /*
  * Graphs: nodes that launch kernels, copy, fill, call a function, allocate, free, or hold a graph.
  *
- * A graph's allocation has its address from the day its node is made, and memory of the GPU while
+ * A graph's allocation has its address from the creation of its node, and memory of the GPU while
  * an executable graph needs it: from the first launch or upload on. Memory is kept until the device
  * is trimmed, and unused memory serves the next graph, if it is large enough.
  */
@@ -20,15 +20,15 @@ struct graph_block {
 	uint64_t id, bytes, ready_ns;
 };
 
-/* What an allocation node stands for; lives as long as a node or an executable graph knows it. */
+/* The memory of an allocation node; exists as long as a node or an executable graph uses it. */
 struct graph_memory {
 	unsigned int users;
 	struct device *device;
 	struct range *range;
 	struct graph_block *block; /* NULL: no memory of the GPU */
-	bool live;		   /* a launch allocated it, and nobody has freed it */
+	bool live;		   /* a launch allocated it, and it has not been freed */
 	bool freed_inside;	   /* by a node of its own graph */
-	bool wanted;		   /* by a launch that is about to be */
+	bool wanted;		   /* by a launch that is about to begin */
 	uint64_t done_ns;	   /* when the last work that may use it is done */
 };
 
@@ -59,10 +59,10 @@ struct graph {
 
 struct exec {
 	struct object object;
-	struct graph *source; /* NULL once it is gone */
+	struct graph *source; /* NULL once it no longer exists */
 	struct step {
 		int type;
-		CUgraphNode node; /* of the graph that it was made of */
+		CUgraphNode node; /* of the graph that it was made from */
 		struct work work;
 		struct graph_memory *memory;
 	} *steps;
@@ -73,7 +73,7 @@ struct exec {
 
 /* graph.c */
 struct graph *graph_new(void);
-/* A node's kernel gets so far on its way to the GPU; with the lock. */
+/* Advances a node's kernel to that stage of loading; with the lock. */
 CUresult graph_kernel_reached(const CUDA_KERNEL_NODE_PARAMS *kernel, enum load_moment moment);
 void graph_free(struct graph *graph);
 bool graph_has_memory(const struct graph *graph);
@@ -82,18 +82,18 @@ CUresult graph_add_alloc(struct graph *graph, struct device *device, uint64_t by
 			 struct node **out);
 CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out);
 
-/* graph_memory.c; the lock is held, unless said otherwise. */
+/* graph_memory.c; the lock is held, unless stated otherwise. */
 struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes);
 void graph_memory_release(struct graph_memory *memory);
-/* Frees a live allocation once that instant has come; false where it is not live. */
+/* Frees an existing allocation once that instant is reached; false if there is none. */
 bool graph_memory_free(struct graph_memory *memory, uint64_t ready_ns);
-/* Has the GPU give memory to each of the exec's allocations that has none. Without the lock. */
+/* Allocates GPU memory to each of the exec's allocations that has none. Without the lock. */
 CUresult graph_memory_back(CUgraphExec handle);
 /* Takes what the device's graphs do not use and adds it to `gone`. */
 void graph_memory_trim(struct device *device, struct graph_block **gone);
 /* The same, used or not: the device is reset. */
 void graph_memory_forget(struct device *device, struct graph_block **gone);
-/* Without the lock: the GPU has it again. */
+/* Without the lock: the memory is the GPU's again. */
 void graph_blocks_give_back(struct graph_block *gone);
 
 /* user_object.c: references of graphs to what a program keeps for them. */

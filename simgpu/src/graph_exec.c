@@ -1,6 +1,6 @@
 /*
- * Executable graphs: the nodes in an order that works, and what a launch does with them, one after
- * the other in the launching stream.
+ * Executable graphs: the nodes in a valid order, and their launch, one after the other in the
+ * launching stream.
  */
 #include "graph.h"
 
@@ -31,7 +31,7 @@ static void write_steps(struct exec *exec, const struct graph *graph)
 	}
 }
 
-/* The code of all its kernels, where this driver loads it that early. */
+/* The code of all its kernels, if this driver loads it that early. */
 static CUresult load_steps(const struct exec *exec)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -149,7 +149,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* With the lock; what a launch must not find allocated. */
+/* With the lock; the allocations that must not exist before a launch. */
 static CUresult free_leftovers(struct exec *exec)
 {
 	for (size_t i = 0; i < exec->count; i++) {

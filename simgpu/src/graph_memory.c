@@ -134,7 +134,7 @@ static void count_reserved(struct device *device, uint64_t bytes)
 	raise_to(&device->graphs.reserved_high_bytes, device->graphs.reserved_bytes);
 }
 
-/* The first allocation without memory, once those that unused blocks can serve have them. */
+/* The first allocation without memory, after unused blocks have served those they can. */
 static struct graph_memory *first_without(struct exec *exec)
 {
 	for (size_t i = 0; i < exec->count; i++) {
@@ -175,7 +175,7 @@ static CUresult ask_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
 	return ask(device, bytes, id);
 }
 
-/* What it is about to use stays while the others are trimmed. */
+/* Memory that it is about to use remains while the others are trimmed. */
 static void set_wanted(struct exec *exec, bool wanted)
 {
 	for (size_t i = 0; exec && i < exec->count; i++)
@@ -183,7 +183,7 @@ static void set_wanted(struct exec *exec, bool wanted)
 			exec->steps[i].memory->wanted = wanted;
 }
 
-/* With the lock, which is let go meanwhile. */
+/* With the lock, which is released meanwhile. */
 static CUresult reserve(struct device *device, uint64_t bytes)
 {
 	struct graph_block *block = calloc(1, sizeof(*block));
@@ -326,7 +326,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, int attribute, void *val
 	return driver_leave(result);
 }
 
-/* High watermarks alone, and to zero alone: they are then what is current. */
+/* High watermarks alone, and to zero alone: they then take the current value. */
 CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, int attribute, void *value)
 {
 	uint64_t *word;

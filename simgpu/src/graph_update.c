@@ -1,8 +1,8 @@
 /*
- * Other kernels for a node, or for an executable graph: what changes without being made anew.
+ * Replacing kernels of a node, or of an executable graph, without making it anew.
  *
- * An executable graph keeps its order: an update brings kernels into its steps, one for one, and
- * one that would change anything else is refused.
+ * An executable graph keeps its order: an update replaces the kernels of its steps, one for one,
+ * and one that would change anything else is refused.
  */
 #include <stddef.h>
 #include <string.h>
@@ -129,7 +129,7 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
 	return cuGraphExecKernelNodeSetParams_v2(exec, node, parameters ? &wide : NULL);
 }
 
-/* `graph` for the steps from `at` on; NULL where it does not come to them. */
+/* `graph` for the steps from `at` on; NULL if they are not part of it. */
 static struct step *replace(struct step *at, const struct step *end, const struct graph *graph,
 			    CUresult *result)
 {

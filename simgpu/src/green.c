@@ -1,6 +1,6 @@
 /*
- * Green contexts: another way into a device's primary context, which each retains. They take
- * nothing of the GPU beside it, and share out no multiprocessors: a descriptor is good for all.
+ * Green contexts: other handles of a device's primary context, which each retains. They take no
+ * further memory of the GPU, and partition no multiprocessors: a descriptor is valid for all.
  */
 #include "driver.h"
 

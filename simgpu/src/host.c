@@ -1,6 +1,6 @@
 /*
  * Host memory that the driver allocated, or that a program registered: ordinary pages that the GPU
- * could reach. The address is the same on both sides. It belongs to the process and costs the GPU
+ * could access. The address is the same on both sides. It belongs to the process and costs the GPU
  * nothing.
  */
 #define _GNU_SOURCE
@@ -160,7 +160,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsigned 
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Pinned pages lie above what the interface of before CUDA 3.2 can name. */
+/* Pinned pages lie above the addresses of the interface before CUDA 3.2. */
 CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *out, void *address, unsigned int flags)
 {
 	CUdeviceptr wide;

@@ -1,9 +1,9 @@
 /*
- * Functions of the program that a stream calls when it gets there.
+ * Functions of the program that a stream calls when it reaches them.
  *
- * One thread of the driver's runs them, the one that is due first first. Those that wait for a
- * stream wait for its functions too: every wait for an instant waits for the functions that are due
- * by then, of all streams. A function may not call the driver; a wait in it waits for no function.
+ * One thread of the driver runs them, the earliest due first. A wait for a stream waits for its
+ * functions too: every wait for an instant waits for the functions that are due by then, of all
+ * streams. A function may not call the driver; a wait in it waits for no function.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -19,7 +19,7 @@ struct pending {
 	struct host_call call;
 };
 
-/* glibc has it at GLIBC_2.34 too; containers bring older ones. */
+/* glibc has it at GLIBC_2.34 too; containers have older ones. */
 #if defined(__x86_64__)
 __asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
 #elif defined(__aarch64__)
@@ -29,10 +29,10 @@ __asm__(".symver pthread_create, pthread_create@GLIBC_2.17");
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct pending *first;
-static bool started, running; /* the one that runs stays first until it has ended */
+static bool started, running; /* the running one stays first until it has ended */
 static __thread bool is_caller;
 
-/* With the lock: sleeps until then, or until something changes. */
+/* With the lock: sleeps until then, or until a change. */
 static void sleep_until_ns(uint64_t instant_ns)
 {
 	uint64_t now = now_ns(), left_ns = instant_ns > now ? instant_ns - now : 0;

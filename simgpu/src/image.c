@@ -1,9 +1,9 @@
 /*
- * Images: what a program loads code from. PTX text, machine code (cubin), or a fat binary of both,
+ * Images: the sources of a program's code. PTX text, machine code (cubin), or a fat binary of both,
  * in memory or in a file.
  *
- * Of a fat binary the entry for the GPU is read. Where none runs there the first one is: its names
- * are known, and only its use fails.
+ * Of a fat binary the entry for the GPU is read. If none runs there the first one is: its names are
+ * available, and only its use fails.
  */
 #include "module.h"
 
@@ -63,7 +63,7 @@ static CUresult read_text(const char *text, struct ptx **ptx)
 	return result;
 }
 
-/* The size is known where the image comes from a file; in memory its own headers are trusted. */
+/* The size is known for an image from a file; in memory its own headers are trusted. */
 static CUresult read_single(const void *image, size_t bytes, struct ptx **ptx)
 {
 	return memcmp(image, cubin_magic, sizeof(cubin_magic)) == 0 ? read_cubin(image, bytes, ptx)
@@ -132,7 +132,7 @@ CUresult image_read_file(const void *path, const struct device *device, struct p
 	return result;
 }
 
-/* Where the value of an option stands, or NULL where it is not given. */
+/* Position of an option's value, or NULL if it is not given. */
 static void **option(int wanted, unsigned int count, const int *options, void **values)
 {
 	for (unsigned int i = 0; i < count; i++)
@@ -155,7 +155,7 @@ void image_options(unsigned int count, const int *options, void **values)
 
 		if (text && *text && bytes && *bytes)
 			*(char *)*text = '\0';
-		/* The size of the buffer goes in, what was written to it comes out. */
+		/* In: the size of the buffer. Out: the bytes written to it. */
 		if (bytes)
 			*bytes = NULL;
 	}

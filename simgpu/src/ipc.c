@@ -1,9 +1,9 @@
 /*
  * Device memory that one process exports by a handle of 64 bytes and others open.
  *
- * The daemon keeps the memory while anybody has it, its exporter or who opened it; here lies what a
- * process has open. A handle opened again in its context is the same address, once more. What is
- * opened has the exporter's size and cost, and pages of its own: bytes written are not shared.
+ * The daemon keeps the memory while any process has it, its exporter or an importer; this file has
+ * what the process has open. A handle opened again in its context returns the same address. Opened
+ * memory has the exporter's size and cost, and pages of its own: bytes written are not shared.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -18,14 +18,14 @@
 struct handle {
 	uint64_t magic;
 	uint8_t uuid[16];
-	uint64_t exporter; /* one process's, by chance */
+	uint64_t exporter; /* one process's, random */
 	uint64_t token, bytes;
 	uint64_t reserved[2];
 };
 
 _Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
 
-/* Stale where its range has gone with its context: then `id` is no longer there. */
+/* Stale if its range has ended with its context: then `id` is no longer there. */
 struct opening {
 	uint64_t token, base, id;
 	uint64_t context; /* serial */
@@ -52,7 +52,7 @@ static struct range *range_of(const struct opening *opening, struct device **dev
 	return range && range->id == opening->id && range->imported ? range : NULL;
 }
 
-/* A place for one more; NULL where there is no memory for it. */
+/* A free entry; NULL if there is no memory for it. */
 static struct opening *free_place(void)
 {
 	struct device *device;
@@ -69,7 +69,8 @@ static struct opening *free_place(void)
 	return &openings[opening_count++];
 }
 
-/* What the GPU gave: of small allocations the block that they share, which goes as a whole. */
+/* The GPU's allocation: for small allocations the block that they share, which is exported as a
+ * whole. */
 static const struct range *exportable(uint64_t address, struct device **device)
 {
 	const struct range *range = memory_find(address, device);
@@ -138,7 +139,7 @@ static CUresult open_new(CUdeviceptr *out, struct context *context, const struct
 	return CUDA_SUCCESS;
 }
 
-/* The handle is open in this process already: in this context once more, in another not at all. */
+/* The handle is open in this process already: valid again in this context, in no other. */
 static CUresult open_again(CUdeviceptr *out, const struct context *context, struct opening *opening)
 {
 	if (opening->context != context->object.serial)
@@ -156,7 +157,7 @@ static CUresult open_checked(CUdeviceptr *out, struct context *context, const st
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (handle->exporter == own_number())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	/* No simulated GPU reaches another's memory. */
+	/* No simulated GPU has access to another's memory. */
 	if (memcmp(handle->uuid, context->device->gpu->uuid, sizeof(handle->uuid)) != 0)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	for (uint32_t i = 0; i < opening_count; i++)

@@ -1,7 +1,7 @@
 /*
  * Launches: the GPU is busy for a while, and nothing is computed.
  *
- * The daemon queues the work and says when it will be done; the call returns at once. A launch
+ * The daemon queues the work and returns when it will be done; the call returns at once. A launch
  * behind another GPU's event starts no earlier than that.
  */
 #include "graph.h"
@@ -14,7 +14,7 @@ struct shape {
 	bool cooperative;
 };
 
-/* All blocks of a cooperative launch run at once, so the GPU must have room for them. */
+/* All blocks of a cooperative launch run at once, so they must fit on the GPU together. */
 static bool blocks_fit(const struct shape *shape, const struct device *device, int threads)
 {
 	uint64_t blocks = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
@@ -50,7 +50,7 @@ static CUresult check(const struct shape *shape, const struct function *function
 	return CUDA_SUCCESS;
 }
 
-/* With the lock: what the daemon must know, and when the stream is free. */
+/* With the lock: the daemon's request, and when the stream is free. */
 static CUresult prepare(const struct shape *shape, CUfunction handle, CUstream stream_handle,
 			void **parameters, void **extra, struct sim_launch *request,
 			struct stream **stream)
@@ -128,7 +128,7 @@ static CUresult launch(const struct shape *shape, CUfunction handle, CUstream st
 	if (result != CUDA_SUCCESS)
 		return result;
 	driver_lock();
-	/* A default duration is the daemon's secret, and too short to matter here. */
+	/* The daemon alone has the default duration, which is too short to matter here. */
 	earliest_ns =
 	    request.duration_ns == SIM_DURATION_DEFAULT ? ready_ns : ready_ns + request.duration_ns;
 	if (stream_get(stream_handle, &stream) == CUDA_SUCCESS)
@@ -160,8 +160,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsig
 }
 
 /*
- * Hints of where and in which order a kernel may run are taken, and change nothing: the GPU has
- * one order. What would change what a program can see, clusters and events, is refused.
+ * Hints on where and in which order a kernel may run are accepted, and change nothing: the GPU has
+ * one order. Those with visible effects, clusters and events, are refused.
  */
 static CUresult read_attribute(const CUlaunchAttribute *attribute, struct shape *shape)
 {

@@ -1,7 +1,7 @@
 /*
- * Launches of before CUDA 4, where a block's shape is the function's, and one launch on each of
- * several GPUs. Parameters of the old calls (cuParamSet...) are not simulated: a function that has
- * any is refused.
+ * Launches of the interface before CUDA 4, where the function has the block's shape, and one launch
+ * on each of several GPUs. Parameters of the old calls (cuParamSet...) are not simulated: a
+ * function that has any is refused.
  */
 #include "module.h"
 
@@ -53,7 +53,7 @@ CUresult cuLaunch(CUfunction handle)
 	return cuLaunchGrid(handle, 1, 1);
 }
 
-/* In the context of its stream, which is nobody's default one. */
+/* In the context of its stream, which is not a default stream. */
 static CUresult launch_one(const CUDA_LAUNCH_PARAMS *one)
 {
 	CUcontext context;

@@ -24,7 +24,7 @@ bool leaving_add(struct device *device, struct range *range, uint64_t ready_ns)
 	return true;
 }
 
-/* With the lock. The id of what the GPU gets back; 0: the range shares a block that stays. */
+/* With the lock. The id of the memory to free; 0: the range shares a block that remains. */
 static bool take_one(const struct device *device, uint64_t now, uint64_t *id)
 {
 	for (struct leaving **link = &all; *link; link = &(*link)->next) {

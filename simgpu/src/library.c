@@ -1,10 +1,10 @@
 /*
  * Libraries: code that belongs to the process, not to a context.
  *
- * A kernel can be launched in every context. Where a program asks for a context's own function or
- * module of it, the library is loaded into that context then. Of a fat binary a library has the
- * image for the current context's GPU, without one for the first GPU; where none fits, its kernels
- * are known and cannot be launched.
+ * A kernel can be launched in every context. When a program requests a context's own function or
+ * module of it, the library is loaded into that context. Of a fat binary a library has the image
+ * for the current context's GPU, without one for the first GPU; if none fits, its kernels are
+ * listed and cannot be launched.
  */
 #include "module.h"
 
@@ -26,7 +26,7 @@ static void library_free(struct library *library)
 	object_free(library);
 }
 
-/* Eager loading brings the code into the context that is there; others get it at its first use. */
+/* Eager loading loads the code into the current context; others load it at its first use. */
 static CUresult bring_in(struct library *library)
 {
 	struct context *context;
@@ -303,7 +303,7 @@ CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, siz
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* A kernel has code on a GPU where it has a context: the device's primary one. */
+/* A kernel has code on a GPU if it has a context: the device's primary one. */
 static CUresult asked_on(struct function *kernel, const struct device *device)
 {
 	struct context *context = device->primary;

@@ -1,8 +1,8 @@
 /*
- * Device memory: the daemon decides and counts, the arena gives the addresses.
+ * Device memory: the daemon decides and counts, the arena provides the addresses.
  *
- * The lock is not held while the daemon is asked, so that threads are served as they come; what was
- * looked up before is looked up again.
+ * The lock is not held during a request to the daemon, so that threads are served in order; what
+ * was looked up before is looked up again.
  */
 #include "graph.h"
 #include "pool.h"
@@ -32,17 +32,17 @@ struct range *memory_find(uint64_t address, struct device **device)
 	return NULL;
 }
 
-/* What a program asked for, and where. */
+/* The requested allocation, and its place. */
 struct wish {
 	CUcontext handle;
 	struct device *device;
-	uint64_t
-	    context; /* the daemon's id: a primary context may go and come back by its handle */
+	uint64_t context; /* the daemon's id: a primary context may end and begin anew under its
+			     handle */
 	uint64_t bytes;
 	bool low, managed;
 };
 
-/* Takes the lock with the wish's context, if that is still the one that was meant. */
+/* Takes the lock with the request's context, if that is still the intended one. */
 static CUresult enter_again(const struct wish *wish, struct context **context)
 {
 	CUresult result;
@@ -59,7 +59,7 @@ static CUresult ask(const struct wish *wish, uint64_t bytes, uint64_t *id)
 	return device_take(wish->device, wish->context, bytes, id);
 }
 
-/* Addresses for what the daemon granted as `id`. NULL: there are none. */
+/* Addresses for memory that the daemon granted as `id`. NULL: there are none. */
 static struct range *place(const struct wish *wish, const struct context *context, uint64_t bytes,
 			   uint64_t id)
 {
@@ -84,7 +84,7 @@ static CUresult allocate_own(const struct wish *wish, CUdeviceptr *out)
 
 	if (result == CUDA_SUCCESS)
 		result = enter_again(wish, &context);
-	/* A context that is gone took its memory along. */
+	/* The context has ended, and its memory with it. */
 	if (result != CUDA_SUCCESS)
 		return result;
 	range = place(wish, context, wish->bytes, id);
@@ -103,7 +103,7 @@ static enum block_kind kind_of(const struct wish *wish)
 	return wish->low ? BLOCK_LOW : BLOCK_PLAIN;
 }
 
-/* A place in a block that the context has, or in one more, should nobody else have brought one. */
+/* A place in a block that the context has, or in one more, unless another thread has added one. */
 static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 {
 	uint64_t block_bytes = wish->device->gpu->granule_bytes, id;
@@ -174,7 +174,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned int bytes)
 	return result;
 }
 
-/* Real bytes of the process, as all of it is; counted on the GPU in full from the start. */
+/* Real bytes of the process, as all of it is; charged on the GPU in full from the start. */
 CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 {
 	if (!out || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))

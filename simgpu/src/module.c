@@ -21,7 +21,7 @@ void functions_free(struct function **functions, const struct ptx *ptx)
 
 struct function **functions_new(enum object_kind kind, const struct ptx *ptx)
 {
-	/* One more, so that no entries is not no memory. */
+	/* One more, so that a count of 0 is not an allocation of 0 bytes. */
 	struct function **functions = calloc(ptx->entry_count + 1, sizeof(*functions));
 
 	for (unsigned int i = 0; functions && i < ptx->entry_count; i++) {
@@ -93,7 +93,7 @@ void modules_forget(struct context *context)
 			module_free(module);
 }
 
-/* Their memory begins as the image says; what it does not say is zero. */
+/* Their memory begins as the image states; the rest is zero. */
 static CUresult variables_place(struct module *module)
 {
 	const struct ptx *ptx = module->ptx;
@@ -203,7 +203,7 @@ CUresult cuModuleUnload(CUmodule handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* A library's module goes with the library. */
+	/* A library's module ends with the library. */
 	if (module->library)
 		return driver_leave(CUDA_ERROR_NOT_PERMITTED);
 	module_free(module);
@@ -271,8 +271,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule hand
 	return driver_leave(module_variable(module, name, false, address, bytes));
 }
 
-/* An address is one of 64 bits, and fits the interface of before CUDA 3.2 only where it is small.
- */
+/* An address has 64 bits, and fits the interface before CUDA 3.2 only if it is small. */
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *bytes, CUmodule handle,
 			   const char *name)
 {

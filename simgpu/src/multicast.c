@@ -2,7 +2,7 @@
  * Multicast objects: which devices take part, and what memory of each is bound where.
  *
  * Bookkeeping only: a write to a mapped multicast object does not reach the bound memory. Bound
- * memory is held until it is unbound or the object goes.
+ * memory is held until it is unbound or the object ends.
  */
 #include "vmm.h"
 
@@ -90,7 +90,7 @@ static bool complete(const struct physical *object)
 	return __builtin_popcountll(object->devices) == (int)object->multicast_prop.numDevices;
 }
 
-/* Whether nothing of that device is bound there yet. */
+/* True if nothing of that device is bound there yet. */
 static bool vacant(const struct physical *object, const struct device *device, uint64_t offset,
 		   uint64_t bytes)
 {

@@ -1,7 +1,7 @@
 /*
- * nvidia-smi, a look-alike: the command line, NVML's loading, and the choice of GPUs.
+ * A compatible nvidia-smi: the command line, NVML's loading, and the choice of GPUs.
  *
- * Serves the commands that documents tell users to run; says so where it is asked for another.
+ * Serves the commands that documents recommend to users; refuses any other with a message.
  */
 #define _GNU_SOURCE
 #include "smi.h"
@@ -91,7 +91,7 @@ nvmlProcessInfo_t *smi_processes(nvmlDevice_t device, unsigned int *count)
 	nvmlReturn_t result;
 	unsigned int room = 0;
 
-	/* Processes may start between the question how many there are and the next. */
+	/* Processes may start between the query of their number and the next. */
 	do {
 		free(rows);
 		room = room * 2 + 16;
@@ -168,7 +168,7 @@ static int select_gpus(const char *ids, struct smi_selection *gpus)
 	return 0;
 }
 
-/* The value of an option that is written --name=value, else NULL. */
+/* The value of an option written as --name=value, else NULL. */
 static const char *value_of(const char *argument, const char *name)
 {
 	size_t length = strlen(name);
@@ -184,7 +184,7 @@ static int refuse(const char *what, const char *argument)
 	return SMI_EXIT_ARGUMENT;
 }
 
-/* Stores the value of the option at argv[*at], which may stand in the next argument. */
+/* Stores the value of the option at argv[*at], which may be the next argument. */
 static bool take_value(char **argv, int *at, struct command_line *line)
 {
 	const struct {

@@ -1,8 +1,8 @@
 /*
- * libnvidia-ml.so.1: start, end, the system and the way to a device.
+ * libnvidia-ml.so.1: initialisation, shutdown, the system and device handles.
  *
  * One lock around every call, as in the real library: a shutdown in one thread waits for the
- * questions of the others. A fork child works too: at its first call it opens links of its own.
+ * queries of the others. A fork child works too: at its first call it opens links of its own.
  */
 #define _GNU_SOURCE
 #include "nvml_gpus.h"
@@ -32,7 +32,7 @@ static void after_fork(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Under the lock. Not pthread_once, which glibc has at GLIBC_2.34: containers bring older ones. */
+/* Under the lock. Not pthread_once, which glibc has at GLIBC_2.34: containers have older ones. */
 static void watch_forks(void)
 {
 	if (!forks_watched)
@@ -259,7 +259,7 @@ NVML_API(nvmlSystemGetDriverVersion, char *version, unsigned int length)
 	return nvml_copy_text(text, version, length);
 }
 
-/* The library's own version, which it knows without a driver. */
+/* The library's own version, available without a driver. */
 NVML_API(nvmlSystemGetNVMLVersion, char *version, unsigned int length)
 {
 	return nvml_copy_text("13.580.65.06", version, length);
@@ -332,7 +332,7 @@ NVML_API(nvmlDeviceGetCount, unsigned int *count)
 	return nvmlDeviceGetCount_v2(count);
 }
 
-/* A handle to a GPU that has fallen off the bus is refused, as the real library refuses it. */
+/* A handle to a GPU that has fallen off the bus is refused, as by the real library. */
 static nvmlReturn_t hand_out(int index, nvmlReturn_t absent, nvmlDevice_t *device)
 {
 	struct sim_memory memory;

@@ -1,5 +1,5 @@
 /*
- * NVML's types as programs compiled against NVIDIA's nvml.h know them, as far as we answer them.
+ * NVML's types as in NVIDIA's nvml.h, for the functions implemented.
  *
  * Facts, not design: names, numbers and layouts are those of nvml.h 12 and 13; a test compares the
  * sizes with nvidia-ml-py's.
@@ -143,7 +143,8 @@ typedef struct {
 	unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
 } nvmlAccountingStats_v2_t;
 
-/* Declares and defines an exported function: the definition in the .c file is the only mention. */
+/* Declares and defines an exported function: the definition in the .c file is its only
+ * occurrence. */
 #define NVML_API(name, ...)                                                                        \
 	nvmlReturn_t name(__VA_ARGS__);                                                            \
 	__attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__)

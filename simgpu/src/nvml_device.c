@@ -1,8 +1,8 @@
 /*
- * libnvidia-ml.so.1: questions to one device.
+ * libnvidia-ml.so.1: queries of one device.
  *
- * Memory is the daemon's; identity comes with the link. What moves with the load is in nvml_load.c,
- * who uses the GPU in nvml_processes.c.
+ * Memory is the daemon's; identity is from the link. nvml_load.c has what varies with the load,
+ * nvml_processes.c the processes that use the GPU.
  */
 #define _GNU_SOURCE
 #include "nvml_gpus.h"
@@ -277,7 +277,7 @@ NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_ty
 	return result;
 }
 
-/* No simulated GPU reaches another's memory. */
+/* No simulated GPU has access to another's memory. */
 NVML_API(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t peer, unsigned int index,
 	 unsigned int *status)
 {

@@ -1,8 +1,8 @@
 /*
- * libnvidia-ml.so.1: what moves with the load.
+ * libnvidia-ml.so.1: values that vary with the load.
  *
- * Utilization is the daemon's. Temperature, power and clocks follow from it by the fixed rules
- * below, so that tools show something that moves; docs/simgpu.md says so.
+ * Utilization is the daemon's. Temperature, power and clocks are derived from it by the fixed rules
+ * below, so that tools show changing values; docs/simgpu.md documents this.
  */
 #include "nvml_gpus.h"
 
@@ -25,7 +25,7 @@ static nvmlReturn_t ask_utilization(nvmlDevice_t device, struct sim_utilization 
 	return result;
 }
 
-/* A number that moves with the load. */
+/* A number that varies with the load. */
 #define LOAD_NUMBER(function, type, expression)                                                    \
 	NVML_API(function, nvmlDevice_t device, type *value)                                       \
 	{                                                                                          \

@@ -1,9 +1,9 @@
 /*
- * libnvidia-ml.so.1: who uses a device.
+ * libnvidia-ml.so.1: the processes that use a device.
  *
- * The answers are the host's: every process with a context, whoever asks and in whatever container,
- * numbered as the daemon numbers it. No graphics and no MPS on these GPUs, so those lists are
- * empty. Accounting knows the living alone.
+ * The answers are the host's: every process with a context, whichever process asks and in whatever
+ * container, with the daemon's pids. No graphics and no MPS on these GPUs, so those lists are
+ * empty. Accounting lists running processes alone.
  */
 #include "nvml_gpus.h"
 
@@ -14,11 +14,11 @@
 #define ACCOUNTING_BUFFER_ROWS 4000u
 
 struct rows {
-	void *of; /* to be freed */
+	void *of; /* the caller frees it */
 	unsigned int count;
 };
 
-/* The daemon's rows of one kind. Nothing is to be freed where the answer is not NVML_SUCCESS. */
+/* The daemon's rows of one kind. Free nothing if the answer is not NVML_SUCCESS. */
 static nvmlReturn_t ask_rows(nvmlDevice_t device, enum sim_op op, size_t row_bytes,
 			     struct rows *rows)
 {
@@ -37,7 +37,7 @@ static nvmlReturn_t ask_rows(nvmlDevice_t device, enum sim_op op, size_t row_byt
 	return result;
 }
 
-/* A context is what makes a process a compute process, whether it holds memory or not. */
+/* A context makes a process a compute process, whether it holds memory or not. */
 static nvmlReturn_t ask_processes(nvmlDevice_t device, struct rows *rows)
 {
 	return ask_rows(device, SIM_PROCESSES, sizeof(struct sim_process), rows);
@@ -49,7 +49,7 @@ static nvmlReturn_t ask_loads(nvmlDevice_t device, struct rows *rows)
 			rows);
 }
 
-/* How many there are goes into *count, whether or not the caller has room for them. */
+/* Their number is stored in *count, whether or not the caller has space for them. */
 static nvmlReturn_t make_room(unsigned int *count, const void *out, unsigned int there)
 {
 	unsigned int room = out ? *count : 0;
@@ -253,7 +253,7 @@ NVML_API(nvmlDeviceGetAccountingPids, nvmlDevice_t device, unsigned int *count, 
 	return result;
 }
 
-/* The memory of one process; whom is not said where there is no place for the answer. */
+/* The memory of one process; its pid is omitted if the answer has no field for it. */
 static nvmlReturn_t account_of(nvmlDevice_t device, const unsigned int *pid,
 			       unsigned long long *bytes)
 {
@@ -296,8 +296,8 @@ NVML_API(nvmlDeviceGetAccountingStats_v2, nvmlDevice_t device, nvmlAccountingSta
 	return result;
 }
 
-/* The window through which the CPU sees the GPU: the next power of two; a context maps a little.
- */
+/* The window through which the CPU accesses the GPU: the next power of two; a context maps a
+ * little. */
 NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
 	struct rows rows = {NULL, 0};

@@ -1,9 +1,9 @@
 /*
- * Handles: a table of live objects, addressed by kind, index and generation.
+ * Handles: a table of existing objects, addressed by kind, index and generation.
  *
- * A freed slot gets a new generation, so that an old handle stays wrong for a long time; with
- * SIMGPU_REUSE_HANDLES=1 in the program's environment it comes again at once, as NVIDIA's do, which
- * are addresses. Callers hold the driver's lock.
+ * A freed slot gets a new generation, so that an old handle stays invalid for a long time; with
+ * SIMGPU_REUSE_HANDLES=1 in the program's environment it is reused at once, as NVIDIA's are, which
+ * are addresses. The caller holds the driver's lock.
  */
 #include "driver.h"
 
@@ -63,7 +63,8 @@ void *object_new(enum object_kind kind, size_t bytes)
 	return object;
 }
 
-/* Looks like an aligned address and is none: programs only compare handles and pass them back. */
+/* Has the form of an aligned address and is none: programs only compare handles and pass them
+ * back. */
 void *object_handle(const void *object)
 {
 	const struct object *named = object;

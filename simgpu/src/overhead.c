@@ -1,12 +1,12 @@
 /*
- * What a context takes from the GPU beside what programs allocate: loaded code, and room for
- * stacks, printf and the device's malloc beyond what comes with the context.
+ * A context's memory beyond what programs allocate: loaded code, and space for stacks, printf and
+ * the device's malloc beyond what the context includes.
  *
- * What the device's own launches need, before CUDA 12: for each level of synchronisation the state
- * of all threads that the GPU holds, and a piece of memory for each launch that may wait.
+ * Before CUDA 12, also what the device's own launches need: for each level of synchronisation the
+ * state of all threads that the GPU holds, and a piece of memory for each pending launch.
  *
  * Local memory is for as many threads as the GPU holds at once: the largest that a limit or a
- * launched function asks for, and it does not shrink below what was launched.
+ * launched function requests, and it does not shrink below what was launched.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ bool loading_is_lazy(void)
 	return !mode || strcmp(mode, "EAGER") != 0;
 }
 
-/* Which of the calls that a driver may load at does: SIMGPU_LOADS_AT, or the last of them. */
+/* Which of the calls that may load code loads it: SIMGPU_LOADS_AT, or the last of them. */
 static enum load_moment loads_at(void)
 {
 	static const char *const names[] = {"function", "asked", "node", "instantiate", "launch"};
@@ -59,13 +59,14 @@ static void let_go(struct context *context, struct extra *extra)
 {
 	struct sim_id id = {.id = extra->id};
 
-	/* What a context that is gone held went with it. */
+	/* The memory of an ended context was freed with it. */
 	if (extra->id && context->alive)
 		sim_call(context->device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL);
 	*extra = (struct extra){0};
 }
 
-/* The new room is made when the old one is gone; where it does not fit, the old one comes back. */
+/* The new memory is allocated after the old one is freed; if it does not fit, the old one is
+ * restored. */
 static CUresult resize(struct context *context, struct extra *extra, uint64_t bytes)
 {
 	uint64_t before_bytes = extra->bytes;
@@ -91,7 +92,7 @@ static CUresult resize_local(struct context *context, uint64_t stack_bytes, uint
 	uint64_t most_bytes = stack_bytes > launched_bytes ? stack_bytes : launched_bytes;
 
 	if (most_bytes <= default_limits[SIM_LIMIT_STACK])
-		most_bytes = 0; /* comes with the context */
+		most_bytes = 0; /* included in the context */
 	if (most_bytes > UINT64_MAX / threads)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return resize(context, &context->local, most_bytes * threads);

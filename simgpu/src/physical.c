@@ -48,7 +48,7 @@ static bool give_file(struct physical *memory)
 		return memory->fd >= 0;
 	}
 	memory->fd = memory_file("simgpu-shared");
-	/* The page behind the data says what the file is: see share.c. */
+	/* The page after the data identifies the file: see share.c. */
 	if (memory->fd >= 0 && ftruncate(memory->fd, (off_t)(memory->bytes + SHARE_PAGE)) == 0)
 		return true;
 	if (memory->fd >= 0)
@@ -241,7 +241,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return physical_leave(CUDA_SUCCESS);
 }
 
-/* The same value as was used to map the memory, also where that has been released meanwhile. */
+/* The same value as was used to map the memory, even if that has been released meanwhile. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
 	struct mapping *mapping;

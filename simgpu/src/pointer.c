@@ -1,5 +1,5 @@
 /*
- * What the driver knows of an address: device memory, host memory that it allocated, or nothing.
+ * Queries of an address: device memory, host memory that the driver allocated, or unknown.
  */
 #include "pool.h"
 #include "vmm.h"
@@ -28,7 +28,7 @@ enum {
 	ATTRIBUTE_LAST_KNOWN = 21, /* of mappings and decompression: not simulated */
 };
 
-/* An address as the attributes see it; everything 0 where the driver does not know it. */
+/* An address as the attributes see it; all 0 if the driver does not know it. */
 struct place {
 	bool known, host, managed;
 	uint64_t address, base, bytes, buffer;

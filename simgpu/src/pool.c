@@ -1,4 +1,4 @@
-/* The pieces of memory pools; see pool.h for the law. */
+/* The pieces of memory pools; see pool.h. */
 #include "pool.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 enum piece_state { PIECE_FREE, PIECE_USED, PIECE_FREEING };
 
 struct piece {
-	struct range range; /* what was asked for; bytes 0 where it is not in use */
+	struct range range; /* the requested size; 0 if it is not in use */
 	uint64_t base, bytes;
 	enum piece_state state;
 	uint64_t stream, ready_ns; /* of one that is being freed */
@@ -41,7 +41,7 @@ struct pool *chunk_pool(struct chunk *chunk)
 	return chunk->pool;
 }
 
-/* What was being freed and is free by now, with its neighbours, becomes one piece. */
+/* Pieces whose free has completed are merged with their neighbours. */
 static void merge(struct chunk *chunk, uint64_t now)
 {
 	size_t kept = 0;
@@ -67,7 +67,7 @@ static bool fits(const struct piece *piece, uint64_t bytes, uint64_t stream)
 		(piece->state == PIECE_FREEING && piece->stream == stream));
 }
 
-/* Cuts `bytes` off the beginning of the piece; what is left behind keeps its state. */
+/* Splits `bytes` off the beginning of the piece; the rest keeps its state. */
 static bool cut(struct chunk *chunk, size_t at, uint64_t bytes)
 {
 	struct piece rest = chunk->pieces[at];
@@ -93,8 +93,7 @@ static bool cut(struct chunk *chunk, size_t at, uint64_t bytes)
 	return true;
 }
 
-/* The piece is in use from here on, its first `bytes` that is; 0 where there is no memory for it.
- */
+/* The piece's first `bytes` are in use from here on; 0 if there is no memory for the entry. */
 static uint64_t use(struct chunk *chunk, size_t at, uint64_t bytes)
 {
 	static uint64_t last_id;
@@ -208,7 +207,7 @@ struct range *chunk_find(struct chunk *chunk, uint64_t address)
 	return piece && address - piece->base < piece->range.bytes ? &piece->range : NULL;
 }
 
-/* A destroyed pool goes with its last allocation. */
+/* A destroyed pool ends with its last allocation. */
 static void let_go(struct pool *pool)
 {
 	if (pool->destroyed && !pool->chunks)

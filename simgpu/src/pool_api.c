@@ -1,5 +1,5 @@
 /*
- * cuMemPool*: pools as programs name, tune and trim them. Their memory is pool.c's matter.
+ * cuMemPool*: pools as programs name, tune and trim them. pool.c manages their memory.
  *
  * Pools in device memory alone, a part of a device's or managed among it; those of hosts are not
  * supported.
@@ -18,7 +18,7 @@ static CUresult enter(CUmemoryPool handle, struct pool **pool)
 	return *pool && !(*pool)->destroyed ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
-/* A pool's handle for a question about a device. */
+/* A pool's handle for a query about a device. */
 static CUresult pool_of_device(CUmemoryPool *out, CUdevice ordinal, bool current)
 {
 	struct device *device;
@@ -63,7 +63,7 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 	return driver_leave(result);
 }
 
-/* The questions by location, of CUDA 13. */
+/* The queries by location, of CUDA 13. */
 static CUresult location_check(const CUmemLocation *location, int type)
 {
 	if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -139,7 +139,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* What is still allocated from it stays, and takes the pool along when it is freed. */
+/* What is still allocated from it remains, and ends the pool when it is freed. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	struct chunk *gone = NULL;
@@ -201,7 +201,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int attribute, void *value)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* A high watermark can be set to zero alone: it is then what is current. */
+/* A high watermark can be set to zero alone: it then takes the current value. */
 static CUresult reset_high(uint64_t *high_bytes, uint64_t current_bytes, uint64_t value)
 {
 	if (value)
@@ -242,7 +242,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value)
 	return driver_leave(result);
 }
 
-/* There is no peer access between simulated GPUs, but for a GPU's access to itself. */
+/* There is no peer access between simulated GPUs, except a GPU's access to itself. */
 CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
 {
 	struct device *device;
@@ -260,7 +260,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, siz
 		else if (device != pool->device)
 			result = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 		else if (map[i].flags != CU_MEM_ACCESS_READWRITE)
-			result = CUDA_ERROR_INVALID_VALUE; /* its own it keeps */
+			result = CUDA_ERROR_INVALID_VALUE; /* its access to itself remains */
 	}
 	return driver_leave(result);
 }

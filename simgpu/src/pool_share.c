@@ -1,8 +1,8 @@
 /*
- * Pools and their allocations in other processes: the pool as a memory file that says which it is,
- * an allocation as the daemon's token for its chunk and a place in it.
+ * Pools and their allocations in other processes: the pool as a memory file that identifies it, an
+ * allocation as the daemon's token for its chunk and an offset in it.
  *
- * Memory lives while any process holds it. What is written there is not shared: each process has
+ * Memory exists while any process holds it. Bytes written there are not shared: each process has
  * pages of its own.
  */
 #define _GNU_SOURCE

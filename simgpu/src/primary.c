@@ -1,9 +1,9 @@
 /*
- * Primary contexts: one per device and process, shared by all who retain it.
+ * Primary contexts: one per device and process, shared by all that retain it.
  *
- * The handle stays the same for the life of the process; between the last release, or a reset, and
- * the next retain it names a destroyed context, which can be made current all the same. A reset
- * releases nothing: its retainer still releases the context.
+ * The handle stays the same until the process ends; between the last release, or a reset, and the
+ * next retain it names a destroyed context, which can still be made current. A reset releases
+ * nothing: its retainer still releases the context.
  */
 #include "graph.h"
 #include "pool.h"

@@ -11,7 +11,7 @@
 #define VARIABLE_MAX_BYTES (1ull << 40)
 
 struct scanner {
-	const char *at;	   /* behind the current token */
+	const char *at;	   /* after the current token */
 	const char *token; /* NULL at the end of the text */
 	size_t length;
 	uint64_t duration_ns; /* of the last comment that names one, */
@@ -108,7 +108,7 @@ static bool is(const struct scanner *scanner, const char *text)
 	       memcmp(scanner->token, text, scanner->length) == 0;
 }
 
-/* Behind the bracket that closes the one just read. */
+/* After the bracket that closes the one just read. */
 static bool skip_brackets(struct scanner *scanner, const char *open, const char *close)
 {
 	for (unsigned int depth = 1; depth;) {
@@ -207,7 +207,7 @@ static enum ptx_result read_entry(struct scanner *scanner, struct ptx *ptx)
 		if (!scanner->token)
 			return PTX_MALFORMED;
 	}
-	/* Directives such as .maxntid may stand before the body. */
+	/* Directives such as .maxntid may precede the body. */
 	while (!is(scanner, "{"))
 		if (is(scanner, ";") || !next(scanner))
 			return is(scanner, ";") ? PTX_OK : PTX_MALFORMED;

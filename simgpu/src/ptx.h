@@ -1,10 +1,9 @@
 /*
- * What the driver reads in a PTX text: its version, its target, its entry points and their
+ * Reads a PTX text as the driver does: its version, its target, its entry points and their
  * parameters, and its variables. Bodies are skipped: a simulated launch takes time and computes
- * nothing. Comments tell what a body would: before an entry how long it takes, `// simgpu:
- * duration_ns=250000`, and how much local memory a thread of it needs, `// simgpu:
- * local_bytes=4096`; anywhere what the code of the whole text takes, `// simgpu:
- * module_bytes=8388608`.
+ * nothing. Comments state what a body would: before an entry its duration, `// simgpu:
+ * duration_ns=250000`, and the local memory of a thread of it, `// simgpu: local_bytes=4096`;
+ * anywhere the memory of the whole text's code, `// simgpu: module_bytes=8388608`.
  *
  * Pure: text in, values out.
  */
@@ -21,7 +20,7 @@ struct ptx_parameter {
 
 struct ptx_entry {
 	char *name;
-	uint64_t duration_ns; /* SIM_DURATION_DEFAULT where the text does not say */
+	uint64_t duration_ns; /* SIM_DURATION_DEFAULT if the text does not state it */
 	uint64_t local_bytes; /* per thread */
 	struct ptx_parameter *parameters;
 	unsigned int parameter_count;
@@ -37,25 +36,25 @@ struct ptx_variable {
 #define PTX_BYTES_DEFAULT UINT64_MAX
 
 struct ptx {
-	unsigned int references; /* whoever keeps the text's meaning */
+	unsigned int references; /* users of the parsed text */
 	unsigned int version;	 /* 10 * major + minor */
-	unsigned int target;	 /* of sm_80: 80; 0 where there is none */
+	unsigned int target;	 /* of sm_80: 80; 0 if there is none */
 	bool machine_code;	 /* read from a cubin (cubin.h) */
-	uint64_t code_bytes;	 /* PTX_BYTES_DEFAULT where the text does not say */
+	uint64_t code_bytes;	 /* PTX_BYTES_DEFAULT if the text does not state it */
 	struct ptx_entry *entries;
 	unsigned int entry_count;
 	const struct ptx_entry **by_name; /* the entries, sorted */
 	struct ptx_variable *variables;
 	unsigned int variable_count;
 	uint64_t variables_bytes;
-	char *initial; /* what the first `initial_bytes` of the variables begin with */
+	char *initial; /* the first `initial_bytes` of the variables */
 	uint64_t initial_bytes;
 };
 
 enum ptx_result {
 	PTX_OK,
 	PTX_NOT_PTX,   /* does not begin as PTX does */
-	PTX_MALFORMED, /* begins so, and cannot be read to the end */
+	PTX_MALFORMED, /* begins so, but is malformed */
 	PTX_NO_MEMORY,
 };
 
@@ -66,11 +65,11 @@ void ptx_release(struct ptx *ptx);
 int ptx_entry_find(const struct ptx *ptx, const char *name);
 const struct ptx_variable *ptx_variable_find(const struct ptx *ptx, const char *name);
 
-/* For readers of other formats. The first returns `rows` with room for one more than `count`. */
+/* For readers of other formats. The first returns `rows` with space for one more than `count`. */
 void *ptx_grow(void *rows, unsigned int count, size_t bytes);
 enum ptx_result ptx_variable_add(struct ptx *ptx, const char *name, size_t name_bytes,
 				 struct ptx_variable row);
-/* Makes the entries ready to be found. */
+/* Sorts the entries for the search. */
 enum ptx_result ptx_finish(struct ptx *ptx);
 
 #endif

@@ -1,4 +1,4 @@
-/* What PTX text and machine code are read into, and how it is found again; see ptx.h. */
+/* The result of parsing PTX text and machine code, and searches in it; see ptx.h. */
 #define _GNU_SOURCE
 #include "ptx.h"
 

@@ -1,11 +1,11 @@
 /*
  * cuGetProcAddress: which entry a base name means, for a CUDA version and a kind of stream 0.
  *
- * The table is both lists of names, so every exported symbol can be found, and none that is not.
- * A version later than the driver's own means the newest entry. A name that is not there, or not
- * yet at that version, is CUDA_SUCCESS, a NULL pointer and the reason in the status; the entry of
- * before CUDA 12, which has no status, says CUDA_ERROR_NOT_FOUND and leaves the pointer alone. With
- * the flag for a stream of the thread's own, a name that has a twin for that means the twin alone.
+ * The table is both lists of names, so every exported symbol can be found, and no other. A version
+ * later than the driver's own means the newest entry. For a name that does not exist, or not yet at
+ * that version, it returns CUDA_SUCCESS, a NULL pointer and the reason in the status; the entry of
+ * before CUDA 12, which has no status, returns CUDA_ERROR_NOT_FOUND and leaves the pointer alone.
+ * With the flag for a stream of the thread's own, a name with a twin for that means the twin alone.
  */
 #include "resolve.h"
 #include "cuda_entry.h"
@@ -16,8 +16,8 @@
 #include <string.h>
 
 /*
- * Drivers may answer with an inner function where they export another: asked to by
- * SIMGPU_INNER_ENTRIES=1, this one does, for every name.
+ * Drivers may return an inner function where they export another; with SIMGPU_INNER_ENTRIES=1 this
+ * one does, for every name.
  */
 #if defined(__x86_64__)
 #define JUMP "jmp "
@@ -61,8 +61,8 @@ static const struct row rows[] = {
 };
 
 /*
- * The latest meaning at that version, of the rows for that kind of stream 0; of a name that has no
- * rows for the thread's own stream, of all.
+ * The latest meaning at that version, among the rows for that kind of stream 0; for a name without
+ * rows for the thread's own stream, among all.
  */
 static const struct row *find(const char *base, int version, bool per_thread, bool *known)
 {

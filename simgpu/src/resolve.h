@@ -1,6 +1,6 @@
 /*
- * What differs between one generation of the driver and the next: the newest CUDA version that it
- * speaks, and with it which names it exports (generation.cmake) and finds.
+ * The differences between generations of the driver: the newest CUDA version supported, and with it
+ * which names it exports (generation.cmake) and finds.
  */
 #ifndef SIMGPU_RESOLVE_H
 #define SIMGPU_RESOLVE_H

@@ -1,9 +1,9 @@
 /*
  * Physical memory from one process to another: by file descriptor, or by a fabric handle.
  *
- * A descriptor is that of the memory's file; the page behind its data says which GPU and which
- * allocation it is. A fabric handle carries the same, and where the exporter's file can be found:
- * once the exporter has gone, an importer by fabric handle holds the memory, but not the data. The
+ * A descriptor is that of the memory's file; the page after its data identifies the GPU and the
+ * allocation. A fabric handle has the same content, and the location of the exporter's file: once
+ * the exporter has exited, an importer by fabric handle holds the memory, but not the data. The
  * daemon keeps the bytes as long as any process holds them, or any copy of a descriptor is open:
  * each exported one is an open file description of its own that holds a lock.
  */
@@ -108,7 +108,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
 	return physical_leave(result);
 }
 
-/* A descriptor of the exporter's file, or -1 where it has gone. */
+/* A descriptor of the exporter's file, or -1 if it has exited. */
 static int open_fabric(const struct share *share)
 {
 	struct share found;
@@ -164,7 +164,7 @@ static CUresult adopt(const struct share *share, int fd, struct physical **out)
 	return CUDA_SUCCESS;
 }
 
-/* Each import is an object of its own, also that of what this process exported itself. */
+/* Each import is an object of its own, also that of this process's own export. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *shareable,
 					int type)
 {

@@ -1,9 +1,9 @@
 /*
- * The look-alike of nvidia-smi: what its files share.
+ * The compatible nvidia-smi: what its files share.
  *
- * It is a client of NVML like any other: it loads libnvidia-ml.so.1 when it runs and finds each
- * function by name, as NVIDIA's program does, so whatever stands between a program and NVML stands
- * between this one and NVML too.
+ * It is a client of NVML like any other: it loads libnvidia-ml.so.1 at run time and finds each
+ * function by name, as NVIDIA's program does, so a library that interposes NVML affects this
+ * program too.
  */
 #ifndef SIMGPU_SMI_H
 #define SIMGPU_SMI_H
@@ -71,7 +71,7 @@ struct smi_format {
 
 extern struct smi_nvml nvml;
 
-/* The running processes of a GPU; free() the result. NULL with *count 0 where there is none. */
+/* The running processes of a GPU; free() the result. NULL with *count 0 if there is none. */
 nvmlProcessInfo_t *smi_processes(nvmlDevice_t device, unsigned int *count);
 
 unsigned long long smi_mib(unsigned long long bytes);
@@ -91,7 +91,7 @@ struct smi_row {
 	const nvmlProcessInfo_t *process;
 };
 
-/* What can be asked of a row; `unit` is NULL where there is none. */
+/* A queryable property of a row; `unit` is NULL if there is none. */
 struct smi_field {
 	const char *name;
 	const char *alias;

@@ -1,5 +1,5 @@
 /*
- * What nvidia-smi can be asked about a GPU or a process: one table of fields per kind of row.
+ * What nvidia-smi can query of a GPU or a process: one table of fields per kind of row.
  */
 #define _GNU_SOURCE
 #include "smi.h"

@@ -1,8 +1,8 @@
 /*
- * nvidia-smi's CSV queries: the names asked for, a header, and a line per GPU or process.
+ * nvidia-smi's CSV queries: the requested names, a header, and a line per GPU or process.
  *
- * A value that NVML refuses is printed as NVIDIA's program prints it: [N/A] where it is not
- * supported, the reason in brackets otherwise.
+ * A value that NVML refuses is printed as NVIDIA's program prints it: [N/A] if it is not supported,
+ * else the reason in brackets.
  */
 #include "smi.h"
 
@@ -12,7 +12,7 @@
 
 #define MAX_FIELDS 64
 
-/* Fields and, for the header, the names by which they were asked for. */
+/* Fields and, for the header, the names by which they were requested. */
 struct query {
 	const struct smi_field *fields[MAX_FIELDS];
 	const char *names[MAX_FIELDS];

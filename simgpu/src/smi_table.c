@@ -16,7 +16,7 @@
 	"+---------------------------------------------------------------------------------------" \
 	"--+\n"
 
-/* Text of a value, or what the table shows where NVML refuses it. */
+/* Text of a value, or the table's substitute if NVML refuses it. */
 #define CELL 32
 
 static void cell(char *out, nvmlReturn_t result, const char *format, unsigned int value)

@@ -1,15 +1,16 @@
 /*
- * Streams: instants at which what was submitted is done.
+ * Streams: instants at which submitted work is done.
  *
- * The daemon runs a GPU's work in the order of submission and says when each piece will be done,
+ * The daemon runs a GPU's work in the order of submission and returns when each piece will be done,
  * so a stream is a number that only grows. Data moves when a copy is submitted: kernels compute
- * nothing, so no one can tell. A blocking stream and the legacy stream wait for each other.
+ * nothing, so the difference is not observable. A blocking stream and the legacy stream wait for
+ * each other.
  */
 #include "graph.h"
 #include "pool.h"
 
 static __thread bool zero_is_per_thread;
-static __thread char this_thread; /* its address tells threads apart */
+static __thread char this_thread; /* its address identifies the thread */
 
 bool stream_per_thread(bool enable)
 {
@@ -142,7 +143,7 @@ CUresult cuStreamCreate(CUstream *out, unsigned int flags)
 	return cuStreamCreateWithPriority(out, flags, 0);
 }
 
-/* Returns at once: what was submitted runs on, and the context still waits for it. */
+/* Returns at once: submitted work continues, and the context still waits for it. */
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
 	struct stream *stream;

@@ -1,5 +1,5 @@
 /*
- * Texture and surface objects: descriptions that are kept and given back. No kernel reads them.
+ * Texture and surface objects: descriptions that are stored and returned. No kernel reads them.
  */
 #include "array.h"
 

@@ -1,6 +1,5 @@
 /*
- * See transfer.h. Device addresses are checked to their last byte; host addresses are the program's
- * affair.
+ * See transfer.h. Device addresses are checked to their last byte; host addresses are not.
  */
 #include "transfer.h"
 
@@ -39,8 +38,8 @@ static bool span_is_good(uint64_t address, uint64_t bytes, enum side side)
 	return address != 0;
 }
 
-/* From the first byte of the first row to the last of the last; false where no address space has
- * that much. There is at least one byte. */
+/* From the first byte of the first row to the last of the last; false if that exceeds the address
+ * space. There is at least one byte. */
 static bool extent(const struct place *place, const struct transfer *transfer, uint64_t *bytes)
 {
 	uint64_t rows, slices;
@@ -157,7 +156,7 @@ CUresult transfer_submit(const struct transfer *transfer, CUstream handle)
 		return result;
 	if (stream->capture)
 		return driver_leave(capture(transfer, stream));
-	if (has_array(transfer)) { /* it might go without the lock */
+	if (has_array(transfer)) { /* it might end without the lock */
 		move(transfer);
 		return driver_leave(CUDA_SUCCESS);
 	}

@@ -1,6 +1,6 @@
 /*
- * Copies and fills: checked to their last byte, then done when they are submitted, or written down
- * as a node of a graph where their stream captures.
+ * Copies and fills: checked to their last byte, then executed when they are submitted, or recorded
+ * as a node of a graph if their stream captures.
  */
 #ifndef SIMGPU_TRANSFER_H
 #define SIMGPU_TRANSFER_H
@@ -13,7 +13,7 @@ enum side {
 	SIDE_ARRAY,
 };
 
-/* One end of a copy: its first byte, and the ways to the next row and slice. */
+/* One end of a copy: its first byte, and the distances to the next row and slice. */
 struct place {
 	enum side side;
 	uint64_t address;
@@ -30,18 +30,18 @@ struct transfer {
 };
 
 CUresult transfer_submit(const struct transfer *transfer, CUstream stream);
-/* The same, and waits for what the legacy stream still does. */
+/* The same, and waits for the legacy stream's pending work. */
 CUresult transfer_wait(const struct transfer *transfer);
 
-/* What a stream calls in the program. */
+/* A function of the program that a stream calls. */
 struct host_call {
 	void (*function)(void *);
 	void *data;
 };
 
-/* host_calls.c: the function runs in a thread of the driver's, once that instant has come. */
+/* host_calls.c: the function runs in a thread of the driver, once that instant is reached. */
 CUresult host_call_at(uint64_t ready_ns, const struct host_call *call);
-/* Whether one that is due by then has not ended; waits until none is. */
+/* True if one that is due by then has not ended; waits until none is left. */
 bool host_calls_due(uint64_t until_ns);
 void host_calls_wait(uint64_t until_ns);
 

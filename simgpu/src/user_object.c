@@ -1,6 +1,6 @@
 /*
- * User objects: what a program keeps alive as long as a graph, or an executable graph of it, may
- * use it. When the last reference goes, the driver calls the program's function, in a thread of its
+ * User objects: data of the program that exists as long as a graph, or an executable graph of it,
+ * may use it. After the last release the driver calls the program's function, in a thread of its
  * own.
  */
 #include "graph.h"
@@ -37,7 +37,7 @@ static struct graph_user *find(struct graph_user *list, const struct user_object
 	return list;
 }
 
-/* One that is full of references has none to give. */
+/* No further reference is possible at the maximum. */
 static bool can_count(uint64_t references, unsigned int more)
 {
 	return more && references + more <= UINT32_MAX;

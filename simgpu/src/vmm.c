@@ -37,7 +37,7 @@ bool vmm_reserved(uint64_t address)
 	return reservation_of(address, 1) != NULL;
 }
 
-/* Index of the first mapping that ends behind `address`. */
+/* Index of the first mapping that ends after `address`. */
 static size_t first_behind(uint64_t address)
 {
 	size_t low = 0, high = mappings_used;
@@ -81,7 +81,7 @@ bool vmm_accessible(uint64_t address, uint64_t bytes)
 	return true;
 }
 
-/* The mappings that make up the range exactly: index of the first, and how many; 0 where none. */
+/* The mappings that make up the range exactly: index of the first, and their number; 0 if none. */
 static size_t whole_mappings(uint64_t address, uint64_t bytes, size_t *first)
 {
 	size_t at = *first = first_behind(address);

@@ -1,10 +1,10 @@
 /*
- * What the simulated driver's libraries say to the daemon, over one stream socket per GPU.
+ * The protocol of the simulated driver's libraries and the daemon, over one stream socket per GPU.
  *
- * One pathname socket serves one GPU: whoever can open it has the GPU, whoever cannot has not.
+ * One pathname socket serves one GPU: a process that can open it has the GPU, any other has not.
  * Each message is a head and `bytes` of payload; requests and replies alternate on a connection,
- * which belongs to one process. All fields little-endian. The daemon's side is simgpu/wire.py; a
- * test compares the two.
+ * which belongs to one process. All fields are little-endian. The daemon's side is simgpu/wire.py;
+ * a test compares the two.
  */
 #ifndef SIMGPU_WIRE_H
 #define SIMGPU_WIRE_H
@@ -28,9 +28,9 @@ enum sim_op {
 	SIM_UTILIZATION,	 /* - -> sim_utilization */
 	SIM_PROCESS_UTILIZATION, /* - -> array of sim_process_utilization */
 	SIM_MEMORY_EXPORT,	 /* sim_id -> sim_id: the token of that memory */
-	SIM_MEMORY_IMPORT, /* sim_import -> sim_imported; lives while anybody has an id of it */
-	SIM_FAULT,	   /* sim_call_name -> sim_fault: what is to happen to such a call */
-	SIM_MEMORY_KEEP,   /* sim_keep -> -; lives while that lock does, too */
+	SIM_MEMORY_IMPORT, /* sim_import -> sim_imported; exists while any client has an id of it */
+	SIM_FAULT,	   /* sim_call_name -> sim_fault: the outcome of such a call */
+	SIM_MEMORY_KEEP,   /* sim_keep -> -; exists while that lock does, too */
 };
 
 enum sim_status {
@@ -65,14 +65,14 @@ struct sim_gpu {
 	char driver_version[80]; /* "580.65.06" */
 	uint64_t memory_bytes;
 	uint64_t granule_bytes; /* memory is charged in whole granules */
-	uint64_t module_bytes;	/* what the code of a module takes that does not say */
+	uint64_t module_bytes;	/* code size of a module that does not state one */
 	uint32_t cuda_version;	/* 13000 */
 	uint32_t minor;		/* number on the host */
 	uint32_t pci_domain, pci_bus, pci_device;
 	uint32_t capability_major, capability_minor;
 	uint32_t multiprocessors;
 	uint32_t clock_khz, memory_clock_khz, bus_width_bits, power_limit_mw;
-	uint8_t mig_uuid[16]; /* of the one MIG instance that has it all; zeros: no MIG */
+	uint8_t mig_uuid[16]; /* of the one MIG instance that has all of it; zeros: no MIG */
 };
 
 struct sim_id {
@@ -121,8 +121,8 @@ struct sim_process {
 
 /*
  * The reply to a CUDA library's SIM_HELLO carries a descriptor (SCM_RIGHTS): a page to be mapped
- * for reading, whose first word is how many faults by name are armed on the GPU. Only then is
- * SIM_FAULT worth asking.
+ * read-only, whose first word is how many faults by name are armed on the GPU. Only then is
+ * SIM_FAULT worth a request.
  */
 struct sim_board {
 	uint32_t armed;
@@ -133,8 +133,8 @@ struct sim_call_name {
 };
 
 struct sim_fault {
-	uint64_t latency_ns; /* wait so long first */
-	int32_t code;	     /* return this; 0: go on */
+	uint64_t latency_ns; /* delay before the call */
+	int32_t code;	     /* return this; 0: run the call */
 	uint32_t reserved;
 };
 

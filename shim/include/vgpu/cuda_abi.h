@@ -1,9 +1,9 @@
 /*
- * The few types and codes of the CUDA driver API that the library touches.
+ * The few types and codes of the CUDA driver API that the library uses.
  *
- * Facts about NVIDIA's ABI, as cuda.h of CUDA 13.0 and its cudaTypedefs.h state them; nothing of
- * ours. The unsuffixed entries that have a _v2 beside them are the API of 2009: sizes and device
- * pointers of 32 bits, still exported by every driver.
+ * Facts about NVIDIA's ABI, from cuda.h of CUDA 13.0 and its cudaTypedefs.h; nothing of this
+ * project. An unsuffixed entry beside a _v2 one is the API of 2009: sizes and device pointers of 32
+ * bits, still exported by every driver.
  */
 #ifndef VGPU_CUDA_ABI_H
 #define VGPU_CUDA_ABI_H
@@ -151,7 +151,7 @@ enum {
 	CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
 };
 
-/* Flags of cuGetProcAddress: which default stream the caller was compiled for. */
+/* Flags of cuGetProcAddress: the default stream that the caller was compiled for. */
 enum {
 	CU_GET_PROC_ADDRESS_DEFAULT = 0,
 	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,

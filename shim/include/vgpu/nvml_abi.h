@@ -1,5 +1,5 @@
 /*
- * The few types and codes of NVML that the library touches, as nvml.h of driver 580 states them.
+ * The few types and codes of NVML that the library uses, from nvml.h of driver 580.
  */
 #ifndef VGPU_NVML_ABI_H
 #define VGPU_NVML_ABI_H

@@ -17,9 +17,9 @@
 #include "region/shared.h"
 #include "vgpu/region.h"
 
-/* A server of 100 GB with thousands of mappings takes seconds to be torn down after its exit. */
+/* The teardown of an exited 100 GB server with thousands of mappings takes seconds. */
 #define TEARDOWN_NS    UINT64_C(30000000000)
-#define STILL_NS       UINT64_C(5000000000) /* without growth: the teardown is over */
+#define STILL_NS       UINT64_C(5000000000) /* without growth: the teardown is complete */
 #define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 of them */
 #define MOST_DOUBLINGS 6
 
@@ -28,7 +28,7 @@ static uint64_t min_bytes(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Before a refusal the pools of the process give back what they hold unused. */
+/* Before a refusal, trim the pools of the process. */
 static bool reserve(int gpu, uint64_t bytes)
 {
 	return vgpu_reserve(gpu, bytes) == VGPU_OK ||
@@ -57,7 +57,7 @@ CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult re
 	return result;
 }
 
-/* Only a current context can ask; where a context is being made, there is none. */
+/* The query needs a current context; during the creation of one there is none. */
 static bool has_grown(struct vgpu_teardown *teardown)
 {
 	size_t free_bytes = 0, total_bytes;
@@ -72,7 +72,8 @@ static bool has_grown(struct vgpu_teardown *teardown)
 
 bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu_teardown *teardown)
 {
-	/* Exits by GPU whose memory has been waited for to the end: once is enough. */
+	/* The exit, by GPU, whose memory has been waited for until the timeout: each is waited for
+	 * once. */
 	static uint64_t done_ns[VGPU_MOST_GPUS];
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << teardown->pauses};
 	int gpu = reservation->place.gpu;
@@ -179,7 +180,7 @@ bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 	return known;
 }
 
-/* A key that has been given again is what another call gave back meanwhile. */
+/* A key that is entered already: another call has freed it meanwhile. */
 static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge)
 {
 	struct vgpu_charge gone;
@@ -208,8 +209,8 @@ void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *c
 		VGPU_AT(FREE_REFUNDED);
 		return;
 	}
-	/* A free that the driver refuses may have come too late: the context took the memory, or
-	 * does just now. What cannot be written down is charged until we end. */
+	/* A free that the driver refuses may be late: the context has taken the memory, or is just
+	 * taking it. If it cannot be entered, the charge lasts until the process ends. */
 	if (driver_said == CUDA_SUCCESS || !vgpu_place_lives(charge->context))
 		give_back(charge);
 	else

@@ -1,8 +1,8 @@
 /*
- * May this allocation happen? Reserve, call the driver, then commit or cancel.
+ * Admission of an allocation: reserve, call the driver, then commit or cancel.
  *
- * Between the wrappers, which know driver calls, and region.h and ledger.h, which know none. A
- * place that is not managed makes everything here a no-op; one that is not granted is refused.
+ * Between the wrappers, which make driver calls, and region.h and ledger.h, which make none. For a
+ * place that is not managed every function is a no-op; one that is not granted is refused.
  */
 #ifndef VGPU_ADMISSION_H
 #define VGPU_ADMISSION_H
@@ -23,14 +23,14 @@ struct vgpu_reservation {
 /* What device memory of that size costs the GPU: whole blocks. */
 uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes);
 
-/* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow; after anything else, the
- * wrapper returns it. Never under a lock: what the driver holds unused is trimmed before a refusal.
- */
+/* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow; any other code the
+ * wrapper returns. Call it without locks: before a refusal it trims what the driver holds
+ * unused. */
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out);
 
 /*
- * The driver refused a reserved allocation for want of memory: wait a little and say true, if a
- * process that exited lately may still hold it, and the GPU's free memory still grows.
+ * The driver refused a reserved allocation for lack of memory. Pause and return true if a recently
+ * exited process may still hold it and the GPU's free memory still grows.
  */
 struct vgpu_teardown {
 	uint64_t begun_ns, grew_ns; /* 0: not yet */
@@ -40,7 +40,7 @@ struct vgpu_teardown {
 bool vgpu_await_teardown(const struct vgpu_reservation *reservation,
 			 struct vgpu_teardown *teardown);
 
-/* `result = call`, as long as the driver's refusal may be due to a process that has exited. */
+/* `result = call`, repeated while an exited process may cause the driver's refusal. */
 #define VGPU_CALL_RESERVED(result, reservation, call)                                              \
 	do {                                                                                       \
 		struct vgpu_teardown vgpu_teardown_ = {0};                                         \
@@ -52,53 +52,53 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation,
 	} while (0)
 
 /*
- * What looks malformed the driver shall refuse by its own code, also where our answer would be that
- * it does not fit: then it is asked with nothing reserved. Should it give all the same, to settle
- * or commit is to refuse.
+ * For arguments that look malformed: the driver is called with nothing reserved, so that its own
+ * error code is returned, even if the size would not fit. If it succeeds all the same, settle or
+ * commit refuses.
  */
 CUresult vgpu_ask_all_the_same(struct vgpu_reservation *reservation, CUresult result);
 
-/* Nothing came of it. */
+/* Undo the reservation: the call allocated nothing. */
 void vgpu_cancel(const struct vgpu_reservation *reservation);
 
-/* The driver gave what `key` names. CUDA_ERROR_OUT_OF_MEMORY: it could not be written down; undo
+/* The driver allocated what `key` names. CUDA_ERROR_OUT_OF_MEMORY: it cannot be entered; free it
  * with the driver, then cancel. */
 CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key);
 
-/* The same, of memory that other processes hold as well (shared.h), where hold is not 0. */
+/* The same for memory that other processes hold as well (shared.h), if hold is not 0. */
 CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
 			    uint64_t key, uint32_t hold);
 
-/* What `key` names may be held by others from now on, who find it by `handle_key`. */
+/* Other processes may hold what `key` names from now on; they find it by `handle_key`. */
 void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key);
 
 /*
- * For amounts that the driver tells after the call: apart from the reservation the place was
- * charged before_bytes, and shall now be charged after_bytes, the reservation's included.
- * CUDA_ERROR_OUT_OF_MEMORY: that is more than was reserved, and does not fit; nothing changed: undo
+ * For amounts that the driver reports after the call: apart from the reservation the place was
+ * charged before_bytes; charge after_bytes now, the reservation's included.
+ * CUDA_ERROR_OUT_OF_MEMORY: that exceeds the reservation and does not fit; nothing changed: undo
  * with the driver, then cancel.
  */
 CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
 		     uint64_t after_bytes);
 
 /*
- * A free: take before the driver frees, because the key may be given to another thread the moment
- * it is free; release after, because until then the GPU's memory is held. False, and a `charge`
- * that release ignores: not ours, the driver alone answers.
+ * A free: take before the driver frees, because the key may be given to another thread at once;
+ * release after, because until then the GPU's memory is held. False, and a `charge` that release
+ * ignores: the key is unknown here, only the driver is called.
  */
 bool vgpu_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
 void vgpu_release(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
 		  CUresult driver_said);
 
-/* The driver has destroyed the context: whatever it held is refunded. */
+/* The driver has destroyed the context: refund everything it held. */
 void vgpu_forget_context(uint32_t context);
 
-/* What a GPU may look like to this process: limits applied to what the driver said of it. */
+/* The GPU's size as shown to this process: the limits applied to what the driver reported. */
 struct vgpu_memory_view {
 	uint64_t total_bytes, used_bytes, free_bytes;
 };
 
-/* `free_bytes` as the driver sees it: a neighbour may hold what the limit would still allow. */
+/* `free_bytes` as the driver reports it: a neighbour may hold what the limit would still allow. */
 struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t free_bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * See claims.h. Claims hang in one hash table by kind and key; those of a list, kept or taken, hang
- * on each other and no other thread sees them. What has to look at all claims (a handle that was
- * retained by address, an unbinding, an array that goes) is rare. No thread holds the table's lock
+ * See claims.h. Claims hang in one hash table by kind and key; those of a list, kept or taken, are
+ * linked to each other and invisible to other threads. Operations that scan all claims (a handle
+ * retained by address, an unbinding, an array's end) are rare. No thread holds the table's lock
  * while a charge is refunded.
  */
 #include "charge/claims.h"
@@ -14,7 +14,7 @@ enum { BUCKET_BITS = 14, ANY_DEVICE = VGPU_MULTICAST };
 
 struct claim {
 	struct vgpu_claim_to to;
-	uint32_t next;	 /* in the bucket, in a list, or among the free */
+	uint32_t next;	 /* in the bucket, in a list, or in the free list */
 	uint32_t memory; /* 0: free */
 	bool hangs;	 /* in its bucket */
 };
@@ -25,12 +25,12 @@ struct memory {
 	uint32_t next_free;
 };
 
-/* Numbers begin at 1. `used`: numbers given so far. Of memories there are no more than claims. */
+/* Numbers begin at 1. `used`: numbers given so far. There are no more memories than claims. */
 struct table {
 	struct vgpu_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t claims_used, claims_free, memories_used, memories_free;
-	uint32_t kinds[VGPU_CLAIM_KINDS]; /* how many hang in the table */
+	uint32_t kinds[VGPU_CLAIM_KINDS]; /* entries in the table */
 	uint32_t bucket[1 << BUCKET_BITS];
 	struct claim claim[VGPU_CLAIMS];
 	struct memory memory[VGPU_CLAIMS];
@@ -41,7 +41,7 @@ static const struct vgpu_physical nothing = {.charge = {.place = {.gpu = VGPU_GP
 static struct vgpu_wiped *pages;
 bool vgpu_any_view; /* there was one */
 
-/* The table, locked; NULL where nothing was ever claimed, or the lock is not to be had. */
+/* The table, locked; NULL if nothing was ever claimed, or the lock is not available. */
 static struct table *enter(void)
 {
 	struct table *t = NULL;
@@ -94,7 +94,7 @@ static void unhang(struct table *t, uint32_t number, uint32_t *list)
 	t->kinds[claim->to.kind]--;
 }
 
-/* One more claim on the memory, at the head of the list; false: no room. */
+/* Add a claim on the memory at the head of the list; false: the table is full. */
 static bool add(struct table *t, uint32_t memory, uint32_t *list)
 {
 	uint32_t number = t->claims_free;
@@ -111,8 +111,8 @@ static bool add(struct table *t, uint32_t memory, uint32_t *list)
 	return true;
 }
 
-/* Which claims of a kind are meant: within a range (mappings, bindings), or of an owner, or else of
- * a context. */
+/* Selects claims of a kind: within a range (mappings, bindings), or of an owner, or else of a
+ * context. */
 struct wanted {
 	enum vgpu_claim_kind kind;
 	uint64_t key, extent, owner;
@@ -154,8 +154,8 @@ static uint32_t take_all(struct wanted wanted)
 	return list;
 }
 
-/* Drops one claim. What it was the last one to is freed, and its charge is the caller's to end;
- * what was bound to a multicast object is bound no more. */
+/* Drop one claim. If it was the memory's last one, free the entry; the caller ends its charge. What
+ * was bound to a multicast object is no longer bound. */
 static struct vgpu_physical drop(struct table *t, uint32_t number, uint32_t *orphans)
 {
 	uint32_t memory = t->claim[number].memory;
@@ -222,7 +222,7 @@ bool vgpu_claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim)
 	return !known;
 }
 
-/* The mapping that begins at an address; failing that, any that holds it. */
+/* The mapping that begins at an address; else any that contains it. */
 static const struct claim *mapping_at(struct table *t, uint64_t address)
 {
 	uint32_t number = find(t, VGPU_CLAIM_MAPPING, address);
@@ -256,7 +256,7 @@ bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list)
 	return room;
 }
 
-/* A claim that this thread has keeps its memory where it is. */
+/* This thread's claim keeps the memory's entry in place. */
 struct vgpu_physical vgpu_claimed_physical(uint32_t claim)
 {
 	struct table *t = claim ? enter() : NULL;
@@ -329,7 +329,7 @@ uint32_t vgpu_take_claim(enum vgpu_claim_kind kind, uint64_t key)
 	return list;
 }
 
-/* One behind the other; behind memory without a charge all have to be looked at. */
+/* One after the other; for memory without a charge all must be scanned. */
 uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
 {
 	struct wanted rest = {.kind = VGPU_CLAIM_MAPPING, .key = address, .extent = bytes};
@@ -342,7 +342,7 @@ uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
 		uint64_t extent = t->claim[number].to.extent;
 
 		if (extent > rest.extent || !extent)
-			break; /* the driver refuses a part of a mapping */
+			break; /* the driver refuses part of a mapping */
 		unhang(t, number, &list);
 		rest.key += extent;
 		rest.extent -= extent;

@@ -1,15 +1,15 @@
 /*
- * Physical memory and what this process holds it by: handles, mappings, bindings to multicast
- * objects, tiles of arrays; and memory of other interfaces, held by its import and by what is
- * mapped of it. Each of them is a claim; the charge lasts as long as the last one.
+ * Physical memory and the claims on it: handles, mappings, bindings to multicast objects, tiles of
+ * arrays; for memory of other interfaces, its import and whatever is mapped of it. The charge lasts
+ * as long as the last claim.
  *
- * A claim is made before the driver is called and kept or dropped when it has answered; to give one
- * up it is taken out before the call and settled after it. So memory that the driver holds is never
- * without its charge, whatever other threads do meanwhile, and a value that the driver gives out
- * again is a new one here. Makes no driver calls. A fork child starts with none.
+ * A claim is made before the driver call and kept or dropped after it; to release one, it is taken
+ * out before the call and settled after it. So memory that the driver holds is never without its
+ * charge, whatever other threads do meanwhile, and a value that the driver gives out again is a new
+ * one here. Makes no driver calls. A fork child starts with none.
  *
- * Claims and memories are numbers; 0 is none. There is room for VGPU_CLAIMS of each; beyond them
- * nothing new is held, and the wrappers answer CUDA_ERROR_OUT_OF_MEMORY.
+ * Claims and memories are numbers; 0 is none. The table has VGPU_CLAIMS entries for each; when it
+ * is full no new claim is made, and the wrappers return CUDA_ERROR_OUT_OF_MEMORY.
  */
 #ifndef VGPU_CLAIMS_H
 #define VGPU_CLAIMS_H
@@ -31,7 +31,7 @@ struct vgpu_physical {
 	CUdevice device;		/* as the driver numbers it, or VGPU_MULTICAST */
 	vgpu_hold hold;			/* the shared slot that is charged instead; 0: none */
 	uint64_t key;			/* of the shared slot */
-	bool foreign; /* imported, and of no process of the container: each mapping is charged */
+	bool foreign; /* imported from outside the container: each mapping is charged */
 };
 
 enum vgpu_claim_kind {
@@ -51,11 +51,12 @@ struct vgpu_claim_to {
 	uint64_t key, extent, owner;
 };
 
-/* New memory, and one claim on it. 0: no room; nothing changed. */
+/* New memory, and one claim on it. 0: the table is full; nothing changed. */
 uint32_t vgpu_claim_new(const struct vgpu_physical *memory);
 
 /* One more claim on the memory that a handle or an import names, or, as a list, on each that is
- * mapped in a range. False: no room. 0: nothing is known of it, and the driver alone answers. */
+ * mapped in a range. False: the table is full. 0: the memory is unknown; only the driver is
+ * called. */
 bool vgpu_claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim);
 bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list);
 static inline bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
@@ -63,20 +64,20 @@ static inline bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
 	return vgpu_claim_known(VGPU_CLAIM_HANDLE, handle, claim);
 }
 
-/* What is known of the memory that a claim is on. */
+/* The properties of the memory that the claim is on. */
 struct vgpu_physical vgpu_claimed_physical(uint32_t claim);
 
 /* The memory of the claim is charged to that shared slot from now on, and not to this process.
  * False: another thread has shared it meanwhile. */
 bool vgpu_claimed_share(uint32_t claim, vgpu_hold hold, uint64_t key);
 
-/* The driver has answered: CUDA_SUCCESS keeps all claims of the list, anything else drops them.
- * What something was bound to is a multicast object. */
+/* After the driver call: CUDA_SUCCESS keeps all claims of the list, any other code drops them. The
+ * object that memory was bound to is a multicast object. */
 void vgpu_claim_end(uint32_t list, CUresult driver_said, struct vgpu_claim_to to);
 
-/* Takes claims out, as a list: one of that kind and key; the mappings within a range; the bindings
+/* Take claims out, as a list: one of that kind and key; the mappings within a range; the bindings
  * within a part of a multicast object, of memory on one device; the tiles of an array; a view of an
- * import, which is freed like any memory, and of next to no cost where there is none. */
+ * import, which is freed like any memory (negligible cost where there is none). */
 uint32_t vgpu_take_claim(enum vgpu_claim_kind kind, uint64_t key);
 uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes);
 uint32_t vgpu_take_bindings(uint64_t multicast, CUdevice device, uint64_t offset, uint64_t bytes);
@@ -93,11 +94,10 @@ static inline uint32_t vgpu_take_view(uint64_t key)
 		   : 0;
 }
 
-/* The driver has answered: CUDA_SUCCESS ends the claims of the list, anything else restores them.
- */
+/* After the driver call: CUDA_SUCCESS ends the claims of the list, any other code restores them. */
 void vgpu_settle_claims(uint32_t list, CUresult driver_said);
 
-/* The context has ended: with it its tiles, imports and views. */
+/* The context has ended, and with it its tiles, imports and views. */
 void vgpu_claims_end_context(uint32_t context);
 
 #endif

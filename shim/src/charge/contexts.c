@@ -25,7 +25,7 @@ CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *
 	return vgpu_reserve_at(place, place.gpu >= 0 ? cost_bytes(place.gpu) : 0, out);
 }
 
-/* What cannot be written down stays charged until the process ends. */
+/* If it cannot be entered, it stays charged until the process ends. */
 static void charge(struct vgpu_place place, struct vgpu_reservation *reservation, uint64_t bytes)
 {
 	struct vgpu_reservation met = {place, bytes};

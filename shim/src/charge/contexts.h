@@ -1,27 +1,28 @@
 /*
- * What a context is charged: what the grant says that one takes, from its first meeting until it
- * has ended; a process's first on a GPU also an allowance for code. What it really takes is
- * measured from outside (docs/memory.md).
+ * The charge of a context: what the grant states for one, from its first observation until it has
+ * ended; a process's first one on a GPU includes an allowance for code. What a context really takes
+ * is measured from outside (docs/memory.md).
  */
 #ifndef VGPU_CONTEXTS_H
 #define VGPU_CONTEXTS_H
 
 #include "charge/admission.h"
 
-/* Before one is made there. After CUDA_SUCCESS met or vgpu_cancel must follow. */
+/* Before one is created there. After CUDA_SUCCESS met or vgpu_cancel must follow. */
 CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *out);
 
 /*
- * The context lies on place->GPU: number its life, and charge it if it is new: by the reservation,
- * which ends here, or, where that is NULL, whatever the limit. `serial`: see vgpu_lives_begin.
+ * The context lies on place->gpu: assign its generation, and charge it if it is new: by the
+ * reservation, which ends here, or, if that is NULL, regardless of the limit. `serial`: see
+ * vgpu_lives_begin.
  */
 void vgpu_context_met(CUcontext context, uint32_t serial, struct vgpu_place *place,
 		      struct vgpu_reservation *reservation);
 
-/* The driver has ended that life, and freed all that was allocated in it. */
+/* The driver has ended that generation, and freed all that was allocated in it. */
 void vgpu_context_ended(uint32_t life);
 
-/* The device whose primary context lives that life; negative: none's. */
+/* The device whose primary context has that generation; negative: none. */
 CUdevice vgpu_device_of_primary(uint32_t life);
 
 /* The driver's own number of a context; 0: it has none. */

@@ -1,7 +1,7 @@
 /*
- * See device_memory.h. The process has one size of block, asked of the driver at the first need: a
- * driver that does not say has blocks of 2 MiB. Smaller ones than SHARED_BYTES are not shared (the
- * size is the simulated GPU's, for tests), and none is larger than blocks.h has places for.
+ * See device_memory.h. The process has one block size, queried from the driver at first use: a
+ * driver that does not report one has blocks of 2 MiB. Blocks smaller than SHARED_BYTES are not
+ * shared (such is the simulated GPU's, for tests), and none is larger than blocks.h has places for.
  */
 #include "charge/device_memory.h"
 
@@ -12,17 +12,17 @@
 #define LARGEST_BYTES  ((uint64_t)VGPU_BLOCK_PLACES * VGPU_BLOCK_PLACE_BYTES)
 #define SHARED_BYTES   (UINT64_C(64) << 10)
 #define SMALLEST_BYTES 512
-/* So much below the limit a small allocation waits with its reservation until it needs one. */
+/* At least this far below the limit a small allocation reserves only when it needs a new block. */
 #define FAR_BYTES (UINT64_C(256) << 20)
 
-/* In a charge that was taken: one of several in a block. */
+/* In a charge that was taken out: one of several in a block. */
 #define IN_BLOCK UINT64_MAX
 
 enum { MINIMUM = 0, PINNED = 1 };
 
 static bool known_size;
 
-/* CUDA_ERROR_NOT_INITIALIZED and the like may be otherwise next time. */
+/* CUDA_ERROR_NOT_INITIALIZED and the like may change by the next call. */
 static void ask_for_size(void)
 {
 	const CUmemAllocationProp prop = {.type = PINNED,
@@ -50,7 +50,7 @@ uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes)
 	if (gpu >= 0 && !__atomic_load_n(&known_size, __ATOMIC_ACQUIRE))
 		ask_for_size();
 	mask = block_bytes() - 1;
-	/* What is past the end of the address space fits no limit. */
+	/* A size beyond the address space fits no limit. */
 	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;
 }
 
@@ -59,7 +59,7 @@ uint64_t vgpu_allocatable_bytes(uint64_t left_bytes)
 	return left_bytes & ~(block_bytes() - 1);
 }
 
-/* A power of two, and a division is slow. */
+/* A power of two, because a division is slow. */
 static uint64_t block_of(uint64_t address)
 {
 	return address >> __builtin_ctzll(block_bytes());
@@ -93,7 +93,7 @@ CUresult vgpu_reserve_memory(uint64_t size_bytes, struct vgpu_reservation *reser
 	return CUDA_SUCCESS;
 }
 
-/* One that spans blocks, or fills one. */
+/* An allocation that spans blocks, or fills one. */
 static CUresult keep_own(struct vgpu_reservation *reservation, uint64_t address,
 			 uint64_t size_bytes)
 {
@@ -106,7 +106,7 @@ static CUresult keep_own(struct vgpu_reservation *reservation, uint64_t address,
 	return vgpu_commit(reservation, VGPU_KIND_MEMORY, address);
 }
 
-/* The block was not ours yet, and nothing is reserved for it. */
+/* The block is new to the process, and nothing is reserved for it. */
 static CUresult keep_at_the_edge(struct vgpu_reservation *reservation, uint64_t address,
 				 uint64_t size_bytes)
 {

@@ -10,7 +10,7 @@
 #include "os/file.h"
 #include "region/process.h"
 
-/* Offsets of files are below 2^63; no file's own locks lie above 2^62. */
+/* File offsets are below 2^63; no ordinary lock of a file lies above 2^62. */
 #define KEY_MARK      (UINT64_C(1) << 62)
 #define KEY_MULTICAST (UINT64_C(1) << 61)
 #define KEY_BITS      (KEY_MULTICAST - 1)
@@ -27,7 +27,7 @@ static uint64_t marked(uint64_t hash, bool multicast)
 	return (hash & KEY_BITS) | KEY_MARK | (multicast ? KEY_MULTICAST : 0);
 }
 
-/* Two processes never share start time, number and count; the clock tells namespaces apart. */
+/* No two processes share start time, number and count; the clock distinguishes namespaces. */
 uint64_t vgpu_export_key_new(bool multicast)
 {
 	static uint64_t count;

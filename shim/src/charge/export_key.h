@@ -1,11 +1,11 @@
 /*
- * A key that travels with an exported file descriptor, so that the process that imports it learns
- * which memory of its container it names.
+ * A key that travels with an exported file descriptor: by it the importing process identifies which
+ * memory of its container the descriptor names.
  *
  * The key is the offset of a shared lock of the open file description, which every copy of the
- * descriptor shares, in whichever process: fork, dup and SCM_RIGHTS pass it on, and it goes with
- * the description. The kernel lists such locks in /proc/self/fdinfo. Nothing else of the
- * description changes, and nothing waits: shared locks never conflict.
+ * descriptor shares in every process: fork, dup and SCM_RIGHTS pass it on, and it ends with the
+ * description. The kernel lists such locks in /proc/self/fdinfo. Nothing else of the description
+ * changes, and nothing blocks: shared locks never conflict.
  */
 #ifndef VGPU_EXPORT_KEY_H
 #define VGPU_EXPORT_KEY_H
@@ -13,9 +13,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A new key, unlike any other of the machine; of a multicast object, or of memory. */
+/* A new key, unique on the machine; of a multicast object, or of memory. */
 uint64_t vgpu_export_key_new(bool multicast);
-/* The key of the bytes of a handle that is no descriptor: the same in each process. */
+/* The key from the bytes of a handle that is no descriptor: the same in each process. */
 uint64_t vgpu_export_key_of(const void *bytes, uint64_t count, bool multicast);
 bool vgpu_export_key_is_multicast(uint64_t key);
 

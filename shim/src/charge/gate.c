@@ -1,9 +1,8 @@
 /*
- * The first driver call that matters attaches the process; at load time nothing of this happens.
+ * The first relevant driver call attaches the process; loading the library does not.
  *
- * Fails closed: where a limit was asked for and grant or region is unusable, cuInit is refused, and
- * with it every use of the GPU. The program lives on, and one that never calls CUDA sees nothing
- * of this.
+ * Fails closed: if a limit is set and grant or region is unusable, cuInit is refused, and with it
+ * every use of the GPU. The program keeps running; one that never calls CUDA is unaffected.
  */
 #include "charge/gate.h"
 
@@ -12,7 +11,7 @@
 #include "charge/log.h"
 #include "vgpu/region.h"
 
-/* The answer is asked for once per process and kept only where it cannot change. */
+/* Evaluated once per process, and cached only where the result cannot change. */
 static bool unmanaged;
 
 static bool is_unmanaged(void)
@@ -40,7 +39,7 @@ static enum vgpu_gate gate(enum vgpu_result (*enter)(struct vgpu_error *))
 
 enum vgpu_gate vgpu_gate_use(void)
 {
-	/* On every allocation's way: once attached, without room for an error. */
+	/* On the path of every allocation: once attached, no space for an error. */
 	return !is_unmanaged() && vgpu_attach(NULL) == VGPU_OK ? VGPU_GATE_MANAGED
 							       : gate(vgpu_attach);
 }

@@ -1,10 +1,10 @@
 /*
- * See lives.h. A table of handles: each has WAYS places that it may stand in, and a word beside it
- * that says what it means. That word is unique (a life's number is given once) and 0 while the
- * handle changes, so a reader takes no lock: the same word before and after the handle was read
- * vouches for it. Writers take one.
+ * See lives.h. A table of handles: each has WAYS places that it may occupy, and a word beside it
+ * with its meaning. That word is unique (a generation's number is given once) and 0 while the
+ * handle changes, so a reader takes no lock: an equal word before and after reading the handle
+ * confirms it. Writers take the lock.
  *
- * Where WAYS living contexts fill a handle's places, it gets the number 0: what it holds stays
+ * If WAYS existing contexts occupy a handle's places, it gets the number 0: what it holds stays
  * charged until it is freed or the process ends.
  */
 #include "charge/lives.h"
@@ -17,9 +17,9 @@
 enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16 };
 
 struct handle {
-	uint64_t meaning; /* life << 32 | GPU; 0: none */
+	uint64_t meaning; /* generation << 32 | GPU; 0: none */
 	CUcontext context;
-	uint32_t serial; /* number of what stands here, which is given once */
+	uint32_t serial; /* number of the entry here, which is given once */
 	uint64_t driver_id;
 };
 
@@ -37,7 +37,7 @@ static struct table *get_table(void)
 	return vgpu_wiped_pages(&the_table, sizeof(struct table));
 }
 
-/* With its lock; NULL: not to be had. */
+/* With its lock; NULL: not available. */
 static struct table *enter(void)
 {
 	struct table *table = get_table();

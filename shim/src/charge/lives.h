@@ -1,46 +1,48 @@
 /*
- * Lives of contexts: which number the charges of one carry, from its first call until the driver
- * has ended it. A handle may mean one life after another, and a life may have several handles.
- * Fed by place.c, which meets contexts, and by the wrappers that begin and end them. Makes no
- * driver call, and no other lock is taken under its own.
+ * Generations of contexts ("lives"): the number that a context's charges carry, from its first call
+ * until the driver has ended it. A handle may name one generation after another, and a generation
+ * may have several handles.
+ *
+ * place.c enters contexts as it meets them; the wrappers that begin and end contexts report those.
+ * Makes no driver call, and takes no other lock under its own.
  */
 #ifndef VGPU_LIVES_H
 #define VGPU_LIVES_H
 
 #include "charge/place.h"
 
-/* Where a context lies whose life is known; takes no lock. */
+/* Where a context of a known generation lies; takes no lock. */
 bool vgpu_lives_known(CUcontext context, struct vgpu_place *place);
 
-/* Lives that began so far: what began later has a larger serial number. */
+/* Number of generations so far: a later one has a larger serial number. */
 uint32_t vgpu_lives_serial(void);
 
-/* A life of a context: what its charges carry. */
+/* A generation of a context: its charges carry it. */
 struct vgpu_life {
-	uint32_t id;	    /* 0: nothing of it is known */
+	uint32_t id;	    /* 0: unknown */
 	uint64_t driver_id; /* cuCtxGetId; 0: the driver has none */
 };
 struct vgpu_life vgpu_life_of(CUcontext context);
 
 /*
- * Number this life of the context, which lies on place->GPU. A life that is known stays, if the
- * driver's number is the same, or, where the driver has none, if it began after `serial`. True:
- * this life is new; `*replaced` is the one that the handle meant until then, and that has ended.
+ * Assign a generation to the context, which lies on place->gpu. A known one remains if the driver's
+ * number is the same or, where the driver has none, if it began after `serial`. True: the
+ * generation is new; `*replaced` is the ended one that the handle named until then.
  */
 bool vgpu_lives_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
 		      struct vgpu_place *place, uint32_t *replaced);
 
-/* The driver has ended that life: all its handles that have not been given again are unknown. */
+/* The driver has ended that generation: forget all its handles that have not been given again. */
 void vgpu_life_ended(uint32_t life);
 
-/* Has that life not ended yet? 0 never does. */
+/* True until that generation has ended; 0 is never current. */
 bool vgpu_place_lives(uint32_t life);
 
-/* Another handle of the context that lies there; and that handle alone is unknown again. */
+/* Add a handle of the context that lies there; and remove that handle alone. */
 void vgpu_place_join(CUcontext context, struct vgpu_place place);
 void vgpu_place_part(CUcontext context);
 
-/* Has any context on that GPU been met and not ended? */
+/* True if a context on that GPU has been met and has not ended. */
 bool vgpu_place_any_on(int gpu);
 
 #endif

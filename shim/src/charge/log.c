@@ -1,7 +1,7 @@
 /*
- * One line per process, in one write(2), and only where it can be taken at once: a full pipe would
- * block the program and a closed one would kill it with SIGPIPE, so poll is asked first. Who sets
- * LIBCUDA_LOG_LEVEL=0 is told by the driver call's code alone.
+ * One line per process, in one write(2), and only if it does not block: a full pipe would block the
+ * program and a closed one would kill it with SIGPIPE, so poll comes first. With
+ * LIBCUDA_LOG_LEVEL=0 the code of the driver call is the only report.
  */
 #include "charge/log.h"
 
@@ -18,7 +18,7 @@ struct line {
 	size_t length;
 };
 
-/* Always leaves room for the newline. */
+/* Always leaves space for the newline. */
 static void append(struct line *line, const char *text)
 {
 	size_t room = sizeof(line->text) - 1 - line->length;

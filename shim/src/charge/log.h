@@ -6,7 +6,7 @@
 
 #include "vgpu/region.h"
 
-/* Say on stderr why the GPU is refused, and what to do; the first time only. */
+/* Print on stderr why the GPU is refused, and the remedy; the first time only. */
 void vgpu_log_refusal(const struct vgpu_error *error);
 
 #endif

@@ -10,9 +10,10 @@ enum {
 
 struct table {
 	struct vgpu_wiped wiped;
-	struct vgpu_lock lock;		  /* of adding */
-	uint32_t top;			  /* no meter in use at or above */
-	uint16_t current[VGPU_MOST_GPUS]; /* index + 1 of the GPU's current pool; 0: ask */
+	struct vgpu_lock lock; /* of adding */
+	uint32_t top;	       /* no meter in use at or above */
+	uint16_t
+	    current[VGPU_MOST_GPUS]; /* index + 1 of the GPU's current pool; 0: query the driver */
 	struct vgpu_meter meters[VGPU_METERS];
 };
 
@@ -193,9 +194,9 @@ static bool begin_destruction(struct vgpu_meter *meter, CUmemoryPool pool)
 }
 
 /*
- * A driver lets a destroyed pool live on until nothing of it is in use, and its handle can then no
- * longer be asked. So a pool that is in use stays, and is destroyed when it is not: all the program
- * can tell is that its GPU's current pool is the default one again.
+ * A driver keeps a destroyed pool until nothing of it is in use, and its handle can no longer be
+ * queried. So a pool in use is destroyed only when it is empty; the program sees only that its
+ * GPU's current pool is the default one again.
  */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 {

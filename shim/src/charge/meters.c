@@ -11,14 +11,14 @@
 #include "os/step.h"
 
 enum {
-	MOST_LOOKS = 8, /* while other threads write theirs down */
+	MOST_LOOKS = 8, /* while other threads enter theirs */
 	PAUSE_NS = 1000000,
 	MOST_PAUSES = 2500, /* for calls of other threads, which hold a chunk each */
 };
 
 uint32_t vgpu_meters_live;
 
-/* A pool was seen to grow by more than one larger request: by whole chunks, then. */
+/* A pool has grown by more than one large request: it grows by whole chunks. */
 static bool whole_chunks;
 
 /* With the meter's lock. */
@@ -53,8 +53,8 @@ bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes)
 	return there;
 }
 
-/* With the meter's lock. A pool that the program has destroyed, and that holds nothing, is
- * destroyed with the driver by the last thread in it; no other thread finds it any more. */
+/* With the meter's lock. A pool that the program has destroyed, and that is empty, is destroyed
+ * with the driver by the last thread inside; no other thread finds it any more. */
 static bool go_out(struct vgpu_meter *meter)
 {
 	if (--meter->users || meter->held_bytes || vgpu_meter_state(meter) != VGPU_METER_DESTROYED)
@@ -64,9 +64,9 @@ static bool go_out(struct vgpu_meter *meter)
 }
 
 /*
- * What is to be charged: what the driver has, and beside it what other calls under way may add.
- * That the driver's figure has of theirs already nothing tells; so as long as all is covered that
- * it has, no more is charged for them than is.
+ * The amount to charge: the driver's figure, and what other calls in progress may add to it. The
+ * driver's figure may include part of theirs already, which cannot be determined; so while the
+ * charge covers the figure, no more is charged for them than now.
  */
 static uint64_t wanted_bytes(const struct vgpu_meter *meter)
 {
@@ -77,7 +77,7 @@ static uint64_t wanted_bytes(const struct vgpu_meter *meter)
 	return covered_bytes > own_bytes ? covered_bytes : own_bytes;
 }
 
-/* One look at what the driver has. It is of no use where another one was written down since. */
+/* One reading of the driver's figure. It is unusable if another has been entered since. */
 struct reading {
 	uint64_t bytes, before;
 	bool known;
@@ -91,7 +91,7 @@ static struct reading look(const struct vgpu_meter *meter)
 	return reading;
 }
 
-/* Look until no other reading was written down meanwhile; then the meter is locked. */
+/* Read until no other reading was entered meanwhile; then the meter is locked. */
 static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 {
 	for (int looks = 1;; looks++) {
@@ -109,7 +109,7 @@ static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 	}
 }
 
-/* What follows once the meter's lock is released: calls of the driver, and the counter's. */
+/* Work for after the meter's lock is released: driver calls and counter updates. */
 static void follow(int gpu, CUmemoryPool destroyed, bool graphs_shrank, int64_t delta_bytes)
 {
 	if (graphs_shrank)
@@ -123,8 +123,8 @@ static void follow(int gpu, CUmemoryPool destroyed, bool graphs_shrank, int64_t 
 }
 
 /*
- * Write down what the driver has now, and that `done_bytes` of the reservations are of a call that
- * is over; go out. False: the driver does not say.
+ * Enter the driver's current figure, and that `done_bytes` of the reservations belong to a call
+ * that has ended; leave. False: the driver does not report.
  */
 static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta_bytes)
 {
@@ -137,7 +137,7 @@ static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta
 	*delta_bytes = 0;
 	if (!look_and_lock(meter, &reading))
 		return reading.known;
-	if (!reading.known) /* the worst, until the driver answers again */
+	if (!reading.known) /* the worst case, until the driver answers again */
 		reading.bytes = meter->latest_bytes + done_bytes;
 	graphs_shrank =
 	    reading.bytes < meter->latest_bytes && vgpu_meter_state(meter) == VGPU_METER_GRAPHS;
@@ -157,7 +157,7 @@ static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta
 	return reading.known;
 }
 
-/* Charge what the driver has now, and go out. The change, in bytes. */
+/* Charge the driver's current figure, and leave. Returns the change in bytes. */
 int64_t vgpu_meter_leave(struct vgpu_meter *meter)
 {
 	int64_t delta_bytes;
@@ -208,8 +208,8 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 }
 
 /*
- * What the call may grow by. Nothing tells whether it is served by what the pool holds unused, so
- * it is reserved all the same. Graphs take what they ask for.
+ * What the call may grow the pool by. Whether unused memory of the pool will serve it is unknown,
+ * so it is reserved anyway. Graphs take what they request.
  */
 static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
 {
@@ -228,7 +228,7 @@ static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
 	       try_reserve(&growth->reservation, bytes);
 }
 
-/* Most calls are served by what a pool holds. One that the driver grows by more, it undoes. */
+/* A pool's memory serves most calls. One that grows the driver's figure by more is undone. */
 static bool may_grow(struct vgpu_growth *growth, uint64_t bytes)
 {
 	if (bytes > VGPU_CHUNK_BYTES || vgpu_meter_state(growth->meter) != VGPU_METER_POOL)
@@ -237,7 +237,7 @@ static bool may_grow(struct vgpu_growth *growth, uint64_t bytes)
 	return growth->growing;
 }
 
-/* Calls under way on that GPU, each of which may give a chunk back. */
+/* Calls in progress on that GPU, each of which may return a chunk. */
 static bool any_pending(int gpu)
 {
 	struct vgpu_meter *meter;

@@ -1,14 +1,14 @@
 /*
- * Meters: memory whose amount the driver tells only after it took it.
+ * Meters: memory whose amount the driver reports only after it took it.
  *
- * A pool takes chunks of the GPU's memory, of a size of its own, and gives them back when it sees
- * fit; so do the graphs of a device. One meter stands for each: how to ask the driver what is
- * reserved, and how much of that is charged. A call that may take more reserves first what it may
- * take, and settles after it by what the driver then has; calls that may give back read the meters
- * again. No context owns what they stand for, and no lock is held while the driver is called: of
- * two readings the one that began later counts.
+ * A pool takes chunks of the GPU's memory, of a size of its own, and releases them at its own
+ * discretion; so do the graphs of a device. A meter represents each: how to query the reserved
+ * amount, and how much of it is charged. A call that may take more reserves its maximum first, and
+ * settles by the driver's figure after it; calls that may release memory read the meters again. No
+ * context owns this memory, and no lock is held during a driver call: of two readings the one that
+ * began later counts.
  *
- * The table is bounded: where it is full, no further pool can be created or imported. A fork child
+ * The table is bounded: when it is full, no further pool can be created or imported. A fork child
  * begins with an empty one.
  */
 #ifndef VGPU_METERS_H
@@ -23,15 +23,15 @@ enum { VGPU_METERS = 1024 };
 
 struct vgpu_meter;
 
-/* The meter of a pool that is known; NULL: it is not. */
+/* The meter of a known pool; else NULL. */
 struct vgpu_meter *vgpu_meter_find(CUmemoryPool pool);
-/* The program has destroyed the pool, which lives on for what is allocated from it. */
+/* The program has destroyed the pool, which exists until its last allocation is freed. */
 bool vgpu_meter_outlives(CUmemoryPool pool);
-/* Make a pool known; NULL where the table is full. */
+/* Enter a pool; NULL if the table is full. */
 struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int gpu);
 /* The meter of the GPU's current pool, or NULL. */
 struct vgpu_meter *vgpu_meter_current(int gpu);
-/* Another pool may be current now: the driver is asked at the next need. */
+/* The current pool may have changed: query the driver at the next use. */
 void vgpu_meter_current_changed(int gpu);
 /* The meter of the graph memory of a GPU, or NULL. */
 struct vgpu_meter *vgpu_meter_graphs(int gpu);
@@ -46,23 +46,22 @@ struct vgpu_growth {
 };
 
 /*
- * Before the call: reserve what `bytes` may make the meter grow by; 0 of a call that takes nothing
+ * Before the call: reserve what `bytes` may make the meter grow by; 0 for a call that takes nothing
  * new. After CUDA_SUCCESS end must follow. CUDA_ERROR_OUT_OF_MEMORY: it does not fit.
  */
 CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream capturing,
 			   struct vgpu_growth *out);
-/* After it, whatever came of it: charge what the meter grew by. False: that is more than was
- * reserved and than fits, or the driver does not say; it is charged all the same until the call is
- * undone. */
+/* After it, whatever its result: charge what the meter grew by. False: that exceeds the reservation
+ * and does not fit, or the driver does not report; it stays charged until the call is undone. */
 bool vgpu_growth_end(struct vgpu_growth *growth);
 
-/* So much of the pool has moved to a shared slot, with its charge; and is the pool's again, which
- * charges it anew. */
+/* So many bytes of the pool have moved to a shared slot, with their charge; and are the pool's
+ * again, which charges them anew. */
 void vgpu_meter_exported(struct vgpu_meter *meter, uint64_t bytes);
 void vgpu_meter_unexported(struct vgpu_meter *meter, uint64_t bytes);
 
-/* Read all meters: what the driver has given back is refunded. Of next to no cost where no meter
- * has anything. */
+/* Read all meters and refund what the driver has released. Negligible cost if all meters are
+ * empty. */
 extern uint32_t vgpu_meters_live;
 void vgpu_meters_read_all(bool those_that_hold);
 static inline void vgpu_meters_read(void)
@@ -71,22 +70,23 @@ static inline void vgpu_meters_read(void)
 		vgpu_meters_read_all(true);
 }
 
-/* A call took from another pool than the one that was current when it began: charge whichever it
- * was. False: more is charged now than fits. */
+/* A call took from another pool than the one current when it began: charge the right one. False:
+ * the charge now exceeds what fits. */
 bool vgpu_meters_moved(int gpu);
 
-/* Before a refusal: have the driver give back what this process's pools and graphs hold unused on
- * the GPU; true if that was anything. And the same of one meter. */
+/* Before a refusal: have the driver release what this process's pools and graphs hold unused on the
+ * GPU; true if that was anything. And the same for one meter. */
 bool vgpu_meters_trim(int gpu);
 bool vgpu_meter_trim(struct vgpu_meter *meter);
 
-/* The driver's cuDeviceGraphMemTrim. What it gave back the next launches have to reserve anew. */
+/* The driver's cuDeviceGraphMemTrim. The next launches have to reserve anew what it released. */
 CUresult vgpu_trim_graphs(CUdevice device, int gpu);
 
-/* The program destroyed the pool: now, or as soon as nothing of it is in use. */
+/* The program destroyed the pool: destroy it now, or once nothing of it is in use. */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);
 
-/* The driver has reset the device: its pools are gone, those that the program made as well. */
+/* The driver has reset the device: its pools no longer exist, including those that the program
+ * made. */
 void vgpu_meters_forget(CUdevice device);
 
 #endif

@@ -1,5 +1,4 @@
-/* See place.h: the driver says what is current, lives.c which life it is, its UUID which GPU.
- */
+/* See place.h: the driver reports what is current, lives.c its generation, the UUID its GPU. */
 #include "charge/place.h"
 
 #include "charge/contexts.h"
@@ -10,7 +9,7 @@
 
 enum { CACHED_DEVICES = 64 };
 
-/* Address on the bus, as one number that orders as PCI addresses do; 0 where it is not told. */
+/* Bus address as one number that sorts as PCI addresses do; 0 if it is unknown. */
 static uint64_t bus_address(CUdevice device)
 {
 	static const int attributes[] = {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
@@ -27,7 +26,7 @@ static uint64_t bus_address(CUdevice device)
 	return address;
 }
 
-/* How many of the devices that the program sees come before this one on the bus. */
+/* How many of the devices visible to the program precede this one on the bus. */
 static int number_of(CUdevice device)
 {
 	uint64_t own = bus_address(device);
@@ -39,7 +38,7 @@ static int number_of(CUdevice device)
 	return before;
 }
 
-/* Of a MIG instance the first call names the instance and the second its GPU. */
+/* For a MIG instance the first call names the instance and the second its GPU. */
 static int find_gpu(CUdevice device)
 {
 	CUuuid uuid;
@@ -52,7 +51,7 @@ static int find_gpu(CUdevice device)
 	return gpu;
 }
 
-/* Ordinals keep their GPU for the life of the process. Cached as GPU + 1; 0 is unknown. */
+/* An ordinal keeps its GPU until the process ends. Cached as GPU + 1; 0 is unknown. */
 static int gpu_of_device(CUdevice device)
 {
 	static uint8_t cache[CACHED_DEVICES];
@@ -78,7 +77,7 @@ void vgpu_meet_devices(void)
 		(void)gpu_of_device(device);
 }
 
-/* False: `result` is all there is to say. */
+/* False: return `result`. */
 static bool is_managed(struct vgpu_place *place, CUresult *result)
 {
 	enum vgpu_gate gate = vgpu_gate_use();
@@ -88,7 +87,7 @@ static bool is_managed(struct vgpu_place *place, CUresult *result)
 	return gate == VGPU_GATE_MANAGED;
 }
 
-/* Before CUDA 13 a context's device is asked of the current context alone. */
+/* Before CUDA 13 only the current context's device can be queried. */
 static CUresult device_of(CUcontext context, CUdevice *device)
 {
 	CUcontext current, popped;
@@ -107,7 +106,7 @@ static CUresult device_of(CUcontext context, CUdevice *device)
 	return result;
 }
 
-/* A context that the table does not know; of one that is none, the driver says so. */
+/* A context that the table does not have; if it is no context, the driver reports that. */
 static CUresult meet(CUcontext context, struct vgpu_place *place)
 {
 	CUdevice device;
@@ -135,7 +134,7 @@ CUresult vgpu_place_current(struct vgpu_place *place)
 
 	if (!is_managed(place, &result))
 		return result;
-	/* Drivers before CUDA 4 have no such call: there a context has no name. */
+	/* Drivers before CUDA 4 lack that call: there a context has no number. */
 	result = real_cuCtxGetCurrent(&context);
 	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND)
 		return result;

@@ -1,9 +1,9 @@
 /*
- * Whose memory a call takes: which GPU of the grant, and which life of a context.
+ * Whose memory a call takes: which GPU of the grant, and which generation of a context.
  *
- * What a context holds goes with it, but its handle may come again (a primary context's always
- * does): so charges carry a number that names one life of a context (lives.h), and no handle. Knows
- * the driver and the grant, and nothing of charges.
+ * A context's memory ends with it, but its handle may be reused (a primary context's always is): so
+ * charges carry the number of one generation of a context (lives.h), and no handle. Uses the driver
+ * and the grant, and no charges.
  */
 #ifndef VGPU_PLACE_H
 #define VGPU_PLACE_H
@@ -15,28 +15,29 @@
 #include "vgpu/region.h"
 
 struct vgpu_place {
-	int gpu;	  /* index in the grant, or in its place one of region.h's */
-	uint32_t context; /* one life of a context; 0: no context that is known */
+	int gpu;	  /* index in the grant, or one of region.h's values */
+	uint32_t context; /* one generation of a context; 0: no known context */
 };
 
 /*
- * Where the current context, a context (NULL: the current one) and a device lie; a device's place
- * has context 0. What is not CUDA_SUCCESS, the wrapper returns; an unmanaged process succeeds.
+ * The place of the current context, of a context (NULL: the current one) and of a device; a
+ * device's place has context 0. The wrapper returns anything but CUDA_SUCCESS; an unmanaged process
+ * succeeds.
  */
 CUresult vgpu_place_current(struct vgpu_place *place);
 CUresult vgpu_place_of_context(CUcontext context, struct vgpu_place *place);
 CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place);
 
-/* Of what is not on a device: VGPU_GPU_UNMANAGED. A device that the driver does not know is the
- * driver's to refuse. */
+/* For memory that is not on a device: VGPU_GPU_UNMANAGED. An unknown device is left to the driver
+ * to refuse. */
 CUresult vgpu_place_of_location(const CUmemLocation *location, struct vgpu_place *place,
 				CUdevice *device);
 
-/* Managed memory counts as device memory wherever its pages go; where it prefers no device, as the
+/* Managed memory counts as device memory wherever its pages are; if it prefers no device, as the
  * current one's. */
 CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place *place);
 
-/* Limits from the environment hold for all the devices that a program sees, from its start. */
+/* Limits from the environment apply to all devices that a program sees, from its start. */
 void vgpu_meet_devices(void);
 
 #endif

@@ -1,19 +1,19 @@
 /*
  * Wrappers of arrays.
  *
- * An array is charged what the driver says an array of that description needs. It says so of arrays
- * whose mapping is deferred, which have no memory themselves: so one of those is made, asked and
- * destroyed first. Where a driver has no such arrays (before CUDA 11.6), or not of that shape, the
- * bytes of the elements are charged. Each array is charged whole blocks of its own; a driver that
- * lets small ones share a block takes less. Sparse and deferred arrays cost nothing: what is mapped
- * to them is held by claims.
+ * An array is charged what the driver reports that an array of that description needs. It reports
+ * this for arrays with deferred mapping, which have no memory themselves: so one of those is
+ * created, queried and destroyed first. If a driver lacks such arrays (before CUDA 11.6), or for
+ * that shape, the bytes of the elements are charged. Each array is charged whole blocks of its own;
+ * a driver that lets small ones share a block takes less. Sparse and deferred arrays cost nothing:
+ * claims hold what is mapped to them.
  */
 #include "charge/claims.h"
 #include "loader/hooks.h"
 
 enum { MOST_ELEMENT_BYTES = 16 };
 
-/* Levels of 0: an array that is none of a mipmap. 0: the driver does not say. */
+/* Levels of 0: an array outside any mipmap. 0: the driver does not report a size. */
 static uint64_t told_of(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels, CUdevice device)
 {
 	CUDA_ARRAY3D_DESCRIPTOR twin = *array;
@@ -61,7 +61,7 @@ static uint64_t times(uint64_t bytes, uint64_t count)
 	return __builtin_mul_overflow(bytes, count ? count : 1, &product) ? UINT64_MAX : product;
 }
 
-/* Of a mipmap, all levels below the first come to less than the first. */
+/* All levels of a mipmap below the first together are smaller than the first. */
 static uint64_t bytes_of_elements(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels)
 {
 	uint64_t bytes = times(channel_bytes(array->format), array->channels);
@@ -101,8 +101,8 @@ static CUresult destroy_mipmap(uint64_t mipmap)
 	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)mipmap);
 }
 
-/* What became of a reservation, once the driver has answered; `out` is the program's. Nothing is
- * reserved for what the driver should have refused. */
+/* After the driver's answer; `out` is the program's. Nothing is reserved for what the driver should
+ * have refused. */
 static CUresult keep(const struct vgpu_reservation *reservation, CUresult result,
 		     enum vgpu_kind kind, void *made, void **out, CUresult (*undo)(uint64_t key))
 {
@@ -121,7 +121,7 @@ static CUresult keep(const struct vgpu_reservation *reservation, CUresult result
 	return result;
 }
 
-/* A mipmap may lie in memory of another interface, and has no charge of its own then. */
+/* A mipmap may lie in memory of another interface; then it has no charge of its own. */
 static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint64_t key))
 {
 	struct vgpu_charge charge;
@@ -136,7 +136,7 @@ static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint6
 	return result;
 }
 
-/* `depth` and `flags`: as the description has them, which in two dimensions has none. */
+/* `depth` and `flags`: as in the description; the two-dimensional one has none. */
 #define CREATING(symbol, description, depth_, flags_)                                              \
 	CUresult symbol(CUarray *array, const description *described)                              \
 	{                                                                                          \

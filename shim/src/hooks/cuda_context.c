@@ -1,10 +1,11 @@
 /*
- * Wrappers of the calls that make contexts, and of those that end them, and all that they hold.
+ * Wrappers of the calls that create contexts, and of those that end them with all their memory.
  *
- * A context is reserved before it is made, so that one that does not fit never comes to the GPU. A
- * life lasts until the driver has ended it: most releases and detachments end nothing, and an end
- * may be refused, while other threads allocate. No lock is held meanwhile: what other threads have
- * made of the handle by then, the driver's own number of the context says (lives.h).
+ * A context is reserved before it is created, so that one that does not fit never reaches the GPU.
+ * A generation lasts until the driver has ended it: most releases and detachments end nothing, and
+ * an end may be refused while other threads allocate. No lock is held meanwhile: the driver's own
+ * number of the context shows whether other threads have created a new one under the handle
+ * (lives.h).
  */
 #include <stdbool.h>
 
@@ -21,7 +22,7 @@ enum { PRIMARIES = 64 };
 /* Handles of the primary contexts, which never change; NULL: not seen yet. */
 static CUcontext primaries[PRIMARIES];
 
-/* What cannot succeed is the driver's alone to refuse. */
+/* A call that cannot succeed is left to the driver to refuse. */
 static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUdevice device)
 {
 	struct vgpu_place place = {VGPU_GPU_UNMANAGED, 0};
@@ -33,7 +34,8 @@ static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUd
 	return vgpu_context_reserve(place, reservation);
 }
 
-/* The driver has answered; what it made is a new life, whatever its handle meant before. */
+/* The driver has answered; what it created is a new generation, whatever its handle named
+ * before. */
 static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CUcontext made,
 		       uint32_t serial, CUcontext *out)
 {
@@ -49,7 +51,7 @@ static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CU
 	return CUDA_SUCCESS;
 }
 
-/* It does not fit. Flags of no meaning besides, the driver says. */
+/* It does not fit. The driver reports flags without a meaning. */
 static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 {
 	CUcontext given;
@@ -64,7 +66,8 @@ static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 	return ours;
 }
 
-/* `context` is the program's, written when the context is there to stay; `into` the driver's. */
+/* `context` is the program's, written when the context is certain to remain; `into` the
+ * driver's. */
 #define CREATING(symbol, params, args)                                                             \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
@@ -95,7 +98,7 @@ CREATING(cuVDPAUCtxCreate_v2,
 	 (CUcontext * context, unsigned int flags, CUdevice device, uint32_t display, void *lookup),
 	 (into, flags, device, display, lookup))
 
-/* For certain: a driver that does not say may have one. */
+/* Certain ones only: a driver that does not report may have one. */
 static bool is_inactive(CUdevice device)
 {
 	unsigned int flags;
@@ -110,7 +113,7 @@ static void note_primary(CUdevice device, CUcontext context)
 		__atomic_store_n(&primaries[device], context, __ATOMIC_RELAXED);
 }
 
-/* It may have ended and begun anew since it was met. */
+/* It may have ended and begun anew since it was observed. */
 static CUresult retain_active(CUcontext *context, CUdevice device)
 {
 	struct vgpu_place place;
@@ -146,7 +149,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	return result;
 }
 
-/* Programs may have come by it without a retain that has a hook; asking does not change what is. */
+/* A program may have its handle without a retain through a hook; the query changes nothing. */
 static CUcontext find_primary(CUdevice device)
 {
 	CUcontext context = NULL;
@@ -170,7 +173,7 @@ CUdevice vgpu_device_of_primary(uint32_t life)
 	return -1;
 }
 
-/* A release ends it if it was the last one; another thread may have begun the next life since. */
+/* The last release ends it; another thread may have begun the next generation since. */
 static bool has_ended(CUdevice device, CUcontext context, const struct vgpu_life *life)
 {
 	uint64_t now_id;
@@ -204,7 +207,7 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 	return result;
 }
 
-/* NULL is refused by the driver. */
+/* The driver refuses NULL. */
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
 	struct vgpu_life life = vgpu_life_of(context);
@@ -215,7 +218,7 @@ static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext 
 	return result;
 }
 
-/* Each is one of the three, by the driver's of its own name. */
+/* Each is one of the three, by the driver's own function of its name. */
 #define ENDING(symbol, by, type)                                                                   \
 	CUresult symbol(type ending)                                                               \
 	{                                                                                          \
@@ -229,7 +232,7 @@ ENDING(cuDevicePrimaryCtxReset_v2, reset, CUdevice)
 ENDING(cuCtxDestroy, destroy, CUcontext)
 ENDING(cuCtxDestroy_v2, destroy, CUcontext)
 
-/* The last detachment ends it: the driver then refuses its handle. */
+/* The last detachment ends it: then the driver refuses its handle. */
 CUresult cuCtxDetach(CUcontext context)
 {
 	struct vgpu_life life = vgpu_life_of(context);

@@ -1,7 +1,7 @@
 /*
  * Wrappers of memory imported from other interfaces (Vulkan, OpenGL, Direct3D, NvSciBuf). It is
  * charged the size that the program declares, until the import has been destroyed and everything
- * mapped of it been freed: the import and each of these views is a claim. cuMemFree and
+ * mapped of it freed: the import and each of these views is a claim. cuMemFree and
  * cuMipmappedArrayDestroy, which end views, take their claims.
  */
 #include <stdbool.h>
@@ -51,7 +51,7 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory)
 	return result;
 }
 
-/* The context that a view goes with. */
+/* The context whose end ends the view. */
 static struct vgpu_claim_to as_view(uint64_t key)
 {
 	struct vgpu_place place;

@@ -1,8 +1,8 @@
 /*
  * Wrappers of executable graphs. A graph takes memory for its allocation nodes when it is launched
- * or uploaded, and by then nothing can be undone: so what they come to is added up when the graph
- * is instantiated, and reserved before a launch. A graph that allocates nothing costs a look into a
- * table, and is never refused.
+ * or uploaded, which cannot be undone: so their sum is computed when the graph is instantiated, and
+ * reserved before a launch. A graph that allocates nothing costs one table lookup, and is never
+ * refused.
  */
 #include <sys/mman.h>
 
@@ -14,7 +14,7 @@
 enum {
 	NODE_CHILD = 4,
 	NODE_ALLOC = 10,
-	DEEPEST_CHILD = 32, /* below it nothing is added up; what is taken is charged after */
+	DEEPEST_CHILD = 32, /* earlier versions: no sum; memory is charged after the launch */
 	FLAG_UPLOAD = 2,
 	STREAM_PER_THREAD = 2,
 };
@@ -75,7 +75,7 @@ static struct vgpu_graph_needs needs_of(CUgraph graph)
 	return needs;
 }
 
-/* The driver made `made`; one that allocates and cannot be written down is not given. */
+/* The driver created `made`; one that allocates and cannot be entered is not returned. */
 static CUresult enter(CUresult result, CUgraphExec made, CUgraphExec *exec,
 		      const struct vgpu_graph_needs *needs)
 {
@@ -108,7 +108,7 @@ INSTANTIATING(cuGraphInstantiate_v2,
 INSTANTIATING(cuGraphInstantiateWithFlags,
 	      (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (into, graph, flags))
 
-/* What one call that allocates for a graph may make the meters of its GPUs grow by. */
+/* The amount by which one call that allocates for a graph may make the meters of its GPUs grow. */
 struct growths {
 	struct vgpu_growth of[VGPU_MOST_GPUS];
 	int count;
@@ -142,8 +142,8 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 	return result;
 }
 
-/* `result = call`, of an executable graph that allocates: only the memory of its nodes is refused.
- */
+/* `result = call`, for an executable graph that allocates: only the memory of its nodes is
+ * refused. */
 #define CALL_ALLOCATING(result, needs, capturing, call)                                            \
 	do {                                                                                       \
 		struct growths growths_;                                                           \

@@ -1,6 +1,6 @@
 /*
- * Green contexts: other ways into a device's primary context, each of which retains it. What is
- * allocated in one is the primary context's, and stays when the green one ends.
+ * Green contexts: other handles of a device's primary context, each of which retains it. What is
+ * allocated in one belongs to the primary context, and remains when the green one ends.
  */
 #include <stddef.h>
 
@@ -8,7 +8,7 @@
 #include "charge/lives.h"
 #include "loader/hooks.h"
 
-/* The primary context is retained beside, so that it is charged before there is a green one. */
+/* Also retain the primary context, so that it is charged before there is a green one. */
 CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned int flags)
 {
 	struct vgpu_place place;
@@ -28,7 +28,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, u
 	return result;
 }
 
-/* And here, so that its last release is one that has a hook. */
+/* And release it here, so that its last release passes through a hook. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
 	CUcontext context = NULL, primary;

@@ -5,8 +5,8 @@
 #include "loader/loader.h"
 
 /*
- * A driver that is unloaded may leave the GPU's memory taken, and tells nobody; one that is loaded
- * in its place gives its handles anew, and they would pass for the old one's.
+ * A driver that is unloaded may leave the GPU's memory allocated without any call; one loaded in
+ * its place gives out the same handles anew, which would be mistaken for the old ones.
  */
 static void keep_driver(void)
 {

@@ -1,10 +1,10 @@
 /*
  * Wrappers of the calls by which processes share device memory: however many of the container's
- * processes hold it, it is charged once (shared.h). What no process of the container exports is
- * charged to each that opens it. Events have no memory and go to the driver.
+ * processes hold it, it is charged once (shared.h). Memory that no process of the container exports
+ * is charged to each that opens it. Events have no memory; their calls reach the driver unchanged.
  *
- * The driver counts openings of one handle: the same address, once more. Each has a key of its own,
- * the address and the numbers after it, at which nothing else can lie.
+ * The driver counts openings of one handle: each returns the same address. Each has a key of its
+ * own, the address and the numbers after it, at which nothing else can lie.
  */
 #include "charge/admission.h"
 #include "charge/export_key.h"
@@ -36,10 +36,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 	return result;
 }
 
-/* Held from the choice of an opening's number until it is written down or taken out. */
+/* Held from the choice of an opening's number until it is entered or taken out. */
 static struct vgpu_lock numbering;
 
-/* Openings of the address that are written down. */
+/* Number of entered openings of the address. */
 static uint64_t openings(CUdeviceptr dptr)
 {
 	uint64_t count = 0;
@@ -49,7 +49,8 @@ static uint64_t openings(CUdeviceptr dptr)
 	return count;
 }
 
-/* No process of the container shares it: its first opening is charged to us, on its own GPU. */
+/* No process of the container shares it: its first opening is charged to this process, on its
+ * GPU. */
 static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 			     struct vgpu_reservation *reservation)
 {
@@ -64,7 +65,7 @@ static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 	return vgpu_reserve_at(current, vgpu_whole_blocks(current.gpu, size_bytes), reservation);
 }
 
-/* `ours` is what the first opening costs; a later one costs nothing. CUDA_ERROR_NOT_READY: it is
+/* `ours` is the charge of the first opening; a later one costs nothing. CUDA_ERROR_NOT_READY: it is
  * the first, and nothing is reserved for it. */
 static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, CUdeviceptr dptr,
 			   vgpu_hold hold)
@@ -87,7 +88,7 @@ static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, C
 	return result;
 }
 
-/* The driver has opened it. What cannot be charged or written down is closed again. */
+/* The driver has opened it. If it cannot be charged or entered, close it again. */
 static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
 {
 	struct vgpu_reservation ours = {.place = place};
@@ -103,7 +104,7 @@ static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
 	return result;
 }
 
-/* The memory is held before the driver opens it, so that its exporter's end finds us there. */
+/* Hold the memory before the driver opens it, so that the exporter's exit leaves a holder. */
 static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandle, unsigned int),
 			    CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags)
 {
@@ -113,7 +114,7 @@ static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandl
 	vgpu_hold hold;
 	CUresult result = vgpu_place_current(&place);
 
-	/* Before cuInit nothing can be opened, and drivers look at the flags first. */
+	/* Before cuInit nothing can be opened, and drivers check the flags first. */
 	if (result == CUDA_ERROR_NOT_INITIALIZED ||
 	    (result == CUDA_SUCCESS && place.gpu == VGPU_GPU_UNMANAGED))
 		return driver_open(dptr, handle, flags);

@@ -1,6 +1,6 @@
 /*
- * Wrappers of the driver's memory calls: the driver's argument checks and codes stay its own, the
- * amounts are ours. The unsuffixed entries are the 32-bit API that drivers still export.
+ * Wrappers of the driver's memory calls: argument checks and codes are the driver's, the amounts
+ * are adjusted. The unsuffixed entries are the 32-bit API that drivers still export.
  */
 #include "charge/admission.h"
 #include "charge/claims.h"
@@ -22,7 +22,7 @@ static CUresult free_v2(uint64_t address)
 	return real_cuMemFree_v2(address);
 }
 
-/* Refused, and yet the driver does not take it back: it is charged until the process ends. */
+/* Refused, but the driver does not take it back: it is charged until the process ends. */
 static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_bytes)
 {
 	uint64_t bytes = vgpu_whole_blocks(reservation->place.gpu, size_bytes);
@@ -31,7 +31,7 @@ static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_
 		(void)vgpu_charge(reservation->place.gpu, bytes - reservation->bytes);
 }
 
-/* What became of a reserved allocation, once the driver has answered. */
+/* After the driver's answer to a reserved allocation. */
 static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint64_t address,
 		     uint64_t size_bytes, CUresult (*driver_free)(uint64_t address))
 {
@@ -78,8 +78,8 @@ static bool managed_is_free(void)
 	       !vgpu_managed_is_charged(place.gpu);
 }
 
-/* In full from the start, as device memory, wherever its pages go later; nothing where the grant
- * lets managed memory exceed the GPU. */
+/* In full from the start, as device memory, wherever its pages are later; nothing if the grant lets
+ * managed memory exceed the GPU. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int flags)
 {
 	struct vgpu_reservation reservation;
@@ -89,7 +89,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	if (!dptr || !size_bytes || managed_is_free())
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	result = vgpu_reserve_memory(size_bytes, &reservation);
-	/* Before cuInit nothing can be allocated, and drivers look at the flags first. */
+	/* Before cuInit nothing can be allocated, and drivers check the flags first. */
 	if (result == CUDA_ERROR_NOT_INITIALIZED)
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	if (flags != ATTACH_GLOBAL && flags != ATTACH_HOST)
@@ -103,7 +103,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	return result;
 }
 
-/* Rows as far apart as drivers put them at most; how far they are, the driver says. */
+/* Rows at the greatest pitch of any driver; the driver returns the actual one. */
 static uint64_t pitched_bytes(uint64_t width_bytes, uint64_t rows)
 {
 	uint64_t pitch_bytes = (width_bytes + PITCH_BYTES - 1) & ~(uint64_t)(PITCH_BYTES - 1);
@@ -170,7 +170,7 @@ static CUresult free_known(uint64_t address, CUresult (*driver_free)(uint64_t ad
 	vgpu_release_pool_pointer(address, &pointer, result);
 	if (view)
 		vgpu_settle_claims(view, result);
-	vgpu_meters_read(); /* it may have been a pool's */
+	vgpu_meters_read(); /* it may belong to a pool */
 	return result;
 }
 
@@ -184,7 +184,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 	return free_known(dptr, free_v2);
 }
 
-/* Limits applied to what the driver said of the current context's device. */
+/* Limits applied to the driver's figures for the current context's device. */
 static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 {
 	struct vgpu_memory_view view;
@@ -200,8 +200,8 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 	return CUDA_SUCCESS;
 }
 
-/* A driver that takes NULL for one of the two gives the other: it is shown through the limit too.
- * What is shown is at most what the driver said, and fits where that did. */
+/* A driver that accepts NULL for one of the two returns the other: the limit applies to it too. The
+ * figures are at most the driver's, and consistent if the driver's are. */
 #define SHOWING(symbol, amount)                                                                    \
 	CUresult symbol(amount *free_bytes, amount *total_bytes)                                   \
 	{                                                                                          \
@@ -225,7 +225,7 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 SHOWING(cuMemGetInfo, unsigned int)
 SHOWING(cuMemGetInfo_v2, size_t)
 
-/* A process that may not use the GPU sees none of it. */
+/* A process that may not use the GPU sees none of its memory. */
 static uint64_t total_of(CUdevice device, uint64_t total_bytes)
 {
 	struct vgpu_place place;

@@ -1,6 +1,6 @@
 /*
- * Wrappers of multicast objects, which take no memory worth counting, but hold what is bound to
- * them: bound memory stays charged until it is unbound or the object goes.
+ * Wrappers of multicast objects, whose own memory is negligible, but which hold what is bound to
+ * them: bound memory stays charged until it is unbound or the object is released.
  */
 #include "charge/claims.h"
 #include "loader/hooks.h"

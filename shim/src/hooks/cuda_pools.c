@@ -1,6 +1,6 @@
 /*
- * Wrappers of stream-ordered memory. What a pool takes is its meter's to know; cuMemFreeAsync
- * changes nothing of that, but may free other memory as well, which is refunded at the call.
+ * Wrappers of stream-ordered memory. A pool's meter accounts for the pool's memory; cuMemFreeAsync
+ * does not change that, but may free other memory as well, which is refunded at the call.
  */
 #include "charge/export_key.h"
 #include "charge/meters.h"
@@ -43,7 +43,7 @@ static CUresult take(const struct request *request, CUdeviceptr *address)
 					request->stream);
 }
 
-/* The stream under its own name: by the twin's, stream 0 is the thread's. */
+/* The stream under its own name: for the twin, stream 0 is the thread's. */
 static CUstream own_stream(const struct request *request)
 {
 	bool per_thread = request->twin == VGPU_ID_cuMemAllocAsync_ptsz ||
@@ -52,7 +52,7 @@ static CUstream own_stream(const struct request *request)
 	return per_thread && !request->stream ? PER_THREAD : request->stream;
 }
 
-/* Nothing has used it yet, so nothing need be waited for. */
+/* No work has used it yet, so there is nothing to wait for. */
 static CUresult undo(struct vgpu_meter *meter, CUdeviceptr given)
 {
 	if (real_cuMemFree_v2(given) == CUDA_SUCCESS)
@@ -60,7 +60,7 @@ static CUresult undo(struct vgpu_meter *meter, CUdeviceptr given)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The program's pointer changes where memory is given, and only there. */
+/* The program's pointer changes if memory is returned, and only then. */
 static CUresult allocate(struct vgpu_meter *meter, const struct request *request)
 {
 	struct vgpu_growth growth;
@@ -82,7 +82,7 @@ static CUresult allocate(struct vgpu_meter *meter, const struct request *request
 	return result;
 }
 
-/* Another thread may have made another pool current meanwhile, and the memory is from that. */
+/* Another thread may have made another pool current meanwhile, and the memory is from that one. */
 static CUresult allocate_from_current(int gpu, const struct request *request)
 {
 	struct vgpu_meter *meter = vgpu_meter_current(gpu), *now;
@@ -110,7 +110,7 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 					       : allocate_from_current(place.gpu, &request);
 }
 
-/* One that is not known is the default pool of some device; failing that, the stream tells. */
+/* An unknown one is the default pool of some device; otherwise the stream determines it. */
 static CUresult place_of_pool(CUmemoryPool pool, CUstream stream, struct vgpu_place *place)
 {
 	CUmemoryPool other;
@@ -163,7 +163,7 @@ CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream s
 	return result;
 }
 
-/* From the driver's answer on the pool is known; one that cannot be written down is not given. */
+/* The pool is known from the driver's answer on; one that cannot be entered is not returned. */
 static CUresult enter(CUmemoryPool pool, int gpu, CUmemoryPool *out)
 {
 	if (!vgpu_meter_add(pool, gpu)) {
@@ -189,7 +189,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 	return result;
 }
 
-/* Nothing can be allocated from it; what is imported of it, pool_pointers.c has. */
+/* Nothing can be allocated from it; pool_pointers.c has what is imported of it. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
 					    unsigned long long flags)
 {
@@ -222,7 +222,7 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	return result;
 }
 
-/* A pool that no call made: the location that was asked about says which GPU's it is. */
+/* A pool that no call made: the queried location determines its GPU. */
 static void meet(CUmemoryPool pool, const CUmemLocation *location, int type)
 {
 	const CUmemPoolProps properties = {.allocation_type = type, .location = *location};
@@ -251,7 +251,7 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
 	return result;
 }
 
-/* Of managed memory a device has another current pool, which cuMemAllocAsync does not take from. */
+/* For managed memory a device has another current pool, which cuMemAllocAsync does not use. */
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 {
 	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};

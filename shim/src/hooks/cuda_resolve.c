@@ -1,11 +1,11 @@
 /*
- * cuGetProcAddress: the driver answers, with the caller's version and flags; where its answer is
- * the function of a hook, the caller gets the wrapper.
+ * cuGetProcAddress: the driver answers, with the caller's version and flags; if the result is the
+ * function of a hook, the caller gets the wrapper.
  *
- * A pointer that the driver exports under a hook's name is that hook. Drivers may also answer with
- * inner functions that they do not export; then hooks.def says which symbol the name means at that
- * version and for that default stream. Versions newer than those that hooks.def was compared with
- * may have given the name a new meaning, so there the driver is asked whether they have.
+ * A pointer that the driver exports under a hook's name is that hook. Drivers may also return inner
+ * functions that they do not export; then hooks.def determines which symbol the name means at that
+ * version and for that default stream. A version newer than those compared with hooks.def may have
+ * given the name a new meaning, so the driver is queried for that.
  */
 #include <limits.h>
 #include <stdbool.h>
@@ -48,7 +48,7 @@ static const char *base_of(int meaning)
 	return MEANINGS[meaning].base;
 }
 
-/* The newest API version of the driver; INT_MAX where the driver does not say. */
+/* The newest API version of the driver; INT_MAX if the driver does not report it. */
 static int driver_version(void)
 {
 	CUresult (*get_version)(int *version) = NULL;

@@ -1,12 +1,12 @@
 /*
- * Wrappers of the calls at which the driver gives back what pools and graphs no longer use: when
- * the program asks for it, and when the driver has seen that work is done.
+ * Wrappers of the calls at which the driver releases what pools and graphs no longer use: at the
+ * program's request, and when the driver has observed that work is complete.
  */
 #include "charge/meters.h"
 #include "loader/hooks.h"
 
-/* The driver has answered, and may have given memory back before it did: also where it said no, but
- * not where it said that work goes on. */
+/* The driver may have released memory before it answered: also if it refused, but not if it
+ * reported that work continues. */
 static CUresult after(CUresult result)
 {
 	if (result != CUDA_ERROR_NOT_READY)

@@ -1,9 +1,9 @@
 /*
- * Wrappers of physical memory's calls. What cuMemCreate makes is charged to the GPU that it asks
- * for, until nothing of this process holds it (claims.h). Exported memory is charged to a shared
- * slot of the container, which exporter and importers hold (shared.h): importers pay nothing.
- * Memory that no process of the container has exported is charged by what is mapped of it. Reserved
- * addresses and memory of the host cost nothing.
+ * Wrappers of physical memory's calls. Memory from cuMemCreate is charged to the GPU requested,
+ * until nothing of this process holds it (claims.h). Exported memory is charged to a shared slot of
+ * the container, which exporter and importers hold (shared.h): importers pay nothing. Memory that
+ * no process of the container has exported is charged by what is mapped of it. Reserved addresses
+ * and memory of the host cost nothing.
  */
 #include "charge/claims.h"
 #include "charge/export_key.h"
@@ -17,7 +17,7 @@ enum { HANDLE_TYPE_FABRIC = 8, FABRIC_HANDLE_BYTES = 64 };
 
 static const struct vgpu_claim_to nowhere;
 
-/* The driver may give one handle several times for the same memory. */
+/* The driver may return one handle several times for the same memory. */
 static struct vgpu_claim_to by_handle(uint64_t handle)
 {
 	return (struct vgpu_claim_to){VGPU_CLAIM_HANDLE, true, .key = handle};
@@ -28,7 +28,7 @@ static void drop_claim(uint32_t claim)
 	vgpu_claim_end(claim, CUDA_ERROR_INVALID_VALUE, nowhere);
 }
 
-/* By the driver's own rules, which it is asked for. */
+/* By the driver's own rules, obtained by a query. */
 static bool is_malformed(uint64_t size_bytes, const CUmemAllocationProp *prop,
 			 unsigned long long flags)
 {
@@ -39,7 +39,7 @@ static bool is_malformed(uint64_t size_bytes, const CUmemAllocationProp *prop,
 	       (granule_bytes && size_bytes % granule_bytes);
 }
 
-/* It does not fit. What is malformed besides, the driver says; it has nothing to give. */
+/* It does not fit. The driver reports malformed arguments; it has nothing to allocate. */
 static CUresult refuse(uint64_t size_bytes, const CUmemAllocationProp *prop,
 		       unsigned long long flags)
 {
@@ -110,8 +110,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return result;
 }
 
-/* The shared slot of a container's memory, before the driver is asked for it: so the exporter's end
- * finds this process there. */
+/* Find the shared slot of a container's memory before the driver call: so the exporter's exit
+ * leaves this process as a holder. */
 struct import {
 	uint64_t key;
 	vgpu_hold hold; /* 0: no process of the container has exported it */
@@ -137,7 +137,7 @@ static struct import join_exporter(const void *shareable, int type)
 	return import;
 }
 
-/* What an imported handle costs. False: nothing is known of it, and the driver alone answers. */
+/* What an imported handle costs. False: it is unknown, and only the driver is called. */
 static bool is_known(CUmemGenericAllocationHandle handle, const struct import *import,
 		     struct vgpu_physical *memory, CUresult *result)
 {
@@ -161,7 +161,7 @@ static bool is_known(CUmemGenericAllocationHandle handle, const struct import *i
 	return place.gpu >= 0;
 }
 
-/* The handle of an import may be one that is known: one more reference to the same memory. */
+/* The handle of an import may be a known one: one more reference to the same memory. */
 static CUresult claim_import(CUmemGenericAllocationHandle handle, struct import *import)
 {
 	struct vgpu_physical memory;
@@ -265,7 +265,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size_bytes)
 	return result;
 }
 
-/* Move the charge to a shared slot, once; the key by which importers find it. 0: it stays ours. */
+/* Move the charge to a shared slot, once; returns the key by which importers find it. 0: it stays
+ * with this process. */
 static uint64_t share(uint32_t claim, uint64_t key)
 {
 	struct vgpu_physical memory = vgpu_claimed_physical(claim);

@@ -1,23 +1,24 @@
 /*
- * NVML's lists of processes, made from the region: the container's own, by their own numbers.
+ * NVML's lists of processes, made from the region: the container's own processes, by their own
+ * pids.
  *
  * The driver's rows name the host's processes, other tenants' among them, and never reach the
- * program: the driver is asked with room for none, so that its argument checks and codes stay its
- * own. What it knows of processes and we do not (their share of the engines, sessions of the
- * encoder, what accounting keeps of the dead) is answered as if there were none.
+ * program: the driver is called with space for none, so that its argument checks and codes remain
+ * its own. What only the driver has on processes (their share of the engines, sessions of the
+ * encoder, accounting of exited processes) is reported as empty.
  */
 #include "charge/admission.h"
 #include "hooks/nvml_view.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
-/* The driver, asked with room for none, has found nothing wrong. */
+/* The driver, called with space for none, has reported no error. */
 static bool is_fine(nvmlReturn_t result)
 {
 	return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-/* What to call one process of ours in each of NVML's tables. */
+/* The name of a container's process in each of NVML's tables. */
 typedef void put_row(void *rows, unsigned int index, const struct vgpu_holder *holder);
 
 static void put_v1(void *rows, unsigned int index, const struct vgpu_holder *holder)
@@ -40,7 +41,7 @@ static void put_detail(void *rows, unsigned int index, const struct vgpu_holder 
 				     .computeInstanceId = NVML_VALUE_NOT_AVAILABLE};
 }
 
-/* *count is the room before and the number of processes after, NVML's protocol. */
+/* count is the space before and the number of processes after, as in NVML. */
 static nvmlReturn_t list(int gpu, unsigned int *count, void *rows, put_row *put)
 {
 	unsigned int room = rows ? *count : 0;
@@ -79,7 +80,7 @@ COMPUTE(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_v1)
 COMPUTE(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, put_v2)
 COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
 
-/* Rows that only the driver knows, and only by the host's numbers: there are none. */
+/* Rows that only the driver has, and only by the host's pids: none are reported. */
 #define NOBODY(name, row)                                                                          \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, row *rows)                     \
 	{                                                                                          \
@@ -154,7 +155,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
 	return is_fine(result) ? NVML_ERROR_NOT_FOUND : result;
 }
 
-/* A pid of accounting is the host's: who it belongs to cannot be told from here. */
+/* An accounting pid is the host's: the process that it belongs to is unknown here. */
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid,
 					  nvmlAccountingStats_t *stats)
 {

@@ -1,6 +1,6 @@
 /*
- * NVML's memory queries, shown through the limit. Programs such as nvidia-smi only look: they take
- * no slot, and need no cuInit. A GPU that is not in the grant shows no memory at all.
+ * NVML's memory queries, with the limit applied. Programs such as nvidia-smi only query: they take
+ * no slot, and need no cuInit. A GPU outside the grant shows no memory.
  */
 #include "hooks/nvml_view.h"
 
@@ -22,7 +22,7 @@ static int gpu_named(nvmlDevice_t device)
 	return vgpu_gpu_of_uuid(uuid, (int)number);
 }
 
-/* Of a MIG instance the grant may name the instance or its GPU. */
+/* For a MIG instance the grant may name the instance or its GPU. */
 static int gpu_of(nvmlDevice_t device)
 {
 	nvmlDevice_t whole;
@@ -42,7 +42,7 @@ enum vgpu_gate vgpu_nvml_look(nvmlDevice_t device, int *gpu)
 	return *gpu == VGPU_GPU_UNMANAGED ? VGPU_GATE_OPEN : gate;
 }
 
-/* Put the limit over what the driver said. False: its own answer stands. */
+/* Apply the limit to the driver's figures. False: they remain as they are. */
 static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_t *result)
 {
 	int gpu;
@@ -79,10 +79,10 @@ static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_
 
 SHOWING(nvmlDeviceGetMemoryInfo, nvmlMemory_t, )
 SHOWING(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, .version = memory->version, )
-/* Of protected memory, the whole GPU's figures: the limit does not tell the two kinds apart. */
+/* For protected memory, the whole GPU's figures: the limit does not distinguish the two kinds. */
 SHOWING(nvmlDeviceGetConfComputeProtectedMemoryUsage, nvmlMemory_t, )
 
-/* The window is the GPU's; of what is mapped in it, ours is at most what we hold. */
+/* The window is the GPU's; at most this container's memory is mapped in it. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
 	nvmlReturn_t result = real_nvmlDeviceGetBAR1MemoryInfo(device, bar1);

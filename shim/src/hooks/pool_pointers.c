@@ -26,7 +26,7 @@ void vgpu_take_known_pool_pointer(uint64_t address, struct vgpu_pool_pointer *po
 	(void)vgpu_take(VGPU_KIND_IMPORT, address, &pointer->imported);
 }
 
-/* What is freed is in its pool, for the next use: the meter is charged before the slot is left. */
+/* Freed memory returns to its pool: the meter is charged before the slot is released. */
 void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer *pointer,
 			       CUresult driver_said)
 {
@@ -39,7 +39,7 @@ void vgpu_release_pool_pointer(uint64_t address, const struct vgpu_pool_pointer 
 		vgpu_release(VGPU_KIND_IMPORT, address, &pointer->imported, driver_said);
 }
 
-/* Which GPU, and what the allocation comes to. */
+/* The GPU, and the size of the allocation. */
 static CUresult measure(CUdeviceptr dptr, struct vgpu_reservation *needs)
 {
 	size_t size_bytes = 0;

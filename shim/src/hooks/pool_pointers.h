@@ -1,11 +1,10 @@
 /*
- * Allocations of pools that processes share: exported by the one that made them, imported by
- * others.
+ * Allocations of pools that processes share: exported by their creator, imported by others.
  *
  * An exported allocation is charged to a shared slot of the container (shared.h), and no longer to
  * its pool's meter, until neither the exporter nor an importer has it. One that no process of the
  * container has exported is charged to its importer. Both are freed like any memory: the free takes
- * them out, which costs next to nothing where none was ever shared.
+ * them out, at negligible cost if none was ever shared.
  */
 #ifndef VGPU_POOL_POINTERS_H
 #define VGPU_POOL_POINTERS_H

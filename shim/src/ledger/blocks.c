@@ -1,4 +1,4 @@
-/* See blocks.h. The bits come from pages that are kept for the next block. */
+/* See blocks.h. The bits are in pages that are kept for the next block. */
 #include "ledger/blocks.h"
 
 #include <string.h>
@@ -48,7 +48,7 @@ static void count_block(int gpu, uint32_t change)
 	__atomic_fetch_add(vgpu_ledger_blocks(gpu), change, __ATOMIC_RELAXED);
 }
 
-/* Its bits are zero: a bit that is set is one of the live. */
+/* Its bits are zero: a bit that is set belongs to an existing allocation. */
 static void close_empty(struct vgpu_shard *shard, const struct vgpu_entry *entry)
 {
 	count_block(entry->gpu, UINT32_MAX);
@@ -81,7 +81,8 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 	struct vgpu_bits *bits;
 
 	if (entry && is_of(entry, owner)) {
-		/* A bit that is set: the driver freed what was there without our being asked. */
+		/* The bit is set already: the driver freed that allocation without a hooked
+		 * call. */
 		entry->live += !get_bit(entry->bits, place);
 		if (!get_bit(entry->bits, place))
 			flip_bit(entry->bits, place);
@@ -155,7 +156,7 @@ bool vgpu_block_release(uint64_t block, unsigned int place, const struct vgpu_ch
 	if (!shard)
 		return false;
 	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
-	/* Of another owner, or gone: forgotten meanwhile, and refunded then. */
+	/* Of another owner, or no longer there: forgotten and refunded meanwhile. */
 	if (entry && is_of(entry, owner)) {
 		if (!freed && !get_bit(entry->bits, place))
 			flip_bit(entry->bits, place);

@@ -1,5 +1,5 @@
-/* See execs.h. Open addressing over one array; what a removed entry leaves open is closed up, so
- * that looking in vain, as each launch of another graph does, stays short. */
+/* See execs.h. Open addressing over one array; the gap of a removed entry is closed, so that an
+ * unsuccessful search, which each launch of another graph makes, stays short. */
 #include "ledger/execs.h"
 
 #include "os/lock.h"
@@ -11,7 +11,7 @@ _Static_assert(VGPU_EXECS == 1 << 11, "the bits of a hash");
 struct entry {
 	uint64_t exec;
 	struct vgpu_graph_needs bounds;
-	uint32_t launched[VGPU_MOST_GPUS]; /* the GPU's trims until then, + 1 */
+	uint32_t launched[VGPU_MOST_GPUS]; /* the GPU's trim count by then, + 1 */
 };
 
 static struct table {
@@ -21,7 +21,7 @@ static struct table {
 	struct entry entries[VGPU_EXECS];
 } *shared;
 
-static uint32_t live; /* entries; of this process or of the one it was forked from */
+static uint32_t live; /* entries; of this process or of its fork parent */
 
 static struct table *table(void)
 {
@@ -33,7 +33,7 @@ static uint32_t home_of(uint64_t exec)
 	return (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
 }
 
-/* With the lock: the entry of the exec, or where a new one may go; NULL where there is neither. */
+/* With the lock: the entry of the exec, or the place for a new one; NULL if there is neither. */
 static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 {
 	for (uint32_t step = 0; step < VGPU_EXECS; step++) {
@@ -47,7 +47,7 @@ static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 	return NULL;
 }
 
-/* With the lock: every entry stays within reach of its home. */
+/* With the lock: every entry stays reachable from its hash position. */
 static void remove_at(struct table *t, uint32_t hole)
 {
 	for (uint32_t step = 1; step < VGPU_EXECS; step++) {
@@ -129,7 +129,7 @@ bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 	return entry;
 }
 
-/* Where the lock is not to be had they stay at 0, which is soon outdated. */
+/* If the lock is not available they stay at 0, which is soon outdated. */
 void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds)
 {
 	struct table *t = table();

@@ -1,8 +1,9 @@
 /*
  * Executable graphs that allocate: how much each may take of each GPU.
  *
- * Knows no driver. Most graphs allocate nothing and are not here. The table is bounded: where it is
- * full, a further graph that allocates is not instantiated. A fork child begins with an empty one.
+ * Makes no driver call. Most graphs allocate nothing and are not here. The table is bounded: when
+ * it is full, a further graph that allocates is not instantiated. A fork child begins with an empty
+ * one.
  */
 #ifndef VGPU_EXECS_H
 #define VGPU_EXECS_H
@@ -15,28 +16,28 @@
 enum { VGPU_EXECS = 2048 };
 
 struct vgpu_graph_needs {
-	uint64_t gpus; /* bit mask: on which it allocates */
+	uint64_t gpus; /* bit mask of the GPUs on which it allocates */
 	uint64_t bytes[VGPU_MOST_GPUS];
-	uint32_t trims[VGPU_MOST_GPUS]; /* of each GPU, until that was asked for */
+	uint32_t trims[VGPU_MOST_GPUS]; /* of each GPU, until that was queried */
 };
 
 /* False where the table is full. */
 bool vgpu_execs_put(uint64_t exec, const struct vgpu_graph_needs *bounds);
-/* False, and nothing told: not known. */
+/* False, and no output: unknown. */
 bool vgpu_execs_remove(uint64_t exec, struct vgpu_graph_needs *bounds);
 
-/* What a launch may still take: nothing of a GPU where one has been made since the last trim
- * there. False: the graph allocates nothing. */
+/* What a launch may still take: nothing of a GPU where it was launched since the last trim there.
+ * False: the graph allocates nothing. */
 bool vgpu_execs_find(uint64_t exec, struct vgpu_graph_needs *bounds);
 
-/* Before an exec that is not put yet is launched: what find says of the others. */
+/* Before an exec that is not entered yet is launched: what find returns for the others. */
 void vgpu_execs_count_trims(struct vgpu_graph_needs *bounds);
 
-/* The exec has been launched since the trims were counted: the GPU has given all that it needs,
- * unless one came in between. */
+/* The exec has been launched since the trims were counted: the GPU has allocated all that it needs,
+ * unless there was a trim in between. */
 void vgpu_execs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds);
 
-/* The driver gave graph memory of the GPU back: any graph may have to take it anew. */
+/* The driver released graph memory of the GPU: any graph may have to take it anew. */
 void vgpu_execs_trimmed(int gpu);
 
 #endif

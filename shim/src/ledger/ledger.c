@@ -81,7 +81,7 @@ void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
 	for (unsigned int i = 0; context && (shard = vgpu_shard_number(i)); i++) {
 		for (uint64_t at = 0; at < shard->capacity; at++) {
 			struct vgpu_entry *entry = &shard->entries[at];
-			/* What moves into the place is looked at too. */
+			/* The entry that moves into the place is checked too. */
 			while (entry->kind && entry->context == context)
 				forget_entry(shard, entry, &bytes[entry->gpu], let_go);
 		}

@@ -1,7 +1,7 @@
 /*
  * What this process holds and is charged for: (kind, key) -> {bytes, GPU, context}.
  *
- * Knows neither CUDA nor the shared region; what a key means is the business of whoever enters it.
+ * Independent of CUDA and of the shared region; the caller that enters a key defines its meaning.
  * Safe from any thread. A fork child starts with an empty ledger: the driver's memory is its
  * parent's, and so is the charge.
  */
@@ -13,49 +13,49 @@
 
 #include "vgpu/contract.h"
 
-/* What a key names. Each kind has keys of its own. */
+/* The type of a key. Each kind has keys of its own. */
 enum vgpu_kind {
 	VGPU_KIND_MEMORY = 1, /* device memory by its address */
 	VGPU_KIND_BLOCK,      /* device memory that many allocations share: blocks.h alone */
 	VGPU_KIND_ARRAY,      /* CUarray */
 	VGPU_KIND_MIPMAP,     /* CUmipmappedArray */
-	VGPU_KIND_IPC,	      /* an address that another process's memory is mapped at */
-	VGPU_KIND_IMPORT,     /* an address that another process's pool is imported at */
-	VGPU_KIND_EXPORT,     /* an address of our own pool that another process has imported */
-	VGPU_KIND_CONTEXT,    /* the life of a context, for what it takes by itself */
+	VGPU_KIND_IPC,	      /* an address at which another process's memory is mapped */
+	VGPU_KIND_IMPORT,     /* an address at which another process's pool is imported */
+	VGPU_KIND_EXPORT,  /* an address of this process's pool that another process has imported */
+	VGPU_KIND_CONTEXT, /* the generation of a context, for what it takes by itself */
 };
 
 struct vgpu_charge {
 	uint64_t bytes;
 	int32_t gpu;	  /* index in the grant */
-	uint32_t context; /* id of the context that dies with it; 0: none does */
+	uint32_t context; /* id of the context whose end ends the charge; 0: none */
 	uint32_t hold;	  /* shared.h's; not 0: the bytes are charged there, not here */
 };
 
 enum vgpu_ledger_put {
 	VGPU_LEDGER_ADDED,
-	VGPU_LEDGER_REPLACED, /* the key was known: the driver freed it behind our back */
+	VGPU_LEDGER_REPLACED, /* the key was known: the driver freed it without a hooked call */
 	VGPU_LEDGER_NO_MEMORY,
 };
 
-/* Enter a charge. Of an entry replaced, `replaced` tells what it held; where that is NULL a key
- * that is known stays as it is, and the result is REPLACED. */
+/* Enter a charge. For an entry replaced, `replaced` is its old charge; if that is NULL a known key
+ * stays as it is, and the result is REPLACED. */
 enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct vgpu_charge charge,
 				     struct vgpu_charge *replaced);
 
-/* Take an entry out, or where `charge` is NULL ask for it; false where the key is unknown. */
+/* Take an entry out, or if `charge` is NULL test for it; false if the key is unknown. */
 bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
 static inline bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key)
 {
 	return vgpu_ledger_take(kind, key, NULL);
 }
 
-/* Take out all entries of a context (not 0): `bytes` has what they came to on each GPU, but for
- * those that are shared, each of whose holds is let go of. */
+/* Take out all entries of a context (not 0): `bytes` has their sum on each GPU, except for shared
+ * ones, each of whose holds is released. */
 void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_MOST_GPUS],
 			void (*let_go)(uint32_t hold));
 
-/* Entries now in the ledger. */
+/* Number of entries in the ledger. */
 uint64_t vgpu_ledger_count(void);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * See ledger_table.h. All of it lies in anonymous pages that the kernel wipes in a fork child
+ * See ledger_table.h. All of it is in anonymous pages that the kernel wipes in a fork child
  * (wiped.h): there the table reads zero, which is an empty ledger with free locks.
  */
 #include "ledger/ledger_table.h"
@@ -29,7 +29,7 @@ static bool was_made(void)
 	return __atomic_load_n(&the_table, __ATOMIC_RELAXED) != NULL;
 }
 
-/* Where a kernel cannot wipe them, a child has no table that leads to them. */
+/* If the kernel cannot wipe them, a child has no table that points to them. */
 void *vgpu_ledger_pages(uint64_t bytes)
 {
 	bool wiped;
@@ -63,7 +63,8 @@ struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make
 	if (!table)
 		return NULL;
 	shard = &table->shards[spread(kind, key) >> (64 - SHARD_BITS)];
-	/* An entry that this call may look for was entered before: it shows without the lock. */
+	/* An entry that this call may search for was entered before: it is visible without the
+	 * lock. */
 	if (!make && !__atomic_load_n(&shard->count, __ATOMIC_RELAXED))
 		return NULL;
 	return vgpu_lock(&shard->lock) ? shard : NULL;
@@ -78,7 +79,7 @@ struct vgpu_shard *vgpu_shard_number(unsigned int number)
 	return vgpu_lock(&table->shards[number].lock) ? &table->shards[number] : NULL;
 }
 
-/* A table that has room has a free entry. */
+/* A table with space has a free entry. */
 struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kind kind,
 				   uint64_t key)
 {
@@ -95,7 +96,7 @@ struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kin
 	}
 }
 
-/* The old table stays as it is until the new one is complete. */
+/* The old table remains in use until the new one is complete. */
 bool vgpu_shard_grow(struct vgpu_shard *shard)
 {
 	struct vgpu_shard larger = {.capacity = shard->capacity};
@@ -117,7 +118,7 @@ bool vgpu_shard_grow(struct vgpu_shard *shard)
 	return true;
 }
 
-/* Close the gap: every entry behind it that may not be reached across a free place moves up. */
+/* Close the gap: every entry behind it that a free place would make unreachable moves up. */
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry)
 {
 	uint64_t mask = shard->capacity - 1;

@@ -2,8 +2,8 @@
  * The ledger's table, for the files that keep entries in it: ledger.c (one key, one charge) and
  * blocks.c (one key, one block of device memory that many allocations share).
  *
- * Shards of open addressing with linear probing, each behind a lock of its own; an entry taken out
- * leaves no tombstone (those behind it move up), so that a ledger that lives long stays fast.
+ * Shards of open addressing with linear probing, each with its own lock; a removed entry leaves no
+ * tombstone (those behind it move up), so that the ledger stays fast in a long process.
  */
 #ifndef VGPU_LEDGER_TABLE_H
 #define VGPU_LEDGER_TABLE_H
@@ -11,7 +11,7 @@
 #include "ledger/ledger.h"
 #include "os/lock.h"
 
-/* Of a block: a bit for each place in it that a live allocation begins at. */
+/* Of a block: a bit for each place that an allocation begins at. */
 struct vgpu_bits {
 	uint64_t words[64];
 };
@@ -39,19 +39,19 @@ struct vgpu_shard {
 	struct vgpu_bits *spare; /* a list of zeroed ones, by their first words */
 } __attribute__((aligned(64)));
 
-/* The shard of a key, locked; NULL where there is none and none can be, or shall be, made. */
+/* The shard of a key, locked; NULL if there is none, and none can or may be made. */
 struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make);
-/* The shard of that number, locked; NULL behind the last one, and where nothing was entered. */
+/* The shard of that number, locked; NULL after the last one, and if nothing was entered. */
 struct vgpu_shard *vgpu_shard_number(unsigned int number);
 static inline void vgpu_shard_leave(struct vgpu_shard *shard)
 {
 	vgpu_unlock(&shard->lock);
 }
 
-/* Room for one more entry; false: no memory. */
+/* Make space for one more entry; false: no memory. */
 bool vgpu_shard_grow(struct vgpu_shard *shard);
 
-/* The key's entry, or the free one where it belongs; NULL in a shard that never had room. */
+/* The key's entry, or the free one for it; NULL in a shard that never had space. */
 struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kind kind,
 				   uint64_t key);
 
@@ -67,10 +67,10 @@ void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry);
 /* Zeroed pages that a fork child does not see, or NULL. */
 void *vgpu_ledger_pages(uint64_t bytes);
 
-/* How many blocks are entered for a GPU. */
+/* Number of blocks entered for a GPU. */
 uint32_t *vgpu_ledger_blocks(int gpu);
 
-/* Give a block's bits back; the entry is about to be removed. */
+/* Release a block's bits; the entry is about to be removed. */
 void vgpu_block_clear(struct vgpu_shard *shard, struct vgpu_entry *entry);
 
 #endif

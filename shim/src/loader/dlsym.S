@@ -1,13 +1,15 @@
 /*
  * dlsym, dlvsym, dlopen and dlmopen as the program sees them.
  *
- * libc's own read their caller from the return address (RTLD_NEXT, RTLD_DEFAULT, RPATH, namespace),
- * so they must be reached as if we were not there: a jump with registers and stack as they came,
- * which C cannot promise.
+ * libc's own determine their caller from the return address (RTLD_NEXT, RTLD_DEFAULT, RPATH,
+ * namespace), so they must be reached as if called directly: by a jump with unchanged registers and
+ * stack, which C cannot express.
  *
- * lookup: TARGET(handle, name) says where to jump, or NULL: the name is ours to answer, and
- * ANSWER(handle, name, [version,] caller) does.
- * opening: TARGET(struct vgpu_registers *) says where to jump, and may change the arguments.
+ * lookup: TARGET(handle, name) returns the address to jump to, or NULL: the library answers for
+ * that name, by ANSWER(handle, name, [version,] caller).
+ *
+ * opening: TARGET(struct vgpu_registers *) returns the address to jump to, and may change the
+ * arguments.
  */
 #if defined(__x86_64__)
 

@@ -1,10 +1,10 @@
 /*
- * What dlsym and dlvsym answer for the names of hooks.
+ * What dlsym and dlvsym return for the names of hooks.
  *
- * The real lookup answers first. Where it gives the driver's own function, the caller gets our
- * wrapper; where it gives our own export (we are preloaded, so a search of the whole process meets
- * us first), the caller gets what it would have got without us. Anything else, such as a private
- * library's function of the same name, is untouched.
+ * The real lookup is made first. If it finds the driver's own function, the caller gets the
+ * wrapper; if it finds this library's export (it is preloaded, so a search of the whole process
+ * finds it first), the caller gets what it would have got without the library. Any other result,
+ * such as a private library's function of the same name, is returned as it is.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include "loader/objects.h"
 #include "loader/resolve.h"
 
-/* Entered from dlsym.S. */
+/* Called from dlsym.S. */
 void *vgpu_dlsym_target(void *handle, const char *name);
 void *vgpu_dlvsym_target(void *handle, const char *name);
 void *vgpu_dlsym(void *handle, const char *name, const void *caller);
@@ -29,7 +29,7 @@ static void *no_answer(void)
 	return NULL;
 }
 
-/* Ours to answer are the names of hooks and the loader's own. */
+/* The library answers for the names of hooks and the loader's own. */
 static void *target(enum vgpu_loader_function function, const char *name)
 {
 	void *real = vgpu_loader(function);
@@ -51,20 +51,20 @@ void *vgpu_dlvsym_target(void *handle, const char *name)
 	return target(VGPU_LOADER_DLVSYM, name);
 }
 
-/* The real dlsym with us as its caller: RTLD_NEXT is what comes after us. */
+/* The real dlsym with this library as its caller: RTLD_NEXT is what follows it. */
 static void *ask(void *handle, const char *name)
 {
 	dlsym_function *real = (dlsym_function *)vgpu_loader(VGPU_LOADER_DLSYM);
 	void *found = real ? real(handle, name) : NULL;
 
-	__asm__ volatile("" : : "r"(found)); /* a tail call would name another caller */
+	__asm__ volatile("" : : "r"(found)); /* a tail call would present another caller */
 	return found;
 }
 
 /*
- * RTLD_NEXT as `caller` means it. We are loaded with the program, so behind us the real lookup
- * knows the right scope; only what lies between the caller and us, or a caller that itself defines
- * the name behind us, needs a walk.
+ * RTLD_NEXT relative to `caller`. The library is loaded with the program, so behind it the real
+ * lookup has the right scope; only what lies between the caller and the library, or a caller that
+ * itself defines the name behind it, needs a search of the list.
  */
 static void *next_of(const void *caller, const char *name)
 {
@@ -83,8 +83,8 @@ static void *next_of(const void *caller, const char *name)
 }
 
 /*
- * RTLD_DEFAULT would have met us before anything else: what lies behind us; else the caller's own
- * definition, or the driver's, which a library loaded with RTLD_LOCAL sees in its own scope.
+ * RTLD_DEFAULT would have found this library first: the definition behind it; else the caller's
+ * own, or the driver's, which a library loaded with RTLD_LOCAL sees in its own scope.
  */
 static void *default_of(const void *caller, const char *name, enum vgpu_function hook)
 {
@@ -104,8 +104,8 @@ static void *default_of(const void *caller, const char *name, enum vgpu_function
 }
 
 /*
- * A handle that leads to us first: of the whole program, where the global search goes on behind us,
- * or of a forwarder, which needs us and then the driver.
+ * A handle that leads to this library first: of the whole program, where the global search
+ * continues behind it, or of a forwarder, which needs this library and then the driver.
  */
 static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
 {
@@ -117,8 +117,9 @@ static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
 }
 
 /*
- * Whoever gets libc's own dlsym gets past us: by a handle of libc, a version that ours has not, or
- * as the next one. Ours does as well, also for a library that wraps it: it goes on to libc's own.
+ * A caller with libc's own dlsym bypasses the hooks: by a handle of libc, a version that this
+ * library lacks, or RTLD_NEXT. It gets the library's instead, also if it is a library that wraps
+ * dlsym: the chain ends at libc's own.
  */
 static void *loader_answer(void *handle, enum vgpu_loader_function function, void *found)
 {
@@ -149,7 +150,7 @@ void *vgpu_dlsym(void *handle, const char *name, const void *caller)
 	return answer(handle, name, found, caller);
 }
 
-/* Drivers version none of their symbols: past us there is no version to ask for. */
+/* Drivers version none of their symbols: behind this library there is no version to look up. */
 void *vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller)
 {
 	dlvsym_function *real = (dlvsym_function *)vgpu_loader(VGPU_LOADER_DLVSYM);

@@ -10,16 +10,16 @@
 
 #define PAUSE_NS   50000
 #define PAUSES	   20000
-#define MOST_FORKS 16 /* that a reader lets pass, one after the other */
+#define MOST_FORKS 16 /* that a reader lets through, one after the other */
 
-/* What pthread_atfork calls, which is in no shared library; we are never unloaded. musl has none.
- */
+/* The function behind pthread_atfork, which is in no shared library; this library is never
+ * unloaded. musl lacks it. */
 int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner)
     __attribute__((weak));
 
-static uint32_t inside, forking; /* how many threads */
+static uint32_t inside, forking; /* number of threads inside */
 static __thread uint32_t depth;	 /* of this one */
-static __thread bool prepared;	 /* to fork: who registers from within a fork is not */
+static __thread bool prepared;	 /* to fork: a thread that registers during a fork is not */
 
 static bool await(const uint32_t *count, uint32_t wanted)
 {
@@ -33,13 +33,14 @@ static bool await(const uint32_t *count, uint32_t wanted)
 	return false;
 }
 
-/* A signal handler may fork while its own thread is inside: that thread goes on in the child. */
+/* A signal handler may fork while its own thread is inside: that thread continues in the child. */
 static uint32_t own(void)
 {
 	return depth ? 1 : 0;
 }
 
-/* Other handlers of fork may look up after this one: this thread is inside until it is through. */
+/* Other fork handlers may look up after this one: this thread counts as inside until fork is
+ * over. */
 static void before_fork(void)
 {
 	__atomic_add_fetch(&forking, 1, __ATOMIC_SEQ_CST);

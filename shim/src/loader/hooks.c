@@ -1,4 +1,5 @@
-/* The exported pairs of CUDA_STREAM_HOOK: which twin was called, and the one function for both. */
+/* The exported pairs of CUDA_STREAM_HOOK: each records which twin was called and calls their common
+ * function. */
 #include "loader/hooks.h"
 
 #define HOOK(symbol, library, params, args)

@@ -1,10 +1,10 @@
 /*
  * hooks.def, expanded: an id, a prototype and a typed caller for each function.
  *
- * Wrappers are written under the driver's own names; `real_NAME(...)` reaches the driver and, where
- * the driver lacks the function or is not loaded, answers with its library's "not found" code. A
- * wrapper of two stream twins is `on_NAME(real, ...)`, and `as_NAME(real, ...)` the twin that was
- * called; hooks.c has the exported pair.
+ * Wrappers have the driver's own names; `real_NAME(...)` calls the driver or, if the driver lacks
+ * the function or is not loaded, returns its library's "not found" code. A wrapper of two stream
+ * twins is `on_NAME(real, ...)`, and `as_NAME(real, ...)` calls the twin that the program called;
+ * hooks.c has the exported pair.
  */
 #ifndef VGPU_HOOKS_H
 #define VGPU_HOOKS_H
@@ -45,10 +45,10 @@ enum vgpu_function {
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params);
 #include "loader/hooks.def"
 
-/* The driver's functions as last seen; NULL: not looked for, or not there. */
+/* The driver's functions as last read; NULL: not searched for, or not there. */
 extern void *vgpu_real[VGPU_FUNCTION_COUNT];
 
-/* Look again, where vgpu_real has NULL. */
+/* Search again where vgpu_real has NULL. */
 void *vgpu_real_find(enum vgpu_function function);
 
 static inline void *vgpu_real_pointer(enum vgpu_function function)

@@ -1,9 +1,9 @@
 /*
- * Where the loader's functions lie, and how libraries are opened.
+ * Locates the loader's functions, and opens libraries.
  *
- * A library opened with RTLD_DEEPBIND would look names up in itself and what it needs before it
- * looks at us, its dlsym included: the flag is taken away. A driver library asked for in a
- * namespace of its own (dlmopen), where we are not, is opened in the program's instead.
+ * A library opened with RTLD_DEEPBIND would search itself and its dependencies before this library,
+ * for dlsym as well: the flag is removed. A driver library requested in another namespace
+ * (dlmopen), which lacks this library, is opened in the program's instead.
  */
 #include "loader/loader.h"
 
@@ -15,12 +15,12 @@
 #include "loader/objects.h"
 #include "os/text.h"
 
-/* The first three arguments of a call, as dlsym.S has saved them. */
+/* The first three arguments of a call, as saved by dlsym.S. */
 struct vgpu_registers {
 	uintptr_t third, second, first;
 };
 
-/* Entered from dlsym.S. */
+/* Called from dlsym.S. */
 void *vgpu_dlopen_target(struct vgpu_registers *call);
 void *vgpu_dlmopen_target(struct vgpu_registers *call);
 
@@ -32,8 +32,8 @@ static const char *const NAMES[] = {
 
 /*
  * libc's own: since glibc 2.34 and in musl it is in libc, which not every musl gives a soname; in
- * older glibc it is in libdl, which may come late or never, and then nobody has a handle to look in
- * either.
+ * older glibc it is in libdl, which may be loaded late or never, and then no caller has a handle to
+ * search.
  */
 static void *libcs_own(const char *name)
 {
@@ -49,8 +49,8 @@ static void *libcs_own(const char *name)
 }
 
 /*
- * A library behind us that wraps dlopen is asked as it would have been without us. One that wraps
- * dlsym is passed over: it may have found its "real" dlsym by a lookup that leads to ours.
+ * A library behind this one that wraps dlopen is called as it would have been without this one. One
+ * that wraps dlsym is skipped: its "real" dlsym may be the result of a lookup that led here.
  */
 static void *find(enum vgpu_loader_function function)
 {
@@ -108,7 +108,7 @@ static void *target(enum vgpu_loader_function function)
 	return real ? real : (void *)no_answer;
 }
 
-/* Opened once more, by the very name that the loader has for it, and never closed. */
+/* Opened once more, by the loader's own name for it, and never closed. */
 void vgpu_loader_keep(const void *address)
 {
 	void *(*open)(const char *path, int mode) =

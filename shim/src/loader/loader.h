@@ -1,5 +1,5 @@
 /*
- * The dynamic loader's functions that programs call and we stand before.
+ * The dynamic loader's functions that programs call and this library interposes.
  */
 #ifndef VGPU_LOADER_H
 #define VGPU_LOADER_H
@@ -18,16 +18,16 @@ enum vgpu_loader_function {
 	VGPU_LOADER_COUNT,
 };
 
-/* What we stand before; NULL where this libc has none, or not yet. */
+/* The interposed function; NULL if this libc lacks it, or not yet. */
 void *vgpu_loader(enum vgpu_loader_function function);
 
 /* The wrapped function of that name, or -1. */
 int vgpu_loader_named(const char *name);
 
-/* Our entry in its place. */
+/* The library's entry in its place. */
 void *vgpu_loader_entry(enum vgpu_loader_function function);
 
-/* The object that the address lies in is not unloaded until the process ends. */
+/* Keep the object that contains the address loaded until the process ends. */
 void vgpu_loader_keep(const void *address);
 
 #endif

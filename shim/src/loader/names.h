@@ -1,8 +1,8 @@
 /*
- * From a name to its numbers in a constant list, in a time that does not grow with the list.
+ * Maps a name to its numbers in a constant list, in constant time.
  *
- * Open addressing in the caller's static table, filled by whoever comes first. The order of filling
- * is fixed, so threads that fill at once write the same, and none waits for another.
+ * Open addressing in the caller's static table, filled by its first user. The order of filling is
+ * fixed, so concurrent threads write the same values, and none waits for another.
  */
 #ifndef VGPU_NAMES_H
 #define VGPU_NAMES_H
@@ -17,10 +17,10 @@ struct vgpu_names {
 	int filled;
 };
 
-/* First slot to look at for a name. */
+/* First entry of the table to check for a name. */
 uint32_t vgpu_names_start(struct vgpu_names *names, const char *name);
 
-/* The next number of that name from *slot on, which moves behind it; -1: no more. */
+/* The next number of that name from *slot on, which advances past it; -1: no more. */
 int vgpu_names_next(const struct vgpu_names *names, const char *name, uint32_t *slot);
 
 #endif

@@ -8,11 +8,11 @@
 #include "loader/fork_gate.h"
 #include "os/text.h"
 
-static const char self = 0; /* any address of ours */
+static const char self = 0; /* any address of this library */
 
 /*
- * glibc has relocated the pointers of a dynamic section in place, musl and the vDSO's have not; an
- * address inside the object is one, anything else is an offset.
+ * glibc has relocated the pointers of a dynamic section in place; musl, and the vDSO's, have not.
+ * An address inside the object is a pointer, any other value an offset.
  */
 static const void *dynamic_pointer(const struct vgpu_object *object, uintptr_t value)
 {
@@ -71,13 +71,13 @@ static bool contains(const struct vgpu_object *object, const void *address)
 	return (uintptr_t)address >= object->low && (uintptr_t)address < object->high;
 }
 
-/* Which object is wanted; of the conditions, those that are set must hold. */
+/* Selects an object; of the conditions, those that are set must hold. */
 struct wish {
 	const char *soname;
 	const void *address;
 	const char *definition;
 	int first, end;
-	int order; /* of the object now looked at */
+	int order; /* of the current object */
 	struct vgpu_object *found;
 	void *function;
 };
@@ -107,8 +107,7 @@ static int match(struct dl_phdr_info *info, size_t bytes, void *data)
 
 typedef int iterate_function(int (*)(struct dl_phdr_info *, size_t, void *), void *);
 
-/* What a debugger would read: the list of what was loaded with the program, which does not change.
- */
+/* The debugger interface: the list of objects loaded with the program, which does not change. */
 static const struct link_map *first_loaded(void)
 {
 	const ElfW(Phdr) *segments = (const ElfW(Phdr) *)getauxval(AT_PHDR);
@@ -135,7 +134,7 @@ bool vgpu_object_is_program(const void *handle)
 	return handle && handle == first_loaded();
 }
 
-/* As the list has it: where the object ends is not said there. */
+/* As in the list, which does not give an object's end. */
 static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
 {
 	*out = (struct vgpu_object){.base = map->l_addr,
@@ -147,8 +146,8 @@ static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
 }
 
 /*
- * glibc's own dl_iterate_phdr: a sanitizer's stands before it, and cannot be called while it is
- * still looking its functions up, which it does through our dlsym.
+ * glibc's own dl_iterate_phdr: a sanitizer's precedes it, and cannot be called while it still
+ * resolves its functions, which it does through this library's dlsym.
  */
 static iterate_function *iterate(void)
 {
@@ -230,7 +229,7 @@ void *vgpu_definition_in(const char *name, int first, int end)
 	return each(match, &wish) == 1 ? wish.function : NULL;
 }
 
-/* A defined, exported function of that name. Its address needs no resolver: IFUNCs are left out. */
+/* A defined, exported function of that name. Its address needs no resolver: IFUNCs are excluded. */
 static bool is_definition(const struct vgpu_object *object, uint32_t index, const char *name)
 {
 	const ElfW(Sym) *symbol = &object->symbols[index];

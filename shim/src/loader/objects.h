@@ -1,8 +1,8 @@
 /*
  * The process's loaded objects and their symbols, read from memory.
  *
- * Knows ELF; knows no CUDA and no policy. Needs dl_iterate_phdr alone, so that the library depends
- * on nothing of libdl and asks no dlsym, its own least of all.
+ * Parses ELF; independent of CUDA and of policy. Needs dl_iterate_phdr alone, so that the library
+ * does not depend on libdl and calls no dlsym, its own least of all.
  */
 #ifndef VGPU_OBJECTS_H
 #define VGPU_OBJECTS_H
@@ -11,34 +11,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How often an object was loaded, and unloaded, since the process began. */
+/* Number of loads and unloads of objects since the process began. */
 struct vgpu_object_changes {
 	uint64_t loads, unloads;
 };
 
-/* Look while nothing is loaded or unloaded, with what is below; the loader must not be called (its
- * other lock comes before the one that is then held). */
+/* Use the functions below while nothing is loaded or unloaded; the loader must not be called (its
+ * other lock precedes the one that is then held). */
 typedef void vgpu_look_still(struct vgpu_object_changes now, void *data);
 void vgpu_objects_still(vgpu_look_still *look, void *data);
 
-/* A loaded object, as it was when it was found; valid while it stays loaded. */
+/* A loaded object as found; valid while it stays loaded. */
 struct vgpu_object {
-	uintptr_t base, low, high; /* load bias; the addresses its segments span */
-	int order;		   /* its place in the loader's list */
-	const char *soname;	   /* "" where it has none */
-	const char *path;	   /* as the loader knows it; "": the program */
+	uintptr_t base, low, high; /* load bias; the address range of its segments */
+	int order;		   /* position in the loader's list */
+	const char *soname;	   /* "" if it has none */
+	const char *path;	   /* the loader's name; "": the program */
 	const ElfW(Sym) * symbols;
 	const char *strings;
 	const uint32_t *gnu_hash, *sysv_hash; /* at least one is there */
 };
 
-/* First object of that soname, never ourselves. */
+/* First object of that soname, this library excluded. */
 bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out);
 
-/* The same, of those that define a function of that name. */
+/* The same, among those that define a function of that name. */
 bool vgpu_object_by_soname_defining(const char *soname, const char *name, struct vgpu_object *out);
 
-/* First object that defines a function of that name, never ourselves. */
+/* First object that defines a function of that name, this library excluded. */
 bool vgpu_object_by_definition(const char *name, struct vgpu_object *out);
 
 /* The object in whose segments the address lies. */
@@ -46,13 +46,13 @@ bool vgpu_object_by_address(const void *address, struct vgpu_object *out);
 
 bool vgpu_object_ourselves(struct vgpu_object *out);
 
-/* Is that what dlopen(NULL) gives. */
+/* True if that is the handle of dlopen(NULL). */
 bool vgpu_object_is_program(const void *handle);
 
 /* Address of a function that the object defines and exports, or NULL. */
 void *vgpu_object_function(const struct vgpu_object *object, const char *name);
 
-/* The first definition among the objects with first <= order < end, ourselves left out. */
+/* The first definition among the objects with first <= order < end, this library excluded. */
 void *vgpu_definition_in(const char *name, int first, int end);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Driver calls of the library's own must not end a capture that any thread has begun in global
- * mode: they are made in relaxed mode, which is the calling thread's.
+ * Driver calls of the library itself must not end a capture that any thread has begun in global
+ * mode: they are made in relaxed mode, which applies to the calling thread.
  */
 #ifndef VGPU_RELAXED_H
 #define VGPU_RELAXED_H
@@ -9,7 +9,7 @@
 
 enum { VGPU_CAPTURE_MODE_RELAXED = 2, VGPU_CAPTURE_MODE_UNKNOWN = -1 };
 
-/* The mode to be handed to the end. */
+/* Returns the mode to pass to the end. */
 static inline int vgpu_relaxed_begin(void)
 {
 	int mode = VGPU_CAPTURE_MODE_RELAXED;

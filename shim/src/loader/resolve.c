@@ -1,9 +1,8 @@
 /*
  * The table of the driver's functions, found by soname among the loaded objects.
  *
- * A program may load the driver at any time, unload it, and load it elsewhere; it must then look
- * its functions up again, and every such lookup comes through here, so that no stale pointer is
- * called.
+ * A program may load the driver at any time, unload it, and load it elsewhere; its functions must
+ * then be looked up again. Every such lookup is made here, so that no stale pointer is called.
  */
 #include "loader/resolve.h"
 
@@ -17,16 +16,17 @@ enum { NAME_SLOTS = 1024 };
 _Static_assert(2 * VGPU_HOOK_COUNT < NAME_SLOTS, "names.h");
 
 void *vgpu_real[VGPU_FUNCTION_COUNT];
-static uintptr_t real_base[VGPU_LIBRARY_COUNT]; /* load bias of what vgpu_real was read from */
-/* As it was when that was looked for. musl begins to count at 0. */
+static uintptr_t
+    real_base[VGPU_LIBRARY_COUNT]; /* load bias of the object that vgpu_real was read from */
+/* As it was at that search. musl begins to count at 0. */
 static struct vgpu_object_changes seen[VGPU_LIBRARY_COUNT] = {
     [VGPU_LIBRARY_cuda] = {UINT64_MAX, UINT64_MAX},
     [VGPU_LIBRARY_nvml] = {UINT64_MAX, UINT64_MAX},
 };
 
 /*
- * Which loaded object is the driver's: a forwarder of the same soname has not its first function.
- * The other function is one that every driver has and that is no hook.
+ * Identifies the driver among loaded objects: a forwarder of the same soname lacks its first
+ * function. The other function is one that every driver has and that is no hook.
  */
 static const struct {
 	const char *soname, *first, *unhooked;
@@ -79,8 +79,8 @@ static void read_functions(enum vgpu_library library, const struct vgpu_object *
 	}
 }
 
-/* The search is for each time that something was loaded, the reading for each that something went:
- * another driver may lie in the old one's place. */
+/* Each load requires a search, each unload a reading: another driver may lie at the old one's
+ * address. */
 static void refresh_still(struct vgpu_object_changes now, void *data)
 {
 	enum vgpu_library library = *(enum vgpu_library *)data;
@@ -100,7 +100,7 @@ static void refresh_still(struct vgpu_object_changes now, void *data)
 	__atomic_store_n(&seen[library].loads, now.loads, __ATOMIC_RELAXED);
 }
 
-/* Threads come one after the other: what one finds, another that began earlier cannot undo. */
+/* Threads run one after the other: an earlier one cannot undo what a later one finds. */
 uintptr_t vgpu_refresh(enum vgpu_library library)
 {
 	vgpu_objects_still(refresh_still, &library);
@@ -118,7 +118,7 @@ struct answer {
 	enum vgpu_function hook;
 };
 
-/* Of what another thread unloads meanwhile, not even the name may be read. */
+/* If another thread unloads it meanwhile, not even the name may be read. */
 static void substitute_still(struct vgpu_object_changes now, void *data)
 {
 	struct answer *answer = data;

@@ -1,5 +1,5 @@
 /*
- * Who answers for a name: the driver's functions, and our wrappers in their place.
+ * Resolves names: the driver's functions, and the wrappers in their place.
  */
 #ifndef VGPU_RESOLVE_H
 #define VGPU_RESOLVE_H
@@ -15,16 +15,16 @@ void *vgpu_wrapper(enum vgpu_function hook);
 /* The hook of that name, or -1. */
 int vgpu_hook_named(const char *name);
 
-/* Find the driver's library again, should it have been loaded, moved or unloaded since; its load
- * bias, 0 where it is not loaded. */
+/* Find the driver's library again if it has been loaded, moved or unloaded since; returns its load
+ * bias, 0 if it is not loaded. */
 uintptr_t vgpu_refresh(enum vgpu_library library);
 
-/* The wrapper, where `found` is a driver library's own function `hook` (any copy of the library, so
- * that a second one is no way around us), and the table is then fresh; else `found`. */
+/* The wrapper if `found` is a driver library's own function `hook` (any copy of the library, so
+ * that a second one is no bypass), and the table is then current; else `found`. */
 void *vgpu_substitute(void *found, enum vgpu_function hook);
 
-/* A name of the hook's library that is no hook, so that a lookup of it meets the driver itself...
- */
+/* A name of the hook's library that is no hook, so that a lookup of it finds the driver
+ * itself... */
 const char *vgpu_unhooked(enum vgpu_function hook);
 
 /* ...and the driver's own function `hook`, if that lookup's answer lies in a driver; else NULL. */

@@ -1,8 +1,8 @@
 /*
- * This life of the process, and the number of the calling thread in it: a child by fork, raw clone
- * too, begins another one, and its first thread inherits what its parent kept per thread.
+ * The process generation, and the number of the calling thread in it: a child by fork or raw clone
+ * begins a new one, and its first thread inherits its parent's thread-local values.
  *
- * On every lock's way, so it is inline as long as nothing is new.
+ * On the path of every lock, so the unchanged case is inline.
  */
 #ifndef VGPU_BIRTH_H
 #define VGPU_BIRTH_H
@@ -10,14 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the page of process.h begins with. */
+/* The first member of process.h's page. */
 struct vgpu_birth {
 	uint64_t ns;		 /* CLOCK_MONOTONIC at first use; 0 in a child until then */
 	uint32_t pid_if_unwiped; /* 0: the kernel wipes the page */
 };
 
 struct vgpu_thread {
-	uint64_t birth_ns; /* of the life that the number is of */
+	uint64_t birth_ns; /* of the generation that the number belongs to */
 	uint32_t id;
 };
 
@@ -27,7 +27,7 @@ extern __thread struct vgpu_thread vgpu_thread;
 struct vgpu_birth *vgpu_birth_begin(void);
 uint32_t vgpu_thread_begin(void);
 
-/* NULL where the kernel gives no page. */
+/* NULL if the kernel provides no page. */
 static inline struct vgpu_birth *vgpu_birth(void)
 {
 	struct vgpu_birth *birth = __atomic_load_n(&vgpu_birth_page, __ATOMIC_ACQUIRE);

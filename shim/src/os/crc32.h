@@ -1,4 +1,4 @@
-/* CRC-32 (IEEE 802.3), as Python's binascii.crc32; guards the grant's copies and the region's
+/* CRC-32 (IEEE 802.3), as Python's binascii.crc32; protects the grant's copies and the region's
  * header. */
 #ifndef VGPU_CRC32_H
 #define VGPU_CRC32_H

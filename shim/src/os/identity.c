@@ -1,4 +1,4 @@
-/* Processes as /proc shows them; see identity.h for the law. */
+/* Processes as /proc shows them; see identity.h. */
 #include "os/identity.h"
 
 #include <dirent.h>
@@ -57,8 +57,8 @@ static uint64_t start_ticks(const char *proc)
 }
 
 /*
- * NSpid lists our pid in the namespace of this /proc and in each one nested in it, down to our own;
- * a single number says that this /proc is ours.
+ * NSpid lists this process's pid in the namespace of this /proc and in each one nested in it, down
+ * to its own; a single number means that this /proc belongs to its own namespace.
  */
 static bool proc_is_ours(uint32_t pid)
 {
@@ -112,7 +112,7 @@ enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
 	start = start_ticks(name);
 	if (start)
 		return start == other->start_ticks ? VGPU_PRESENT : VGPU_GONE;
-	/* Gone, hidden (hidepid), or we are out of descriptors: a signal can tell. */
+	/* Exited, hidden (hidepid), or no descriptors are left: a signal can distinguish them. */
 	return vgpu_identity_pid_is_free(other) ? VGPU_GONE : VGPU_PRESENT;
 }
 
@@ -148,14 +148,14 @@ static bool parse(const char *text, struct maps_line *line)
 
 enum { SEEN, NOT_SEEN, EMPTY, UNREADABLE };
 
-/* What to look for: the mapping at `start`, or, with start 0, the one of `file` at `offset`. */
+/* What to search for: the mapping at `start` or, if start is 0, the one of `file` at `offset`. */
 struct wanted {
 	uint64_t start;
 	uint64_t offset;
 	char file[64];
 };
 
-/* Of the mapping at `start`, its file is what was wanted. */
+/* The mapping at `start` is of that file. */
 static bool is_wanted(const struct maps_line *line, struct wanted *wanted)
 {
 	if (!wanted->start)
@@ -170,7 +170,7 @@ static bool is_wanted(const struct maps_line *line, struct wanted *wanted)
 	return true;
 }
 
-/* Long paths are cut: what is wanted stands before them. */
+/* Long paths are cut: the fields needed precede them. */
 static int search(const char *path, struct wanted *wanted)
 {
 	char text[4096 + 1];
@@ -208,7 +208,8 @@ static int search(const char *path, struct wanted *wanted)
 	return got < 0 ? UNREADABLE : any ? NOT_SEEN : EMPTY;
 }
 
-/* The first thread's maps are empty once it has ended, though others run on: ask each of them. */
+/* The first thread's maps are empty once it has ended, though others still run: read each
+ * thread's. */
 static int search_threads(uint32_t pid, struct wanted *wanted)
 {
 	char path[64], entries[2048];

@@ -1,9 +1,9 @@
 /*
- * Who a process is, and whether it still lives, from /proc.
+ * The identity of a process, and whether it still exists, from /proc.
  *
  * A pid alone is reused, a lock alone outlives its holder in a clone, and /proc may be another
- * namespace's or hide other users' processes: each of these is a case here, and where /proc cannot
- * tell, the answer says so. Feeds slots.c; knows nothing of slots.
+ * namespace's or hide other users' processes: each of these is a case here, and if /proc cannot
+ * decide, the result says so. Used by slots.c; independent of slots.
  */
 #ifndef VGPU_IDENTITY_H
 #define VGPU_IDENTITY_H
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* start_ticks and pid_namespace are 0 where /proc is absent or not of our own PID namespace. */
+/* start_ticks and pid_namespace are 0 if /proc is absent or not of this PID namespace. */
 struct vgpu_identity {
 	uint32_t pid;
 	uint64_t start_ticks;
@@ -21,24 +21,24 @@ struct vgpu_identity {
 enum vgpu_presence {
 	VGPU_GONE,    /* no such process, or another one under its number */
 	VGPU_PRESENT, /* this very process */
-	VGPU_UNKNOWN  /* not of our namespace, or nameless: ask the lock */
+	VGPU_UNKNOWN  /* of another namespace, or nameless: test the lock */
 };
 
 void vgpu_identity_of_self(struct vgpu_identity *self);
 
-/* Is the other of our PID namespace, and named? */
+/* True if the other is in this PID namespace, and named. */
 bool vgpu_identity_can_see(const struct vgpu_identity *self, const struct vgpu_identity *other);
 
-/* No process has that number now. One system call: signal 0, which is never delivered. For one that
- * we can see. */
+/* True if no process has that pid now. One system call: signal 0, which is never delivered. For a
+ * process that is visible here. */
 bool vgpu_identity_pid_is_free(const struct vgpu_identity *other);
 
 enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
 					  const struct vgpu_identity *other);
 
 /*
- * Does the process map, at that offset, the file that we map at `ours`? True where it cannot be
- * seen. For a process that is VGPU_PRESENT.
+ * True if the process maps, at that offset, the file that this process maps at `ours`, or if that
+ * is not visible. For a process that is VGPU_PRESENT.
  */
 bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours, uint64_t offset);
 

@@ -1,4 +1,4 @@
-/* Locks between threads; see lock.h for the law. */
+/* Locks between threads; see lock.h. */
 #include "os/lock.h"
 
 #include <errno.h>
@@ -10,11 +10,11 @@
 #define SPINS_PER_YIELD	 64
 #define YIELDS_PER_CHECK 64
 #define PAUSE_NS	 50000
-#define MOST_PAUSES	 10000 /* of who holds another lock: half a second and more */
+#define MOST_PAUSES	 10000 /* by a thread that holds another lock: half a second and more */
 
 __thread uint32_t vgpu_locks_held;
 
-/* Leaves the core to its other thread for a moment. */
+/* Yields the core's pipeline to its sibling thread. */
 static inline void wait_a_little(void)
 {
 #if defined(__x86_64__)
@@ -24,7 +24,7 @@ static inline void wait_a_little(void)
 #endif
 }
 
-/* Signal 0 is never delivered; it only asks whether the thread is one of ours and still there. */
+/* Signal 0 is never delivered; it only tests whether the thread still exists in this process. */
 static bool take_from_the_dead(struct vgpu_lock *lock)
 {
 	uint32_t holder = __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED);
@@ -59,7 +59,7 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 			return false;
 		else
 			syscall(SYS_nanosleep, &pause,
-				NULL); /* to yield lets no lower priority run */
+				NULL); /* yield runs no thread of lower priority */
 	}
 	return true;
 }

@@ -1,14 +1,14 @@
 /*
- * A lock between the threads of one process, kept in the page that a fork child finds zeroed.
+ * A lock between the threads of one process, in the page that is zeroed in a fork child.
  *
- * A signal handler may call the driver, and so us, while its own thread is in here. It must not
- * wait for that thread: what it cannot have is false, and means the least that leaves a charge too
- * high rather than too low. The same for who already holds a lock and has waited long for another,
- * which two such threads could do for ever.
+ * A signal handler may call the driver, and so the library, while its own thread is inside. It must
+ * not wait for that thread: an unavailable lock is false, and the caller takes the action that
+ * leaves a charge too high rather than too low. The same applies to a thread that already holds a
+ * lock and has waited long for another, because two such threads could wait for ever.
  *
- * No futex, no pthread: a waiter spins, yields, and now and then asks whether the holder still
- * exists, so that a thread that ended (or a copy of its lock in a fork child) wedges nobody. What
- * the lock guards must therefore bear being left half done; the counter does by design.
+ * No futex, no pthread: a waiter spins, yields, and periodically tests whether the holder still
+ * exists, so that a thread that ended (or a copy of its lock in a fork child) blocks no other. The
+ * guarded data must therefore be valid half-updated; the counter is by design.
  */
 #ifndef VGPU_LOCK_H
 #define VGPU_LOCK_H
@@ -35,7 +35,7 @@ bool vgpu_lock_wait(struct vgpu_lock *lock);
 bool vgpu_trylock(struct vgpu_lock *lock);
 bool vgpu_lock_is_mine(const struct vgpu_lock *lock); /* the calling thread holds it */
 
-/* False: not to be had, see above. */
+/* False: not available, see above. */
 __attribute__((warn_unused_result)) static inline bool vgpu_lock(struct vgpu_lock *lock)
 {
 	if (__builtin_expect(!vgpu_lock_take(lock, 0), 0) && !vgpu_lock_wait(lock))

@@ -1,7 +1,7 @@
 /*
- * A seam for tests: names for the points between two steps of the protocol.
+ * Test points: names for the points between two steps of the protocol.
  *
- * Nothing in the product; where VGPU_STEPS is defined (the test build) each point calls
+ * Compiles to nothing in the product; with VGPU_STEPS (the test build) each point calls
  * vgpu_step(), which the test program supplies.
  */
 #ifndef VGPU_STEP_H

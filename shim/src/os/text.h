@@ -1,13 +1,13 @@
 /*
- * Comparing strings without libc: a lookup may come while a sanitizer's runtime, which stands
- * before libc's strcmp, is itself still looking its functions up.
+ * String comparison without libc: a lookup may be made while a sanitizer's runtime, which
+ * interposes libc's strcmp, still resolves its own functions.
  */
 #ifndef VGPU_TEXT_H
 #define VGPU_TEXT_H
 
 #include <stdbool.h>
 
-/* Where `text` goes on behind `start`, or NULL where it starts otherwise. */
+/* The rest of `text` after `start`, or NULL if it does not begin with it. */
 static inline const char *vgpu_text_after(const char *text, const char *start)
 {
 	for (; *start; text++, start++)

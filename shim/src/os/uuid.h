@@ -1,4 +1,5 @@
-/* A GPU's UUID as text, in grants and in NVML's answers, to the 16 bytes that CUDA gives. */
+/* Converts a GPU's UUID from text, in grants and in NVML's answers, to the 16 bytes that CUDA
+ * returns. */
 #ifndef VGPU_UUID_H
 #define VGPU_UUID_H
 
@@ -7,7 +8,7 @@
 
 /*
  * "GPU-" or "MIG-", then 32 hexadecimal digits, with dashes anywhere between. Reads at most `room`
- * characters. False, and `uuid` all zero, where the text is anything else.
+ * characters. False, and `uuid` all zero, for any other text.
  */
 bool vgpu_uuid_parse(const char *text, uint32_t room, uint8_t uuid[16]);
 

@@ -1,7 +1,7 @@
 /*
- * Pages of the process's own that a fork child finds empty: anonymous memory that the kernel wipes
- * there (MADV_WIPEONFORK; raw clone too). Before Linux 4.14 the maker's process id is compared
- * instead, and a child maps pages of its own.
+ * Pages that a fork child finds empty: anonymous memory that the kernel wipes there
+ * (MADV_WIPEONFORK; raw clone too). Before Linux 4.14 the creator's process id is compared instead,
+ * and a child maps pages of its own.
  *
  * No malloc: a hook may run while the program's own allocator is in any state.
  */
@@ -12,19 +12,19 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* What the pages begin with; a type that lies in them has it as its first member. */
+/* The first member of every type that lies in such pages. */
 struct vgpu_wiped {
 	pid_t owner; /* 0: the kernel wipes */
 };
 
-/* Such pages for a keeper of their own; munmap undoes it. Where they are not wiped, the keeper must
- * tell a child from its parent. NULL: the kernel gives none. */
+/* Such pages for a caller's own pointer; undo with munmap. If they are not wiped, the caller must
+ * distinguish a child from its parent. NULL: the kernel provides none. */
 void *vgpu_wiped_fresh(size_t bytes, bool *wiped);
 
-/* Find or make, for what vgpu_wiped_pages does not answer at once. */
+/* Find or make, if vgpu_wiped_pages does not return at once. */
 void *vgpu_wiped_slow(struct vgpu_wiped **at, size_t bytes);
 
-/* The pages kept at `at`, made and all zero at first use; NULL where the kernel gives none. */
+/* The pages at `at`, made and all zero at first use; NULL if the kernel provides none. */
 static inline void *vgpu_wiped_pages(struct vgpu_wiped **at, size_t bytes)
 {
 	struct vgpu_wiped *pages = __atomic_load_n(at, __ATOMIC_ACQUIRE);

@@ -1,12 +1,12 @@
 /*
- * Attaching and detaching: where grant, region, slots and this process meet, under the setup lock.
+ * Attaching and detaching: connects grant, region, slots and this process, under the setup lock.
  *
- * No descriptor stays open. A mapping keeps its open file description alive, and so the lock taken
+ * No descriptor stays open. A mapping keeps its open file description, and so the lock taken
  * through it: the anchor, a page mapped without access and not inherited by fork or clone, holds
- * our slot's lock exactly as long as this address space lives. Programs may close, reuse or pass on
- * what descriptors they like; exec and death drop the lock. (On overlayfs a mapping belongs to the
- * layer below, and the lock ends with the descriptor; there the anchor's offset, which names the
- * slot, is looked for in maps.) Two copies of the library in one process are two holders.
+ * this process's slot lock exactly as long as this address space exists. Programs may close, reuse
+ * or pass on any descriptors; exec and exit drop the lock. (On overlayfs a mapping belongs to the
+ * layer below, and the lock ends with the descriptor; there /proc's maps are searched for the
+ * anchor's offset, which names the slot.) Two copies of the library in one process are two holders.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -208,7 +208,8 @@ enum vgpu_result vgpu_attach(struct vgpu_error *error)
 	return process && vgpu_is_attached(process) ? VGPU_OK : attach(process, error);
 }
 
-/* Who only looks takes no slot, but may have had one before exec; the caller holds setup. */
+/* A process that only queries takes no slot, but may have had one before exec; the caller holds
+ * setup. */
 static void retire_former_lives(struct vgpu_process *process)
 {
 	struct vgpu_slots slots = {&process->view, -1, &process->self};
@@ -249,7 +250,8 @@ void vgpu_detach(void)
 
 	if (!process || !vgpu_is_attached(process))
 		return;
-	/* A handler that ends the program within a call of ours: the kernel drops the slot. */
+	/* A signal handler may end the program within a library call: the kernel releases the
+	 * slot. */
 	if (!vgpu_lock(&process->setup))
 		return;
 	if (!set_attached(process, false)) {

@@ -1,4 +1,4 @@
-/* The counter's protocol; see counter.h for its law. */
+/* The counter's protocol; see counter.h. */
 #include "region/counter.h"
 
 #include "os/step.h"
@@ -12,7 +12,7 @@ _Static_assert(sizeof(struct vgpu_region_slot) % 16 == 0, "words are aligned");
 _Static_assert(sizeof(struct vgpu_region_slot_gpu) % 16 == 0, "words are aligned");
 
 /*
- * A 16-byte word as two halves. The high half changes with the low one and never comes back; an
+ * A 16-byte word as two halves. The high half changes with the low one and never repeats; an
  * operation published again after a refusal keeps its number, but none of that number has been
  * swapped in then.
  */
@@ -26,7 +26,7 @@ static uint64_t load(const uint64_t *from)
 	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
-/* There is no 16-byte load short of a swap; two equal reads of the high half prove the pair. */
+/* There is no 16-byte load except a swap; two equal reads of the high half confirm the pair. */
 static struct word load_word(const uint64_t *from)
 {
 	struct word word;
@@ -41,9 +41,10 @@ static struct word load_word(const uint64_t *from)
 #if defined(__aarch64__)
 
 /*
- * The pair of exclusive instructions, which every such processor has; what compilers make of the
- * builtin is a call into a library of theirs. A pair that was read and not written back may be
- * torn, so a difference proves only that somebody else wrote, which is all that callers conclude.
+ * The pair of exclusive instructions, which every such processor has; compilers translate the
+ * builtin to a call into a library of theirs. A pair that was read and not written back may be
+ * torn, so a difference proves only that another writer was there, which is all that callers
+ * conclude.
  */
 static bool swap_word(uint64_t *at, struct word from, struct word to)
 {
@@ -71,8 +72,8 @@ static bool swap_word(uint64_t *at, struct word from, struct word to)
 #else
 
 /*
- * The instruction itself: for the builtin, ThreadSanitizer has a lock of the process and two plain
- * stores, which other processes do not know and between which half a word can be read.
+ * The instruction itself: for the builtin, ThreadSanitizer uses a process-local lock and two plain
+ * stores, which other processes do not observe and between which half a word can be read.
  */
 static bool swap_word(uint64_t *at, struct word from, struct word to)
 {
@@ -94,8 +95,8 @@ static uint64_t tag_of(uint32_t slot, uint64_t sequence)
 }
 
 /*
- * Bring the slot that the counter names up to the counter. Until this is done nobody replaces the
- * counter's tag, so at most one operation of the whole region is in the counter and not in its
+ * Bring the slot that the counter names up to the counter. Until this is done no process replaces
+ * the counter's tag, so at most one operation of the whole region is in the counter and not in its
  * slot.
  */
 static void help(const struct vgpu_view *view, int gpu, uint64_t tag)
@@ -136,14 +137,13 @@ static bool owns(const struct vgpu_view *view, const struct vgpu_owner *owner)
 	return load(&vgpu_view_slot(view, owner->slot)->generation) == owner->generation;
 }
 
-/* A tenant can write anything into its region; what it gets is a wrong count, never a wrapped one.
- */
+/* A tenant can write anything into its region; the result is a wrong count, never a wrapped one. */
 static uint64_t minus(uint64_t used_bytes, uint64_t bytes)
 {
 	return used_bytes > bytes ? used_bytes - bytes : 0;
 }
 
-/* `held` is the slot's word after help; `adding` tells a charge from an uncharge. */
+/* `held` is the slot's word after help; `adding` distinguishes a charge from an uncharge. */
 static enum vgpu_applied apply(const struct vgpu_view *view, int gpu,
 			       const struct vgpu_owner *owner, struct word held, bool adding,
 			       uint64_t bytes, uint64_t limit_bytes)
@@ -155,7 +155,8 @@ static enum vgpu_applied apply(const struct vgpu_view *view, int gpu,
 	struct word former = load_word(published);
 	struct word from, to;
 
-	/* Read before the slot is found to be ours: what a next owner publishes stays. */
+	/* Read before the slot is confirmed as this process's: what a next owner publishes
+	 * remains. */
 	if (!owns(view, owner))
 		return VGPU_LOST;
 	VGPU_AT(APPLY_OWNED);
@@ -164,8 +165,8 @@ static enum vgpu_applied apply(const struct vgpu_view *view, int gpu,
 	VGPU_AT(APPLY_PUBLISHED);
 	do {
 		from = load_counter(view, gpu);
-		/* Read after the counter: had somebody dropped our charge before that, it shows
-		 * here. */
+		/* Read after the counter: if another process had dropped this charge before that,
+		 * it shows here. */
 		if (load(&entry->sequence) != held.high)
 			return VGPU_LOST;
 		if (adding && (bytes > limit_bytes || from.low > limit_bytes - bytes))
@@ -223,8 +224,8 @@ static uint64_t drop(const struct vgpu_view *view, int gpu, const struct vgpu_ow
 	do {
 		from = load_counter(view, gpu);
 		held = load_word(&entry->bytes);
-		/* In this order: a new owner takes the next generation before its first operation.
-		 */
+		/* In this order: a new owner takes the next generation before its first
+		 * operation. */
 		if (!owns(view, owner) || (held.low == 0 && !even_empty))
 			return 0;
 		VGPU_AT(DROP_READ);

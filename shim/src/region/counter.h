@@ -1,9 +1,9 @@
 /*
- * The counter's protocol over a mapped region: apply an operation, drop a dead slot's charge.
+ * The counter's protocol over a mapped region: apply an operation, drop an exited process's charge.
  *
- * Knows the words of the region and nothing of files, processes or locks; makes no system call.
- * A process may die after any instruction here: whoever comes next completes or forgets what it
- * did. docs/adr/0002 argues why.
+ * Uses the words of the region only; independent of files, processes and locks; makes no system
+ * call. A process may exit after any instruction here: the next process completes or discards its
+ * operation. docs/adr/0002 has the argument.
  */
 #ifndef VGPU_COUNTER_H
 #define VGPU_COUNTER_H
@@ -24,7 +24,7 @@ struct vgpu_view {
 enum vgpu_applied {
 	VGPU_APPLIED,
 	VGPU_REFUSED, /* over the limit; nothing changed */
-	VGPU_LOST     /* the slot was taken from us: somebody held us for dead */
+	VGPU_LOST     /* the slot was taken: another process took this one for exited */
 };
 
 struct vgpu_owner {
@@ -59,26 +59,27 @@ enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int gpu,
 				      const struct vgpu_owner *owner, uint64_t bytes,
 				      uint64_t limit_bytes);
 
-/* Take bytes off; more than it holds is clamped and counted. The caller holds the process's lock.
- */
+/* Subtract bytes; more than it holds is clamped and counted. The caller holds the process's
+ * lock. */
 enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int gpu,
 					const struct vgpu_owner *owner, uint64_t bytes);
 
 /*
- * Drop the whole charge of a dead slot, if it still is in this generation. Any number of processes
- * may do so at once, without a lock. Returns the bytes that this call dropped.
+ * Drop the whole charge of an exited process's slot, if it still is in this generation. Any number
+ * of processes may do so at once, without a lock. Returns the bytes that this call dropped.
  */
 uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner);
 
 /*
- * The same for a slot that is about to be taken, and with a new sequence number even where nothing
- * is charged: what the last owner, held for dead, has published and not yet counted never will be.
+ * The same for a slot that is about to be taken, and with a new sequence number even if nothing is
+ * charged: an operation that the last owner, taken for exited, has published and not yet counted
+ * never will be.
  */
 void vgpu_counter_renew(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner);
 
 uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int gpu);
 
-/* What the slot is charged, but for an operation that nobody has helped yet. */
+/* The slot's charge, except for an operation that no process has helped yet. */
 uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int gpu, uint32_t slot);
 
 #endif

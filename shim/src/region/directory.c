@@ -1,4 +1,4 @@
-/* The directory of grant and region; see directory.h for the law. */
+/* The directory of grant and region; see directory.h. */
 #include "region/directory.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@ static enum vgpu_result read_environment(struct vgpu_error *error)
 	return result;
 }
 
-/* Where the container's directory exists, in whatever state, the environment has no say. */
+/* If the container's directory exists, in whatever state, the environment is ignored. */
 static enum vgpu_result find_directory(struct vgpu_error *error)
 {
 	struct vgpu_file file;

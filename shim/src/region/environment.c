@@ -12,7 +12,7 @@
 #define SHOWN_CHARS 40 /* of a value that is refused, */
 #define NAME_CHARS  80 /* and of its name with the equals sign */
 
-/* The digits that `*text` begins with; false where there are none, or too large a number. */
+/* The digits that `*text` begins with; false if there are none, or the number is too large. */
 static bool read_number(const char **text, uint64_t *number)
 {
 	const char *at = *text;
@@ -44,8 +44,8 @@ static unsigned int shift_of(char unit)
 	}
 }
 
-/* A whole decimal number with at most one of k, m, g behind it, of either case, 1024-based. Nothing
- * malformed is a value: HAMi's own parser makes one byte of "1GB" and no limit of "-1". */
+/* A whole decimal number with at most one of k, m, g behind it, of either case, 1024-based.
+ * Malformed text is refused: HAMi's own parser reads "1GB" as one byte and "-1" as no limit. */
 static bool read_bytes(const char *text, uint64_t *bytes)
 {
 	unsigned int shift;
@@ -73,7 +73,7 @@ static bool read_percent(const char *text, uint64_t *percent)
 	return read_number(&text, percent) && !*text && *percent <= 100;
 }
 
-/* What a variable says, for one GPU or, without a number behind its name, for all. */
+/* A variable's value, for one GPU or, without a number behind its name, for all. */
 struct family {
 	const char *name;
 	enum vgpu_result refusal;
@@ -87,7 +87,7 @@ static const struct family CORE = {VGPU_ENV_CORE_LIMIT, VGPU_ENVIRONMENT_CORE, r
 
 enum { EVERY_GPU = -1, NO_GPU = -2, NOT_OF_THE_FAMILY = -3 };
 
-/* Which GPU "NAME=" or "NAME_7=" means. A number that no GPU can have is the user's mistake. */
+/* The GPU that "NAME=" or "NAME_7=" means. A number that no GPU can have is a user error. */
 static int gpu_meant(const char *variable, const char *name, const char **value)
 {
 	size_t length = strlen(name);
@@ -112,7 +112,7 @@ static int gpu_meant(const char *variable, const char *name, const char **value)
 	return gpu < VGPU_MOST_GPUS ? gpu : NO_GPU;
 }
 
-/* NAME="value", without what would break the one line that the user sees. */
+/* NAME="value", without characters that would break the user's one line. */
 static enum vgpu_result refuse(struct vgpu_error *error, enum vgpu_result result,
 			       const char *variable)
 {
@@ -169,7 +169,7 @@ static enum vgpu_result read_limits(char *const *variables, struct vgpu_environm
 	return result != VGPU_OK || any ? result : vgpu_fail(error, VGPU_UNMANAGED, 0, "");
 }
 
-/* A list that names anything else, "all" or a number, says nothing of UUIDs. */
+/* A list of anything else, "all" or a number, contains no UUIDs. */
 static void read_list(const char *list, struct vgpu_environment *out)
 {
 	int count = 0;

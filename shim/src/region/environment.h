@@ -1,10 +1,10 @@
 /*
- * Limits that HAMi-core's environment variables ask for, where no grant says them.
+ * Limits that HAMi-core's environment variables set, if there is no grant.
  *
  * Pure: reads the variables it is given, opens nothing. CUDA_DEVICE_MEMORY_LIMIT and
- * CUDA_DEVICE_SM_LIMIT hold for every GPU, with _N behind them for the container's N-th; 0 is "no
- * limit", said aloud. Every other text is a value or a refusal: a limit that somebody asked for and
- * misspelt never becomes none. docs/environment.md is the table for users.
+ * CUDA_DEVICE_SM_LIMIT apply to every GPU, with _N behind them to the container's N-th; 0 is an
+ * explicit "no limit". Any other text is a value or a refusal: a misspelt limit never becomes none.
+ * docs/environment.md is the table for users.
  */
 #ifndef VGPU_ENVIRONMENT_H
 #define VGPU_ENVIRONMENT_H
@@ -27,13 +27,13 @@ struct vgpu_environment {
 };
 
 /*
- * Read `variables` ("NAME=value", as environ has them). VGPU_UNMANAGED: no memory limit is asked
- * for. Otherwise not VGPU_OK: the error names the variable and its value.
+ * Read `variables` ("NAME=value", as in environ). VGPU_UNMANAGED: no memory limit is set. If the
+ * result is neither this nor VGPU_OK, the error names the variable and its value.
  */
 enum vgpu_result vgpu_environment_parse(char *const *variables, struct vgpu_environment *out,
 					struct vgpu_error *error);
 
-/* Which number the GPU has in the limits: `number` where no list says so; -1: not listed. */
+/* The GPU's number in the limits: `number` if there is no list; -1: not listed. */
 int vgpu_environment_number(const struct vgpu_environment *environment, const uint8_t uuid[16],
 			    int number);
 

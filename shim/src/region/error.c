@@ -1,4 +1,4 @@
-/* What to tell a person when the limits cannot be kept: one line per result, in one table. */
+/* Messages for limits that cannot be enforced: one line per result, in one table. */
 #include <stdio.h>
 #include <string.h>
 

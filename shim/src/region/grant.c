@@ -1,4 +1,4 @@
-/* The grant's mapping and its last known good content; see grant.h for the law. */
+/* The grant's mapping and its last valid content; see grant.h. */
 #include "region/grant.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ _Static_assert(VGPU_GRANT_CHECKSUM_OFFSET ==
 	       "the checksum follows the GPUs");
 _Static_assert(COPY_BYTES <= VGPU_GRANT_COPY_STRIDE, "a copy fits its stride");
 
-/* A copy out of the mapping: what is verified is what is used. */
+/* A copy of the mapping, so that the verified bytes are the ones used. */
 union copy {
 	struct {
 		struct vgpu_grant_head head;
@@ -33,8 +33,7 @@ union copy {
 
 /*
  * Identity is set once, before `loaded`; limits change, each on its own, and are read without the
- * lock. Where limits come from the environment there is no mapping, and a GPU is added when it is
- * met.
+ * lock. Limits from the environment have no mapping, and a GPU is added when it is first met.
  */
 static struct {
 	struct vgpu_lock lock;
@@ -54,7 +53,7 @@ static uint64_t sequence_at(const char *mapping, int index)
 			       __ATOMIC_ACQUIRE);
 }
 
-/* A GPU with a malformed UUID has all zeros, which no GPU answers to. */
+/* A GPU with a malformed UUID has all zeros, which no GPU has. */
 static void uuid_of(const struct vgpu_grant_gpu *gpu, uint8_t uuid[16])
 {
 	(void)vgpu_uuid_parse(gpu->uuid, sizeof(gpu->uuid), uuid);
@@ -70,7 +69,8 @@ static bool valid(const union copy *copy)
 	       copy->is.checksum == vgpu_crc32(copy->bytes, VGPU_GRANT_CHECKSUM_OFFSET);
 }
 
-/* The newest valid copy into `newest`, with the sequence numbers that stood in the file before. */
+/* Read the newest valid copy into `newest`, with the sequence numbers read from the file before
+ * it. */
 static bool read_newest(const char *mapping, union copy *newest, uint64_t seen[COPIES])
 {
 	union copy copy;
@@ -216,8 +216,8 @@ void vgpu_grant_add(int gpu, const uint8_t uuid[16], const struct vgpu_grant_lim
 	vgpu_unlock(&grant.lock);
 }
 
-/* A thread that finds the lock taken goes on with the limits of a moment ago. Apart from refresh()
- * for its stack, which the hot path does without. */
+/* A thread that finds the lock taken continues with slightly older limits. Separate from refresh()
+ * because of its stack, which the hot path avoids. */
 __attribute__((noinline)) static void read_again(void)
 {
 	uint64_t seen[COPIES];

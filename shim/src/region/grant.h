@@ -1,10 +1,9 @@
 /*
- * The grant as this process last saw it valid: limits that the agent may change at any time.
+ * The grant as last read valid: limits that the agent may change at any time.
  *
- * The hot path compares the two sequence numbers of the read-only mapping with those it knows, and
- * verifies a copy only after one has changed. A grant that turns invalid, or becomes another one,
- * while we run leaves the last known good in force. Shared with fork children; read by slots of no
- * kind.
+ * The hot path compares the two sequence numbers of the read-only mapping with the known ones, and
+ * verifies a copy only after one has changed. If the grant becomes invalid, or another one, while
+ * the process runs, the last valid content remains in force. Shared with fork children.
  */
 #ifndef VGPU_GRANT_H
 #define VGPU_GRANT_H
@@ -17,12 +16,12 @@
 enum vgpu_result vgpu_grant_load(const char *path, int *os_errno);
 
 /*
- * In place of a file, limits from the environment: room for so many GPUs, which are added as they
- * are met. Once per process; vgpu_grant_load then has nothing to do.
+ * In place of a file, limits from the environment: space for so many GPUs, which are added as they
+ * are met. Once per process; vgpu_grant_load then does nothing.
  */
 void vgpu_grant_assume(uint64_t id, int gpu_count);
 
-/* What a grant says of one GPU. Each field changes on its own: read one with vgpu_grant_read. */
+/* One GPU of a grant. Each field changes on its own: read one with vgpu_grant_read. */
 struct vgpu_grant_limits {
 	uint64_t limit_bytes;
 	uint64_t overhead_bytes; /* measured from outside: held by the driver, and not charged */
@@ -39,7 +38,7 @@ int vgpu_grant_gpu_count(void);
 uint64_t vgpu_grant_id(void);
 int vgpu_grant_find(const uint8_t uuid[16]);
 
-/* The newest valid limits of a GPU; all zero of one that is not granted. */
+/* The newest valid limits of a GPU; all zero for one that is not granted. */
 const struct vgpu_grant_limits *vgpu_grant_limits(int gpu);
 #define vgpu_grant_read(gpu, field)                                                                \
 	__atomic_load_n(&vgpu_grant_limits(gpu)->field, __ATOMIC_RELAXED)

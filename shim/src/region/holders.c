@@ -1,6 +1,6 @@
 /*
- * Who of the container's processes holds memory: the region's slots, under the names that this
- * process knows them by. A process of another PID namespace has no such name, and is left out.
+ * The container's processes that hold memory: the region's slots, by their pids in this process's
+ * PID namespace. A process of another PID namespace has no pid here, and is left out.
  */
 #include "region/attach.h"
 
@@ -14,7 +14,8 @@ static bool is_own(const struct vgpu_process *process, uint32_t number, uint64_t
 	       process->owner.generation == generation;
 }
 
-/* Read between two looks at the generation: all of it is of one owner. False: nobody to name. */
+/* Read between two reads of the generation: all of it is of one owner. False: no process to
+ * name. */
 static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t number,
 			struct vgpu_holder *holder)
 {

@@ -1,4 +1,4 @@
-/* The wiped page; see process.h for the law. */
+/* The wiped page; see process.h. */
 #include "region/process.h"
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* The file `region`; see region_file.h for the law. */
+/* The file `region`; see region_file.h. */
 #include "region/region_file.h"
 
 #include <errno.h>
@@ -78,7 +78,7 @@ enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int gpu_c
 	return VGPU_REGION_INVALID;
 }
 
-/* To touch a hole of a mapped file where the disk is full is SIGBUS; here it is an error. */
+/* Access to a hole of a mapped file is SIGBUS if the disk is full; here it is an error. */
 static bool fill_holes(int fd, uint64_t bytes, int *os_errno)
 {
 	struct vgpu_file file;
@@ -100,7 +100,7 @@ enum vgpu_result vgpu_region_map(int fd, int gpu_count, struct vgpu_view *view, 
 		*os_errno = errno;
 		return VGPU_SYSTEM;
 	}
-	/* A child that has not attached must not look like one that has (identity.c reads maps). */
+	/* A child that has not attached must not appear as attached (identity.c reads maps). */
 	madvise(view->base, file_bytes(view), MADV_DONTFORK);
 	return VGPU_OK;
 }
@@ -141,7 +141,7 @@ enum vgpu_result vgpu_region_make(const char *path, int *os_errno)
 		*os_errno = errno;
 		return VGPU_CACHE_UNUSABLE;
 	}
-	/* link(), not rename(): what is there already stays. */
+	/* link(), not rename(): an existing file remains. */
 	made = fill(fd, os_errno);
 	if (made && syscall(SYS_linkat, AT_FDCWD, draft, AT_FDCWD, path, 0) != 0) {
 		*os_errno = errno;

@@ -1,8 +1,8 @@
 /*
  * The file `region`: opened, checked against its grant, mapped.
  *
- * Nothing in the file is believed: the geometry is computed from the grant's number of GPUs, and a
- * file that says otherwise, or is shorter, is refused before it is mapped.
+ * The file's content is untrusted: the geometry is computed from the grant's number of GPUs, and a
+ * file that differs, or is shorter, is refused before it is mapped.
  */
 #ifndef VGPU_REGION_FILE_H
 #define VGPU_REGION_FILE_H
@@ -11,13 +11,13 @@
 #include "region/counter.h"
 #include "vgpu/region.h"
 
-/* On VGPU_OK, *fd is open read-write and *file tells which file it is. */
+/* On VGPU_OK, *fd is open read-write and *file identifies the file. */
 enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int gpu_count, int *fd,
 				  struct vgpu_file *file, int *os_errno);
 
 /*
- * Make a region whose limits come from the environment: whole or not at all, for everybody to
- * write. Success also where another process was first.
+ * Make a region for limits from the environment: complete or not at all, writable by all users.
+ * Success also if another process was first.
  */
 enum vgpu_result vgpu_region_make(const char *path, int *os_errno);
 

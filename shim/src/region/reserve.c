@@ -1,8 +1,8 @@
 /*
- * Reserving and refunding, and what is told of limits and use: region.h's hot half.
+ * Reserving and refunding, and reports of limits and use: the hot half of region.h.
  *
- * Works under one GPU's lock on a slot that attach.c took; looks for the dead before it refuses or
- * reports.
+ * Works under one GPU's lock on a slot that attach.c took; searches for exited processes before it
+ * refuses or reports.
  */
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -15,12 +15,13 @@
 #include "region/shared_limits.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)
-#define REPORT_REST    20 /* of its time a process spends one part in so many on reports' searches */
+#define REPORT_REST    20 /* reports' searches take at most one part in so many of the time */
 #define REAP_PAUSE_NS  (REAP_PERIOD_NS / 4)
-#define REAP_PAUSES    400 /* a scan of all slots fits in, and then some */
+#define REAP_PAUSES    400 /* longer than a scan of all slots takes */
 
-/* Without a descriptor no lock can be asked for: all look alive then but those whose number is
- * free, and of them the charges are dropped, while their slots wait for who has one. */
+/* Without a descriptor no lock can be tested: then all processes count as running except those
+ * whose pid is free, and their charges are dropped while their slots wait for a process with a
+ * descriptor. */
 static void look_for_the_dead(struct vgpu_process *process, enum vgpu_search search)
 {
 	struct vgpu_owner self = {UINT32_MAX, 0};
@@ -36,7 +37,8 @@ static void look_for_the_dead(struct vgpu_process *process, enum vgpu_search sea
 		syscall(SYS_close, slots.fd);
 }
 
-/* Look for the dead, if nobody here began to just now; false: somebody did. */
+/* Search for exited processes, unless a thread of this process began to just now; false: one
+ * did. */
 static bool reap(struct vgpu_process *process, enum vgpu_search search)
 {
 	uint64_t now_ns = vgpu_now_ns();
@@ -52,7 +54,7 @@ static bool reap(struct vgpu_process *process, enum vgpu_search search)
 	return true;
 }
 
-/* Not more often than is cheap: with very many processes a report is some milliseconds old. */
+/* Rate-limited: with very many processes a report is some milliseconds old. */
 static void reap_for_report(struct vgpu_process *process)
 {
 	uint64_t since_ns = vgpu_now_ns() - __atomic_load_n(&process->reaped_ns, __ATOMIC_RELAXED);
@@ -62,8 +64,8 @@ static void reap_for_report(struct vgpu_process *process)
 }
 
 /*
- * A refusal must not be for the sake of somebody who died before it: until a search that began
- * after this call is over, by whichever thread, wait for a turn. A millisecond or two.
+ * A refusal must not be caused by a process that exited before it: wait a millisecond or two until
+ * a search that began after this call has ended, in whichever thread.
  */
 static void reap_afresh(struct vgpu_process *process)
 {
@@ -144,16 +146,15 @@ uint64_t vgpu_used_bytes(int gpu)
 
 enum change {
 	ADD,	    /* if the limit allows it */
-	ADD_IN_USE, /* whatever the limit */
+	ADD_IN_USE, /* regardless of the limit */
 	TAKE_OFF,
 };
 
 /*
- * Growing calls. Each has a word of its process's slot, and looks at the counter only after it is
- * set; a reservation changes the counter first, and looks at these words only then, where they may
- * matter. So of two at once one sees the other, and what is charged and what may be taken never
- * pass the limit together. Only the first slots' processes may, and only where all of them would
- * fit.
+ * Growing calls. Each has a word of its process's slot, and reads the counter only after it is set;
+ * a reservation updates the counter first, and then reads these words where they may matter. So of
+ * two concurrent ones one observes the other, and the sum of the charge and what may be taken never
+ * exceeds the limit. Only the first slots' processes may grow, and only if all of them would fit.
  */
 enum { GROWING_SLOTS = 64 };
 #define GROWING_MOST_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
@@ -163,7 +164,7 @@ static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, i
 	return &vgpu_view_slot_gpu(&process->view, slot, gpu)->growing;
 }
 
-/* All calls that may grow at once would fit beside what is charged. */
+/* True if all calls that may grow at once would fit beside the charge. */
 static bool leaves_most(const struct vgpu_process *process, int gpu, uint64_t room_bytes)
 {
 	uint64_t left_bytes;
@@ -260,7 +261,7 @@ static void apply_late(struct vgpu_process *process, int gpu)
 		__atomic_fetch_add(late, bytes, __ATOMIC_RELAXED);
 }
 
-/* One try. What cannot be done now is left to whoever can, or refused. */
+/* One attempt. What is not possible now is left to another process, or refused. */
 static enum vgpu_applied apply(struct vgpu_process *process, int gpu, enum change change,
 			       uint64_t bytes)
 {
@@ -282,7 +283,7 @@ static enum vgpu_applied apply(struct vgpu_process *process, int gpu, enum chang
 	return applied;
 }
 
-/* A lost slot is found out and replaced once or twice; a region that keeps losing it is broken. */
+/* A lost slot is detected and replaced once or twice; a region that keeps losing it is broken. */
 #define TRIES 3
 
 static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, enum change change,

@@ -1,10 +1,10 @@
 /*
  * See shared.h. Every function here is rare, and works under the process's setup lock.
  *
- * Joining races with the end of the last holder, without a lock between them: who joins takes the
- * slot's lock and then looks for the key; who buries it (slots.c) removes the key and then looks
- * for the lock. One of the two sees the other: the slot lives on, or the joiner finds none. A key
- * once removed does not come back; later importers charge themselves, which is never too little.
+ * Joining races with the end of the last holder, without a lock between them: a joiner takes the
+ * slot's lock and then reads the key; a reclaimer (slots.c) removes the key and then tests the
+ * lock. One of the two observes the other: the slot remains, or the joiner finds none. A removed
+ * key is not restored; later importers charge themselves, which is never too little.
  */
 #include "region/shared.h"
 
@@ -37,7 +37,7 @@ static struct holds *get_holds(void)
 }
 
 /* The region, locked against attach and detach; on true `end` follows. Without a descriptor of the
- * region (slots->fd is negative) one can only let go. */
+ * region (slots->fd is negative) a process can only release. */
 static bool begin(struct vgpu_process **process, struct vgpu_slots *slots)
 {
 	int os_errno;
@@ -72,7 +72,8 @@ static bool enter(const struct vgpu_slots *slots, const struct vgpu_owner *owner
 static bool export_locked(struct vgpu_process *process, const struct vgpu_slots *slots,
 			  struct vgpu_shared_charge charge, uint64_t key, struct vgpu_owner *owner)
 {
-	/* On overlayfs a mapping keeps no lock: who shares there would be buried alive. */
+	/* On overlayfs a mapping keeps no lock: the slot would be reclaimed while its holder
+	 * runs. */
 	if (slots->fd < 0 || !process->attached ||
 	    !vgpu_slot_is_locked(slots->fd, process->owner.slot) ||
 	    !vgpu_slots_claim_shared(slots, owner))
@@ -109,7 +110,7 @@ vgpu_hold vgpu_shared_export(struct vgpu_shared_charge charge, uint64_t key)
 	return owner.slot + 1;
 }
 
-/* 0 bytes of what costs nothing. */
+/* 0 bytes for what costs nothing. */
 static struct vgpu_shared_charge charge_of(const struct vgpu_view *view, uint32_t slot)
 {
 	struct vgpu_shared_charge charge = {0};

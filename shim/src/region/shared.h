@@ -2,15 +2,16 @@
  * Memory that several processes of the container hold: charged once, in a slot of its own.
  *
  * The exporter moves the charge there; it and every importer hold the slot's lock, shared, each
- * through an anchor. When the last of them lets go or dies the lock is free, and the charge goes as
- * a dead process's does. Knows no CUDA: what is shared has a key, the hash of its exported handle.
+ * through an anchor. When the last of them releases it or exits the lock is free, and the charge is
+ * dropped as an exited process's is. Independent of CUDA: the key is the hash of the exported
+ * handle.
  */
 #ifndef VGPU_SHARED_H
 #define VGPU_SHARED_H
 
 #include <stdint.h>
 
-/* What this process holds of one shared slot; 0: nothing. */
+/* This process's hold of one shared slot; 0: nothing. */
 typedef uint32_t vgpu_hold;
 
 struct vgpu_shared_charge {
@@ -19,8 +20,8 @@ struct vgpu_shared_charge {
 };
 
 /*
- * Move bytes of our own charge to a slot that others may join by the key, from now until its last
- * holder is gone. For a moment they are charged twice, never not at all. 0: it cannot be (half of
+ * Move bytes of this process's charge to a slot that others may join by the key, from now until its
+ * last holder ends. For a moment they are charged twice, never not at all. 0: not possible (half of
  * all slots may be shared, and processes need theirs), and nothing changed: importers then charge
  * themselves.
  */
@@ -29,7 +30,7 @@ vgpu_hold vgpu_shared_export(struct vgpu_shared_charge charge, uint64_t key);
 /* Hold what an exporter of this container has shared by the key. 0: none has. */
 vgpu_hold vgpu_shared_join(uint64_t key, struct vgpu_shared_charge *charge);
 
-/* Once for each export and join. The last holder's leaving ends the charge. */
+/* Once for each export and join. The last holder's release ends the charge. */
 void vgpu_shared_leave(vgpu_hold hold);
 
 #endif

@@ -19,7 +19,7 @@
 
 _Static_assert(VGPU_MOST_GPUS >= VGPU_MAX_GPUS, "room for a grant's GPUs");
 
-/* Ends with the descriptor. False: somebody held it for a second. */
+/* Ends with the descriptor. False: another process held it for a second. */
 static bool lock_limits(int fd)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_start = (off_t)VGPU_LOCK_LIMITS, .l_len = 1};
@@ -46,7 +46,7 @@ static bool nobody_lives(const struct vgpu_view *view)
 	return true;
 }
 
-/* Limits of those who are gone are nobody's; the places stay, for who has looked only. */
+/* Limits of exited processes are void; the places remain, for processes that only queried. */
 static void forget_limits(struct vgpu_process *process)
 {
 	struct vgpu_slots slots = {&process->view, -1, &process->self};
@@ -78,7 +78,8 @@ static enum vgpu_result why_not(enum vgpu_result result)
 	}
 }
 
-/* Who starts a setuid program chooses its variables: it makes no file where they say. */
+/* The user that starts a setuid program chooses its variables: it makes no file at a path they
+ * name. */
 static enum vgpu_result make(const char *path, int *os_errno)
 {
 	if (!getauxval(AT_SECURE) || strcmp(path, VGPU_SHARED_CACHE_PATH) == 0)
@@ -110,7 +111,7 @@ enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region 
 	return VGPU_OK;
 }
 
-/* The GPU's place, or the first that is nobody's; the caller holds the lock. */
+/* The GPU's place, or the first free one; the caller holds the lock. */
 static int place_of(const struct vgpu_view *view, const uint8_t uuid[16])
 {
 	int gpu = 0;

@@ -1,10 +1,11 @@
 /*
  * Limits from the environment, as the processes of a container share them.
  *
- * The region itself, at CUDA_DEVICE_MEMORY_SHARED_CACHE, has a place for each GPU that somebody
- * has met, with the limit that the meeting process's environment gave it. That limit holds for
- * all until none of them lives; the next then brings its own. Who uses the GPU keeps the limit
- * that it found. This is cooperation, no seal: who can set a variable can start without it.
+ * The region itself, at CUDA_DEVICE_MEMORY_SHARED_CACHE, has a place for each GPU that a process
+ * has met, with the limit from that process's environment. That limit applies to all processes
+ * until none of them exists; the next one then sets its own. A process that uses the GPU keeps the
+ * limit that it found. This is cooperation, not enforcement: a user that can set a variable can
+ * start without it.
  */
 #ifndef VGPU_SHARED_LIMITS_H
 #define VGPU_SHARED_LIMITS_H
@@ -15,7 +16,7 @@
 typedef enum vgpu_result vgpu_map_region(struct vgpu_process *process, const char *path,
 					 int *os_errno);
 
-/* Make the region where there is none, and map it; the caller holds setup. */
+/* Make the region if there is none, and map it; the caller holds setup. */
 enum vgpu_result vgpu_limits_look(struct vgpu_process *process, vgpu_map_region *map,
 				  struct vgpu_error *error);
 

@@ -1,7 +1,7 @@
 /*
  * The LIVE lock of a slot: one byte, past the file's end, of an open file description's locks.
  *
- * A process's slot is locked by it alone, a shared one by all who hold it. Nothing here waits.
+ * A process's slot is locked exclusively, a shared one by all its holders. No function here waits.
  */
 #ifndef VGPU_SLOT_LOCK_H
 #define VGPU_SLOT_LOCK_H
@@ -36,7 +36,7 @@ static inline bool vgpu_slot_lock(int fd, uint32_t slot)
 	return vgpu_slot_lock_as(fd, slot, F_WRLCK);
 }
 
-/* Also from the lock alone to the shared one, with no moment between. */
+/* Also from the exclusive lock to the shared one, without a gap. */
 static inline bool vgpu_slot_lock_shared(int fd, uint32_t slot)
 {
 	return vgpu_slot_lock_as(fd, slot, F_RDLCK);
@@ -47,7 +47,7 @@ static inline void vgpu_slot_unlock(int fd, uint32_t slot)
 	(void)vgpu_slot_lock_as(fd, slot, F_UNLCK);
 }
 
-/* Held by another open of the file than ours. Where the kernel does not say: yes, it lives. */
+/* True if held by another open file description; also if the kernel does not report it. */
 static inline bool vgpu_slot_is_locked(int fd, uint32_t slot)
 {
 	struct flock lock = vgpu_slot_byte(slot, F_WRLCK);

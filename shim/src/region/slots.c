@@ -1,4 +1,4 @@
-/* Slots of the region; see slots.h for the law. */
+/* Slots of the region; see slots.h. */
 #include "region/slots.h"
 
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 #include "region/process.h"
 #include "region/slot_lock.h"
 
-/* Where more slots than that were ever in use, a process that begins searches only so many, and the
- * next one goes on from there. Who is about to refuse or report searches all. */
+/* If more slots than this were ever in use, a process that begins searches only so many, and the
+ * next one continues from there. A process about to refuse or report searches all. */
 #define SLOTS_PER_START 64
 
 static uint64_t generation_of(const struct vgpu_region_slot *slot)
@@ -33,8 +33,9 @@ void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 }
 
 /*
- * The caller holds the slot's lock. A generation of its own makes the last owner, should it live,
- * notice; a nameless slot is judged by its lock, should its next owner die before it has a name.
+ * The caller holds the slot's lock. The new generation shows the last owner, if it still runs, that
+ * the slot is taken; a nameless slot is judged by its lock, in case its next owner exits before it
+ * has a name.
  */
 static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *owner)
 {
@@ -48,9 +49,9 @@ static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *
 }
 
 /*
- * A lock is nearly always right, and asked first. It is kept too long by a raw clone's child that
- * inherited a description, hence the look for a free number (and, thoroughly, for another's); it is
- * missing in a living holder on overlayfs, hence the look for the anchor, which exec ends.
+ * The lock is nearly always right, and tested first. It is held too long by a raw clone's child
+ * that inherited a description, hence the test for a free pid (and, thoroughly, for a reused one);
+ * it is missing in a running holder on overlayfs, hence the search for the anchor, which exec ends.
  */
 static bool is_dead(const struct vgpu_slots *slots, uint32_t number, enum vgpu_search search)
 {
@@ -82,9 +83,9 @@ void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 }
 
 /*
- * Nobody held the shared slot. Before it is buried nobody can find it any more, and whoever did so
- * before that has its lock by now (shared.c). The kernel's lock over the list of locks orders the
- * two: if we do not see the joiner's lock, the joiner sees no key.
+ * The shared slot had no holder. Before it is reclaimed no process can find it any more, and one
+ * that did so before that has its lock by now (shared.c). The kernel's lock over the list of locks
+ * orders the two: if the joiner's lock is not visible here, the joiner sees no key.
  */
 static bool nobody_joins(const struct vgpu_slots *slots, uint32_t number, uint64_t key)
 {
@@ -118,22 +119,22 @@ void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner
 		reap(slots, owner, VGPU_SEARCH_QUICK);
 }
 
-/* Up to the first slot never taken; true where that came before `end`. */
+/* Up to the first slot never taken; true if that came before `end`. */
 static bool reap_range(const struct vgpu_slots *slots, const struct vgpu_owner *except,
 		       uint32_t begin, uint32_t end, enum vgpu_search search)
 {
 	for (uint32_t number = begin; number < end; number++) {
 		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
-		/* Read before the verdict, and compared after it: the verdict is about this holder.
-		 */
+		/* Read before the verdict, and compared after it: the verdict is about this
+		 * holder. */
 		struct vgpu_owner owner = {number, generation_of(slot)};
 
 		if (owner.generation == 0)
 			return true;
 		if (except && except->slot == number && except->generation == owner.generation)
 			continue;
-		/* A free slot is charged where its last owner, held for dead, was in mid-operation.
-		 */
+		/* A free slot is charged if its last owner, taken for exited, was in
+		 * mid-operation. */
 		if (state_of(slot) == VGPU_SLOT_FREE)
 			vgpu_slots_drop(slots, &owner);
 		else
@@ -178,8 +179,8 @@ void vgpu_slots_reap_at_start(const struct vgpu_slots *slots)
 }
 
 /*
- * Scans end at the first slot never taken. So whoever passes over one, because another is just
- * taking it, marks it: should that other die, the slots above stay in sight.
+ * Scans end at the first slot never taken. So a process that passes over one, because another is
+ * just taking it, marks it: if that other exits, the slots above remain visible to scans.
  */
 static void mark_passed_over(struct vgpu_region_slot *slot)
 {
@@ -191,8 +192,8 @@ static void mark_passed_over(struct vgpu_region_slot *slot)
 }
 
 /*
- * The generation comes last, and is one that no scan can have seen while the slot was free (a mark
- * adds 1, we add 2): a reaper that dawdles between its verdict and its swap then finds itself late.
+ * The generation is written last, and is one that no scan can have seen while the slot was free (a
+ * mark adds 1, this adds 2): the swap of a slow reaper then fails.
  */
 static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
 {
@@ -263,7 +264,7 @@ void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *o
 			 __ATOMIC_SEQ_CST);
 }
 
-/* The slot as it is now, if it is offered by that key. */
+/* The slot in its current generation, if it is offered by that key. */
 static bool is_offered(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key)
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);

@@ -1,9 +1,9 @@
 /*
- * Slots of the region: who holds one, who is dead, taking and freeing.
+ * Slots of the region: their holders, exited processes, taking and freeing.
  *
- * A slot's state, generation and identity change only under its LIVE lock; a dead slot's charge is
- * dropped without any lock. Never waits: a slot whose lock somebody holds is passed over. Knows
- * nothing of grants or limits.
+ * A slot's state, generation and identity change only under its LIVE lock; an exited process's
+ * charge is dropped without any lock. Never waits: a slot whose lock is held is skipped.
+ * Independent of grants and limits.
  */
 #ifndef VGPU_SLOTS_H
 #define VGPU_SLOTS_H
@@ -14,26 +14,26 @@
 #include "os/identity.h"
 #include "region/counter.h"
 
-/* The region through a descriptor of one's own; locks taken through it are this description's. */
+/* The region through a separate descriptor; locks taken through it belong to its description. */
 struct vgpu_slots {
 	const struct vgpu_view *view;
 	int fd;
 	const struct vgpu_identity *self;
 };
 
-/* A second look at who holds a lock: was the holder's number perhaps given to another process? */
+/* A second test of a lock's holder: has its pid been reused? */
 enum vgpu_search { VGPU_SEARCH_QUICK, VGPU_SEARCH_THOROUGH };
 
 /*
- * Drop the charges of dead processes and free their slots, `except` (may be NULL) aside. Of a
- * living one it costs two system calls, thoroughly three files more.
+ * Drop the charges of exited processes and free their slots, except `except` (may be NULL). A
+ * running one costs two system calls; thoroughly, three files more.
  */
 void vgpu_slots_reap(const struct vgpu_slots *slots, const struct vgpu_owner *except,
 		     enum vgpu_search search);
 
 /*
- * For a process that begins: all slots where they are few, else some of them, and all under its own
- * identity (a life before exec, or one that lost its lock).
+ * For a process that begins: all slots if they are few, else some of them, and all under its own
+ * identity (before exec, or one that lost its lock).
  */
 void vgpu_slots_reap_at_start(const struct vgpu_slots *slots);
 
@@ -44,13 +44,13 @@ static inline uint64_t vgpu_slots_anchor_offset(uint32_t slot)
 }
 
 /* Take the lowest free slot; its lock stays with the open file description of slots->fd. False:
- * none. The caller casts the anchor before it closes slots->fd. */
+ * none. The caller maps the anchor before it closes slots->fd. */
 bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner);
 
 /*
  * Shared slots (shared.c): take a free one, charge it, then offer it; find one by its key, and join
- * it with our own lock. Each holder casts an anchor, as for its own slot. Claiming leaves the lock
- * to us alone, offering makes it a shared one.
+ * it with a lock of this process. Each holder maps an anchor, as for its own slot. Claiming takes
+ * the lock exclusively, offering makes it a shared one.
  */
 enum { VGPU_SHARED_SLOTS = VGPU_MAX_SLOTS / 2 }; /* the others are for processes */
 bool vgpu_slots_claim_shared(const struct vgpu_slots *slots, struct vgpu_owner *owner);
@@ -58,13 +58,13 @@ void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *o
 bool vgpu_slots_find_shared(const struct vgpu_slots *slots, uint64_t key, struct vgpu_owner *owner);
 bool vgpu_slots_join(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key);
 
-/* One slot, if it still is in this generation and nobody holds it. */
+/* One slot, if it still is in this generation and has no holder. */
 void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
 
 /* Drop the slot's charges, if it still is in this generation, and note when. */
 void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
 
-/* Free the slot, if it still is in this generation and nobody holds its lock. */
+/* Free the slot, if it still is in this generation and its lock is free. */
 void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner);
 
 #endif

@@ -67,7 +67,7 @@ static bool begin(void)
 	return null_memory_begin(device.total_bytes);
 }
 
-/* Threads may call it at once, as they may a real one: the first begins, the others wait for it. */
+/* Threads may call it concurrently, as a real one: the first begins, the others wait for it. */
 CUresult cuInit(unsigned int flags)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -349,7 +349,7 @@ CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevic
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* Per-thread default streams: nothing is ever pending, so a stream is a stream. */
+/* Per-thread default streams: no work is ever pending, so all streams are alike. */
 #define NULL_ALIAS(symbol, suffix, since, params)                                                  \
 	CUresult symbol##suffix params __attribute__((alias(#symbol)));
 NULL_TWINS(NULL_ALIAS)
@@ -358,7 +358,7 @@ NULL_TWINS(NULL_ALIAS)
 static const struct {
 	const char *base;
 	int since;
-	uint64_t stream; /* the cuGetProcAddress flag that wants it; 0: any that has no other */
+	uint64_t stream; /* the cuGetProcAddress flag for it; 0: any flag without a row */
 	void (*function)(void);
 } rows[] = {
 #define NULL_ROW(symbol, base, since, params) {#base, since, 0, (void (*)(void))symbol},

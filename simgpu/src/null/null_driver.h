@@ -1,6 +1,6 @@
 /*
- * What the null driver's files know of each other: its entries (null_entry.h), its memory
- * (null_memory.h), and what every allocation begins with.
+ * What the null driver's files share: its entries (null_entry.h), its memory (null_memory.h), and
+ * the beginning of every allocation.
  */
 #ifndef SIMGPU_NULL_DRIVER_H
 #define SIMGPU_NULL_DRIVER_H

@@ -64,7 +64,7 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	X(cuGetProcAddress_v2, cuGetProcAddress, 12000,                                            \
 	  (const char *, void **, int, uint64_t, int *))
 
-/* Symbol, the suffix of its twin for per-thread default streams, since when there is one. */
+/* Symbol, the suffix of its twin for per-thread default streams, and the version of the twin. */
 #define NULL_TWINS(X)                                                                              \
 	X(cuLaunchKernel, _ptsz, 7000,                                                             \
 	  (CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,       \

@@ -1,4 +1,4 @@
-/* See null_memory.h for the law. */
+/* See null_memory.h. */
 #define _GNU_SOURCE
 #include "null_memory.h"
 
@@ -10,7 +10,7 @@ enum {
 	GRANULE_SHIFT = 9,
 	BLOCK_SHIFT = 21,
 	SIZE_COUNT = BLOCK_SHIFT - GRANULE_SHIFT, /* 512 bytes to 1 MiB, by powers of two */
-	ARENA_COUNT = 16,			  /* threads share them out */
+	ARENA_COUNT = 16,			  /* distributed over threads */
 	WORDS = 64,				  /* 64 bits each: the places of a block */
 	MAX_BLOCKS = 1 << 20,
 	MAX_LARGE = 1 << 16,
@@ -20,7 +20,7 @@ enum {
 #define LARGE_ADDRESS	 (UINT64_C(1) << 44)
 #define POOL_PIECE_BYTES (UINT64_C(32) << 20)
 
-/* Numbers that are free: those given back, last first, then those never used. */
+/* Free numbers: those freed, last first, then those never used. */
 struct numbers {
 	uint64_t top;	/* tag << 32 | first free number + 1 */
 	uint64_t fresh; /* from here on never used */
@@ -76,7 +76,7 @@ static bool numbers_begin(struct numbers *numbers, uint64_t count)
 	return numbers->below;
 }
 
-/* A free number; the count where there is none. */
+/* A free number; the count if there is none. */
 static uint32_t number_take(struct numbers *numbers)
 {
 	uint64_t top = __atomic_load_n(&numbers->top, __ATOMIC_ACQUIRE);
@@ -214,7 +214,7 @@ static void unlink_block(struct arena *arena, uint32_t number)
 		arena->with_places[block->heap][block->size] = block->next;
 }
 
-/* A new block for the arena, in its list; false where the GPU is full. */
+/* A new block for the arena, in its list; false if the GPU is full. */
 static bool add_block(struct arena *arena, enum null_heap heap, int size)
 {
 	uint64_t place_count = UINT64_C(1) << (SIZE_COUNT - size);
@@ -386,7 +386,7 @@ uint64_t null_pool_used_bytes(void)
 	return __atomic_load_n(&memory.pool_used_bytes, __ATOMIC_RELAXED);
 }
 
-/* A child is a process of its own; its parent's locks may have been held just then. */
+/* A child is a process of its own; its parent's locks may have been held at fork. */
 static void begin_anew(void)
 {
 	(void)null_memory_begin(memory.total_bytes);

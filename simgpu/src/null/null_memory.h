@@ -1,9 +1,9 @@
 /*
- * The null driver's memory: numbers for addresses, given as a GPU gives them.
+ * The null driver's memory: numbers for addresses, allocated as a GPU does.
  *
  * What fits half a block is placed inside 2 MiB blocks by a suballocator, aligned to 512 bytes;
  * what is larger gets whole blocks of its own. Every operation costs the same with one allocation
- * or two million alive. A pool keeps what was freed until it is trimmed, in pieces of 32 MiB.
+ * or two million. A pool keeps what was freed until it is trimmed, in pieces of 32 MiB.
  */
 #ifndef SIMGPU_NULL_MEMORY_H
 #define SIMGPU_NULL_MEMORY_H
@@ -16,22 +16,22 @@
 
 enum null_heap { NULL_HEAP_DEVICE, NULL_HEAP_POOL, NULL_HEAP_COUNT };
 
-/* Empty memory of that size; false where there is no room for the tables. Nobody uses it yet. */
+/* Empty memory of that size; false if there is no memory for the tables. Called before any use. */
 bool null_memory_begin(uint64_t total_bytes);
 
-/* The address, or 0: it does not fit, or too many are alive. */
+/* The address, or 0: it does not fit, or there are too many allocations. */
 uint64_t null_memory_take(enum null_heap heap, uint64_t bytes);
 
-/* false: nothing lives at that address. */
+/* false: no allocation has that address. */
 bool null_memory_give(uint64_t address);
 
 uint64_t null_memory_used_bytes(void);
 
-/* What the pool holds of the GPU; what lives in it. */
+/* The pool's memory of the GPU; its allocations. */
 uint64_t null_pool_reserved_bytes(void);
 uint64_t null_pool_used_bytes(void);
 
-/* Give back what the pool holds unused, down to at least keep_bytes. */
+/* Release what the pool holds unused, down to at least keep_bytes. */
 void null_pool_trim(uint64_t keep_bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * Stream-ordered memory: one pool, the device's default. A stream's work is done when it is
- * submitted, so what is freed can be used again at once; the pool gives it back to the GPU at the
- * next synchronisation, down to its release threshold.
+ * submitted, so what is freed can be used again at once; the pool returns it to the GPU at the next
+ * synchronisation, down to its release threshold.
  */
 #include "null_driver.h"
 
